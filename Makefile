@@ -1,0 +1,27 @@
+# Everything from a fresh clone: `make train` and `make test` make the environment themselves.
+VENV ?= .venv
+PYTHON ?= python3
+RUN := $(VENV)/bin/python
+
+.PHONY: train sample test lint clean
+
+train: $(VENV)/installed  ## train, sample and score the embedded default (about two minutes)
+	$(RUN) train.py
+
+sample: $(VENV)/installed  ## more samples from the default run
+	$(RUN) sample.py ckpt=$$(ls -td runs/digits/*/ | head -1) num_samples=256 trajectory=true
+
+test: $(VENV)/installed  ## formatting, types, tests
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy blackout train.py sample.py
+	$(RUN) -m pytest -q
+
+# An environment is as good as the dependencies it was made from; the package itself is used from this folder.
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --upgrade pip
+	$(RUN) -m pip install --quiet --editable ".[test]"
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,23 @@
+"""Generative models on discrete states, centred on Blackout Diffusion (Santos, Fox, Lubbers & Lin, ICML 2023)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blackout.diffusion.module import BlackoutDiffusion
+    from blackout.training.export import load_model
+
+__version__ = "0.1.0"
+__all__ = ["BlackoutDiffusion", "load_model"]
+
+_HOMES = {"BlackoutDiffusion": "blackout.diffusion.module", "load_model": "blackout.training.export"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import blackout.diffusion.processes` does not load Lightning."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'blackout' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,100 @@
+"""One clear line and exit code 2 for everything a user can mend."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from blackout.errors import UserError
+
+os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
+
+T = TypeVar("T")
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn what the user can mend into one line on stderr and exit code 2.
+
+    Anything else is a bug and keeps its traceback.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except UserError as error:
+        _leave(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        _leave(explain(error))
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+
+
+def task(function: Callable[..., T]) -> Callable[..., T]:
+    """The same inside Hydra's job, before Hydra adds lines of its own."""
+    import functools
+
+    @functools.wraps(function)
+    def wrapped(*args: object, **kwargs: object) -> T:
+        with one_line_errors():
+            return function(*args, **kwargs)
+        raise AssertionError("unreachable")
+
+    return wrapped
+
+
+def _leave(message: str) -> None:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+def explain(error: Exception) -> str:
+    """Hydra's and OmegaConf's messages in one sentence, with the nearest valid name where a name is wrong."""
+    text, cause = str(error), str(error.__cause__ or "")
+    if match := re.search(
+        r"Could not find '([^']+)'\s+Available options in '([^']+)':((?:\s+\S+)*?)(?:\s*\n\s*Config search|\Z)", text
+    ):
+        wrong, group, options = match.group(1).rsplit("/", 1)[-1], match.group(2), match.group(3).split()
+        return f"{group}={wrong}: no such choice{_nearest(wrong, options)}; one of {', '.join(options)}"
+    if match := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
+        key = match.group(1).split("=")[0]
+        return f"{key}: no such option{_nearest(key, _known_keys())}"
+    if match := re.search(r"Missing mandatory value: (\S+)", f"{text} {cause}"):
+        return f"{match.group(1)} must be given"
+    return (text.splitlines() or [type(error).__name__])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
+
+
+def _nearest(word: str, options: list[str]) -> str:
+    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _known_keys() -> list[str]:
+    """Every key of the default configuration of the running command, in dotted form."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import DictConfig
+
+    def walk(node: DictConfig, prefix: str) -> Iterator[str]:
+        for key in node:
+            path = prefix + str(key)
+            yield path
+            child = node._get_node(key)
+            if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
+                yield from walk(child, f"{path}.")
+
+    command = Path(sys.argv[0]).resolve()
+    folder = command.parent / "conf"
+    if not (folder / f"{command.stem}.yaml").exists():
+        return []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        return list(walk(compose(command.stem), ""))

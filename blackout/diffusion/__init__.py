@@ -1,0 +1,1 @@
+"""Blackout Diffusion: processes, schedules, losses, samplers, likelihood bounds."""

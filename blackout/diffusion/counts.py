@@ -1,0 +1,170 @@
+"""Exact binomial and Poisson draws, from a torch generator or from counter-based streams.
+
+With a `torch.Generator` torch's own kernels draw. With streams (`blackout.diffusion.streams`) the draw is
+inversion by sequential search where the mean is small and transformed rejection (Hoermann 1993, "BTRS" and "PTRS")
+where it is large; both are exact in law, both in float64, whatever the dtype of the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.streams import Draw, RandomSource, StepStreams
+
+_INVERSION_LIMIT = 10.0
+"""Largest mean for sequential search; Hoermann's hats need at least this much."""
+_SEARCH_LIMIT = 110
+"""P(Poisson(10) > 110) < 1e-60: past it only rounding is left."""
+
+
+def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: Tensor | None = None) -> Tensor:
+    """Binomial(n, p), elementwise.
+
+    Args:
+        n: non-negative integers, any shape [B, ...].
+        p: success probabilities, broadcastable to n.
+        generator: where randomness comes from; None is torch's global generator.
+        complement: 1 - p where the caller knows it to more digits than 1 - p in float64 has.
+
+    Returns:
+        Counts with the dtype and shape of n.
+    """
+    p = p.to(n.device, torch.float64)
+    q = 1 - p if complement is None else complement.to(n.device, torch.float64)
+    flipped = (p > q).expand(n.shape)
+    rare = torch.minimum(p, q).expand(n.shape)
+    if isinstance(generator, StepStreams):
+        drawn = _binomial_from(generator.next_draw(), n.to(torch.float64), rare)
+    else:
+        drawn = torch.binomial(n.to(torch.float64), rare.contiguous(), generator=generator)
+    return torch.where(flipped, n - drawn, drawn).to(n.dtype)
+
+
+def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
+    """Poisson(rate), elementwise.
+
+    Float64 whole numbers of rate's shape (a count may exceed any integer type chosen).
+    """
+    rate = rate.to(torch.float64)
+    if isinstance(generator, StepStreams):
+        return _poisson_from(generator.next_draw(), rate)
+    return torch.poisson(rate, generator=generator)
+
+
+def bernoulli(p: Tensor, generator: RandomSource = None) -> Tensor:
+    """True with probability p, elementwise."""
+    if isinstance(generator, StepStreams):
+        return generator.next_draw().uniform(tuple(p.shape)) < p
+    return torch.rand(p.shape, generator=generator, dtype=torch.float64, device=p.device) < p
+
+
+def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
+    """Binomial with p <= 1/2 from streams; n and p float64 of one shape."""
+    mean = n * p
+    small = mean < _INVERSION_LIMIT
+    odds = p / (1 - p)
+    start = torch.where(small, torch.exp(n * torch.log1p(-p)), 1.0)
+    drawn = _search(draw, start, lambda k, at: (n.view(-1)[at] - k) / (k + 1) * odds.reshape(-1)[at])
+    large = (~small).view(-1).nonzero().squeeze(1)
+    if large.numel():
+        drawn.view(-1)[large] = _binomial_rejection(
+            draw, tuple(n.shape), large, n.view(-1)[large], p.reshape(-1)[large]
+        )
+    return drawn
+
+
+def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
+    small = rate < _INVERSION_LIMIT
+    start = torch.where(small, torch.exp(-rate), 1.0)
+    flat = rate.reshape(-1)
+    drawn = _search(draw, start, lambda k, at: flat[at] / (k + 1))
+    large = (~small).view(-1).nonzero().squeeze(1)
+    if large.numel():
+        drawn.view(-1)[large] = _poisson_rejection(draw, tuple(rate.shape), large, flat[large])
+    return drawn
+
+
+def _search(draw: Draw, start: Tensor, ratio: Callable[[int, Tensor], Tensor]) -> Tensor:
+    """Inversion: walk up the pmf from P(0) = `start` until it has used up the uniform.
+
+    `ratio(k, at)` is P(k + 1) / P(k) for the elements at flat indices `at`. Elements with start = 1 stay 0.
+    """
+    drawn = torch.zeros_like(start)
+    left = draw.uniform(tuple(start.shape)).view(-1)
+    at = (left > start.reshape(-1)).nonzero().squeeze(1)
+    left, mass = left[at], start.reshape(-1)[at]
+    for k in range(_SEARCH_LIMIT):
+        if not at.numel():
+            break
+        drawn.view(-1)[at] = k + 1.0
+        left = left - mass
+        mass = mass * ratio(k, at)
+        # mass = 0: the support has ended and what is left of the uniform is rounding
+        go_on = (left > mass) & (mass > 0)
+        at, left, mass = at[go_on], left[go_on], mass[go_on]
+    return drawn
+
+
+def _binomial_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, n: Tensor, p: Tensor) -> Tensor:
+    """BTRS for n p >= 10, p <= 1/2."""
+    deviation = torch.sqrt(n * p * (1 - p))
+    b = 1.15 + 2.53 * deviation
+    a = -0.0873 + 0.0248 * b + 0.01 * p
+    mode = torch.floor((n + 1) * p)
+    log_odds = torch.log(p) - torch.log1p(-p)
+    log_hat = torch.log((2.83 + 5.1 / b) * deviation)
+    log_mode = torch.lgamma(mode + 1) + torch.lgamma(n - mode + 1)
+
+    def log_density(k: Tensor, i: Tensor) -> Tensor:
+        ways = log_mode[i] - torch.lgamma(k + 1) - torch.lgamma(n[i] - k + 1)
+        return ways + (k - mode[i]) * log_odds[i] - log_hat[i]
+
+    return _transformed_rejection(draw, shape, at, a, b, n * p + 0.5, 0.92 - 4.2 / b, n, log_density)
+
+
+def _poisson_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, rate: Tensor) -> Tensor:
+    """PTRS for rates >= 10."""
+    b = 0.931 + 2.53 * torch.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    log_hat = torch.log(1.1239 + 1.1328 / (b - 3.4))
+    log_rate = torch.log(rate)
+
+    def log_density(k: Tensor, i: Tensor) -> Tensor:
+        return k * log_rate[i] - rate[i] - torch.lgamma(k + 1) - log_hat[i]
+
+    largest = torch.full_like(rate, torch.inf)
+    return _transformed_rejection(draw, shape, at, a, b, rate + 0.43, 0.9277 - 3.6224 / (b - 2), largest, log_density)
+
+
+def _transformed_rejection(
+    draw: Draw,
+    shape: tuple[int, ...],
+    at: Tensor,
+    a: Tensor,
+    b: Tensor,
+    centre: Tensor,
+    squeeze: Tensor,
+    largest: Tensor,
+    log_density: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Hoermann's transformed rejection with squeeze, on the elements at flat indices `at` of a draw of `shape`."""
+    drawn = torch.empty_like(a)
+    todo = torch.arange(at.numel(), device=at.device)
+    attempt = 0
+    while todo.numel():
+        u = draw.uniform(shape, 1 + 2 * attempt, at[todo]) - 0.5
+        v = draw.uniform(shape, 2 + 2 * attempt, at[todo])
+        edge = 0.5 - u.abs()
+        k = torch.floor((2 * a[todo] / edge + b[todo]) * u + centre[todo])
+        accepted = (edge >= 0.07) & (v <= squeeze[todo])
+        unsure = (~accepted & (k >= 0) & (k <= largest[todo])).nonzero().squeeze(1)
+        i = todo[unsure]
+        height = torch.log(v[unsure]) - torch.log(a[i] / edge[unsure] ** 2 + b[i])
+        accepted[unsure] = height <= log_density(k[unsure], i)
+        drawn[todo[accepted]] = k[accepted]
+        todo = todo[~accepted]
+        attempt += 1
+    return drawn

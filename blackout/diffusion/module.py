@@ -1,0 +1,187 @@
+"""The LightningModule: it wires process, network, head, loss and sampler together and contains no formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from blackout.diffusion.heads import Head, Prediction
+from blackout.diffusion.likelihood import bits_per_dim, continuous_bound
+from blackout.diffusion.losses import CountLoss
+from blackout.diffusion.processes import Process
+from blackout.diffusion.samplers import Callback, Denoiser, Sampler, sample
+from blackout.diffusion.schedules import Schedule, stratified
+from blackout.diffusion.streams import SampleStreams, fold_seed
+from blackout.training.ema import EMA
+from blackout.training.optimization import Optimization
+
+# what a random number is for: keys that keep the uses of one seed apart
+_TIMES, _NOISE, _DROPOUT, _VALIDATION = range(4)
+_GOLDEN_RATIO = 0.6180339887498949
+
+
+class BlackoutDiffusion(pl.LightningModule):
+    """A diffusion model on counts.
+
+    Args:
+        network: (xt [B, ...], t [B]) -> raw output [B, outputs, ...]; it scales its own input.
+        head: raw output -> expected missing count.
+        process: the forward law.
+        mean: E[X_0], float, of the data's shape; where sampling starts from.
+        schedule: training times, and the sampler's grid unless it has its own.
+        loss: weights and kind.
+        sampler: how samples are drawn by default.
+        optimization: None for a model that is only used.
+        ema_decay: None for a model without an average (a loaded one).
+        seed: with the step's number it decides everything a training step draws.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        head: Head,
+        process: Process,
+        mean: Tensor,
+        schedule: Schedule = Schedule(),
+        loss: CountLoss = CountLoss(),
+        sampler: Sampler = Sampler(),
+        optimization: Optimization | None = None,
+        ema_decay: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.ema = None if ema_decay is None else EMA(network, ema_decay)
+        self.head, self.process, self.schedule, self.loss = head, process, schedule, loss
+        self.sampler, self.optimization, self.seed = sampler, optimization, seed
+        self.mean: Tensor
+        self.register_buffer("mean", mean.float())
+        self.config: dict[str, Any] = {}
+        """Plain description from which `blackout.training.build` made this module; saved with every checkpoint."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.mean.shape)
+
+    def forward(self, xt: Tensor, t: Tensor) -> Prediction:
+        """Predict X_0 - X_t with the trained (not the averaged) network."""
+        return self.head(self.network(xt, t), xt, t)
+
+    def denoiser(self) -> Denoiser:
+        """(xt, t) -> Prediction with the averaged weights, where there are any."""
+        network = self.network if self.ema is None else self.ema
+        return lambda xt, t: self.head(network(xt, t), xt, t)
+
+    # --- training
+
+    def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
+        torch.manual_seed(fold_seed(self.seed, _DROPOUT, batch["batch"], self.global_rank))
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        x0, position, number = batch["x0"], batch["position"], batch["batch"]
+        offset = SampleStreams(fold_seed(self.seed, _TIMES), position.new_zeros(1)).at(number).next_draw().uniform((1,))
+        s, t = self.schedule.intervals(stratified(position, batch["batch_size"], offset))
+        noise = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
+        xt = self.process.sample(x0, t, noise)
+        loss = self.loss(self(xt, t), x0.int() - xt.int(), s, t).mean()
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        if self.ema is not None:
+            self.ema.update(self.network, self.global_step)
+
+    def configure_optimizers(self) -> Any:
+        if self.optimization is None:
+            raise ValueError("this model was loaded for use; give it an `optimization` to train it")
+        return self.optimization.configure(self.network.parameters())
+
+    # --- validation: the likelihood bound, whatever weights the training loss has
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        x0, index = batch["x0"], batch["index"]
+        # a Weyl sequence spreads the images over the times, evenly for any subset and in any order;
+        # the same times and noise at every validation make its curve smooth
+        v = torch.frac((index.double() + 0.5) * _GOLDEN_RATIO)
+        noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
+        nats = continuous_bound(self.denoiser(), self.process, x0, v, noise)
+        self.log(
+            "val/bits_per_dim",
+            bits_per_dim(nats, self.shape).mean(),
+            batch_size=len(x0),
+            sync_dist=True,
+            prog_bar=True,
+        )
+
+    # --- sampling
+
+    @torch.no_grad()
+    def sample(
+        self,
+        num_samples: int,
+        seed: int = 0,
+        sampler: Sampler | None = None,
+        callback: Callback | None = None,
+    ) -> Tensor:
+        """Samples 0..num_samples - 1 of a seed, as integer counts [num_samples, *shape] on the CPU."""
+        batches = self.sample_batches(torch.arange(num_samples), seed, sampler, callback)
+        return torch.cat([counts.cpu() for _, counts in batches])
+
+    @torch.no_grad()
+    def sample_batches(
+        self,
+        indices: Tensor,
+        seed: int = 0,
+        sampler: Sampler | None = None,
+        callback: Callback | None = None,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Draw the samples named by `indices`, a batch at a time.
+
+        Sample k's random numbers are a function of (seed, k, step). All batches have one shape (the last is padded),
+        so that the network's kernels round alike too.
+
+        Yields:
+            (indices [b], counts [b, *shape] on the model's device).
+        """
+        sampler = sampler or self.sampler
+        size = min(sampler.batch_size, len(indices))
+        times = (sampler.grid or self.schedule.grid)(sampler.num_steps)
+        for batch in indices.split(size):
+            padded = torch.cat([batch, batch[-1:].expand(size - len(batch))]).to(self.device)
+            with self._sampling_mode(sampler):
+                counts = sample(
+                    self.denoiser(),
+                    self.process,
+                    times.to(self.device),
+                    (size, *self.shape),
+                    SampleStreams(seed, padded),
+                    callback,
+                    kernel=sampler.kernel,
+                    mean=self.mean if sampler.poisson_start else None,
+                    device=self.device,
+                )
+            yield batch, counts[: len(batch)]
+
+    @contextmanager
+    def _sampling_mode(self, sampler: Sampler) -> Iterator[None]:
+        """Eval mode (or train mode, where dropout is to be kept); afterwards every submodule is as it was."""
+        network = self.network if self.ema is None else self.ema.module
+        modes = {module: module.training for module in network.modules()}
+        network.train(sampler.keep_dropout)
+        try:
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+    # --- checkpoints describe themselves
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["blackout"] = self.config

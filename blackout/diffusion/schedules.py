@@ -1,0 +1,157 @@
+"""Observation times and sampling grids.
+
+All in float64 and built from the logit u = log(q / (1 - q)) of the survival probability q = e^-t, because q and 1 - q
+are both needed to full relative precision: t = softplus(-u). A grid is a tensor `times` [T + 1], increasing, times[0]
+= 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+def logit_survival(t: Tensor) -> Tensor:
+    """u = logit(e^-t) = -log(e^t - 1), in t's dtype; +inf at t = 0."""
+    return -(t + torch.log(-torch.expm1(-t)))
+
+
+def time_of_logit(u: Tensor) -> Tensor:
+    """t = softplus(-u) = log(1 + e^-u), the inverse of `logit_survival`."""
+    return torch.logaddexp(-u, torch.zeros_like(u))
+
+
+def step_fraction(s: Tensor, t: Tensor) -> Tensor:
+    """r = (e^-s - e^-t).
+
+    / (1 - e^-t), the probability that a unit missing at t was still there at s < t; exactly 1 at s = 0.
+    """
+    return torch.exp(-s) * torch.expm1(s - t) / torch.expm1(-t)
+
+
+def half_width(final_time: float) -> float:
+    """L = logit(1 - e^-final_time) = log(e^final_time - 1): the paper's grid spans u in [-L, L]."""
+    return final_time + math.log(-math.expm1(-final_time))
+
+
+def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
+    """The paper's grid, uniform in u and so in Fisher information (eq. 60): u_k = L (1 - 2 (k - 1) / (T - 1)).
+
+    Returns:
+        float64 [T + 1], times[0] = 0, times[T] = final_time.
+
+    Raises:
+        ValueError: num_steps < 1, or final_time <= log 2 (the grid would not be increasing).
+    """
+    _check(num_steps, final_time)
+    if final_time <= math.log(2):
+        raise ValueError(f"final_time must be above log 2 = 0.693 for the Fisher grid, not {final_time}")
+    if num_steps == 1:
+        return torch.tensor([0.0, final_time], dtype=torch.float64)
+    limit = half_width(final_time)
+    return logit_times(num_steps, limit, -limit)
+
+
+def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
+    """Uniform in u from `first` (the least decayed level after 0) down to `last` (the final time). float64 [T + 1]."""
+    _check(num_steps, 1.0)
+    if not first > last:
+        raise ValueError(f"the logit must fall along the grid: first = {first} is not above last = {last}")
+    u = (
+        torch.linspace(first, last, num_steps, dtype=torch.float64)
+        if num_steps > 1
+        else torch.tensor([last], dtype=torch.float64)
+    )
+    return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
+
+
+def uniform_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
+    """Equal steps in t. float64 [T + 1]."""
+    _check(num_steps, final_time)
+    return torch.linspace(0.0, final_time, num_steps + 1, dtype=torch.float64)
+
+
+def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
+    """Survival falls as cos^2 of an angle that grows in equal steps (Nichol & Dhariwal 2021), ending at
+    final_time. float64 [T + 1].
+    """
+    _check(num_steps, final_time)
+    end = math.acos(math.exp(-final_time / 2))
+    angle = torch.linspace(0.0, end, num_steps + 1, dtype=torch.float64)
+    return -torch.log1p(-(torch.sin(angle) ** 2))
+
+
+def _check(num_steps: int, final_time: float) -> None:
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1, not {num_steps}")
+    if not (0 < final_time < math.inf):
+        raise ValueError(f"final_time must be positive and finite, not {final_time}")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How training times are drawn, and which grid a sampler follows unless it has its own.
+
+    Args:
+        grid: num_steps -> times [num_steps + 1].
+        num_steps: T of the training grid.
+        continuous: draw times between the grid's points too, uniformly along it, linear in u between neighbours.
+    """
+
+    grid: Callable[[int], Tensor] = fisher_times
+    num_steps: int = 1000
+    continuous: bool = False
+
+    def __post_init__(self) -> None:
+        if self.continuous and self.num_steps < 2:
+            raise ValueError(f"continuous times need num_steps of at least 2, not {self.num_steps}")
+        if not bool((self.times.diff() > 0).all()) or self.times[0] != 0:
+            raise ValueError("a grid of times must start at 0 and increase")
+
+    @cached_property
+    def times(self) -> Tensor:
+        """float64 [T + 1]."""
+        return self.grid(self.num_steps)
+
+    def intervals(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Map uniforms v in [0, 1) to intervals (s, t): t is where to observe, s one grid step earlier.
+
+        On the grid, k = 1 + floor(T v) and (s, t) = (t_{k-1}, t_k). Between its points, t sits at position
+        1 + (T - 1) v along the grid and s one position before, so the same loss weights apply.
+
+        Args:
+            v: float64 [B].
+
+        Returns:
+            s, t: float64 [B] on v's device.
+        """
+        times = self.times.to(v.device)
+        if not self.continuous:
+            k = 1 + (v * self.num_steps).long().clamp_(max=self.num_steps - 1)
+            return times[k - 1], times[k]
+        u = logit_survival(times[1:])
+        position = v * (self.num_steps - 1)
+        return time_of_logit(_along(u, position - 1)), time_of_logit(_along(u, position))
+
+
+def _along(u: Tensor, position: Tensor) -> Tensor:
+    """Linear interpolation of u [T] at fractional positions, extrapolated below 0 with the first spacing."""
+    lower = position.floor().long().clamp_(0, len(u) - 2)
+    return u[lower] + (position - lower) * (u[lower + 1] - u[lower])
+
+
+def stratified(position: Tensor, batch_size: int, offset: Tensor) -> Tensor:
+    """v_b = (b + U) / B: one uniform number per batch spreads its samples evenly over the times (spreads, not
+    changes, the law).
+
+    Args:
+        position: int64 [b], place of each sample in the global batch of `batch_size`, so that ranks share one
+        stratification.
+        offset: float64 scalar U in (0, 1).
+    """
+    return (position + offset) / batch_size

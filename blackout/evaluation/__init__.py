@@ -1,0 +1,31 @@
+"""Scores of generated images: FID and its relatives, computed once, exactly, and with their provenance."""
+
+from blackout.evaluation.class_scores import ClassShares, InceptionScore
+from blackout.evaluation.features import FeatureStatistics
+from blackout.evaluation.frechet import frechet_distance
+from blackout.evaluation.image_scores import ImageScores
+from blackout.evaluation.images import to_uint8
+from blackout.evaluation.kernel_distance import kernel_distance
+from blackout.evaluation.options import ScoreOptions
+from blackout.evaluation.precision_recall import precision_recall
+from blackout.evaluation.reference import Reference, dataset_reference, file_reference, write_reference
+from blackout.evaluation.report import over_seeds
+from blackout.evaluation.scorer import Scorer
+
+__all__ = [
+    "ClassShares",
+    "FeatureStatistics",
+    "ImageScores",
+    "InceptionScore",
+    "Reference",
+    "ScoreOptions",
+    "Scorer",
+    "dataset_reference",
+    "file_reference",
+    "frechet_distance",
+    "kernel_distance",
+    "over_seeds",
+    "precision_recall",
+    "to_uint8",
+    "write_reference",
+]

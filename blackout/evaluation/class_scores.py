@@ -1,0 +1,117 @@
+"""Scores of class probabilities: the Inception Score, and how many samples a classifier recognises."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+
+class MeanAndSpread(NamedTuple):
+    """Mean and (population) standard deviation over splits or subsets."""
+
+    mean: float
+    std: float
+
+
+class InceptionScore(Metric):
+    """exp of the mean KL divergence between p(class | image) and p(class) (Salimans et al. 2016, section 4).
+
+    Mean and standard deviation over ``splits`` parts of the shuffled samples. Because a sample's part follows
+    from its index, only the sums of p and of p log p of each part are kept: memory does not grow with the
+    number of samples, and processes add up exactly. Shuffle and parts are those of torch-fidelity
+    (``numpy.random.RandomState(seed).permutation(n)``, part s = positions sn/splits .. (s+1)n/splits).
+
+    Args:
+        num_samples: n, known in advance.
+        num_classes: K, the width of the logits.
+        splits: number of parts, at most n.
+        seed: seed of the shuffle.
+
+    Raises:
+        ValueError: fewer samples than parts.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    part_of: Tensor
+    sizes: Tensor
+    probabilities: Tensor
+    negative_entropy: Tensor
+
+    def __init__(self, num_samples: int, num_classes: int, splits: int = 10, seed: int = 2020) -> None:
+        super().__init__()
+        if not 1 <= splits <= num_samples:
+            raise ValueError(
+                f"an Inception Score over {splits} splits needs as many samples, not {num_samples}"
+            )
+        edges = np.array([part * num_samples // splits for part in range(splits + 1)])
+        order = np.random.RandomState(seed).permutation(num_samples)
+        part_of = np.empty(num_samples, dtype=np.int64)
+        part_of[order] = np.repeat(np.arange(splits), np.diff(edges))
+        self.register_buffer("part_of", torch.from_numpy(part_of), persistent=False)
+        self.register_buffer("sizes", torch.from_numpy(np.diff(edges)).double(), persistent=False)
+        zeros = torch.zeros(splits, num_classes, dtype=torch.float64)
+        self.add_state("probabilities", zeros, dist_reduce_fx="sum")
+        self.add_state("negative_entropy", zeros[:, 0].clone(), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, indices: Tensor) -> None:
+        """Add logits [B, K] of the samples with these indices [B]."""
+        device = self.part_of.device
+        log_p = logits.detach().to(device=device, dtype=torch.float64).log_softmax(dim=1)
+        p = log_p.exp()
+        parts = self.part_of[indices.to(device)]
+        self.probabilities.index_add_(0, parts, p)
+        self.negative_entropy.index_add_(0, parts, (p * log_p).sum(dim=1))
+
+    def compute(self) -> MeanAndSpread:
+        """Score over all processes; every sample must have been added once."""
+        marginal = self.probabilities / self.sizes[:, None]
+        divergence = self.negative_entropy / self.sizes - torch.xlogy(marginal, marginal).sum(dim=1)
+        scores = divergence.exp()
+        return MeanAndSpread(float(scores.mean()), float(scores.std(correction=0)))
+
+
+class Recognition(NamedTuple):
+    """``recognised``: share of samples with a clear class; ``shares``: share of each class in all samples."""
+
+    recognised: float
+    shares: list[float]
+
+
+class ClassShares(Metric):
+    """Share of samples whose largest class probability exceeds ``threshold``, and the share of each class.
+
+    A generative model of digits should give recognisable digits, each about as often as in the data.
+    """
+
+    is_differentiable = False
+    higher_is_better = None
+    full_state_update = False
+
+    clear: Tensor
+    per_class: Tensor
+
+    def __init__(self, num_classes: int, threshold: float = 0.8) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self.add_state("clear", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("per_class", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor) -> None:
+        """Add logits [B, K]."""
+        top, label = logits.detach().to(self.clear.device).softmax(dim=1).max(dim=1)
+        self.clear += (top > self.threshold).sum()
+        self.per_class += torch.bincount(label, minlength=len(self.per_class))
+
+    def compute(self) -> Recognition:
+        """Shares over all processes."""
+        n = int(self.per_class.sum())
+        if n == 0:
+            raise ValueError("no sample was added")
+        return Recognition(int(self.clear) / n, (self.per_class.double() / n).tolist())

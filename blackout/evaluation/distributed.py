@@ -1,0 +1,88 @@
+"""The few collective operations that scoring needs; each is a no-op in a single process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from blackout.errors import UserError
+
+Result = TypeVar("Result")
+
+_BLOCK = 1 << 24
+"""Elements reduced at once, so that a large CPU buffer never needs as much device memory."""
+
+
+def world_size() -> int:
+    """Number of processes, 1 without torch.distributed."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Index of this process, 0 without torch.distributed."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def writes_for_its_machine() -> bool:
+    """Whether this process is the one of its machine that writes shared cache files."""
+    return int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+
+def sum_over_processes(values: Tensor) -> Tensor:
+    """Element-wise sum over processes, in place, for a contiguous CPU or device tensor of any size."""
+    if world_size() == 1:
+        return values
+    flat = values.view(-1)
+    through_device = dist.get_backend() == "nccl" and flat.device.type == "cpu"
+    for block in flat.split(_BLOCK):
+        carrier = block.to(torch.device("cuda", torch.cuda.current_device())) if through_device else block
+        dist.all_reduce(carrier)
+        if through_device:
+            block.copy_(carrier)
+    return values
+
+
+def agreed(mine: bool) -> bool:
+    """True when every process says True."""
+    if world_size() == 1:
+        return mine
+    votes: list[bool | None] = [None] * world_size()
+    dist.all_gather_object(votes, mine)
+    return all(votes)
+
+
+def computed_once(compute: Callable[[], Result]) -> Result:
+    """Result of ``compute()`` on process 0, given to all; a ValueError there is raised on all."""
+    if world_size() == 1:
+        return compute()
+    outcome: list[object] = [None, None]
+    if rank() == 0:
+        try:
+            outcome = [compute(), None]
+        except ValueError as error:
+            outcome = [None, str(error)]
+    dist.broadcast_object_list(outcome, src=0)
+    if outcome[1] is not None:
+        raise UserError(str(outcome[1]))
+    return outcome[0]  # type: ignore[return-value]
+
+
+@contextmanager
+def first_process_first() -> Iterator[None]:
+    """Process 0 runs the body before the others: it downloads or trains, the others find its files."""
+    if world_size() == 1:
+        yield
+        return
+    if rank() != 0:
+        dist.barrier()
+    try:
+        yield
+    finally:
+        if rank() == 0:
+            dist.barrier()

@@ -1,0 +1,169 @@
+"""What is kept of the extracted features: float64 sums for Gaussian statistics, or the features themselves.
+
+Everything here reduces over processes by sums, so any number of devices gives the single-process result.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from blackout.errors import UserError
+from blackout.evaluation.distributed import sum_over_processes, world_size
+
+
+class Moments(NamedTuple):
+    """Mean ``mu`` [F], unbiased covariance ``sigma`` [F, F] (both float64) and number of samples ``n``."""
+
+    mu: Tensor
+    sigma: Tensor
+    n: int
+
+
+class FeatureStatistics(Metric):
+    """Mean and covariance of features, accumulated in float64 and summed over processes.
+
+    The states are n, the sum of the features and the sum of their outer products, so memory does not
+    grow with the number of samples: 8 F^2 bytes (32 MiB for 2048 features).
+
+    Args:
+        num_features: F, the width of the features.
+    """
+
+    is_differentiable = False
+    higher_is_better = None
+    full_state_update = False
+
+    count: Tensor
+    total: Tensor
+    outer: Tensor
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        if num_features < 1:
+            raise ValueError(f"num_features is {num_features}; it must be at least 1")
+        self.num_features = num_features
+        zeros = torch.zeros(num_features, num_features, dtype=torch.float64)
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("total", zeros[0].clone(), dist_reduce_fx="sum")
+        self.add_state("outer", zeros, dist_reduce_fx="sum")
+
+    def update(self, features: Tensor) -> None:
+        """Add a batch of finite features [B, F]."""
+        check_features(features, self.num_features)
+        wide = features.detach().to(device=self.total.device, dtype=torch.float64)
+        self.count += wide.shape[0]
+        self.total += wide.sum(dim=0)
+        self.outer.addmm_(wide.T, wide)
+
+    def compute(self) -> Moments:
+        """Statistics over all processes.
+
+        Raises:
+            ValueError: fewer than two samples were added.
+        """
+        n = int(self.count)
+        if n < 2:
+            raise ValueError(f"a covariance needs at least 2 samples, but {n} were added")
+        mu = self.total / n
+        sigma = (self.outer - n * torch.outer(mu, mu)) / (n - 1)
+        return Moments(mu, (sigma + sigma.T) / 2, n)
+
+
+class SampleLedger(Metric):
+    """Makes sure that each of ``num_samples`` samples is scored exactly once, over all processes."""
+
+    is_differentiable = False
+    higher_is_better = None
+    full_state_update = False
+
+    seen: Tensor
+
+    def __init__(self, num_samples: int) -> None:
+        super().__init__()
+        self.num_samples = num_samples
+        self.add_state("seen", torch.zeros(num_samples, dtype=torch.int32), dist_reduce_fx="sum")
+
+    def update(self, indices: Tensor) -> None:
+        """Mark the samples with these indices [B] as scored.
+
+        Raises:
+            UserError: an index is outside 0..num_samples-1.
+        """
+        if indices.dim() != 1 or indices.dtype not in (torch.int32, torch.int64):
+            raise UserError(
+                f"sample indices must be a vector of integers, not {indices.dtype} {tuple(indices.shape)}"
+            )
+        low, high = (int(v) for v in torch.aminmax(indices))
+        if low < 0 or high >= self.num_samples:
+            raise UserError(
+                f"sample indices lie in {low}..{high}, but {self.num_samples} samples were asked for "
+                f"(0..{self.num_samples - 1})"
+            )
+        where = indices.to(self.seen.device)
+        self.seen.index_add_(0, where, torch.ones_like(where, dtype=torch.int32))
+
+    def compute(self) -> Tensor:
+        """How often each sample was scored, over all processes: [num_samples]."""
+        return self.seen.clone()
+
+    def check(self) -> None:
+        """Make sure that every sample was scored once; every process must call it.
+
+        Raises:
+            UserError: a sample is missing, or was scored more than once.
+        """
+        seen = self.compute()
+        present = int((seen > 0).sum())
+        if present < self.num_samples:
+            first = int((seen == 0).nonzero()[0])
+            raise UserError(
+                f"{self.num_samples} samples were asked for, but only {present} were scored (the first "
+                f"missing one has index {first})"
+            )
+        if int(seen.max()) > 1:
+            first = int((seen > 1).nonzero()[0])
+            raise UserError(
+                f"sample {first} was scored {int(seen[first])} times; each sample counts once (does a "
+                "distributed sampler repeat samples to even out the processes?)"
+            )
+
+
+class SampleFeatures:
+    """The features of every sample, float32 on the CPU, in the order of the sample indices.
+
+    The buffer is allocated at once: 4 n F bytes (400 MB for 50,000 samples of 2048 features) and memory
+    stays flat from then on. Rows of other processes stay zero until ``gather``.
+
+    Args:
+        num_samples: n.
+        num_features: F.
+    """
+
+    def __init__(self, num_samples: int, num_features: int) -> None:
+        self._rows = torch.zeros(num_samples, num_features, dtype=torch.float32)
+
+    def update(self, features: Tensor, indices: Tensor) -> None:
+        """Store features [B, F] as the rows ``indices`` [B]."""
+        self._rows[indices.cpu()] = features.detach().to(device="cpu", dtype=torch.float32)
+
+    def gather(self) -> Tensor:
+        """All features [n, F], float32 on the CPU, on every process; leaves the own rows as they are."""
+        return sum_over_processes(self._rows.clone()) if world_size() > 1 else self._rows
+
+    def reset(self) -> None:
+        """Forget all features."""
+        self._rows.zero_()
+
+
+def check_features(features: Tensor, num_features: int) -> None:
+    """Raise ValueError unless ``features`` is a finite float tensor [B, num_features]."""
+    if features.dim() != 2 or features.shape[1] != num_features:
+        raise ValueError(f"features must be [B, {num_features}], but their shape is {tuple(features.shape)}")
+    if not features.dtype.is_floating_point:
+        raise ValueError(f"features must be floating-point numbers, not {features.dtype}")
+    if not bool(torch.isfinite(features).all()):
+        raise ValueError("features contain NaN or infinity")

@@ -1,0 +1,61 @@
+"""From counts to the 8-bit RGB images that feature extractors read: integers all the way, never floats."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from blackout.errors import UserError
+
+
+def to_uint8(counts: Tensor, max_count: int) -> Tensor:
+    """Map counts 0..max_count to grey levels 0..255: round(255 x / max_count), halves upwards.
+
+    Exact (integer arithmetic) for every ``max_count``; the identity for 255, {0, 255} for 1.
+
+    Args:
+        counts: integer tensor of any shape, values in 0..max_count.
+        max_count: the largest count the data can hold, at least 1.
+
+    Returns:
+        uint8 tensor of the same shape.
+
+    Raises:
+        UserError: ``counts`` is not of an integer dtype, or a value lies outside 0..max_count.
+    """
+    if max_count < 1:
+        raise UserError(f"max_count is {max_count}; it must be at least 1")
+    check_counts(counts, max_count)
+    if max_count == 255:
+        return counts.to(torch.uint8)
+    wide = counts.to(torch.int64)
+    return ((510 * wide + max_count) // (2 * max_count)).to(torch.uint8)
+
+
+def check_counts(counts: Tensor, max_count: int) -> None:
+    """Raise UserError unless ``counts`` is a non-empty integer tensor with values in 0..max_count."""
+    if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype is torch.bool:
+        raise UserError(
+            f"scores are computed from integer counts in 0..{max_count}, but the images are {counts.dtype}; "
+            "pass the counts themselves (uint8 or int32), never scaled floats"
+        )
+    if counts.numel() == 0:
+        raise UserError(f"the batch of images is empty (shape {tuple(counts.shape)})")
+    if counts.dtype is torch.uint8 and max_count >= 255:
+        return
+    low, high = (int(v) for v in torch.aminmax(counts))
+    if low < 0 or high > max_count:
+        raise UserError(f"image values lie in {low}..{high}, but the counts must be in 0..{max_count}")
+
+
+def to_rgb(images: Tensor) -> Tensor:
+    """uint8 [B, 1 or 3, H, W] -> uint8 [B, 3, H, W]; grey is repeated.
+
+    Raises:
+        UserError: another dtype, number of dimensions or number of channels.
+    """
+    if images.dtype is not torch.uint8:
+        raise UserError(f"images must be uint8, not {images.dtype}")
+    if images.dim() != 4 or images.shape[1] not in (1, 3):
+        raise UserError(f"images must be [B, 1 or 3, H, W], but their shape is {tuple(images.shape)}")
+    return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images

@@ -1,0 +1,232 @@
+"""What samples are compared with: statistics, and where needed features, of real images."""
+
+from __future__ import annotations
+
+import json
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.data import CountData
+from blackout.errors import UserError
+from blackout.evaluation.cache import cache_dir, keep, key_hash, write_atomically
+from blackout.evaluation.distributed import agreed, rank, world_size, writes_for_its_machine
+from blackout.evaluation.extractors import Extractor
+from blackout.evaluation.features import FeatureStatistics, SampleFeatures
+from blackout.evaluation.images import to_rgb, to_uint8
+
+FORMAT = 1
+"""Raise when the content of the cached files changes its meaning: older ones are then computed anew."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Real images seen through an extractor.
+
+    Attributes:
+        mu: mean of the features, float64 [F].
+        sigma: unbiased covariance, float64 [F, F].
+        num_samples: number of images, or None where an imported file does not say.
+        features: features of every image, float32 [n, F], or None where they were not asked for.
+        origin: where it comes from, and which extractor made it, for the record; plain values.
+    """
+
+    mu: Tensor
+    sigma: Tensor
+    num_samples: int | None
+    features: Tensor | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of ``origin``: references with one fingerprint are the same."""
+        return key_hash(self.origin)
+
+
+def dataset_reference(
+    data: CountData,
+    split: str,
+    extractor: Extractor,
+    with_features: bool = False,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+    cache: str | Path | None = None,
+) -> Reference:
+    """Reference of a dataset's split, from the cache where it was computed before.
+
+    The cached file is named by the hash of the data, the split, the size of the images, the extractor with
+    its weights and its resizing; a damaged file is computed anew. Several processes share the extraction.
+
+    Args:
+        data: the dataset, of images [N, 1 or 3, H, W].
+        split: "train" or "test".
+        extractor: gives the features, on ``device`` already.
+        with_features: also keep every image's features, as the kernel distance and precision/recall need.
+        batch_size: images per call of the extractor.
+        device: where statistics are accumulated.
+        cache: folder of the cached files; by default the user's cache folder.
+
+    Raises:
+        UserError: another split, or data that are not images.
+    """
+    if split not in ("train", "test"):
+        raise UserError(f"metrics.reference={split}: allowed are train, test and the path of a .npz file")
+    if len(data.shape) != 3 or data.shape[0] not in (1, 3):
+        raise UserError(
+            f"{data.name}: scores need images [1 or 3, H, W], but a sample has shape {data.shape}"
+        )
+    counts = data.train if split == "train" else data.test
+    if len(counts) < 2:
+        raise UserError(
+            f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}"
+        )
+    origin = {
+        "dataset": data.name,
+        "split": split,
+        "data": data.fingerprint("train" if split == "train" else "test"),
+        "shape": list(data.shape),
+        "max_count": data.max_count,
+        **extractor_origin(extractor),
+    }
+    path = (cache_dir() if cache is None else Path(cache)) / f"reference-{key_hash(origin)}.npz"
+    cached = _load_cached(path, origin, with_features)
+    if agreed(cached is not None) and cached is not None:
+        return cached
+    computed = _compute(counts, data.max_count, extractor, with_features, batch_size, device, origin)
+    if writes_for_its_machine():
+        keep(path, lambda temporary: _save(temporary, computed))
+    return computed
+
+
+def file_reference(path: str | Path, extractor: Extractor) -> Reference:
+    """Statistics from a .npz file with arrays ``mu`` [F] and ``sigma`` [F, F], as most FID programs write.
+
+    Files that this package wrote also say which extractor made them, and are refused for any other.
+
+    Raises:
+        UserError: no such file, no such arrays, statistics of another width or of another extractor.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(
+            f"metrics.reference={path}: there is no such file (allowed: train, test, or a .npz file)"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = {"mu", "sigma"} - set(archive.files)
+            if missing:
+                raise UserError(
+                    f"{path}: the arrays mu and sigma are expected, but the file has {sorted(archive.files)}"
+                )
+            reference = _read(archive, with_features="features" in archive.files)
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is not a readable .npz file of statistics") from error
+    width = extractor.num_features
+    if reference.mu.shape != (width,) or reference.sigma.shape != (width, width):
+        raise UserError(
+            f"{path}: mu is {list(reference.mu.shape)} and sigma {list(reference.sigma.shape)}, but "
+            f"{extractor.name} has {width} features"
+        )
+    if not bool(torch.isfinite(reference.mu).all() & torch.isfinite(reference.sigma).all()):
+        raise UserError(f"{path}: the statistics contain NaN or infinity")
+    made_by = reference.origin.get("identity")
+    if made_by is not None and made_by != extractor.identity:
+        raise UserError(
+            f"{path} was made with another extractor: {reference.origin.get('extractor')} ({made_by[:12]}), "
+            f"not {extractor.name} ({extractor.identity[:12]})"
+        )
+    if made_by is None:
+        digest = key_hash({"mu": reference.mu.tolist(), "trace": float(reference.sigma.trace())})
+        origin = {"file": path.name, "statistics": digest, "made_by": "unknown extractor"}
+        return Reference(reference.mu, reference.sigma, reference.num_samples, None, origin)
+    return reference
+
+
+def write_reference(path: str | Path, reference: Reference) -> None:
+    """Write a reference as .npz (mu, sigma, n, origin and, if present, features), atomically."""
+    write_atomically(Path(path), lambda temporary: _save(temporary, reference))
+
+
+def extractor_origin(extractor: Extractor) -> dict[str, Any]:
+    """What names an extractor in a record."""
+    return {
+        "format": FORMAT,
+        "extractor": extractor.name,
+        "identity": extractor.identity,
+        "num_features": extractor.num_features,
+        "resize": extractor.resize,
+    }
+
+
+def _compute(
+    counts: Tensor,
+    max_count: int,
+    extractor: Extractor,
+    with_features: bool,
+    batch_size: int,
+    device: torch.device | str,
+    origin: dict[str, Any],
+) -> Reference:
+    statistics = FeatureStatistics(extractor.num_features).to(device)
+    samples = SampleFeatures(len(counts), extractor.num_features) if with_features else None
+    for indices in _shares(len(counts), batch_size):
+        features = extractor(to_rgb(to_uint8(counts[indices], max_count))).features
+        statistics.update(features)
+        if samples is not None:
+            samples.update(features, indices)
+    mu, sigma, n = statistics.compute()
+    return Reference(mu.cpu(), sigma.cpu(), n, samples.gather() if samples is not None else None, origin)
+
+
+def _shares(total: int, batch_size: int) -> Iterator[Tensor]:
+    """This process's batches of indices: every ``world_size``-th one, so that each index is done once."""
+    yield from torch.arange(total).split(batch_size)[rank() :: world_size()]
+
+
+def _save(path: Path, reference: Reference) -> None:
+    arrays = {"mu": reference.mu.numpy(), "sigma": reference.sigma.numpy()}
+    if reference.num_samples is not None:
+        arrays["n"] = np.array(reference.num_samples)
+    if reference.features is not None:
+        arrays["features"] = reference.features.numpy()
+    np.savez(path, origin=np.array(json.dumps(dict(reference.origin))), **arrays)  # type: ignore[arg-type]
+
+
+def _read(archive: Any, with_features: bool) -> Reference:
+    """Reading an array of the archive checks its CRC-32."""
+    names = archive.files
+    return Reference(
+        mu=torch.from_numpy(np.asarray(archive["mu"], dtype=np.float64)),
+        sigma=torch.from_numpy(np.asarray(archive["sigma"], dtype=np.float64)),
+        num_samples=int(archive["n"]) if "n" in names else None,
+        features=torch.from_numpy(archive["features"]) if with_features else None,
+        origin=json.loads(str(archive["origin"])) if "origin" in names else {},
+    )
+
+
+def _load_cached(path: Path, origin: dict[str, Any], with_features: bool) -> Reference | None:
+    """The cached reference; None when there is none, it lacks the features, or it is another one."""
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if with_features and "features" not in archive.files:
+                return None
+            reference = _read(archive, with_features)
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        warnings.warn(f"{path} is damaged and is computed anew", stacklevel=3)
+        return None
+    width = origin["num_features"]
+    if dict(reference.origin) != origin or reference.sigma.shape != (width, width):
+        warnings.warn(f"{path} does not hold what its name says and is computed anew", stacklevel=3)
+        return None
+    return reference

@@ -1,0 +1,180 @@
+"""Building blocks of the networks: initialisation, normalisation, time embedding, attention, FIR resampling.
+
+They follow NCSN++ (Song et al., "Score-Based Generative Modeling through Stochastic Differential Equations",
+ICLR 2021, appendix H) closely enough for its weights to carry over; everything is plain PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NEAR_ZERO = 1e-10
+"""Variance scale of layers that start silent: too small to be heard, large enough to pass gradients on."""
+
+Affine = TypeVar("Affine", nn.Conv2d, nn.Linear)
+
+
+def initialised(layer: Affine, scale: float = 1.0) -> Affine:
+    """Draw the weights uniformly with variance 2 * scale / (fan in + fan out) and set the bias to zero."""
+    nn.init.xavier_uniform_(layer.weight, gain=math.sqrt(scale))
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0) -> nn.Conv2d:
+    return initialised(nn.Conv2d(in_channels, out_channels, 3, padding=1), scale)
+
+
+def conv1x1(in_channels: int, out_channels: int, scale: float = 1.0) -> nn.Conv2d:
+    return initialised(nn.Conv2d(in_channels, out_channels, 1), scale)
+
+
+def dense(in_features: int, out_features: int, scale: float = 1.0) -> nn.Linear:
+    return initialised(nn.Linear(in_features, out_features), scale)
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """Group norm over min(channels // 4, 32) groups, or the next smaller number that divides the channels."""
+    groups = max(1, min(channels // 4, 32))
+    while channels % groups:
+        groups -= 1
+    return nn.GroupNorm(groups, channels, eps=1e-6)
+
+
+def full_precision(x: Tensor) -> torch.autocast:
+    """A context without autocast on the device of `x`, for the ends of a network, where counts go in and out.
+
+    bfloat16 has 8 significant bits. It would blur neighbouring counts, and hardly save time there.
+    """
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def rescaled_sum(x: Tensor, h: Tensor) -> Tensor:
+    """(x + h) / sqrt(2), which keeps the variance of independent summands, in the precision of `h`."""
+    return (x.to(h.dtype) + h) / math.sqrt(2.0)
+
+
+def sinusoids(label: Tensor, channels: int) -> Tensor:
+    """Sines, then cosines, of a time label at channels / 2 frequencies falling from 1 to 1/10000.
+
+    Args:
+        label: real-valued time indices, [B].
+        channels: even number of features, at least 4.
+
+    Returns:
+        float32 features, [B, channels].
+    """
+    half = channels // 2
+    index = torch.arange(half, device=label.device, dtype=torch.float32)
+    angles = label.float()[:, None] * torch.exp(index * (-math.log(10000.0) / (half - 1)))
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+def sides_per_level(shape: Sequence[int], levels: int) -> list[int]:
+    """The longer side of an image of `shape` (C, H, W) at each level of a network that halves it in between.
+
+    `levels` is at least 1.
+
+    Raises:
+        ValueError: `shape` is not that of an image, or its height or width cannot be halved that often.
+    """
+    factor = 2 ** (levels - 1)
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(f"a convolutional network needs data of shape (C, H, W), got {tuple(shape)}")
+    if shape[1] % factor or shape[2] % factor:
+        raise ValueError(
+            f"a network with {levels} multipliers halves the image {levels - 1} times, so height and width "
+            f"must be multiples of {factor}, got {shape[1]}x{shape[2]}"
+        )
+    return [max(shape[1:]) >> level for level in range(levels)]
+
+
+class TimeEmbedding(nn.Module):
+    """Sinusoids of the time label through a two-layer perceptron: [B] -> [B, features], without autocast.
+
+    Raises:
+        ValueError: `channels`, the number of sinusoids, is odd or below 4.
+    """
+
+    def __init__(self, channels: int, features: int) -> None:
+        super().__init__()
+        if channels < 4 or channels % 2:
+            raise ValueError(f"the width of a network must be an even number of at least 4, got {channels}")
+        self.channels = channels
+        self.dense0 = dense(channels, features)
+        self.dense1 = dense(features, features)
+
+    def forward(self, label: Tensor) -> Tensor:
+        with full_precision(label):
+            h = self.dense0(sinusoids(label, self.channels).to(self.dense0.weight.dtype))
+            return self.dense1(F.silu(h))
+
+
+class Attention(nn.Module):
+    """Single-head self-attention over all pixels, with a rescaled residual: [B, C, H, W] -> the same.
+
+    The projections are 1x1 convolutions. A reference that keeps them as matrices applied from the right
+    (NIN layers, `W[in, out]`) maps as `conv.weight = W.T[:, :, None, None]`.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = group_norm(channels)
+        self.query = conv1x1(channels, channels, scale=0.1)
+        self.key = conv1x1(channels, channels, scale=0.1)
+        self.value = conv1x1(channels, channels, scale=0.1)
+        self.out = conv1x1(channels, channels, scale=NEAR_ZERO)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        query, key, value = (_tokens(project(h)) for project in (self.query, self.key, self.value))
+        h = F.scaled_dot_product_attention(query, key, value)
+        h = h.squeeze(1).transpose(1, 2).unflatten(2, x.shape[2:])
+        return rescaled_sum(x, self.out(h))
+
+
+def _tokens(x: Tensor) -> Tensor:
+    """[B, C, H, W] -> [B, 1, H * W, C]: one head, a token per pixel (free in channels_last memory)."""
+    return x.flatten(2).transpose(1, 2).contiguous().unsqueeze(1)
+
+
+class FIRFilter(nn.Module):
+    """The anti-aliasing filter [1, 3, 3, 1] x [1, 3, 3, 1] / 64, applied to every channel with zeros outside.
+
+    The plain filter sees two rows and columns of zeros on every side, so it lengthens each side by one.
+    """
+
+    kernel: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        taps = torch.tensor([1.0, 3.0, 3.0, 1.0]) / 8
+        self.register_buffer("kernel", torch.outer(taps, taps), persistent=False)
+
+    def weight(self, x: Tensor) -> Tensor:
+        return self.kernel.to(x.dtype).expand(x.shape[1], 1, 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, H + 1, W + 1]."""
+        return F.conv2d(x, self.weight(x), padding=2, groups=x.shape[1])
+
+
+class FIRDownsample(FIRFilter):
+    """Filter and keep every second pixel: [B, C, 2H, 2W] -> [B, C, H, W]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight(x), stride=2, padding=1, groups=x.shape[1])
+
+
+class FIRUpsample(FIRFilter):
+    """Put zeros between the pixels, filter, and restore the mean: [B, C, H, W] -> [B, C, 2H, 2W]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv_transpose2d(x, 4 * self.weight(x), stride=2, padding=1, groups=x.shape[1])

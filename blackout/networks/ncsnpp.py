@@ -1,0 +1,239 @@
+"""NCSN++, the network of the paper's experiments.
+
+Song et al., "Score-Based Generative Modeling through Stochastic Differential Equations", ICLR 2021, in the
+form `vp/cifar10_ncsnpp_continuous` with a positional time embedding.
+
+Modules are registered in the order of that reference's list of modules, and parameters within each in the
+reference's order, so the two lists of parameters correspond one to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from blackout.networks.layers import (
+    NEAR_ZERO,
+    Attention,
+    FIRDownsample,
+    FIRFilter,
+    FIRUpsample,
+    TimeEmbedding,
+    conv1x1,
+    conv3x3,
+    dense,
+    full_precision,
+    group_norm,
+    initialised,
+    rescaled_sum,
+    sides_per_level,
+)
+
+
+class ResidualBlock(nn.Module):
+    """BigGAN residual block that can change the resolution of both its branches.
+
+    Maps [B, in_channels, H, W] and an embedding [B, features] to [B, out_channels, H', W'].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        features: int,
+        dropout: float,
+        resample: FIRFilter | None = None,
+    ) -> None:
+        super().__init__()
+        self.norm0 = group_norm(in_channels)
+        self.conv0 = conv3x3(in_channels, out_channels)
+        self.time = dense(features, out_channels)
+        self.norm1 = group_norm(out_channels)
+        self.dropout = nn.Dropout(dropout)
+        self.conv1 = conv3x3(out_channels, out_channels, scale=NEAR_ZERO)
+        self.resample = resample or nn.Identity()
+        project = resample is not None or in_channels != out_channels
+        self.shortcut = conv1x1(in_channels, out_channels) if project else nn.Identity()
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        h = self.resample(F.silu(self.norm0(x)))
+        h = self.conv0(h) + self.time(embedding)[:, :, None, None]
+        h = self.conv1(self.dropout(F.silu(self.norm1(h))))
+        return rescaled_sum(self.shortcut(self.resample(x)), h)
+
+
+Residual = Callable[..., ResidualBlock]
+"""`ResidualBlock` with the arguments that are the same everywhere in a network filled in."""
+
+
+class AttendedBlock(nn.Module):
+    """A residual block, followed by self-attention where wanted."""
+
+    def __init__(self, residual: Residual, in_channels: int, channels: int, attend: bool) -> None:
+        super().__init__()
+        self.residual = residual(in_channels, channels)
+        self.attention = Attention(channels) if attend else nn.Identity()
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        return self.attention(self.residual(x, embedding))
+
+
+class Descent(nn.Module):
+    """Halve the features and add the pyramid to them: the input, shrunk alongside by convolution."""
+
+    def __init__(self, residual: Residual, channels: int, pyramid_channels: int) -> None:
+        super().__init__()
+        self.residual = residual(channels, channels, resample=FIRDownsample())
+        self.blur = FIRFilter()
+        self.conv = initialised(nn.Conv2d(pyramid_channels, channels, 3, stride=2))
+
+    def forward(self, x: Tensor, pyramid: Tensor, embedding: Tensor) -> Tensor:
+        return rescaled_sum(self.conv(self.blur(pyramid)), self.residual(x, embedding))
+
+
+class DownLevel(nn.Module):
+    """One resolution on the way down, entered by a descent unless it is the finest."""
+
+    def __init__(self, descent: Descent | None, blocks: Sequence[AttendedBlock]) -> None:
+        super().__init__()
+        self.descent = descent
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor, pyramid: Tensor, embedding: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return the features after every step, for the skip connections, and the pyramid as it is now."""
+        features: list[Tensor] = []
+        if self.descent is not None:
+            x = pyramid = self.descent(x, pyramid, embedding)
+            features.append(x)
+        for block in self.blocks:
+            x = block(x, embedding)
+            features.append(x)
+        return features, pyramid
+
+
+class UpLevel(nn.Module):
+    """One resolution on the way up: blocks that take one skip connection each, attention, doubling."""
+
+    def __init__(
+        self, blocks: Sequence[ResidualBlock], attention: nn.Module, ascent: ResidualBlock | None
+    ) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.attention = attention
+        self.ascent = ascent
+
+    def forward(self, x: Tensor, skips: list[Tensor], embedding: Tensor) -> Tensor:
+        """Use up one skip per block from the end of `skips`."""
+        for block in self.blocks:
+            x = block(torch.cat([x, skips.pop()], dim=1), embedding)
+        x = self.attention(x)
+        return x if self.ascent is None else self.ascent(x, embedding)
+
+
+class NCSNpp(nn.Module):
+    """The NCSN++ U-Net: BigGAN residual blocks, FIR resampling and a residual input pyramid.
+
+    The defaults are the paper's CIFAR-10 network, of 62,693,251 parameters. Attention projections are 1x1
+    convolutions; see `Attention` for how the reference's matrices map onto them.
+
+    Args:
+        shape: of the data, (channels, height, width); the sides must be divisible by 2 ** (levels - 1).
+        outputs: number of output channel groups per data channel.
+        channels: width of the finest level, an even number of at least 4.
+        multipliers: width of each level, finest first, in units of `channels`.
+        blocks_per_level: residual blocks per level on the way down (one more on the way up).
+        attention_resolutions: longer image sides at which levels attend; the bottleneck always does.
+        dropout: probability in the residual blocks.
+
+    Raises:
+        ValueError: the levels do not fit the image, or a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int] = (3, 32, 32),
+        outputs: int = 1,
+        channels: int = 128,
+        multipliers: Sequence[int] = (1, 2, 2, 2),
+        blocks_per_level: int = 4,
+        attention_resolutions: Sequence[int] = (16,),
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if min(outputs, blocks_per_level, len(multipliers), *multipliers) < 1:
+            raise ValueError(
+                "outputs, blocks_per_level and one or more multipliers of NCSN++ must be at least 1, "
+                f"got {outputs}, {blocks_per_level} and {list(multipliers)}"
+            )
+        self.shape = tuple(shape)
+        attend = [side in attention_resolutions for side in sides_per_level(shape, len(multipliers))]
+        widths = [channels * multiplier for multiplier in multipliers]
+
+        self.time = TimeEmbedding(channels, 4 * channels)
+        residual = partial(ResidualBlock, features=4 * channels, dropout=dropout)
+        self.stem = conv3x3(shape[0], channels)
+
+        self.down = nn.ModuleList()
+        skips, pyramid = [channels], shape[0]
+        for level, width in enumerate(widths):
+            descent = None
+            if level > 0:
+                descent = Descent(residual, skips[-1], pyramid)
+                pyramid = skips[-1]
+                skips.append(pyramid)
+            blocks = []
+            for _ in range(blocks_per_level):
+                blocks.append(AttendedBlock(residual, skips[-1], width, attend[level]))
+                skips.append(width)
+            self.down.append(DownLevel(descent, blocks))
+
+        width = skips[-1]
+        self.middle0 = AttendedBlock(residual, width, width, attend=True)
+        self.middle1 = residual(width, width)
+
+        self.up = nn.ModuleList()
+        for level in reversed(range(len(widths))):
+            inputs = [width] + blocks_per_level * [widths[level]]
+            width = widths[level]
+            self.up.append(
+                UpLevel(
+                    [residual(features + skips.pop(), width) for features in inputs],
+                    Attention(width) if attend[level] else nn.Identity(),
+                    residual(width, width, resample=FIRUpsample()) if level > 0 else None,
+                )
+            )
+
+        self.norm = group_norm(width)
+        self.head = conv3x3(width, outputs * shape[0], scale=NEAR_ZERO)
+
+    def forward(self, x: Tensor, label: Tensor) -> Tensor:
+        """Map scaled data and time labels to raw outputs.
+
+        Args:
+            x: float, [B, *shape].
+            label: float time indices, [B].
+
+        Returns:
+            [B, outputs * C, H, W], channel groups in order: output 0 of all channels, then output 1.
+
+        Raises:
+            ValueError: `x` has another shape than the network was made for.
+        """
+        if x.shape[1:] != self.shape:
+            raise ValueError(f"the network was made for data of shape {self.shape}, got {tuple(x.shape[1:])}")
+        embedding = F.silu(self.time(label))
+        x = x.to(self.stem.weight.dtype)
+        with full_precision(x):
+            skips, pyramid = [self.stem(x)], x
+        for level in self.down:
+            features, pyramid = level(skips[-1], pyramid, embedding)
+            skips += features
+        h = self.middle1(self.middle0(skips[-1], embedding), embedding)
+        for level in self.up:
+            h = level(h, skips, embedding)
+        with full_precision(h):
+            return self.head(F.silu(self.norm(h.to(self.head.weight.dtype))))

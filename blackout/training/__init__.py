@@ -1,0 +1,1 @@
+"""Shared plumbing of a training run: optimisation, EMA, run directory, callbacks, loggers, export."""

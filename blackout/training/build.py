@@ -1,0 +1,140 @@
+"""From configuration to objects, and back to a plain description that a file can keep.
+
+A component is a mapping with a `_target_`. What the data decides (shape, max_count, mean, std) and what the head
+decides (outputs) need not be written down: every component whose signature asks for one of these names gets it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import hydra.utils
+from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+
+from blackout.data import CountData
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.errors import UserError
+
+MODEL_PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
+_SAFE_MODULES = ("blackout.networks", "blackout.diffusion")
+
+
+def instantiate(config: Any, where: str, **kwargs: Any) -> Any:
+    """Make the object a configuration describes.
+
+    Args:
+        config: a mapping with `_target_`, or anything else, which is returned as it is.
+        where: the configuration's name, for the message.
+        kwargs: further arguments, passed on untouched.
+
+    Raises:
+        UserError: the component refused its arguments, or does not exist.
+    """
+    with refusals(where):
+        try:
+            if not kwargs:
+                return hydra.utils.instantiate(config, _convert_="all")
+            return hydra.utils.instantiate({**config, "_partial_": True}, _convert_="all")(**kwargs)
+        except InstantiationException as error:
+            raise error.__cause__ or UserError(str(error)) from None
+
+
+@contextmanager
+def refusals(where: str) -> Iterator[None]:
+    """Inside, a ValueError, TypeError or ImportError is about what the user gave: say where, in one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
+        raise UserError(f"{where}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+
+
+def data_facts(data: CountData) -> dict[str, Any]:
+    """What components may ask about the data."""
+    return {"shape": list(data.shape), "max_count": data.max_count, "mean": data.mean, "std": data.std}
+
+
+def model_config(config: Mapping[str, Any], data: CountData) -> dict[str, Any]:
+    """The complete plain description of a model for `data`, from which `build_model` makes it without the data."""
+    parts = {name: _plain(config[name]) for name in MODEL_PARTS}
+    facts = data_facts(data)
+    outputs = _resolve(parts["head"], "head").outputs
+    filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
+    return {"data": {"name": data.name, **facts}, "model": filled}
+
+
+def fill(part: Any, facts: Mapping[str, Any], where: str) -> Any:
+    """Give every component inside `part` the facts its signature asks for and its configuration leaves out."""
+    if isinstance(part, list):
+        return [fill(item, facts, where) for item in part]
+    if not isinstance(part, dict):
+        return part
+    filled = {key: fill(value, facts, f"{where}.{key}") for key, value in part.items()}
+    if "_target_" in filled and not filled.get("_partial_", False):
+        wanted = inspect.signature(_resolve(filled, where)).parameters
+        filled.update({name: fact for name, fact in facts.items() if name in wanted and filled.get(name) is None})
+    return filled
+
+
+def build_model(config: Mapping[str, Any], mean: Tensor, **training: Any) -> BlackoutDiffusion:
+    """Make the module that `model_config` describes.
+
+    Args:
+        config: what `model_config` returned.
+        mean: E[X_0] of the data, of its shape.
+        training: further arguments of `BlackoutDiffusion` (optimization, ema_decay, seed).
+
+    Raises:
+        UserError: a component refused its arguments.
+    """
+    parts = {name: instantiate(config["model"][name], name) for name in MODEL_PARTS}
+    module = BlackoutDiffusion(mean=mean, **parts, **training)
+    module.config = dict(config)
+    return module
+
+
+def check_targets(config: Any, trusted: tuple[str, ...] = ()) -> None:
+    """Refuse a description read from a file that names anything but this package's components.
+
+    Args:
+        config: plain containers.
+        trusted: further module prefixes whose components may be made.
+
+    Raises:
+        UserError: a `_target_` outside `blackout.networks`, `blackout.diffusion` and `trusted`.
+    """
+    if isinstance(config, list):
+        for item in config:
+            check_targets(item, trusted)
+    if not isinstance(config, Mapping):
+        return
+    for value in config.values():
+        check_targets(value, trusted)
+    if "_target_" in config:
+        name, allowed = config["_target_"], (*_SAFE_MODULES, *trusted)
+        # the name's prefix first, so that nothing foreign is even imported; then where the object really lives
+        prefix_ok = isinstance(name, str) and name.startswith(tuple(f"{module}." for module in allowed))
+        if not prefix_ok or not _resolve(config, "model").__module__.startswith(allowed):
+            raise UserError(
+                f"the model file asks for '{name}', which is not a component of {', '.join(allowed)}: not loaded"
+            )
+
+
+def _resolve(part: Mapping[str, Any], where: str) -> Any:
+    try:
+        return hydra.utils.get_object(part["_target_"])
+    except KeyError:
+        raise UserError(f"{where}: the configuration names no _target_") from None
+    except Exception as error:  # hydra raises bare ImportError and its own kinds alike
+        raise UserError(f"{where}: {part['_target_']} cannot be found: {str(error).splitlines()[0]}") from error
+
+
+def _plain(config: Any) -> Any:
+    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config

@@ -1,0 +1,134 @@
+"""`sample.py`: from a model to counts, a grid and, if wanted, an animation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from rich.progress import Progress
+from torch import Tensor
+
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.samplers import Sampler
+from blackout.errors import UserError
+from blackout.training.build import fill, instantiate
+from blackout.training.export import load_model
+from blackout.training.images import save_animation, save_grid
+from blackout.training.run import quieten, resolve, to_nhwc
+
+SETTINGS = frozenset(("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler"))
+_SHOWN = 64
+_FRAMES = 60
+
+
+def generate(cfg: DictConfig) -> Path:
+    """Draw `num_samples` samples and write `samples.npz`, `grid.png` and, on request, `trajectory.webp`.
+
+    Raises:
+        UserError: a setting, the model or the output directory is not usable.
+    """
+    config = resolve(cfg, SETTINGS)
+    quieten()
+    if not isinstance(config["num_samples"], int) or config["num_samples"] < 1:
+        raise UserError(f"num_samples must be at least 1, not {config['num_samples']}")
+    module = load_model(config["ckpt"], tuple(config["trusted"])).to(_device(config["device"]))
+    sampler = choose_sampler(config["sampler"], module.config)
+    out = Path(config["out"]) if config["out"] else default_output(Path(config["ckpt"]))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        _write(out, "samples.npz", lambda file: np.savez_compressed(file, samples=np.zeros(0)), probe=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
+
+    trajectory = Trajectory() if config["trajectory"] else None
+    counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory)
+    max_count = module.process.max_count
+    _write(out, "samples.npz", lambda file: np.savez_compressed(file, samples=to_nhwc(counts).numpy()))
+    save_grid(counts[:_SHOWN], max_count, out / "grid.png")
+    if trajectory is not None:
+        save_animation(trajectory.frames(), max_count, out / "trajectory.webp")
+    print(f"{len(counts)} samples of {sampler.num_steps} steps in {out}")
+    return out
+
+
+def choose_sampler(chosen: Mapping[str, Any], model: Mapping[str, Any]) -> Sampler:
+    """The sampler asked for, or the model's own with the given fields replaced.
+
+    Raises:
+        UserError: a field has an impossible value.
+    """
+    given = {name: value for name, value in chosen.items() if value is not None}
+    config = given if "_target_" in given else {**model["model"]["sampler"], **given}
+    return instantiate(fill(config, model["data"], "sampler"), "sampler")
+
+
+def default_output(ckpt: Path) -> Path:
+    """samples/ in the run directory a checkpoint or model belongs to, or beside the model."""
+    if ckpt.is_dir() and not (ckpt / "config.json").exists():
+        return ckpt / "samples"
+    parent = ckpt.parent
+    return (parent.parent if parent.name == "checkpoints" else parent) / "samples"
+
+
+def draw(
+    module: BlackoutDiffusion, sampler: Sampler, num_samples: int, seed: int, trajectory: Trajectory | None = None
+) -> Tensor:
+    """Samples 0..num_samples - 1 on the CPU, under a progress bar over all steps of all batches."""
+    batches = -(-num_samples // min(sampler.batch_size, num_samples))
+    drawn: list[Tensor] = []
+    with Progress(transient=True) as progress:
+        bar = progress.add_task("sampling", total=batches * sampler.num_steps)
+
+        def after_level(k: int, xt: Tensor) -> None:
+            if k < sampler.num_steps:
+                progress.advance(bar)
+            if trajectory is not None and not drawn:
+                trajectory.add(k, sampler.num_steps, xt)
+
+        for _, counts in module.sample_batches(torch.arange(num_samples), seed, sampler, after_level):
+            drawn.append(counts.cpu())
+    return torch.cat(drawn)
+
+
+@dataclass
+class Trajectory:
+    """The levels of the first batch that an animation shows, about evenly spaced."""
+
+    levels: list[Tensor] = field(default_factory=list)
+
+    def add(self, k: int, steps: int, xt: Tensor) -> None:
+        """Keep level k of a grid of `steps` if it is one of the frames."""
+        if k in (0, steps) or (k * _FRAMES) // steps != ((k + 1) * _FRAMES) // steps:
+            self.levels.append(xt[:_SHOWN].cpu().clone())
+
+    def frames(self) -> list[Tensor]:
+        return self.levels
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def _write(directory: Path, name: str, save: Any, probe: bool = False) -> None:
+    """Write a file whole or not at all; with `probe` only find out whether it could be written."""
+    part = directory / f".{name}.part"
+    try:
+        with part.open("wb") as file:
+            save(file)
+        if not probe:
+            os.replace(part, directory / name)
+    finally:
+        part.unlink(missing_ok=True)

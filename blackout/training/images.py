@@ -1,0 +1,62 @@
+"""Pictures of counts: grids and animations."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+_SMALLEST_SIDE = 48
+"""Pixels: smaller images are enlarged by a whole factor, each count a visible square."""
+
+
+def to_pictures(counts: Tensor, max_count: int) -> Tensor:
+    """Counts [B, C, H, W] or [B, D] -> uint8 [B, H, W, 3], black at 0 and white at max_count.
+
+    One, three and four (alpha dropped) channels are shown as they are, other numbers side by side, vectors as one row
+    of pixels repeated to a band.
+    """
+    if counts.ndim == 2:
+        counts = counts[:, None, None, :].expand(-1, 1, max(1, counts.shape[1] // 8), -1)
+    if counts.ndim != 4:
+        counts = counts.reshape(len(counts), 1, counts.shape[1], -1)
+    grey = (counts.double() * (255 / max_count)).round().to(torch.uint8)
+    if grey.shape[1] in (3, 4):
+        pictures = grey[:, :3]
+    else:
+        pictures = torch.cat(list(grey.split(1, dim=1)), dim=3).expand(-1, 3, -1, -1)
+    factor = max(1, math.ceil(_SMALLEST_SIDE / min(pictures.shape[2:])))
+    if pictures.shape[3] * factor > 1024:
+        factor = 1
+    pictures = pictures.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+    return pictures.permute(0, 2, 3, 1).contiguous()
+
+
+def grid(counts: Tensor, max_count: int, columns: int | None = None) -> Image.Image:
+    """Lay samples out in a near-square grid, two grey pixels between them."""
+    pictures = to_pictures(counts.cpu(), max_count)
+    n, height, width, _ = pictures.shape
+    columns = columns or max(1, round(math.sqrt(n * height / width)))
+    rows = math.ceil(n / columns)
+    canvas = torch.full((rows * (height + 2) + 2, columns * (width + 2) + 2, 3), 64, dtype=torch.uint8)
+    for i, picture in enumerate(pictures):
+        top, left = 2 + (i // columns) * (height + 2), 2 + (i % columns) * (width + 2)
+        canvas[top : top + height, left : left + width] = picture
+    return Image.fromarray(canvas.numpy())
+
+
+def save_grid(counts: Tensor, max_count: int, path: Path, columns: int | None = None) -> None:
+    """Write a grid as PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    grid(counts, max_count, columns).save(path)
+
+
+def save_animation(levels: list[Tensor], max_count: int, path: Path, seconds: float = 4.0) -> None:
+    """Write the levels of a sampling run (black first) as an animated WebP that rests on the last."""
+    frames = [grid(level, max_count) for level in levels]
+    each = max(20, int(1000 * seconds / len(frames)))
+    durations = [each] * (len(frames) - 1) + [1500]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0, lossless=True)

@@ -1,0 +1,74 @@
+"""metrics.csv: one row per step, training and validation side by side; a resumed run continues the same file."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+
+class MetricsCSV(Logger):
+    """A logger that merges what is logged at one step into one row.
+
+    Lightning's own CSV logger deletes the file when a run is resumed; this one keeps its rows up to the step it
+    resumes from.
+
+    Args:
+        path: the file; written atomically, at most every `seconds`.
+        seconds: least time between two writes.
+    """
+
+    def __init__(self, path: Path, seconds: float = 5.0) -> None:
+        super().__init__()
+        self._path, self._seconds = path, seconds
+        self._rows: dict[int, dict[str, str | float]] = {}
+        self._written = time.monotonic()
+        if path.exists():
+            with path.open(newline="") as file:
+                self._rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in csv.DictReader(file)}
+
+    @property
+    def name(self) -> str:
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """The run directory's config.yaml holds them."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        step = 0 if step is None else step
+        for later in [s for s in self._rows if s > step]:  # written by a run that was killed past its last checkpoint
+            del self._rows[later]
+        values = {name: value for name, value in metrics.items() if name != "epoch"}
+        self._rows.setdefault(step, {"step": step}).update(values)
+
+    @rank_zero_only
+    def save(self) -> None:
+        if time.monotonic() - self._written > self._seconds:
+            self._write()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        if not self._rows:
+            return
+        columns = sorted({name for row in self._rows.values() for name in row} - {"step"})
+        part = self._path.with_suffix(".part")
+        with part.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["step", *columns])
+            writer.writeheader()
+            writer.writerows(self._rows[step] for step in sorted(self._rows))
+        os.replace(part, self._path)

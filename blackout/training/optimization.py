@@ -1,0 +1,53 @@
+"""Optimiser and learning-rate course, counted in optimiser steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.optim import Adam, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How weights are moved.
+
+    Args:
+        lr: peak learning rate.
+        factory: (parameters, lr=...) -> optimiser; the paper's is plain Adam.
+        warmup_steps: linear warm-up; 0 for none.
+        decay_steps: cosine decay to zero, reached at this step; None keeps lr constant.
+
+    Raises:
+        ValueError: lr not positive, or steps negative.
+    """
+
+    lr: float = 2e-4
+    factory: Callable[..., Optimizer] = Adam
+    warmup_steps: int = 0
+    decay_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive, not {self.lr}")
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps must not be negative, not {self.warmup_steps}")
+        if self.decay_steps is not None and self.decay_steps < 1:
+            raise ValueError(f"decay_steps must be positive or null, not {self.decay_steps}")
+
+    def factor(self, step: int) -> float:
+        """The learning rate at an optimiser step (0-based), relative to lr."""
+        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        if self.decay_steps is None:
+            return warm
+        return warm * (1 + math.cos(math.pi * min(1.0, step / self.decay_steps))) / 2
+
+    def configure(self, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
+        """What Lightning's `configure_optimizers` returns."""
+        optimizer = self.factory(parameters, lr=self.lr)
+        scheduler = {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}

@@ -1,0 +1,150 @@
+"""`train.py`: from a configuration to a trained, sampled and exported model in its run directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from blackout.data import CountData, DataModule
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.streams import fold_seed
+from blackout.errors import UserError
+from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, refusals
+from blackout.training.export import export_model
+from blackout.training.images import save_grid
+from blackout.training.metrics_csv import MetricsCSV
+from blackout.training.run_directory import open_run
+
+_INITIALISATION = 1000
+SETTINGS = frozenset(
+    (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
+    + ("ema_decay", "data_dir", "runs_dir", "experiment_name", "run_id")
+)
+
+
+def resolve(cfg: DictConfig, settings: frozenset[str]) -> dict[str, Any]:
+    """The configuration as plain containers.
+
+    Raises:
+        UserError: a setting this program does not know (an addition with +), or one it needs and was taken away.
+    """
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    for name in sorted(config.keys() ^ settings):
+        raise UserError(f"{name}: no such option" if name in config else f"{name} must be given")
+    return config
+
+
+def train(cfg: DictConfig) -> Path:
+    """Train the configured model, or continue it, and leave model, samples and scores in the run directory.
+
+    Everything that a wrong setting or file can break is done before the first long step.
+
+    Raises:
+        UserError: a setting, a file or the output directory is not usable.
+    """
+    config = resolve(cfg, SETTINGS)
+    quieten()
+    data = instantiate(config["dataset"], "dataset")
+    module = make_module(config, data)
+    if config["trainer"]["max_steps"] < 1:
+        raise UserError(f"trainer.max_steps must be at least 1, not {config['trainer']['max_steps']}")
+    with refusals("dataset"):
+        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
+    run = open_run(config, data.name)
+    trainer = make_trainer(config, run)
+    last = run / "checkpoints" / "last.ckpt"
+    print_summary(module, data, config, run, resumed=last.exists())
+    trainer.fit(module, data_module, ckpt_path=str(last) if last.exists() else None, weights_only=True)
+    finish(trainer, module, data_module, run)
+    return run
+
+
+def make_module(config: dict[str, Any], data: CountData) -> BlackoutDiffusion:
+    """The untrained module for `data`, initialised from the seed."""
+    if not isinstance(config["seed"], int):
+        raise UserError(f"seed must be a whole number, not {config['seed']}")
+    description = model_config(config, data)
+    torch.manual_seed(fold_seed(config["seed"], _INITIALISATION))
+    optimization = instantiate(config["optimizer"], "optimizer")
+    with refusals("model"):
+        return build_model(
+            description,
+            mean=mean_image(data.train),
+            optimization=optimization,
+            ema_decay=config["ema_decay"],
+            seed=config["seed"],
+        )
+
+
+def mean_image(counts: Tensor) -> Tensor:
+    """E[X_0] per element, float32, without a floating-point copy of the data."""
+    return (counts.sum(0, dtype=torch.int64).double() / len(counts)).float()
+
+
+def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
+    """Lightning's trainer with the configured callbacks and loggers; metrics.csv is always written."""
+    loggers = [MetricsCSV(run / "metrics.csv")]
+    if config["logger"]:
+        loggers.append(instantiate(config["logger"], "logger", save_dir=str(run)))
+    folders = {"checkpoints": run / "checkpoints", "samples": run / "samples"}
+    callbacks = [
+        instantiate(callback, f"callbacks.{name}", **({"directory": str(folders[name])} if name in folders else {}))
+        for name, callback in (config["callbacks"] or {}).items()
+        if callback
+    ]
+    return instantiate(
+        config["trainer"], "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
+        use_distributed_sampler=False,
+    )  # fmt: skip
+
+
+def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule, run: Path) -> None:
+    """Score the final model, export it, and draw the closing samples."""
+    scores = dict(trainer.validate(module, data_module, verbose=False)[0])
+    if not trainer.is_global_zero:
+        return
+    export_model(module, run / "model")
+    counts = module.sample(64)
+    save_grid(counts, module.process.max_count, run / "samples" / "final.png")
+    part = run / "samples" / "final.part.npz"
+    np.savez_compressed(part, samples=to_nhwc(counts).numpy())
+    os.replace(part, run / "samples" / "final.npz")
+    scores["steps"] = trainer.global_step
+    (run / "metrics.json").write_text(json.dumps(scores, indent=2) + "\n")
+    print(f"held-out bits per dimension (upper bound): {scores['val/bits_per_dim']:.4f}")
+    print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}")
+
+
+def to_nhwc(counts: Tensor) -> Tensor:
+    """[N, C, H, W] -> [N, H, W, C], other shapes as they are: the layout of sample files."""
+    return counts.permute(0, 2, 3, 1).contiguous() if counts.ndim == 4 else counts
+
+
+def quieten() -> None:
+    """Silence what Lightning says about choices that are deliberate here."""
+    for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    deliberate = ("does not have many workers", "in eval mode at the start of training", "treespec, LeafSpec")
+    for message in deliberate:
+        warnings.filterwarnings("ignore", f".*{message}")
+
+
+@pl.utilities.rank_zero_only
+def print_summary(module: BlackoutDiffusion, data: CountData, config: dict[str, Any], run: Path, resumed: bool) -> None:
+    """What is about to be trained, in three lines."""
+    parameters = sum(p.numel() for p in module.network.parameters())
+    steps, batch = config["trainer"]["max_steps"], config["batch_size"]
+    sizes = f"{len(data.train):,} + {len(data.test):,} held out"
+    print(f"data:    {data.name}, {sizes}, shape {data.shape}, counts 0..{data.max_count}")
+    print(f"model:   {type(module.network.body).__name__}, {parameters:,} parameters; {steps:,} steps of {batch}")
+    print(f"run:     {run}{' (continued)' if resumed else ''}", flush=True)

@@ -1,0 +1,65 @@
+"""A run's directory: its name, its configuration, and whether the same run may continue in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blackout.errors import UserError
+
+# what may change between two starts of one run: where things lie, how long it goes on, what is shown
+_FREE = {"data_dir", "runs_dir", "run_id", "experiment_name", "logger", "callbacks", "trainer", "metrics", "sampler"}
+
+
+def run_id(config: Mapping[str, Any]) -> str:
+    """The given run_id, or a hash of everything that decides the run's result: the same command finds the same run."""
+    if config["run_id"] is not None:
+        name = str(config["run_id"])
+        if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
+            raise UserError(f"run_id must be a plain directory name, not '{name}'")
+        return name
+    decisive = {k: v for k, v in config.items() if k not in {"data_dir", "runs_dir", "run_id", "logger"}}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def open_run(config: Mapping[str, Any], dataset: str) -> Path:
+    """Make or reopen `runs/<experiment>/<run_id>` and write the resolved configuration there.
+
+    Raises:
+        UserError: the directory cannot be written, or holds a run with other settings.
+    """
+    directory = Path(config["runs_dir"]) / str(config["experiment_name"] or dataset) / run_id(config)
+    path = directory / "config.yaml"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            _check_same(yaml.safe_load(path.read_text()) or {}, config, directory)
+        part = directory / ".config.yaml.part"
+        part.write_text(yaml.safe_dump(dict(config), sort_keys=False))
+        part.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write the run directory {directory}: {error.strerror or error}") from None
+    return directory
+
+
+def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], directory: Path) -> None:
+    was, now = dict(_leaves(old, "")), dict(_leaves(new, ""))
+    for key in sorted(was.keys() | now.keys()):
+        if key.split(".")[0] not in _FREE and was.get(key) != now.get(key):
+            raise UserError(
+                f"{directory} holds a run with {key}={was.get(key)}, not {now.get(key)}: "
+                "give another run_id, or remove it"
+            )
+
+
+def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node

@@ -1,0 +1,19 @@
+"""Draw samples from a trained model: `python sample.py ckpt=runs/digits/<run_id> num_samples=64`."""
+
+import hydra
+from omegaconf import DictConfig
+
+from blackout.cli import one_line_errors, task
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="sample")
+@task
+def main(cfg: DictConfig) -> None:
+    from blackout.training.generate import generate
+
+    generate(cfg)
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

@@ -1,0 +1,106 @@
+import math
+
+import pytest
+import torch
+
+from blackout.diffusion.schedules import (
+    Schedule,
+    cosine_times,
+    fisher_times,
+    half_width,
+    logit_survival,
+    logit_times,
+    step_fraction,
+    stratified,
+    time_of_logit,
+    uniform_times,
+)
+
+
+def test_the_paper_grid_has_its_published_values():
+    t = fisher_times(1000, 15.0)
+    assert t.dtype == torch.float64 and t.shape == (1001,) and t[0] == 0
+    assert half_width(15.0) == pytest.approx(14.9999996941, abs=1e-10)
+    assert float(t[1]) == pytest.approx(3.0590236729e-7, rel=1e-9)
+    assert float(t[1000]) == pytest.approx(15.0, abs=1e-12)
+    assert float(t[500]) == pytest.approx(0.685668, abs=1e-6)
+    assert float(t[501]) == pytest.approx(0.700683, abs=1e-6)
+    assert (t.diff() > 0).all()
+    assert int((t[1:] < math.log(2)).sum()) == 500
+
+
+def test_survival_on_the_paper_grid_is_symmetric():
+    q = torch.exp(-fisher_times()[1:])
+    assert torch.allclose(q + q.flip(0), torch.ones(1000, dtype=torch.float64), atol=1e-15, rtol=0)
+
+
+def test_the_softplus_form_equals_equation_60_as_printed():
+    t = fisher_times(1000, 15.0)[1:]
+    k = torch.arange(1, 1001, dtype=torch.float64)
+    high = torch.tensor(15.0, dtype=torch.float64)
+    limit = torch.logit(-torch.expm1(-high))
+    printed = -torch.log(torch.sigmoid(limit + (torch.logit(torch.exp(-high)) - limit) * (k - 1) / 999))
+    assert torch.allclose(t, printed, rtol=1e-9, atol=0)
+
+
+def test_step_fractions_are_exact_at_the_last_step_and_multiply_up():
+    t = fisher_times()
+    r = step_fraction(t[:-1], t[1:])
+    assert r[0] == 1.0
+    assert float(r[1]) == pytest.approx(0.02958, abs=5e-6)
+    assert float(r[499]) == pytest.approx(0.01512, abs=5e-6)
+    assert float(r[999]) == pytest.approx(9.3256e-9, rel=1e-4)
+    kept = torch.prod(1 - r[1:])
+    assert float(kept) == pytest.approx(float(torch.expm1(-t[1]) / torch.expm1(-t[-1])), rel=1e-9)
+
+
+@pytest.mark.parametrize("final_time", [1e-6, 0.1, 1.0, 15.0, 300.0])
+def test_logit_and_time_invert_each_other(final_time):
+    t = torch.tensor([final_time], dtype=torch.float64)
+    assert torch.allclose(time_of_logit(logit_survival(t)), t, rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("grid", [fisher_times, uniform_times, cosine_times, logit_times])
+@pytest.mark.parametrize("num_steps", [1, 2, 7, 1000])
+def test_every_grid_starts_at_zero_and_increases(grid, num_steps):
+    t = grid(num_steps)
+    assert t.shape == (num_steps + 1,) and t.dtype == torch.float64
+    assert t[0] == 0 and (t.diff() > 0).all()
+
+
+@pytest.mark.parametrize("grid", [fisher_times, uniform_times, cosine_times])
+def test_grids_end_at_the_final_time(grid):
+    assert float(grid(50, 12.0)[-1]) == pytest.approx(12.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: fisher_times(0), lambda: fisher_times(10, 0.5), lambda: uniform_times(5, -1.0),
+    lambda: logit_times(5, -1.0, 1.0), lambda: cosine_times(5, math.inf), lambda: Schedule(num_steps=1,
+continuous=True), ])  # fmt: skip
+def test_impossible_grids_are_refused(call):
+    with pytest.raises(ValueError):
+        call()
+
+
+def test_discrete_intervals_are_those_of_the_grid_each_equally_often():
+    schedule = Schedule(num_steps=50)
+    v = (torch.arange(5000, dtype=torch.float64) + 0.5) / 5000
+    s, t = schedule.intervals(v)
+    assert torch.equal(t.view(50, 100)[:, 0], schedule.times[1:])
+    assert torch.equal(s.view(50, 100)[:, 99], schedule.times[:-1])
+
+
+@pytest.mark.parametrize("grid", [fisher_times, uniform_times])
+def test_continuous_intervals_pass_through_the_grid(grid):
+    schedule = Schedule(grid, num_steps=50, continuous=True)
+    s, t = schedule.intervals(torch.arange(50, dtype=torch.float64) / 49)
+    assert torch.allclose(t, schedule.times[1:], rtol=1e-12)
+    assert torch.allclose(s[1:], schedule.times[1:-1], rtol=1e-12)
+    assert 0 < s[0] < t[0]
+
+
+def test_stratified_numbers_cover_the_unit_interval_once_per_batch():
+    v = stratified(torch.arange(64), 64, torch.tensor(0.25, dtype=torch.float64))
+    assert torch.equal((v * 64).long(), torch.arange(64))
+    halves = [stratified(torch.arange(rank, 64, 2), 64, torch.tensor(0.25).double()) for rank in (0, 1)]
+    assert torch.equal(torch.cat(halves).sort().values, v)

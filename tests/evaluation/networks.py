@@ -1,0 +1,68 @@
+"""Small extractors for tests, importable by spawned processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from blackout.data import CountData
+from blackout.evaluation.extractors import ModuleExtractor
+
+FEATURES, CLASSES = 24, 10
+
+
+class TinyNet(nn.Module):
+    """uint8 [B, 3, H, W] -> features [B, 24], logits [B, 10], with random weights of O(1) outputs."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.conv = nn.Conv2d(3, FEATURES, 3, stride=2)
+        self.head = nn.Linear(FEATURES, CLASSES)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.5, generator=generator)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.conv(images.float() / 64 - 2).relu().mean(dim=(2, 3))
+        return features, self.head(features)
+
+
+def tiny_extractor(seed: int = 0) -> ModuleExtractor:
+    return ModuleExtractor(TinyNet(seed), "tiny", FEATURES, CLASSES)
+
+
+def images(count: int, seed: int, spread: float = 1.0, size: int = 8) -> Tensor:
+    """Random uint8 images [count, 3, size, size] of varying brightness and colour."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.rand(count, 3, size, size, generator=generator)
+    tint = torch.rand(count, 3, 1, 1, generator=generator) ** spread
+    return (256 * noise * tint).clamp(0, 255).to(torch.uint8)
+
+
+def colour_data(train: int = 150, test: int = 60) -> CountData:
+    return CountData("colours", images(train, 1), images(test, 2), 255)
+
+
+def write_inception_weights(path: Path, seed: int = 0) -> None:
+    """A weights file for torch-fidelity's Inception: He initialisation, so that features have size O(1)."""
+    from torch_fidelity import FeatureExtractorInceptionV3, feature_extractor_inceptionv3
+
+    found: dict[str, Tensor] = {}
+
+    def keep(module: nn.Module, _: object) -> None:
+        found.update(nn.Module.state_dict(module))
+
+    with (
+        torch.random.fork_rng(devices=[]),
+        mock.patch.object(feature_extractor_inceptionv3, "load_state_dict_from_url", return_value={}),
+        mock.patch.object(FeatureExtractorInceptionV3, "load_state_dict", keep),
+    ):
+        torch.manual_seed(seed)
+        FeatureExtractorInceptionV3("inception-v3-compat", ["2048"])
+        for name, value in found.items():
+            if name.endswith("conv.weight"):
+                nn.init.kaiming_normal_(value)
+    torch.save(found, path)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from blackout.errors import UserError
+from blackout.evaluation import FeatureStatistics
+from blackout.evaluation.features import SampleFeatures, SampleLedger
+
+
+def test_statistics_are_mean_and_unbiased_covariance_whatever_the_batches() -> None:
+    x = torch.randn(101, 12, generator=torch.Generator().manual_seed(0)) * 0.1 + 3
+    statistics = FeatureStatistics(12)
+    for batch in x.split([1, 40, 7, 53]):
+        statistics.update(batch)
+    mu, sigma, n = statistics.compute()
+    assert n == 101
+    assert mu.dtype is sigma.dtype is torch.float64
+    torch.testing.assert_close(mu, x.double().mean(dim=0), rtol=1e-13, atol=0)
+    torch.testing.assert_close(sigma, torch.cov(x.double().T), rtol=1e-9, atol=1e-13)
+    assert torch.equal(sigma, sigma.T)
+
+
+def test_sums_stay_float64_when_the_model_is_cast() -> None:
+    statistics = FeatureStatistics(3)
+    torch.nn.ModuleList([statistics]).half()
+    assert statistics.outer.dtype is torch.float64
+
+
+def test_reset_forgets() -> None:
+    statistics = FeatureStatistics(2)
+    statistics.update(torch.full((5, 2), 9.0))
+    statistics.reset()
+    x = torch.tensor([[0.0, 1.0], [2.0, 1.0]])
+    statistics.update(x)
+    assert statistics.compute().mu.tolist() == [1, 1]
+
+
+def test_statistics_refuse_bad_features() -> None:
+    statistics = FeatureStatistics(4)
+    for bad, message in [
+        (torch.zeros(3, 5), r"\[B, 4\]"),
+        (torch.zeros(4), r"\[B, 4\]"),
+        (torch.zeros(3, 4, dtype=torch.int64), "int64"),
+        (torch.full((3, 4), float("nan")), "NaN"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            statistics.update(bad)
+    statistics.update(torch.zeros(1, 4))
+    with pytest.raises(ValueError, match="at least 2"):
+        statistics.compute()
+
+
+def test_ledger_wants_every_sample_once() -> None:
+    ledger = SampleLedger(4)
+    ledger.update(torch.tensor([3, 0]))
+    with pytest.raises(UserError, match="4 samples were asked for, but only 2"):
+        ledger.check()
+    ledger.update(torch.tensor([1, 2]))
+    ledger.check()
+    ledger.update(torch.tensor([1]))
+    with pytest.raises(UserError, match="sample 1 was scored 2 times"):
+        ledger.check()
+    with pytest.raises(UserError, match=r"2\.\.4"):
+        ledger.update(torch.tensor([2, 4]))
+    with pytest.raises(UserError, match="vector of integers"):
+        ledger.update(torch.tensor([0.5]))
+
+
+def test_sample_features_are_ordered_by_index() -> None:
+    rows = torch.randn(6, 3)
+    samples = SampleFeatures(6, 3)
+    order = torch.tensor([4, 0, 5, 2, 1, 3])
+    samples.update(rows[order[:2]], order[:2])
+    samples.update(rows[order[2:]], order[2:])
+    assert torch.equal(samples.gather(), rows)

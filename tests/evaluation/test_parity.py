@@ -1,0 +1,173 @@
+"""The same numbers as torch-fidelity, from its own public entry point where time allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch_fidelity
+from torch import Tensor
+from torch.utils.data import Dataset
+from torch_fidelity.metric_isc import isc_features_to_metric
+from torch_fidelity.metric_kid import kid_features_to_metric
+from torch_fidelity.metric_prc import prc_features_to_metric
+
+from blackout.evaluation import ImageScores, InceptionScore, Reference, ScoreOptions, kernel_distance, precision_recall
+from blackout.evaluation.extractors import Extractor, Inception
+from blackout.evaluation.features import FeatureStatistics
+from tests.evaluation.networks import TinyNet, images, tiny_extractor
+
+OURS_TO_THEIRS = {
+    "fid": "frechet_inception_distance",
+    "is": "inception_score_mean",
+    "is_std": "inception_score_std",
+    "kid": "kernel_inception_distance_mean",
+    "kid_std": "kernel_inception_distance_std",
+    "precision": "precision",
+    "recall": "recall",
+}
+
+
+class Images(Dataset[Tensor]):
+    def __init__(self, images: Tensor) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.images[index]
+
+
+class TinyFidelity(torch_fidelity.FeatureExtractorBase):
+    """TinyNet as torch-fidelity wants it."""
+
+    def __init__(self, name: str, features_list: list[str], **_: object) -> None:
+        super().__init__(name, features_list)
+        self.net = TinyNet()
+
+    @staticmethod
+    def get_provided_features_list() -> tuple[str, ...]:
+        return "features", "logits"
+
+    @staticmethod
+    def get_default_feature_layer_for_metric(metric: str) -> str:
+        return "logits" if metric == "isc" else "features"
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        features, logits = self.net(x)
+        return tuple({"features": features, "logits": logits}[name] for name in self.features_list)
+
+
+torch_fidelity.register_feature_extractor("tiny", TinyFidelity)
+
+
+def theirs(fake: Tensor, real: Tensor, **options: object) -> dict[str, float]:
+    return torch_fidelity.calculate_metrics(
+        input1=Images(fake),
+        input2=Images(real),
+        fid=True,
+        isc=True,
+        kid=True,
+        prc=True,
+        cuda=False,
+        cache=False,
+        verbose=False,
+        save_cpu_ram=True,
+        **options,
+    )
+
+
+def ours(extractor: Extractor, fake: Tensor, real: Tensor, options: ScoreOptions, order: Tensor) -> dict[str, float]:
+    statistics = FeatureStatistics(extractor.num_features)
+    features = torch.cat([extractor(batch).features for batch in real.split(64)])
+    statistics.update(features)
+    mu, sigma, n = statistics.compute()
+    scores = ImageScores(
+        extractor, len(fake), ["fd", "is", "kd", "prc"], Reference(mu, sigma, n, features), options=options
+    )
+    for indices in order.split(50):
+        scores.update(fake[indices], indices)
+    return scores.compute()
+
+
+@pytest.mark.filterwarnings("ignore:fid of 16 samples")
+def test_inception(inception_weights: Path) -> None:
+    fake, real = images(16, 3, spread=3, size=32), images(18, 4, size=32)
+    expected = theirs(
+        fake,
+        real,
+        feature_extractor="inception-v3-compat",
+        feature_extractor_weights_path=str(inception_weights),
+        kid_subset_size=12,
+    )
+    options = ScoreOptions(kernel_subset_size=12)
+    values = ours(Inception(inception_weights), fake, real, options, torch.arange(16).flip(0))
+    for our_name, their_name in OURS_TO_THEIRS.items():
+        assert values[our_name] == pytest.approx(expected[their_name], rel=1e-3, abs=1e-9), our_name
+
+
+def test_the_whole_pass_with_a_small_network() -> None:
+    fake, real = images(1100, 5, spread=2), images(1300, 6)
+    expected = theirs(fake, real, feature_extractor="tiny")
+    order = torch.randperm(1100, generator=torch.Generator().manual_seed(0))
+    values = ours(tiny_extractor(), fake, real, ScoreOptions(), order)
+    names = {our.replace("fid", "fd").replace("kid", "kd"): their for our, their in OURS_TO_THEIRS.items()}
+    for our_name, their_name in names.items():
+        base, _, ending = our_name.partition("_")
+        ours_here = values[f"{base}_tiny" + (f"_{ending}" if ending else "")]
+        assert ours_here == pytest.approx(expected[their_name], rel=1e-4), our_name
+
+
+@pytest.mark.parametrize(("count", "splits"), [(100, 10), (103, 10), (57, 4), (12, 1)])
+def test_streaming_inception_score(count: int, splits: int) -> None:
+    logits = 3 * torch.randn(count, 40, generator=torch.Generator().manual_seed(count))
+    expected = isc_features_to_metric(logits, splits=splits, rng_seed=7)
+    score = InceptionScore(count, 40, splits, seed=7)
+    for indices in torch.randperm(count).split(9):
+        score.update(logits[indices], indices)
+    mean, std = score.compute()
+    assert mean == pytest.approx(expected["inception_score_mean"], rel=1e-12)
+    assert std == pytest.approx(expected["inception_score_std"], rel=1e-9, abs=1e-12)
+
+
+def test_kernel_distance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(300, 64, generator=generator) * 0.8
+    y = torch.rand(400, 64, generator=generator) * 0.9
+    expected = kid_features_to_metric(x, y, kid_subsets=20, kid_subset_size=100, rng_seed=11, verbose=False)
+    mean, std = kernel_distance(x, y, subsets=20, subset_size=100, seed=11)
+    assert mean == pytest.approx(expected["kernel_inception_distance_mean"], rel=1e-4)
+    assert std == pytest.approx(expected["kernel_inception_distance_std"], rel=1e-3)
+
+
+@pytest.mark.parametrize("neighbours", [1, 3, 5])
+def test_precision_and_recall(neighbours: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blackout.evaluation.precision_recall._BLOCK_ELEMENTS", 2000)
+    generator = torch.Generator().manual_seed(neighbours)
+    x = torch.randn(230, 8, generator=generator)
+    y = 1.3 * torch.randn(310, 8, generator=generator)
+    expected = prc_features_to_metric(
+        x, y, prc_neighborhood=neighbours, prc_batch_size=10000, save_cpu_ram=False, verbose=False
+    )
+    result = precision_recall(x, y, neighbours=neighbours)
+    assert result.precision == pytest.approx(expected["precision"], rel=1e-6)
+    assert result.recall == pytest.approx(expected["recall"], rel=1e-6)
+
+
+def test_density_and_coverage_by_their_definition() -> None:
+    """Naeem et al. 2020, eqs. 2 and 4, by hand on a line."""
+    real = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
+    fake = torch.tensor([[0.4], [0.6], [100.0], [2.5]])
+    radius = [1.0, 1.0, 2.0, 4.0]  # distance to the nearest other real point
+    inside = [[abs(float(f - r)) < reach for r, reach in zip(real, radius, strict=True)] for f in fake]
+    result = precision_recall(fake, real, neighbours=1, density_neighbours=1)
+    assert result.density == pytest.approx(sum(map(sum, inside)) / len(fake))
+    assert result.coverage == pytest.approx(sum(any(row[i] for row in inside) for i in range(4)) / 4)
+
+
+def test_the_same_set_is_perfect() -> None:
+    x = torch.randn(200, 16, generator=torch.Generator().manual_seed(0))
+    result = precision_recall(x, x)
+    assert result.precision == result.recall == result.coverage == 1

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blackout.networks.layers import (
+    NEAR_ZERO,
+    Attention,
+    FIRDownsample,
+    FIRFilter,
+    FIRUpsample,
+    TimeEmbedding,
+    conv3x3,
+    dense,
+    group_norm,
+    sides_per_level,
+    sinusoids,
+)
+from tests.networks import reference_ncsnpp as reference
+
+RESAMPLERS = [
+    (FIRFilter(), lambda x: reference.fir(x, 2, 2), (7, 9)),
+    (FIRDownsample(), reference.fir_down, (3, 4)),
+    (FIRUpsample(), reference.fir_up, (12, 16)),
+]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("module", "naive", "size"), RESAMPLERS)
+def test_fir_equals_explicit_convolution(
+    module: FIRFilter, naive, size: tuple[int, int], channels_last: bool
+):
+    x = torch.randn(2, 5, 6, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    assert module(x).shape == (2, 5, *size)
+    torch.testing.assert_close(module(x), naive(x), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(("module", "naive", "size"), RESAMPLERS)
+def test_fir_keeps_constants_inside(module: FIRFilter, naive, size: tuple[int, int]):
+    for dtype in (torch.float32, torch.bfloat16):
+        inside = module(torch.full((1, 3, 16, 16), 7.0, dtype=dtype))[..., 2:-2, 2:-2]
+        assert (inside == 7).all()
+
+
+def test_fir_has_no_parameters_and_no_state():
+    assert not list(FIRUpsample().parameters()) and not FIRUpsample().state_dict()
+
+
+def test_sinusoids_at_integer_and_real_labels():
+    label = torch.tensor([0.0, 0.5, 17.0, 998.75, 999.0], dtype=torch.float64)
+    features = sinusoids(label, 128)
+    assert features.dtype == torch.float32
+    torch.testing.assert_close(features.double(), reference.embed(label, 128), atol=2e-4, rtol=0)
+    assert features[0].tolist() == 64 * [0.0] + 64 * [1.0]
+
+
+def test_time_embedding_ignores_autocast():
+    embedding, label = TimeEmbedding(16, 32), torch.tensor([3.0, 700.0])
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = embedding(label)
+    assert inside.dtype == torch.float32 and torch.equal(inside, embedding(label))
+
+
+def test_attention_mixes_all_pixels_and_starts_silent():
+    attention = Attention(8)
+    x = torch.randn(2, 8, 4, 6)
+    torch.testing.assert_close(attention(x), x / math.sqrt(2), atol=1e-4, rtol=0)
+    torch.nn.init.normal_(attention.out.weight)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(attention(x)[0, 0, 0, 0], x)
+    assert gradient[0].any(0).all() and not gradient[1].any()
+
+
+def test_attention_scale_is_that_of_a_plain_softmax():
+    attention = Attention(8).double()
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(3, 8, 2, 2, dtype=torch.float64)
+    h = F.group_norm(x, 2, attention.norm.weight, attention.norm.bias, eps=1e-6).flatten(2)
+
+    def project(layer: torch.nn.Conv2d, v: Tensor) -> Tensor:
+        return layer.weight[:, :, 0, 0] @ v + layer.bias[:, None]
+
+    weights = (project(attention.query, h).mT @ project(attention.key, h) / math.sqrt(8)).softmax(2)
+    mixed = project(attention.out, project(attention.value, h) @ weights.mT)
+    torch.testing.assert_close(attention(x), (x + mixed.reshape(x.shape)) / math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups"), [(128, 32), (384, 32), (48, 12), (6, 1), (3, 1), (10, 2), (144, 24)]
+)
+def test_group_norm_groups_divide_the_channels(channels: int, groups: int):
+    norm = group_norm(channels)
+    assert (norm.num_groups, norm.eps) == (groups, 1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1, NEAR_ZERO])
+def test_initial_weights_are_uniform_with_the_variance_of_the_mean_fan(scale: float):
+    torch.manual_seed(0)
+    for layer, fans in ((conv3x3(40, 80, scale), (360, 720)), (dense(200, 300, scale), (200, 300))):
+        expected = scale / (sum(fans) / 2)
+        assert layer.weight.double().var().item() == pytest.approx(expected, rel=0.03)
+        assert layer.weight.abs().max().item() == pytest.approx(math.sqrt(3 * expected), rel=1e-2)
+        assert layer.bias is not None and not layer.bias.any()
+
+
+def test_sides_per_level():
+    assert sides_per_level((3, 32, 16), 4) == [32, 16, 8, 4]
+    with pytest.raises(ValueError, match=r"multiples of 8, got 28x28"):
+        sides_per_level((1, 28, 28), 4)
+    with pytest.raises(ValueError, match=r"\(C, H, W\), got \(64,\)"):
+        sides_per_level((64,), 1)
+    with pytest.raises(ValueError, match="even number"):
+        TimeEmbedding(7, 8)

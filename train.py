@@ -1,0 +1,19 @@
+"""Train a model: `python train.py`, `python train.py dataset=cifar10`, `python train.py -m seed=1,2,3`."""
+
+import hydra
+from omegaconf import DictConfig
+
+from blackout.cli import one_line_errors, task
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+@task
+def main(cfg: DictConfig) -> None:
+    from blackout.training.run import train
+
+    train(cfg)
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()
