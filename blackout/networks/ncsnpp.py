@@ -118,9 +118,7 @@ class DownLevel(nn.Module):
 class UpLevel(nn.Module):
     """One resolution on the way up: blocks that take one skip connection each, attention, doubling."""
 
-    def __init__(
-        self, blocks: Sequence[ResidualBlock], attention: nn.Module, ascent: ResidualBlock | None
-    ) -> None:
+    def __init__(self, blocks: Sequence[ResidualBlock], attention: nn.Module, ascent: ResidualBlock | None) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.attention = attention

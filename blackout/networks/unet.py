@@ -96,9 +96,7 @@ class UNet(nn.Module):
         self.middle = FiLMBlock(width, width, features, dropout)
         for level in reversed(range(len(widths))):
             for _ in range(blocks_per_level):
-                self.up.append(
-                    FiLMBlock(width + widths[level], widths[level], features, dropout, attend[level])
-                )
+                self.up.append(FiLMBlock(width + widths[level], widths[level], features, dropout, attend[level]))
                 width = widths[level]
         self.norm = group_norm(width)
         self.head = conv3x3(width, outputs * shape[0], scale=NEAR_ZERO)

@@ -121,9 +121,7 @@ class CountNetwork(nn.Module):
             ValueError: `t` is neither a scalar nor [B].
         """
         if t.dim() > 1 or (t.dim() == 1 and len(t) != len(xt)):
-            raise ValueError(
-                f"times must be a scalar or [{len(xt)}], one per example, got shape {list(t.shape)}"
-            )
+            raise ValueError(f"times must be a scalar or [{len(xt)}], one per example, got shape {list(t.shape)}")
         # The scaling and the label need 1 - q down to 3e-7: they are formed in float64, then rounded.
         t = t.to(xt.device, torch.float64).expand(len(xt))
         raw = self.body(self.inputs(xt, t), time_label(t).float())

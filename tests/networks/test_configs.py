@@ -13,7 +13,7 @@ CONFIGS = sorted((Path(__file__).parents[2] / "conf" / "network").glob("*.yaml")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_network_choice_can_be_assembled(path: Path):
+def test_every_network_choice_can_be_assembled(path: Path) -> None:
     known = {"inputs": {"mean": 4.0, "std": 5.0}, "body": {"shape": [1, 8, 8], "outputs": 1}}
     with torch.device("meta"):
         network = instantiate(OmegaConf.merge(OmegaConf.load(path), known))

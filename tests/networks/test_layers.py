@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ from blackout.networks.layers import (
 )
 from tests.networks import reference_ncsnpp as reference
 
-RESAMPLERS = [
+Resampler = Callable[[Tensor], Tensor]
+RESAMPLERS: list[tuple[FIRFilter, Resampler, tuple[int, int]]] = [
     (FIRFilter(), lambda x: reference.fir(x, 2, 2), (7, 9)),
     (FIRDownsample(), reference.fir_down, (3, 4)),
     (FIRUpsample(), reference.fir_up, (12, 16)),
@@ -32,8 +34,8 @@ RESAMPLERS = [
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("module", "naive", "size"), RESAMPLERS)
 def test_fir_equals_explicit_convolution(
-    module: FIRFilter, naive, size: tuple[int, int], channels_last: bool
-):
+    module: FIRFilter, naive: Resampler, size: tuple[int, int], channels_last: bool
+) -> None:
     x = torch.randn(2, 5, 6, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     if channels_last:
         x = x.to(memory_format=torch.channels_last)
@@ -42,17 +44,17 @@ def test_fir_equals_explicit_convolution(
 
 
 @pytest.mark.parametrize(("module", "naive", "size"), RESAMPLERS)
-def test_fir_keeps_constants_inside(module: FIRFilter, naive, size: tuple[int, int]):
+def test_fir_keeps_constants_inside(module: FIRFilter, naive: Resampler, size: tuple[int, int]) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         inside = module(torch.full((1, 3, 16, 16), 7.0, dtype=dtype))[..., 2:-2, 2:-2]
         assert (inside == 7).all()
 
 
-def test_fir_has_no_parameters_and_no_state():
+def test_fir_has_no_parameters_and_no_state() -> None:
     assert not list(FIRUpsample().parameters()) and not FIRUpsample().state_dict()
 
 
-def test_sinusoids_at_integer_and_real_labels():
+def test_sinusoids_at_integer_and_real_labels() -> None:
     label = torch.tensor([0.0, 0.5, 17.0, 998.75, 999.0], dtype=torch.float64)
     features = sinusoids(label, 128)
     assert features.dtype == torch.float32
@@ -60,14 +62,14 @@ def test_sinusoids_at_integer_and_real_labels():
     assert features[0].tolist() == 64 * [0.0] + 64 * [1.0]
 
 
-def test_time_embedding_ignores_autocast():
+def test_time_embedding_ignores_autocast() -> None:
     embedding, label = TimeEmbedding(16, 32), torch.tensor([3.0, 700.0])
     with torch.autocast("cpu", torch.bfloat16):
         inside = embedding(label)
     assert inside.dtype == torch.float32 and torch.equal(inside, embedding(label))
 
 
-def test_attention_mixes_all_pixels_and_starts_silent():
+def test_attention_mixes_all_pixels_and_starts_silent() -> None:
     attention = Attention(8)
     x = torch.randn(2, 8, 4, 6)
     torch.testing.assert_close(attention(x), x / math.sqrt(2), atol=1e-4, rtol=0)
@@ -77,7 +79,7 @@ def test_attention_mixes_all_pixels_and_starts_silent():
     assert gradient[0].any(0).all() and not gradient[1].any()
 
 
-def test_attention_scale_is_that_of_a_plain_softmax():
+def test_attention_scale_is_that_of_a_plain_softmax() -> None:
     attention = Attention(8).double()
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter)
@@ -92,16 +94,14 @@ def test_attention_scale_is_that_of_a_plain_softmax():
     torch.testing.assert_close(attention(x), (x + mixed.reshape(x.shape)) / math.sqrt(2))
 
 
-@pytest.mark.parametrize(
-    ("channels", "groups"), [(128, 32), (384, 32), (48, 12), (6, 1), (3, 1), (10, 2), (144, 24)]
-)
-def test_group_norm_groups_divide_the_channels(channels: int, groups: int):
+@pytest.mark.parametrize(("channels", "groups"), [(128, 32), (384, 32), (48, 12), (6, 1), (3, 1), (10, 2), (144, 24)])
+def test_group_norm_groups_divide_the_channels(channels: int, groups: int) -> None:
     norm = group_norm(channels)
     assert (norm.num_groups, norm.eps) == (groups, 1e-6)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.1, NEAR_ZERO])
-def test_initial_weights_are_uniform_with_the_variance_of_the_mean_fan(scale: float):
+def test_initial_weights_are_uniform_with_the_variance_of_the_mean_fan(scale: float) -> None:
     torch.manual_seed(0)
     for layer, fans in ((conv3x3(40, 80, scale), (360, 720)), (dense(200, 300, scale), (200, 300))):
         expected = scale / (sum(fans) / 2)
@@ -110,7 +110,7 @@ def test_initial_weights_are_uniform_with_the_variance_of_the_mean_fan(scale: fl
         assert layer.bias is not None and not layer.bias.any()
 
 
-def test_sides_per_level():
+def test_sides_per_level() -> None:
     assert sides_per_level((3, 32, 16), 4) == [32, 16, 8, 4]
     with pytest.raises(ValueError, match=r"multiples of 8, got 28x28"):
         sides_per_level((1, 28, 28), 4)

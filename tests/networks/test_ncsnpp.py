@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,10 @@ from torch import Tensor, nn
 from blackout.networks import NCSNpp
 from tests.networks.reference_ncsnpp import ncsnpp
 
-EXACT = {"multipliers": (1, 2, 2, 2), "blocks_per_level": 4, "attention_resolutions": (16,)}
-SMALL = {"multipliers": (1, 2), "blocks_per_level": 1, "attention_resolutions": (8,)}
+EXACT: dict[str, Any] = {"multipliers": (1, 2, 2, 2), "blocks_per_level": 4, "attention_resolutions": (16,)}
+SMALL: dict[str, Any] = {"multipliers": (1, 2), "blocks_per_level": 1, "attention_resolutions": (8,)}
 
-ODD = {"multipliers": (1, 2, 3), "blocks_per_level": 2, "attention_resolutions": (12, 3)}
+ODD: dict[str, Any] = {"multipliers": (1, 2, 3), "blocks_per_level": 2, "attention_resolutions": (12, 3)}
 
 
 def randomise(network: nn.Module, seed: int = 0) -> None:
@@ -32,12 +33,12 @@ def count(shape: tuple[int, ...]) -> int:
         return sum(parameter.numel() for parameter in NCSNpp(shape).parameters())
 
 
-def test_parameter_counts_of_the_published_networks():
+def test_parameter_counts_of_the_published_networks() -> None:
     assert count((3, 32, 32)) == count((3, 64, 64)) == 62_693_251
     assert count((1, 32, 32)) == 62_686_337
 
 
-def test_modules_come_in_the_order_of_the_reference():
+def test_modules_come_in_the_order_of_the_reference() -> None:
     with torch.device("meta"):
         shapes = [tuple(parameter.shape) for parameter in NCSNpp().parameters()]
     weights = [shape for shape in shapes if len(shape) > 1]
@@ -56,7 +57,9 @@ def test_modules_come_in_the_order_of_the_reference():
         ((1, 12, 12), 16, 1, torch.float32, ODD),
     ],
 )
-def test_agrees_with_an_independent_implementation(shape, channels, outputs, dtype, levels):
+def test_agrees_with_an_independent_implementation(
+    shape: tuple[int, ...], channels: int, outputs: int, dtype: torch.dtype, levels: dict[str, Any]
+) -> None:
     network = NCSNpp(shape, outputs, channels, **levels).eval()
     randomise(network)
     network.to(dtype)
@@ -69,7 +72,7 @@ def test_agrees_with_an_independent_implementation(shape, channels, outputs, dty
     torch.testing.assert_close(raw, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_initial_output_is_almost_zero_and_trainable():
+def test_initial_output_is_almost_zero_and_trainable() -> None:
     torch.manual_seed(0)
     network = NCSNpp((3, 16, 16), channels=32, **SMALL)
     raw = network(100 * torch.randn(4, 3, 16, 16), torch.tensor([0.0, 1.0, 500.0, 999.0]))
@@ -80,7 +83,7 @@ def test_initial_output_is_almost_zero_and_trainable():
 
 @pytest.mark.parametrize("side", [8, 16, 32, 64])
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_output_shapes(side: int, outputs: int):
+def test_output_shapes(side: int, outputs: int) -> None:
     network = NCSNpp((3, side, side), outputs, channels=8, blocks_per_level=1)
     with torch.no_grad():
         assert network(torch.zeros(2, 3, side, side), torch.zeros(2)).shape == (2, 3 * outputs, side, side)
@@ -91,7 +94,7 @@ def run(network: nn.Module, x: Tensor) -> Tensor:
         return network(x, torch.full((len(x),), 100.0))
 
 
-def test_dropout_acts_in_training_only():
+def test_dropout_acts_in_training_only() -> None:
     network, x = NCSNpp((1, 8, 8), channels=8, **SMALL), torch.randn(2, 1, 8, 8)
     randomise(network)
     assert not torch.equal(run(network, x), run(network, x))
@@ -99,13 +102,13 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(run(network, x), run(network, x))
 
 
-def test_examples_do_not_see_each_other():
+def test_examples_do_not_see_each_other() -> None:
     network, x = NCSNpp((1, 8, 8), channels=8, **SMALL).double().eval(), torch.randn(3, 1, 8, 8)
     randomise(network)
     torch.testing.assert_close(run(network, x)[1:2], run(network, x[1:2]))
 
 
-def test_state_dict_round_trip():
+def test_state_dict_round_trip() -> None:
     first, second = (NCSNpp((1, 8, 8), channels=8, **SMALL).eval() for _ in range(2))
     randomise(first)
     second.load_state_dict(first.state_dict())
@@ -114,7 +117,7 @@ def test_state_dict_round_trip():
     assert set(first.state_dict()) == {name for name, _ in first.named_parameters()}
 
 
-def test_bfloat16_autocast_and_channels_last_stay_close():
+def test_bfloat16_autocast_and_channels_last_stay_close() -> None:
     network, x = NCSNpp((3, 16, 16), channels=16, **SMALL).eval(), torch.randn(2, 3, 16, 16)
     randomise(network)
     exact = run(network, x)
@@ -138,11 +141,11 @@ def test_bfloat16_autocast_and_channels_last_stay_close():
         ({"channels": 4, "dropout": 1.5}, "dropout"),
     ],
 )
-def test_impossible_networks_are_refused(arguments: dict, message: str):
+def test_impossible_networks_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NCSNpp(**arguments)
 
 
-def test_data_of_another_shape_are_refused():
+def test_data_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"made for data of shape \(1, 8, 8\), got \(1, 16, 16\)"):
         run(NCSNpp((1, 8, 8), channels=8, **SMALL), torch.zeros(1, 1, 16, 16))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -9,7 +10,8 @@ from torch import nn
 from blackout.networks import ResidualMLP, UNet
 from tests.networks.test_ncsnpp import randomise, run
 
-NETWORKS = [
+Make = Callable[..., nn.Module]
+NETWORKS: list[tuple[Make, tuple[int, ...]]] = [
     (partial(UNet, channels=16), (1, 8, 8)),
     (
         partial(UNet, channels=8, multipliers=(1, 2, 3), blocks_per_level=2, attention_resolutions=(7,)),
@@ -23,7 +25,7 @@ NETWORKS = [
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize(("make", "shape"), NETWORKS)
-def test_shapes_and_silent_start(make: partial[nn.Module], shape: tuple[int, ...], outputs: int):
+def test_shapes_and_silent_start(make: Make, shape: tuple[int, ...], outputs: int) -> None:
     torch.manual_seed(0)
     network = make(shape, outputs)
     raw = network(10 * torch.randn(2, *shape), torch.tensor([0.0, 999.0]))
@@ -34,7 +36,7 @@ def test_shapes_and_silent_start(make: partial[nn.Module], shape: tuple[int, ...
 
 
 @pytest.mark.parametrize(("make", "shape"), NETWORKS)
-def test_depends_on_data_and_time_but_not_on_the_batch(make: partial[nn.Module], shape: tuple[int, ...]):
+def test_depends_on_data_and_time_but_not_on_the_batch(make: Make, shape: tuple[int, ...]) -> None:
     network, x = make(shape).double().eval(), torch.randn(3, *shape)
     randomise(network)
     raw = run(network, x)
@@ -44,7 +46,7 @@ def test_depends_on_data_and_time_but_not_on_the_batch(make: partial[nn.Module],
 
 
 @pytest.mark.parametrize(("make", "shape"), NETWORKS)
-def test_dropout_state_dict_and_autocast(make: partial[nn.Module], shape: tuple[int, ...]):
+def test_dropout_state_dict_and_autocast(make: Make, shape: tuple[int, ...]) -> None:
     network, x = make(shape, dropout=0.2), torch.randn(2, *shape)
     randomise(network)
     assert not torch.equal(run(network, x), run(network, x))
@@ -68,6 +70,6 @@ def test_dropout_state_dict_and_autocast(make: partial[nn.Module], shape: tuple[
         (lambda: ResidualMLP((4,), width=9), "even number"),
     ],
 )
-def test_impossible_networks_are_refused(make, message: str):
+def test_impossible_networks_are_refused(make: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

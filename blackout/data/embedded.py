@@ -1,0 +1,74 @@
+"""Real data that ship with scikit-learn: nothing to download."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.data.arrays import CountData
+from blackout.data.splits import held_out_split
+
+
+def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
+    """Handwritten digits, 1,797 images [1, 8, 8] with counts 0..16 and ten classes.
+
+    Each value counts the ink pixels in a 4x4 block of a 32x32 scan: counts by nature. The held-out split
+    has the same mix of classes as the training split.
+
+    Args:
+        holdout: share of the images to hold out.
+        seed: seed of the split.
+
+    Raises:
+        ValueError: ``holdout`` outside (0, 1).
+    """
+    from sklearn.datasets import load_digits  # slow to import, and only these two sources need it
+
+    bunch = load_digits()
+    images = torch.from_numpy(bunch.images.astype(np.uint8))[:, None]
+    labels = torch.from_numpy(bunch.target.astype(np.int64))
+    train, test = held_out_split(len(images), holdout, seed, labels)
+    return CountData("digits", images[train], images[test], 16, labels[train], labels[test])
+
+
+def patches(size: int = 32, stride: int = 8, holdout: float = 0.2) -> CountData:
+    """Crops of two colour photographs (a temple and a flower, 427 x 640): 8-bit RGB images [3, size, size].
+
+    The right-hand ``holdout`` of each photograph's width is kept for the held-out crops and the rest for
+    training, so that no pixel is in both. Crops lie on a grid of ``stride`` pixels within each part, from
+    the top left; the defaults make 6,100 training and 1,300 held-out images. Labels name the photograph.
+
+    Args:
+        size: side of a crop in pixels.
+        stride: pixels between neighbouring crops; 1 gives every crop there is.
+        holdout: share of the width to hold out.
+
+    Raises:
+        ValueError: crops that do not fit into their part of the photographs, or values out of range.
+    """
+    from sklearn.datasets import load_sample_images
+
+    if size < 1 or stride < 1:
+        raise ValueError(f"patches: size and stride must be at least 1, got size={size}, stride={stride}")
+    if not 0 < holdout < 1:
+        raise ValueError(f"patches: holdout must be a share between 0 and 1 (both excluded), got {holdout}")
+    photographs = [torch.from_numpy(image.copy()).permute(2, 0, 1) for image in load_sample_images().images]
+    _, height, width = photographs[0].shape
+    border = width - round(holdout * width)
+    largest = min(height, border, width - border)
+    if size > largest:
+        raise ValueError(f"patches: size must be at most {largest} with holdout={holdout}, got {size}")
+    train = [_crops(photograph[:, :, :border], size, stride) for photograph in photographs]
+    test = [_crops(photograph[:, :, border:], size, stride) for photograph in photographs]
+    return CountData("patches", torch.cat(train), torch.cat(test), 255, _sources(train), _sources(test))
+
+
+def _crops(image: Tensor, size: int, stride: int) -> Tensor:
+    """All crops of an image [C, H, W] on a grid: [N, C, size, size], row by row."""
+    windows = image.unfold(1, size, stride).unfold(2, size, stride)
+    return windows.permute(1, 2, 0, 3, 4).reshape(-1, image.shape[0], size, size)
+
+
+def _sources(parts: list[Tensor]) -> Tensor:
+    return torch.cat([torch.full((len(part),), k) for k, part in enumerate(parts)])

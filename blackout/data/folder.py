@@ -1,0 +1,102 @@
+"""A user's own images: any folder of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from blackout.data.arrays import CountData
+from blackout.data.images import MODES, load_images, read_image, square
+from blackout.data.splits import held_out_split
+from blackout.errors import UserError
+
+
+def image_folder(
+    path: str | os.PathLike[str],
+    size: int = 32,
+    channels: int | None = None,
+    max_count: int | None = None,
+    holdout: float = 0.1,
+    seed: int = 0,
+) -> CountData:
+    """All images below a folder as counts [C, size, size], 0..255.
+
+    Each image is turned upright, its central square is cut out and resized with an antialiased filter.
+    If all images lie in at least two direct subfolders (however deep), these are their classes, in
+    alphabetical order, and the held-out split keeps the mix of classes. Names that begin with a dot
+    are skipped.
+
+    Args:
+        path: the folder.
+        size: side of the images in pixels.
+        channels: 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA) to convert to; None keeps those of the
+            files, which must agree.
+        max_count: largest value that may occur, for images that use fewer than 256 levels; None is 255.
+        holdout: share of the images to hold out.
+        seed: seed of the split.
+
+    Raises:
+        UserError: no such folder, no image in it, or a file that cannot be read as an 8-bit image.
+        ValueError: images with different numbers of channels and no ``channels``; a value above
+            ``max_count``; arguments out of range.
+    """
+    root = Path(path).expanduser()
+    if size < 1:
+        raise ValueError(f"image_folder: size must be at least 1, got {size}")
+    if channels is not None and channels not in MODES:
+        raise ValueError(
+            f"image_folder: channels must be one of {', '.join(map(str, MODES))}, got {channels}"
+        )
+    largest = 255 if max_count is None else max_count
+    if not 1 <= largest <= 255:
+        raise ValueError(f"image_folder: max_count must be between 1 and 255 for 8-bit images, got {largest}")
+    files = _image_files(root)
+    mode = None if channels is None else MODES[channels]
+    images = load_images(files, lambda file: square(read_image(file, mode), size), f"reading {root.name}")
+    _check_range(images, files, largest)
+    labels = _subfolder_labels(root, files)
+    train, test = held_out_split(len(files), holdout, seed, labels)
+    classes = (None, None) if labels is None else (labels[train], labels[test])
+    return CountData(root.resolve().name or "image_folder", images[train], images[test], largest, *classes)
+
+
+def _image_files(root: Path) -> list[Path]:
+    """Every image file below a folder, sorted by path."""
+    if not root.is_dir():
+        raise UserError(f"{root}: {'not a folder' if root.exists() else 'no such folder'}")
+    files = [
+        Path(folder, name)
+        for folder, subfolders, names in os.walk(root, followlinks=True, onerror=_refuse)
+        for name in names
+        if name.lower().endswith(IMG_EXTENSIONS)
+    ]
+    visible = [
+        file for file in files if not any(part.startswith(".") for part in file.relative_to(root).parts)
+    ]
+    if not visible:
+        raise UserError(f"{root}: no images in this folder (looked for {', '.join(IMG_EXTENSIONS)})")
+    return sorted(visible)
+
+
+def _refuse(error: OSError) -> None:
+    raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
+
+def _subfolder_labels(root: Path, files: list[Path]) -> Tensor | None:
+    parts = [file.relative_to(root).parts for file in files]
+    if min(map(len, parts)) == 1:
+        return None
+    names = sorted({first for first, *_ in parts})
+    return torch.tensor([names.index(first) for first, *_ in parts]) if len(names) > 1 else None
+
+
+def _check_range(images: Tensor, files: list[Path], largest: int) -> None:
+    peaks = images.flatten(1).amax(1)
+    above = torch.nonzero(peaks > largest).flatten()
+    if len(above):
+        first = int(above[0])
+        raise ValueError(f"{files[first]}: the value {int(peaks[first])} is above max_count={largest}")

@@ -1,0 +1,41 @@
+"""Held-out splits for data that come without one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def held_out_split(
+    count: int, holdout: float, seed: int = 0, labels: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Divides the indices 0..count-1 at random into a training and a held-out set.
+
+    The samples are shuffled, sorted by class, and every (1/holdout)-th is held out: each class keeps its
+    share to within one sample, and the held-out set has exactly ``round(holdout * count)`` members
+    (at least 1, at most count - 1), however small the classes are.
+
+    Args:
+        count: number of samples, at least 2.
+        holdout: share to hold out, between 0 and 1, both excluded.
+        seed: seed of the shuffle.
+        labels: class of each sample, [count]; None takes all for one class.
+
+    Returns:
+        Indices (train, test), int64, each in increasing order.
+
+    Raises:
+        ValueError: a share outside (0, 1), or fewer than two samples.
+    """
+    if not 0 < holdout < 1:
+        raise ValueError(f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")
+    if count < 2:
+        raise ValueError(f"at least 2 samples are needed to hold one out, got {count}")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    if labels is not None:
+        order = order[torch.argsort(labels[order], stable=True)]
+    held = min(max(round(holdout * count), 1), count - 1)
+    chosen = torch.zeros(count, dtype=torch.bool)
+    # the middles of `held` equal stretches; in integers, so that rounding can never make two of them meet
+    chosen[order[(2 * torch.arange(held) + 1) * count // (2 * held)]] = True
+    return torch.nonzero(~chosen).flatten(), torch.nonzero(chosen).flatten()

@@ -1,0 +1,213 @@
+"""The field's standard image sets, from torchvision's layout on disk.
+
+Files that are there are used as they are, after a check against the published MD5 sums; torchvision
+downloads only a set that is absent.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from filelock import FileLock
+from torch import Tensor
+from torchvision.datasets import CIFAR10, MNIST, FashionMNIST
+from torchvision.datasets.utils import calculate_md5
+
+from blackout.data.arrays import CHUNK, CountData
+from blackout.data.file_errors import file_error
+from blackout.errors import UserError
+
+StrPath = str | os.PathLike[str]
+
+# torchvision knows the sums of the compressed files only
+_MNIST_MD5 = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+_PATIENCE = 30.0  # seconds without an answer before a download is given up
+
+
+def mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
+    """MNIST: 60,000 + 10,000 grey digits [1, 28, 28] (or [1, 32, 32], zero-padded), counts 0..255.
+
+    Args:
+        data_dir: folder that has, or will have, ``MNIST/raw``.
+        size: 28, or 32 for networks that halve the image often.
+
+    Raises:
+        UserError: the files are absent and cannot be downloaded, or one of them is damaged.
+        ValueError: another size.
+    """
+    return _grey("mnist", MNIST, _MNIST_MD5, data_dir, size)
+
+
+def fashion_mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
+    """Fashion-MNIST: 60,000 + 10,000 grey images [1, 28, 28] (or [1, 32, 32]), counts 0..255.
+
+    Arguments and errors as for `mnist`; the folder is ``FashionMNIST/raw``. No sums are published for the
+    unpacked files, so only their structure can be checked.
+    """
+    return _grey("fashion_mnist", FashionMNIST, dict.fromkeys(_MNIST_MD5), data_dir, size)
+
+
+def binarized_mnist(data_dir: StrPath = "data") -> CountData:
+    """MNIST with the counts 0 and 1: [1, 32, 32], 1 where the resized image exceeds 127.5.
+
+    Images are resized from 28 to 32 pixels by antialiased bilinear interpolation in float32 and then
+    thresholded (Santos, Fox, Lubbers & Lin 2023, section 4.1).
+
+    Args:
+        data_dir: folder that has, or will have, ``MNIST/raw``.
+
+    Raises:
+        UserError: the files are absent and cannot be downloaded, or one of them is damaged.
+    """
+    grey = mnist(data_dir)
+    return CountData(
+        "binarized_mnist", _binarize(grey.train), _binarize(grey.test), 1, grey.train_labels, grey.test_labels
+    )
+
+
+def cifar10(data_dir: StrPath = "data") -> CountData:
+    """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32], counts 0..255, ten classes.
+
+    Args:
+        data_dir: folder that has, or will have, ``cifar-10-batches-py``.
+
+    Raises:
+        UserError: the files are absent and cannot be downloaded, or one of them is damaged.
+    """
+    sums = dict([*CIFAR10.train_list, *CIFAR10.test_list, (CIFAR10.meta["filename"], CIFAR10.meta["md5"])])
+    # torchvision unpickles these files: harmless, because their sums are checked first, here and there
+    splits = open_torchvision(
+        CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, {"train": True}, {"train": False}
+    )
+    images = [torch.from_numpy(split.data).permute(0, 3, 1, 2) for split in splits]
+    labels = [torch.tensor(split.targets) for split in splits]
+    return CountData("cifar10", images[0], images[1], 255, labels[0], labels[1])
+
+
+def open_torchvision(
+    dataset: type[Any],
+    data_dir: Path,
+    folder: str,
+    sums: Mapping[str, str | None],
+    *splits: dict[str, Any],
+) -> list[Any]:
+    """Opens splits of a torchvision dataset, downloading it only if it is absent.
+
+    Args:
+        dataset: torchvision's class.
+        data_dir: its ``root``.
+        folder: where its files are, below ``data_dir``.
+        sums: the files it needs there and their MD5 sums (None: not published).
+        splits: for each split, the keyword arguments that select it.
+
+    Raises:
+        UserError: a damaged file, or a dataset that is absent and cannot be downloaded.
+    """
+    home = data_dir.expanduser() / folder
+    _check_sums(home, sums)
+    try:
+        if not all((home / name).exists() for name in sums):
+            _download(dataset, data_dir.expanduser(), home, sums, splits[0])
+        return [dataset(root=data_dir.expanduser(), download=False, **split) for split in splits]
+    except UserError:
+        raise
+    except Exception as error:  # torchvision's parsers raise whatever they stumble over
+        raise file_error(home, "a file of this dataset is damaged", error) from error
+
+
+def _check_sums(home: Path, sums: Mapping[str, str | None]) -> None:
+    for name, expected in sums.items():
+        file = home / name
+        if expected is None or not file.exists():
+            continue
+        try:
+            found = calculate_md5(file)
+        except OSError as error:
+            raise file_error(file, "cannot be read", error) from error
+        if found != expected:
+            raise UserError(
+                f"{file}: damaged (MD5 {found}, not {expected}); delete it or put a good copy there"
+            )
+
+
+def _download(
+    dataset: type[Any], data_dir: Path, home: Path, sums: Mapping[str, str | None], split: dict[str, Any]
+) -> None:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        # one process of a distributed run downloads, the others wait and find the files
+        with FileLock(data_dir / f".{dataset.__name__}.lock"), _socket_timeout(_PATIENCE):
+            dataset(root=data_dir, download=True, **split)
+    except Exception as error:  # network, disk, a missing downloader: all end in the same advice
+        missing = ", ".join(name for name in sums if not (home / name).exists())
+        raise file_error(home, f"put {missing} there; downloading failed", error) from error
+
+
+@contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _grey(
+    name: str, dataset: type[Any], sums: Mapping[str, str | None], data_dir: StrPath, size: int
+) -> CountData:
+    if size not in (28, 32):
+        raise ValueError(f"{name}: size must be 28, or 32 with zero padding, got {size}")
+    folder = f"{dataset.__name__}/raw"
+    home = Path(data_dir).expanduser() / folder
+    for part in ("train", "t10k"):
+        _check_idx(home / f"{part}-images-idx3-ubyte", (28, 28))
+        _check_idx(home / f"{part}-labels-idx1-ubyte", ())
+    splits = open_torchvision(dataset, Path(data_dir), folder, sums, {"train": True}, {"train": False})
+    images = [F.pad(split.data[:, None], [(size - 28) // 2] * 4) for split in splits]
+    return CountData(name, images[0], images[1], 255, splits[0].targets, splits[1].targets)
+
+
+def _check_idx(file: Path, shape: tuple[int, ...]) -> None:
+    """Refuses a file that is not, by header and length, an IDX array of bytes [N, *shape]."""
+    if not file.exists():
+        return
+    try:
+        content = file.stat().st_size - 4 * (2 + len(shape))
+        # two zero bytes, 8 for "unsigned byte", the number of axes, and their lengths
+        header = struct.pack(
+            f">{2 + len(shape)}I", 0x800 + 1 + len(shape), content // math.prod(shape), *shape
+        )
+        with file.open("rb") as stream:
+            good = content % math.prod(shape) == 0 and stream.read(len(header)) == header
+    except OSError as error:
+        raise file_error(file, "cannot be read", error) from error
+    except struct.error:
+        good = False
+    if not good:
+        raise UserError(
+            f"{file}: damaged (its header and its length do not fit); delete it or put a good copy there"
+        )
+
+
+def _binarize(images: Tensor) -> Tensor:
+    """[N, 1, 28, 28] grey -> [N, 1, 32, 32] of 0 and 1."""
+    parts = [
+        F.interpolate(chunk.float(), size=(32, 32), mode="bilinear", antialias=True) > 127.5
+        for chunk in images.split(CHUNK)
+    ]
+    return torch.cat(parts).to(torch.uint8)

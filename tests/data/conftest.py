@@ -1,0 +1,38 @@
+"""Where the tests find downloaded data sets, and small data of known contents."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from blackout.data import CountData
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with MNIST and CIFAR-10: $BLACKOUT_DATA, ``data``, or unpacked from a neighbouring checkout."""
+    for folder in (Path(os.environ.get("BLACKOUT_DATA", "data")), ROOT / "data"):
+        if (folder / "MNIST/raw").is_dir() and (folder / "cifar-10-batches-py").is_dir():
+            return folder.resolve()
+    unpack = ROOT.parent / "shared/data/unpack.py"
+    if not unpack.exists():
+        pytest.skip("needs MNIST and CIFAR-10 in torchvision's layout in $BLACKOUT_DATA or data/")
+    folder = tmp_path_factory.mktemp("real_data")
+    subprocess.run([sys.executable, str(unpack), str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+def numbered() -> CountData:
+    """23 training and 9 held-out images [1, 2, 3]; image k is filled with k, except that its left column is 30."""
+    train = torch.arange(23).view(-1, 1, 1, 1).expand(23, 1, 2, 3).clone()
+    test = torch.arange(9).view(-1, 1, 1, 1).expand(9, 1, 2, 3).clone()
+    train[..., 0] = 30
+    return CountData("numbered", train, test, 30, torch.arange(23) % 3, torch.arange(9) % 3)
