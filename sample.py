@@ -1,12 +1,14 @@
 """Draw samples from a trained model: `python sample.py ckpt=runs/digits/<run_id> num_samples=64`."""
 
+from pathlib import Path
+
 import hydra
 from omegaconf import DictConfig
 
 from blackout.cli import one_line_errors, task
 
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="sample")
+@hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="sample")
 @task
 def main(cfg: DictConfig) -> None:
     from blackout.training.generate import generate

@@ -1,12 +1,14 @@
 """Train a model: `python train.py`, `python train.py dataset=cifar10`, `python train.py -m seed=1,2,3`."""
 
+from pathlib import Path
+
 import hydra
 from omegaconf import DictConfig
 
 from blackout.cli import one_line_errors, task
 
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+@hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="train")
 @task
 def main(cfg: DictConfig) -> None:
     from blackout.training.run import train

@@ -66,7 +66,8 @@ def explain(error: Exception) -> str:
         return f"{group}={wrong}: no such choice{_nearest(wrong, options)}; one of {', '.join(options)}"
     if match := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
         key = match.group(1).split("=")[0]
-        return f"{key}: no such option{_nearest(key, _known_keys())}"
+        known = _known_keys()
+        return f"{key}: no such option" + (" of the chosen groups" if key in known else _nearest(key, known))
     if match := re.search(r"Missing mandatory value: (\S+)", f"{text} {cause}"):
         return f"{match.group(1)} must be given"
     return (text.splitlines() or [type(error).__name__])[0] + (f" ({cause.splitlines()[0]})" if cause else "")

@@ -43,10 +43,8 @@ def counts(
     file = Path(path).expanduser()
     arrays = _read(file)
     try:
-        if "train" in arrays or "test" in arrays:
-            parts = _given_split(arrays)
-        else:
-            parts = _own_split(arrays, holdout, seed)
+        has_split = "train" in arrays or "test" in arrays
+        parts = _given_split(arrays) if has_split else _own_split(arrays, holdout, seed)
         train, test = parts[:2]
         if max_count is None:
             max_count = int(max(train.max(), test.max())) if train.numel() and test.numel() else 1

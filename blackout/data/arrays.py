@@ -50,8 +50,7 @@ class CountData:
     def __post_init__(self) -> None:
         if type(self.max_count) is not int or not 1 <= self.max_count <= LARGEST_COUNT:
             raise ValueError(
-                f"{self.name}: max_count must be a whole number between 1 and {LARGEST_COUNT}, "
-                f"got {self.max_count!r}"
+                f"{self.name}: max_count must be a whole number between 1 and {LARGEST_COUNT}, got {self.max_count!r}"
             )
         for split, counts in (("train", self.train), ("test", self.test)):
             _check_counts(f"{self.name} {split} data", counts, self.max_count)

@@ -90,7 +90,5 @@ def _load(cache: Path) -> Tensor:
     except Exception as error:
         raise file_error(cache, "damaged; delete it, and it is made again from the images", error) from error
     if images.dtype != np.uint8 or images.shape[1:] != (3, _SIZE, _SIZE):
-        raise UserError(
-            f"{cache}: not {_SIZE} x {_SIZE} RGB images; delete it, and it is made again from the images"
-        )
+        raise UserError(f"{cache}: not {_SIZE} x {_SIZE} RGB images; delete it, and it is made again from the images")
     return torch.from_numpy(images)

@@ -48,9 +48,7 @@ def image_folder(
     if size < 1:
         raise ValueError(f"image_folder: size must be at least 1, got {size}")
     if channels is not None and channels not in MODES:
-        raise ValueError(
-            f"image_folder: channels must be one of {', '.join(map(str, MODES))}, got {channels}"
-        )
+        raise ValueError(f"image_folder: channels must be one of {', '.join(map(str, MODES))}, got {channels}")
     largest = 255 if max_count is None else max_count
     if not 1 <= largest <= 255:
         raise ValueError(f"image_folder: max_count must be between 1 and 255 for 8-bit images, got {largest}")
@@ -74,9 +72,7 @@ def _image_files(root: Path) -> list[Path]:
         for name in names
         if name.lower().endswith(IMG_EXTENSIONS)
     ]
-    visible = [
-        file for file in files if not any(part.startswith(".") for part in file.relative_to(root).parts)
-    ]
+    visible = [file for file in files if not any(part.startswith(".") for part in file.relative_to(root).parts)]
     if not visible:
         raise UserError(f"{root}: no images in this folder (looked for {', '.join(IMG_EXTENSIONS)})")
     return sorted(visible)

@@ -36,7 +36,9 @@ def square(image: Image.Image, size: int, crop: int | None = None) -> Image.Imag
     """
     side = min(image.size) if crop is None else crop
     left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+    # cropped first: the filter of `resize(box=...)` would reach beyond the box
+    part = image.crop((left, top, left + side, top + side))
+    return part.resize((size, size), Image.Resampling.BILINEAR)
 
 
 def read_image(path: Path, mode: str | None = None) -> Image.Image:

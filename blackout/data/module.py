@@ -38,9 +38,7 @@ class DataModule(pl.LightningDataModule):
         self.batch_size = batch_size
         self.seed = seed
         self.flip = flip
-        TrainStream(
-            data, batch_size, seed, flip=flip
-        )  # refuse bad values now rather than when training starts
+        TrainStream(data, batch_size, seed, flip=flip)  # refuse bad values now rather than when training starts
 
     def setup(self, stage: str) -> None:
         """Checks the batch size against the number of processes, before anything long starts."""

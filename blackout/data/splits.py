@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 
-def held_out_split(
-    count: int, holdout: float, seed: int = 0, labels: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Divides the indices 0..count-1 at random into a training and a held-out set.
 
     The samples are shuffled, sorted by class, and every (1/holdout)-th is held out: each class keeps its

@@ -70,9 +70,7 @@ class TrainStream:
     ) -> None:
         check_sharding(batch_size, rank, world_size)
         if flip and len(data.shape) != 3:
-            raise ValueError(
-                f"flip mirrors images [C, H, W], but {data.name} has samples of shape {data.shape}"
-            )
+            raise ValueError(f"flip mirrors images [C, H, W], but {data.name} has samples of shape {data.shape}")
         self.data = data
         self.batch_size = batch_size
         self.seed = seed

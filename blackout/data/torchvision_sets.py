@@ -65,7 +65,7 @@ def binarized_mnist(data_dir: StrPath = "data") -> CountData:
     """MNIST with the counts 0 and 1: [1, 32, 32], 1 where the resized image exceeds 127.5.
 
     Images are resized from 28 to 32 pixels by antialiased bilinear interpolation in float32 and then
-    thresholded (Santos, Fox, Lubbers & Lin 2023, section 4.1).
+    thresholded, as by Santos, Fox, Lubbers & Lin (2023).
 
     Args:
         data_dir: folder that has, or will have, ``MNIST/raw``.
@@ -90,9 +90,7 @@ def cifar10(data_dir: StrPath = "data") -> CountData:
     """
     sums = dict([*CIFAR10.train_list, *CIFAR10.test_list, (CIFAR10.meta["filename"], CIFAR10.meta["md5"])])
     # torchvision unpickles these files: harmless, because their sums are checked first, here and there
-    splits = open_torchvision(
-        CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, {"train": True}, {"train": False}
-    )
+    splits = open_torchvision(CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, {"train": True}, {"train": False})
     images = [torch.from_numpy(split.data).permute(0, 3, 1, 2) for split in splits]
     labels = [torch.tensor(split.targets) for split in splits]
     return CountData("cifar10", images[0], images[1], 255, labels[0], labels[1])
@@ -139,9 +137,7 @@ def _check_sums(home: Path, sums: Mapping[str, str | None]) -> None:
         except OSError as error:
             raise file_error(file, "cannot be read", error) from error
         if found != expected:
-            raise UserError(
-                f"{file}: damaged (MD5 {found}, not {expected}); delete it or put a good copy there"
-            )
+            raise UserError(f"{file}: damaged (MD5 {found}, not {expected}); delete it or put a good copy there")
 
 
 def _download(
@@ -167,9 +163,7 @@ def _socket_timeout(seconds: float) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def _grey(
-    name: str, dataset: type[Any], sums: Mapping[str, str | None], data_dir: StrPath, size: int
-) -> CountData:
+def _grey(name: str, dataset: type[Any], sums: Mapping[str, str | None], data_dir: StrPath, size: int) -> CountData:
     if size not in (28, 32):
         raise ValueError(f"{name}: size must be 28, or 32 with zero padding, got {size}")
     folder = f"{dataset.__name__}/raw"
@@ -189,9 +183,7 @@ def _check_idx(file: Path, shape: tuple[int, ...]) -> None:
     try:
         content = file.stat().st_size - 4 * (2 + len(shape))
         # two zero bytes, 8 for "unsigned byte", the number of axes, and their lengths
-        header = struct.pack(
-            f">{2 + len(shape)}I", 0x800 + 1 + len(shape), content // math.prod(shape), *shape
-        )
+        header = struct.pack(f">{2 + len(shape)}I", 0x800 + 1 + len(shape), content // math.prod(shape), *shape)
         with file.open("rb") as stream:
             good = content % math.prod(shape) == 0 and stream.read(len(header)) == header
     except OSError as error:
@@ -199,9 +191,7 @@ def _check_idx(file: Path, shape: tuple[int, ...]) -> None:
     except struct.error:
         good = False
     if not good:
-        raise UserError(
-            f"{file}: damaged (its header and its length do not fit); delete it or put a good copy there"
-        )
+        raise UserError(f"{file}: damaged (its header and its length do not fit); delete it or put a good copy there")
 
 
 def _binarize(images: Tensor) -> Tensor:

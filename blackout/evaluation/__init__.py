@@ -5,9 +5,9 @@ from blackout.evaluation.features import FeatureStatistics
 from blackout.evaluation.frechet import frechet_distance
 from blackout.evaluation.image_scores import ImageScores
 from blackout.evaluation.images import to_uint8
-from blackout.evaluation.kernel_distance import kernel_distance
+from blackout.evaluation.kernel import kernel_distance
+from blackout.evaluation.neighbours import precision_recall
 from blackout.evaluation.options import ScoreOptions
-from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import Reference, dataset_reference, file_reference, write_reference
 from blackout.evaluation.report import over_seeds
 from blackout.evaluation.scorer import Scorer

@@ -47,9 +47,7 @@ class InceptionScore(Metric):
     def __init__(self, num_samples: int, num_classes: int, splits: int = 10, seed: int = 2020) -> None:
         super().__init__()
         if not 1 <= splits <= num_samples:
-            raise ValueError(
-                f"an Inception Score over {splits} splits needs as many samples, not {num_samples}"
-            )
+            raise ValueError(f"an Inception Score over {splits} splits needs as many samples, not {num_samples}")
         edges = np.array([part * num_samples // splits for part in range(splits + 1)])
         order = np.random.RandomState(seed).permutation(num_samples)
         part_of = np.empty(num_samples, dtype=np.int64)

@@ -94,9 +94,7 @@ class SampleLedger(Metric):
             UserError: an index is outside 0..num_samples-1.
         """
         if indices.dim() != 1 or indices.dtype not in (torch.int32, torch.int64):
-            raise UserError(
-                f"sample indices must be a vector of integers, not {indices.dtype} {tuple(indices.shape)}"
-            )
+            raise UserError(f"sample indices must be a vector of integers, not {indices.dtype} {tuple(indices.shape)}")
         low, high = (int(v) for v in torch.aminmax(indices))
         if low < 0 or high >= self.num_samples:
             raise UserError(

@@ -18,9 +18,9 @@ from blackout.evaluation.extractors.base import full_float32
 from blackout.evaluation.features import FeatureStatistics, Moments, SampleFeatures, SampleLedger
 from blackout.evaluation.frechet import frechet_distance
 from blackout.evaluation.images import to_rgb, to_uint8
-from blackout.evaluation.kernel_distance import kernel_distance
+from blackout.evaluation.kernel import kernel_distance
+from blackout.evaluation.neighbours import precision_recall
 from blackout.evaluation.options import ScoreOptions, check_scores, reported_name
-from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import Reference, extractor_origin
 from blackout.evaluation.report import library_versions
 
@@ -207,10 +207,12 @@ class ImageScores:
             for kind, size in counted:
                 if score in chosen and size < least:
                     raise UserError(f"{what} needs at least {least} {kind}, but there are {size}")
-        if "fd" in chosen and self.num_samples <= self.extractor.num_features:
+        fewest = min(size for _, size in sizes)
+        if real is not None and real.num_samples is not None:
+            fewest = min(fewest, real.num_samples)
+        if "fd" in chosen and fewest <= self.extractor.num_features:
             warnings.warn(
-                f"{self._name('fd')} of {self.num_samples} samples with {self.extractor.num_features} "
-                "features: the covariance is singular and the value too large; compare it only with those of "
-                "as many samples",
+                f"{self._name('fd')} from {fewest} images with {self.extractor.num_features} features: the "
+                "covariance is singular and the value too large; compare it only with those of as many images",
                 stacklevel=4,
             )

@@ -65,8 +65,8 @@ def general_names(scores: Sequence[str]) -> tuple[str, ...]:
     chosen = tuple(general.get(score, score) for score in scores)
     if not chosen or set(chosen) - set(SCORES) or len(set(chosen)) < len(chosen):
         raise UserError(
-            f"metrics.scores={list(scores)}: name one or more of {', '.join(SCORES)} (with Inception also fid, "
-            "kid), each once"
+            f"metrics.scores={list(scores)}: name one or more of {', '.join(SCORES)} (with Inception also "
+            "fid, kid), each once"
         )
     return chosen
 
@@ -80,13 +80,11 @@ def check_scores(scores: Sequence[str], extractor: Extractor) -> tuple[str, ...]
     chosen = general_names(scores)
     if not extractor.canonical and set(scores) & set(INCEPTION_NAMES.values()):
         raise UserError(
-            f"metrics.scores={list(scores)}: FID and KID are defined by Inception features only; with the "
-            f"extractor {extractor.name} write fd and kd"
+            f"metrics.scores={list(scores)}: FID and KID are defined by Inception features only; "
+            f"with the extractor {extractor.name} write fd and kd"
         )
     if extractor.num_classes is None and {"is", "classes"} & set(chosen):
-        raise UserError(
-            f"metrics.scores={list(scores)}: is and classes need logits; {extractor.name} gives none"
-        )
+        raise UserError(f"metrics.scores={list(scores)}: is and classes need logits; {extractor.name} gives none")
     return chosen
 
 

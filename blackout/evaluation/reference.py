@@ -79,14 +79,10 @@ def dataset_reference(
     if split not in ("train", "test"):
         raise UserError(f"metrics.reference={split}: allowed are train, test and the path of a .npz file")
     if len(data.shape) != 3 or data.shape[0] not in (1, 3):
-        raise UserError(
-            f"{data.name}: scores need images [1 or 3, H, W], but a sample has shape {data.shape}"
-        )
+        raise UserError(f"{data.name}: scores need images [1 or 3, H, W], but a sample has shape {data.shape}")
     counts = data.train if split == "train" else data.test
     if len(counts) < 2:
-        raise UserError(
-            f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}"
-        )
+        raise UserError(f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}")
     origin = {
         "dataset": data.name,
         "split": split,
@@ -115,9 +111,7 @@ def file_reference(path: str | Path, extractor: Extractor) -> Reference:
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(
-            f"metrics.reference={path}: there is no such file (allowed: train, test, or a .npz file)"
-        )
+        raise UserError(f"metrics.reference={path}: there is no such file (allowed: train, test, or a .npz file)")
     try:
         with np.load(path, allow_pickle=False) as archive:
             missing = {"mu", "sigma"} - set(archive.files)

@@ -18,7 +18,7 @@ from torch import Tensor
 import blackout
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
-from blackout.training.build import build_model, check_targets
+from blackout.training.build import MODEL_PARTS, build_model, check_targets
 
 FORMAT = 1
 
@@ -132,6 +132,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def _check(config: Any, weights: dict[str, Tensor], path: Path) -> None:
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict) or "data" not in config:
         raise UserError(f"{path} does not describe a Blackout model")
+    if missing := [part for part in MODEL_PARTS if part not in config["model"]]:
+        raise UserError(f"{path} does not describe a whole model: {', '.join(missing)} missing")
     if config.get("format") != FORMAT:
         raise UserError(f"{path} has format {config.get('format')}; this version reads format {FORMAT}")
     if weights.get("mean") is None or list(weights["mean"].shape) != list(config["data"]["shape"]):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig
 from rich.progress import Progress
@@ -20,7 +19,7 @@ from blackout.errors import UserError
 from blackout.training.build import fill, instantiate
 from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid
-from blackout.training.run import quieten, resolve, to_nhwc
+from blackout.training.run import quieten, resolve, save_samples
 
 SETTINGS = frozenset(("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler"))
 _SHOWN = 64
@@ -35,21 +34,22 @@ def generate(cfg: DictConfig) -> Path:
     """
     config = resolve(cfg, SETTINGS)
     quieten()
-    if not isinstance(config["num_samples"], int) or config["num_samples"] < 1:
+    if config["num_samples"] < 1:
         raise UserError(f"num_samples must be at least 1, not {config['num_samples']}")
     module = load_model(config["ckpt"], tuple(config["trusted"])).to(_device(config["device"]))
     sampler = choose_sampler(config["sampler"], module.config)
     out = Path(config["out"]) if config["out"] else default_output(Path(config["ckpt"]))
     try:
         out.mkdir(parents=True, exist_ok=True)
-        _write(out, "samples.npz", lambda file: np.savez_compressed(file, samples=np.zeros(0)), probe=True)
+        with tempfile.TemporaryFile(dir=out):  # find out now, not after an hour of sampling
+            pass
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
 
     trajectory = Trajectory() if config["trajectory"] else None
     counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory)
     max_count = module.process.max_count
-    _write(out, "samples.npz", lambda file: np.savez_compressed(file, samples=to_nhwc(counts).numpy()))
+    save_samples(counts, out / "samples.npz")
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")
     if trajectory is not None:
         save_animation(trajectory.frames(), max_count, out / "trajectory.webp")
@@ -120,15 +120,3 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
     return device
-
-
-def _write(directory: Path, name: str, save: Any, probe: bool = False) -> None:
-    """Write a file whole or not at all; with `probe` only find out whether it could be written."""
-    part = directory / f".{name}.part"
-    try:
-        with part.open("wb") as file:
-            save(file)
-        if not probe:
-            os.replace(part, directory / name)
-    finally:
-        part.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,21 @@ from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.streams import fold_seed
 from blackout.errors import UserError
 from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, refusals
-from blackout.training.export import export_model
+from blackout.training.export import export_model, read_checkpoint
 from blackout.training.images import save_grid
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.run_directory import open_run
 
 _INITIALISATION = 1000
+_CLOSING_SAMPLES = 64
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
     + ("ema_decay", "data_dir", "runs_dir", "experiment_name", "run_id")
 )
+
+
+_KINDS = {"seed": int, "batch_size": int, "num_samples": int, "flip": bool, "trajectory": bool, "ema_decay": float}
+_KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number"}
 
 
 def resolve(cfg: DictConfig, settings: frozenset[str]) -> dict[str, Any]:
@@ -41,6 +47,9 @@ def resolve(cfg: DictConfig, settings: frozenset[str]) -> dict[str, Any]:
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for name in sorted(config.keys() ^ settings):
         raise UserError(f"{name}: no such option" if name in config else f"{name} must be given")
+    for name, kind in _KINDS.items():
+        if name in config and type(config[name]) is not kind:
+            raise UserError(f"{name} must be {_KIND_NAMES[kind]}, not {config[name]!r}")
     return config
 
 
@@ -63,6 +72,8 @@ def train(cfg: DictConfig) -> Path:
     run = open_run(config, data.name)
     trainer = make_trainer(config, run)
     last = run / "checkpoints" / "last.ckpt"
+    if last.exists():
+        read_checkpoint(last)
     print_summary(module, data, config, run, resumed=last.exists())
     trainer.fit(module, data_module, ckpt_path=str(last) if last.exists() else None, weights_only=True)
     finish(trainer, module, data_module, run)
@@ -71,8 +82,6 @@ def train(cfg: DictConfig) -> Path:
 
 def make_module(config: dict[str, Any], data: CountData) -> BlackoutDiffusion:
     """The untrained module for `data`, initialised from the seed."""
-    if not isinstance(config["seed"], int):
-        raise UserError(f"seed must be a whole number, not {config['seed']}")
     description = model_config(config, data)
     torch.manual_seed(fold_seed(config["seed"], _INITIALISATION))
     optimization = instantiate(config["optimizer"], "optimizer")
@@ -109,25 +118,36 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
 
 
 def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule, run: Path) -> None:
-    """Score the final model, export it, and draw the closing samples."""
+    """Score the final model, export it, and draw the closing samples.
+
+    Neither scoring nor drawing evaluates the network on more images than training did, so that a run of three steps
+    of a large network does not end in an hour of sampling.
+    """
+    budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
+    allowed = max(1, budget // data_module.batch_size)
+    if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
+        trainer.limit_val_batches = min(allowed, len(data_module.val_dataloader()))
     scores = dict(trainer.validate(module, data_module, verbose=False)[0])
     if not trainer.is_global_zero:
         return
     export_model(module, run / "model")
-    counts = module.sample(64)
+    steps = min(module.sampler.num_steps, max(10, budget // _CLOSING_SAMPLES))
+    counts = module.sample(_CLOSING_SAMPLES, sampler=replace(module.sampler, num_steps=steps))
     save_grid(counts, module.process.max_count, run / "samples" / "final.png")
-    part = run / "samples" / "final.part.npz"
-    np.savez_compressed(part, samples=to_nhwc(counts).numpy())
-    os.replace(part, run / "samples" / "final.npz")
-    scores["steps"] = trainer.global_step
+    save_samples(counts, run / "samples" / "final.npz")
+    scores.update({"steps": trainer.global_step, "sampling_steps": steps})
     (run / "metrics.json").write_text(json.dumps(scores, indent=2) + "\n")
     print(f"held-out bits per dimension (upper bound): {scores['val/bits_per_dim']:.4f}")
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}")
 
 
-def to_nhwc(counts: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, H, W, C], other shapes as they are: the layout of sample files."""
-    return counts.permute(0, 2, 3, 1).contiguous() if counts.ndim == 4 else counts
+def save_samples(counts: Tensor, path: Path) -> None:
+    """Write counts as `samples` in an .npz, images channels last; the file appears whole or not at all."""
+    channels_last = counts.permute(0, 2, 3, 1).contiguous() if counts.ndim == 4 else counts
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        np.savez_compressed(file, samples=channels_last.numpy())
+    os.replace(part, path)
 
 
 def quieten() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from blackout.data import CountData
 
 
 def make(
-    train: torch.Tensor | None = None, test: torch.Tensor | None = None, max_count: int = 10, **labels: torch.Tensor
+    train: torch.Tensor | None = None, test: torch.Tensor | None = None, max_count: int = 10, **labels: Any
 ) -> CountData:
     train = torch.zeros(4, 1, 2, 2, dtype=torch.int64) if train is None else train
     test = torch.zeros(2, 1, 2, 2, dtype=torch.int64) if test is None else test
@@ -83,6 +85,6 @@ def test_bad_max_count_is_refused(max_count: int) -> None:
         ({"train_labels": torch.zeros(4).long(), "test_labels": -torch.ones(2).long()}, "must not be negative"),
     ],
 )
-def test_bad_labels_are_refused(labels: dict[str, torch.Tensor], message: str) -> None:
+def test_bad_labels_are_refused(labels: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**labels)

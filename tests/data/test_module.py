@@ -73,7 +73,13 @@ def test_a_resumed_run_sees_what_the_uninterrupted_one_saw(
     fit(numbered, tmp_path, whole, accumulate_grad_batches=accumulate)
     assert [batch for batch, _ in whole.trained] == list(range(12 * accumulate))
 
-    fit(numbered, tmp_path, first, accumulate_grad_batches=accumulate, callbacks=[saver(tmp_path, every_n_train_steps=stop)])
+    fit(
+        numbered,
+        tmp_path,
+        first,
+        accumulate_grad_batches=accumulate,
+        callbacks=[saver(tmp_path, every_n_train_steps=stop)],
+    )
     resumed = fit(numbered, tmp_path, second, tmp_path / f"step={stop}.ckpt", accumulate_grad_batches=accumulate)
     assert second.trained == whole.trained[stop * accumulate :]
     assert resumed.global_step == 12
@@ -82,7 +88,7 @@ def test_a_resumed_run_sees_what_the_uninterrupted_one_saw(
 
 @pytest.mark.parametrize("stop", [4, 6])
 def test_a_checkpoint_of_a_validation_resumes_too(numbered: CountData, tmp_path: Path, stop: int) -> None:
-    validate = {"limit_val_batches": 1.0, "val_check_interval": 2, "check_val_every_n_epoch": None}
+    validate: dict[str, Any] = {"limit_val_batches": 1.0, "val_check_interval": 2, "check_val_every_n_epoch": None}
     whole, second = Recorder(), Recorder()
     fit(numbered, tmp_path, whole, callbacks=[saver(tmp_path)], **validate)
     assert [index for batch in whole.validated[:2] for index in batch] == list(range(9))
@@ -141,5 +147,5 @@ def test_without_a_trainer_everything_is_served_here(numbered: CountData) -> Non
 @pytest.mark.parametrize(("batch_size", "flip"), [(0, False), (4, True)])
 def test_bad_values_are_refused_at_once(batch_size: int, flip: bool) -> None:
     data = CountData("vectors", torch.arange(12).view(4, 3), torch.arange(6).view(2, 3), 11)
-    with pytest.raises(ValueError, match="positive multiple|flip mirrors"):
+    with pytest.raises(ValueError, match=r"positive multiple|flip mirrors"):
         DataModule(data, batch_size, flip=flip)

@@ -29,5 +29,5 @@ def test_the_seed_decides() -> None:
 
 @pytest.mark.parametrize(("count", "holdout"), [(10, 0.0), (10, 1.0), (10, -0.1), (10, float("nan")), (1, 0.5)])
 def test_impossible_splits_are_refused(count: int, holdout: float) -> None:
-    with pytest.raises(ValueError, match="holdout must be|at least 2 samples"):
+    with pytest.raises(ValueError, match=r"holdout must be|at least 2 samples"):
         held_out_split(count, holdout)

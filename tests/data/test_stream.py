@@ -82,7 +82,7 @@ def test_a_period_repeats_the_first_batches(numbered: CountData) -> None:
     batches = list(islice(TrainStream(numbered, 5, flip=True, period=2), 6))
     assert [batch["batch"] for batch in batches] == list(range(6))
     for key in ("x0", "index"):
-        first, second, *others = (batch[key] for batch in batches)  # type: ignore[literal-required]
+        first, second, *others = (batch[key] for batch in batches)
         assert not torch.equal(first, second)
         assert all(torch.equal(other, (first, second)[k % 2]) for k, other in enumerate(others))
 
@@ -95,10 +95,12 @@ def test_vectors_have_no_labels_and_cannot_be_mirrored() -> None:
         TrainStream(data, 2, flip=True)
 
 
-@pytest.mark.parametrize(("batch_size", "rank", "world_size"), [(0, 0, 1), (-4, 0, 2), (5, 0, 2), (4, 2, 2), (4, -1, 2)])
+@pytest.mark.parametrize(
+    ("batch_size", "rank", "world_size"), [(0, 0, 1), (-4, 0, 2), (5, 0, 2), (4, 2, 2), (4, -1, 2)]
+)
 def test_impossible_sharding_is_refused(numbered: CountData, batch_size: int, rank: int, world_size: int) -> None:
     for kind in (TrainStream, EvalShard):
-        with pytest.raises(ValueError, match="batch_size counts the samples of all|rank must be between"):
+        with pytest.raises(ValueError, match=r"batch_size counts the samples of all|rank must be between"):
             kind(numbered, batch_size, rank=rank, world_size=world_size)
 
 

@@ -20,7 +20,9 @@ def covariance(size: int, samples: int, seed: int) -> Tensor:
 
 def test_two_numbers() -> None:
     """In one dimension: (m - n)^2 + (s - t)^2."""
-    distance = frechet_distance(torch.tensor([1.0]), torch.tensor([[4.0]]), torch.tensor([4.0]), torch.tensor([[9.0]]))
+    distance = frechet_distance(
+        torch.tensor([1.0]), torch.tensor([[4.0]]), torch.tensor([4.0]), torch.tensor([[9.0]])
+    )
     assert distance == pytest.approx(9 + 1, abs=1e-12)
 
 
@@ -33,7 +35,7 @@ def test_commuting_covariances_have_a_closed_form() -> None:
 
 
 def test_pushforward_by_a_symmetric_matrix_has_a_closed_form() -> None:
-    """N(0, A S A) with A > 0 is the optimal transport of N(0, S) by A: the distance is tr((A - 1) S (A - 1))."""
+    """x -> A x with A > 0 transports N(0, S) optimally to N(0, A S A), at the cost tr((A - 1) S (A - 1))."""
     s, turn = covariance(20, 100, 0), rotation(20, 1)
     a = turn @ torch.linspace(0.5, 2, 20, dtype=torch.float64).diag() @ turn.T
     excess = a - torch.eye(20, dtype=torch.float64)
@@ -50,14 +52,16 @@ def test_is_a_distance() -> None:
 
 @pytest.mark.parametrize("samples", [2, 5, 40])
 def test_singular_covariances(samples: int) -> None:
-    """Fewer samples than dimensions: compared with the nuclear norm of the product of the data factors."""
+    """Fewer samples than dimensions: compared with the nuclear norm of the product of the factors."""
     generator = torch.Generator().manual_seed(samples)
     x, y = torch.randn(2, 64, samples, dtype=torch.float64, generator=generator)
     x, y = (z - z.mean(dim=1, keepdim=True) for z in (x, y))
     s, t = (z @ z.T / (samples - 1) for z in (x, y))
     cross = torch.linalg.svdvals(x.T @ y).sum() / (samples - 1)
     zero = torch.zeros(64)
-    assert frechet_distance(zero, s, zero, t) == pytest.approx(float(s.trace() + t.trace() - 2 * cross), rel=1e-7)
+    assert frechet_distance(zero, s, zero, t) == pytest.approx(
+        float(s.trace() + t.trace() - 2 * cross), rel=1e-7
+    )
 
 
 def test_orthogonal_supports_and_zero() -> None:

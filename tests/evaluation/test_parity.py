@@ -13,7 +13,14 @@ from torch_fidelity.metric_isc import isc_features_to_metric
 from torch_fidelity.metric_kid import kid_features_to_metric
 from torch_fidelity.metric_prc import prc_features_to_metric
 
-from blackout.evaluation import ImageScores, InceptionScore, Reference, ScoreOptions, kernel_distance, precision_recall
+from blackout.evaluation import (
+    ImageScores,
+    InceptionScore,
+    Reference,
+    ScoreOptions,
+    kernel_distance,
+    precision_recall,
+)
 from blackout.evaluation.extractors import Extractor, Inception
 from blackout.evaluation.features import FeatureStatistics
 from tests.evaluation.networks import TinyNet, images, tiny_extractor
@@ -79,7 +86,9 @@ def theirs(fake: Tensor, real: Tensor, **options: object) -> dict[str, float]:
     )
 
 
-def ours(extractor: Extractor, fake: Tensor, real: Tensor, options: ScoreOptions, order: Tensor) -> dict[str, float]:
+def ours(
+    extractor: Extractor, fake: Tensor, real: Tensor, options: ScoreOptions, order: Tensor
+) -> dict[str, float]:
     statistics = FeatureStatistics(extractor.num_features)
     features = torch.cat([extractor(batch).features for batch in real.split(64)])
     statistics.update(features)
@@ -92,18 +101,19 @@ def ours(extractor: Extractor, fake: Tensor, real: Tensor, options: ScoreOptions
     return scores.compute()
 
 
-@pytest.mark.filterwarnings("ignore:fid of 16 samples")
+@pytest.mark.filterwarnings("ignore:fid from 12 images")
 def test_inception(inception_weights: Path) -> None:
-    fake, real = images(16, 3, spread=3, size=32), images(18, 4, size=32)
+    fake, real = images(12, 3, spread=3, size=32), images(14, 4, size=32)
     expected = theirs(
         fake,
         real,
         feature_extractor="inception-v3-compat",
         feature_extractor_weights_path=str(inception_weights),
-        kid_subset_size=12,
+        isc_splits=4,
+        kid_subset_size=10,
     )
-    options = ScoreOptions(kernel_subset_size=12)
-    values = ours(Inception(inception_weights), fake, real, options, torch.arange(16).flip(0))
+    options = ScoreOptions(splits=4, kernel_subset_size=10)
+    values = ours(Inception(inception_weights), fake, real, options, torch.arange(12).flip(0))
     for our_name, their_name in OURS_TO_THEIRS.items():
         assert values[our_name] == pytest.approx(expected[their_name], rel=1e-3, abs=1e-9), our_name
 
@@ -144,7 +154,7 @@ def test_kernel_distance() -> None:
 
 @pytest.mark.parametrize("neighbours", [1, 3, 5])
 def test_precision_and_recall(neighbours: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blackout.evaluation.precision_recall._BLOCK_ELEMENTS", 2000)
+    monkeypatch.setattr("blackout.evaluation.neighbours._BLOCK_ELEMENTS", 2000)
     generator = torch.Generator().manual_seed(neighbours)
     x = torch.randn(230, 8, generator=generator)
     y = 1.3 * torch.randn(310, 8, generator=generator)

@@ -87,7 +87,8 @@ def test_attention_scale_is_that_of_a_plain_softmax() -> None:
     h = F.group_norm(x, 2, attention.norm.weight, attention.norm.bias, eps=1e-6).flatten(2)
 
     def project(layer: torch.nn.Conv2d, v: Tensor) -> Tensor:
-        return layer.weight[:, :, 0, 0] @ v + layer.bias[:, None]
+        projected: Tensor = layer(v[..., None])
+        return projected[..., 0]
 
     weights = (project(attention.query, h).mT @ project(attention.key, h) / math.sqrt(8)).softmax(2)
     mixed = project(attention.out, project(attention.value, h) @ weights.mT)

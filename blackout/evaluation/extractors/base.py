@@ -84,7 +84,9 @@ class ModuleExtractor:
                 f"metrics.extractor.name={name!r}: use letters, digits and _, and leave 'inception' to the "
                 "network that defines the FID"
             )
-        self.module = module.eval().requires_grad_(False)
+        self.module = module.eval()
+        for parameter in module.parameters():  # a scripted module has no requires_grad_ of its own
+            parameter.requires_grad_(False)
         self.name = name
         self.num_features = num_features
         self.num_classes = num_classes

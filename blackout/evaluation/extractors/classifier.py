@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ RECIPE = 1
 """Raise with every change to the network or its training: classifiers cached before are then not used."""
 
 WIDTH = 64
+STEPS = 500
 
 
 class Classifier(ModuleExtractor):
@@ -41,16 +43,9 @@ class Classifier(ModuleExtractor):
         UserError: the data are not grey images with labels.
     """
 
-    def __init__(
-        self, source: Callable[[], CountData], seed: int = 0, cache: str | Path | None = None
-    ) -> None:
+    def __init__(self, source: Callable[[], CountData], seed: int = 0, cache: str | Path | None = None) -> None:
         data = source()
-        if (
-            data.train_labels is None
-            or data.num_classes is None
-            or len(data.shape) != 3
-            or data.shape[0] != 1
-        ):
+        if data.train_labels is None or data.num_classes is None or len(data.shape) != 3 or data.shape[0] != 1:
             raise UserError(
                 f"metrics.extractor.source: a classifier needs labelled grey images, but {data.name} has "
                 f"shape {data.shape} and {data.num_classes or 'no'} classes"
@@ -68,12 +63,11 @@ class Classifier(ModuleExtractor):
         with first_process_first():
             accuracy = _load(network, path)
             if accuracy is None:
-                accuracy = _train(network, data, seed)
+                with _one_thread():
+                    accuracy = _train(network, data, seed)
                 _save(network, accuracy, path)
         size = f"{data.shape[1]}x{data.shape[2]}"
-        super().__init__(
-            network, data.name, WIDTH, data.num_classes, f"{size} bilinear, antialiased; none at {size}"
-        )
+        super().__init__(network, data.name, WIDTH, data.num_classes, f"{size} bilinear, antialiased; none at {size}")
         self.accuracy = accuracy
         """Share of the held-out images that it classifies correctly."""
 
@@ -99,9 +93,21 @@ class _Network(nn.Module):
         return features, self.logits(features)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads cost such a small network more than they give, and would order its sums by their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _train(network: _Network, data: CountData, seed: int) -> float:
     """Train on the CPU without touching the global random state; returns the held-out accuracy."""
-    assert data.train_labels is not None and data.test_labels is not None
+    assert data.train_labels is not None  # checked by the caller
+    assert data.test_labels is not None
     generator = torch.Generator().manual_seed(seed)
     for parameter in network.parameters():
         if parameter.dim() > 1:
@@ -110,7 +116,7 @@ def _train(network: _Network, data: CountData, seed: int) -> float:
             nn.init.zeros_(parameter)
     images = to_uint8(data.train, data.max_count)
     batch = 128
-    steps = max(500, 2 * len(images) // batch)
+    steps = max(STEPS, 2 * len(images) // batch)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=6e-3, total_steps=steps)
     with torch.inference_mode(False), torch.enable_grad():

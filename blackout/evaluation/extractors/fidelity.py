@@ -50,9 +50,7 @@ class Inception(ModuleExtractor):
             )
         except (RuntimeError, KeyError, TypeError) as error:
             raise UserError(f"{path} does not hold the weights of torch-fidelity's Inception-v3") from error
-        super().__init__(
-            network, "inception", 2048, 1008, "299x299 bilinear as TensorFlow 1 (torch-fidelity)"
-        )
+        super().__init__(network, "inception", 2048, 1008, "299x299 bilinear as TensorFlow 1 (torch-fidelity)")
 
 
 class DINOv2(ModuleExtractor):

@@ -39,8 +39,6 @@ class ScriptExtractor(ModuleExtractor):
                 module = torch.jit.load(str(path), map_location="cpu")
         except (RuntimeError, ValueError) as error:
             raise UserError(f"metrics.extractor.path={path} is not a TorchScript file") from error
-        super().__init__(
-            module, name or path.stem.replace("-", "_"), num_features, num_classes, "by the script"
-        )
+        super().__init__(module, name or path.stem.replace("-", "_"), num_features, num_classes, "by the script")
         with path.open("rb") as file:
             self._identity = hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_BLOCK_ELEMENTS = 1 << 26
-"""Distances held at once: 256 MiB of float32."""
+_BLOCK_ELEMENTS = 1 << 24
+"""Distances held at once: 64 MiB of float32."""
 
 
 class PrecisionRecall(NamedTuple):

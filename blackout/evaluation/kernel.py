@@ -36,9 +36,7 @@ def kernel_distance(
     if samples.shape[1] != reference.shape[1]:
         raise ValueError(f"samples have {samples.shape[1]} features and the reference {reference.shape[1]}")
     if subset_size < 2 or subsets < 1:
-        raise ValueError(
-            f"{subsets} subsets of {subset_size} samples: at least 1 subset of 2 samples is needed"
-        )
+        raise ValueError(f"{subsets} subsets of {subset_size} samples: at least 1 subset of 2 samples is needed")
     for name, features in (("samples", samples), ("reference", reference)):
         if len(features) < subset_size:
             raise ValueError(

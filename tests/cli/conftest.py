@@ -1,0 +1,58 @@
+"""Run the two programs as a user does, in this process (a fresh interpreter costs seconds), in a folder of their own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    def assert_refused(self, *words: str) -> None:
+        """Exit code 2 and one line on stderr that says why."""
+        assert self.code == 2, (self.code, self.out, self.err)
+        lines = [line for line in self.err.splitlines() if line.strip()]
+        assert len(lines) == 1 and lines[0].startswith("error: "), self.err
+        for word in words:
+            assert word in lines[0], lines[0]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+    def run(program: str, *arguments: object) -> Outcome:
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", [str(ROOT / f"{program}.py"), *map(str, arguments)])
+        main = importlib.import_module(program)
+        cli = importlib.import_module("blackout.cli")
+        code = 0
+        try:
+            with cli.one_line_errors():
+                main.main()
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+TINY = (
+    "network.body.channels=8", "network.body.multipliers=[1]", "batch_size=32", "trainer.precision=32-true",
+    "trainer.val_check_interval=2", "sampler.num_steps=8", "callbacks.progress=null", "callbacks.samples.num_samples=4",
+    "callbacks.samples.every_n_steps=4", "callbacks.checkpoints.every_n_steps=2", "trainer.log_every_n_steps=1",
+)  # fmt: skip
+"""A model of a few hundred weights on the embedded digits."""

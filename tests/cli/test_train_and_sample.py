@@ -1,0 +1,122 @@
+"""The main path: train, find everything in the run directory, sample, resume."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from blackout import load_model
+from tests.cli.conftest import TINY
+
+
+@pytest.fixture
+def trained(run, tmp_path):
+    outcome = run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a")
+    assert outcome.code == 0, outcome.err
+    return tmp_path / "digits" / "a"
+
+
+def test_a_run_directory_holds_all_that_is_promised(trained):
+    config = yaml.safe_load((trained / "config.yaml").read_text())
+    assert config["trainer"]["max_steps"] == 4 and config["loss"]["scale"] == 1000
+    rows = list(csv.DictReader((trained / "metrics.csv").open()))
+    assert [int(row["step"]) for row in rows] == sorted({int(row["step"]) for row in rows})
+    assert any(row["train/loss"] for row in rows) and any(row["val/bits_per_dim"] for row in rows)
+    assert (trained / "checkpoints" / "last.ckpt").exists() and (trained / "checkpoints" / "best.ckpt").exists()
+    assert Image.open(trained / "samples" / "step_0000004.png").size[0] > 64
+    final = np.load(trained / "samples" / "final.npz")["samples"]
+    assert final.shape == (64, 8, 8, 1) and final.dtype == np.uint8 and final.max() <= 16
+    assert json.loads((trained / "metrics.json").read_text())["steps"] == 4
+    description = json.loads((trained / "model" / "config.json").read_text())
+    assert description["data"]["shape"] == [1, 8, 8] and description["data"]["max_count"] == 16
+    assert "load_model" in (trained / "model" / "README.md").read_text()
+
+
+def test_run_directory_checkpoint_and_exported_model_give_the_same_samples(run, trained, tmp_path):
+    drawn = []
+    for number, path in enumerate([trained, trained / "checkpoints" / "last.ckpt", trained / "model"]):
+        out = tmp_path / str(number)
+        outcome = run("sample", f"ckpt={path}", "num_samples=6", "seed=3", f"out={out}", "trajectory=true")
+        assert outcome.code == 0, outcome.err
+        drawn.append(np.load(out / "samples.npz")["samples"])
+        assert (out / "grid.png").exists() and Image.open(out / "trajectory.webp").n_frames > 4
+    assert np.array_equal(drawn[0], drawn[1]) and np.array_equal(drawn[0], drawn[2])
+
+
+def test_samples_go_to_the_run_directory_and_the_sampler_can_be_changed(run, trained):
+    assert run("sample", f"ckpt={trained}", "num_samples=3", "sampler=poisson", "sampler.num_steps=5").code == 0
+    assert np.load(trained / "samples" / "samples.npz")["samples"].shape == (3, 8, 8, 1)
+    before = np.load(trained / "samples" / "samples.npz")["samples"]
+    assert run("sample", f"ckpt={trained}", "num_samples=3", "sampler.num_steps=6").code == 0
+    assert not np.array_equal(before, np.load(trained / "samples" / "samples.npz")["samples"])
+
+
+def test_a_stopped_run_continues_to_the_same_weights(run, tmp_path):
+    def weights(run_id, *stops):
+        for steps in stops:
+            outcome = run("train", *TINY, f"trainer.max_steps={steps}", f"runs_dir={tmp_path}", f"run_id={run_id}")
+            assert outcome.code == 0, outcome.err
+        checkpoint = torch.load(tmp_path / "digits" / run_id / "checkpoints" / "last.ckpt", weights_only=True)
+        assert checkpoint["global_step"] == stops[-1]
+        return checkpoint["state_dict"]
+
+    whole, halves = weights("whole", 6), weights("halves", 4, 6)
+    assert whole.keys() == halves.keys()
+    assert all(torch.equal(whole[name], halves[name]) for name in whole)
+
+
+def test_the_same_command_continues_the_same_run_and_other_settings_make_another(run, tmp_path):
+    for seed in (0, 0, 1):
+        assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", f"seed={seed}").code == 0
+    assert len(list((tmp_path / "digits").iterdir())) == 2
+
+
+def test_a_run_id_is_not_reused_for_other_settings(run, trained, tmp_path):
+    outcome = run("train", *TINY, "trainer.max_steps=4", "seed=5", f"runs_dir={tmp_path}", "run_id=a")
+    outcome.assert_refused("seed=0", "run_id")
+
+
+def test_sweeps_over_losses_and_samplers(run, tmp_path):
+    outcome = run(
+        "train", "-m", *TINY, "loss=instantaneous,finite_time", "sampler=poisson,binomial_bridge",
+        "trainer.max_steps=2", f"runs_dir={tmp_path}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    configs = [yaml.safe_load(path.read_text()) for path in (tmp_path / "digits").glob("*/config.yaml")]
+    assert len({(c["loss"]["kind"], c["sampler"]["kernel"]["_target_"]) for c in configs}) == 4
+
+
+def test_vectors_of_large_counts_train_and_sample(run, tmp_path):
+    rng = np.random.default_rng(0)
+    rates = rng.gamma(2.0, 100.0, size=(300, 1)) * np.linspace(0.2, 1.5, 12)
+    np.save(tmp_path / "counts.npy", rng.poisson(rates).clip(0, 1000))
+    outcome = run(
+        "train", "dataset=counts", f"dataset.path={tmp_path / 'counts.npy'}", "dataset.max_count=1000", "network=mlp",
+        *TINY[2:], "network.body.width=32", "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=c",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    directory = next(tmp_path.glob("*/c"))
+    assert run("sample", f"ckpt={directory}", "num_samples=5").code == 0
+    samples = np.load(directory / "samples" / "samples.npz")["samples"]
+    assert samples.shape == (5, 12) and samples.dtype == np.int32 and 0 <= samples.min() <= samples.max() <= 1000
+
+
+def test_a_model_is_used_from_python(trained):
+    model = load_model(trained)
+    assert not model.training and not any(module.training for module in model.modules())
+    counts = model.sample(3, seed=1)
+    assert counts.shape == (3, 1, 8, 8) and counts.dtype == torch.uint8
+    assert torch.equal(model.sample(2, seed=1), counts[:2])
+
+
+@pytest.mark.parametrize("debug", ["fast", "overfit", "profile"])
+def test_debug_presets_run(run, tmp_path, debug):
+    small = [option for option in TINY if not option.startswith(("trainer.val", "callbacks.samples", "sampler"))]
+    outcome = run(
+        "train", f"debug={debug}", *small, "trainer.max_steps=3", "sampler.num_steps=4", f"runs_dir={tmp_path}"
+    )
+    assert outcome.code == 0, outcome.err

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from blackout.data import counts
+from blackout.errors import UserError
+
+GENERATOR = np.random.default_rng(0)
+SPECTRA = GENERATOR.integers(0, 1001, (50, 7))
+SPECTRA[3, 2] = 1000
+
+
+def save(folder: Path, array: Any = None, **arrays: Any) -> Path:
+    if array is not None:
+        np.save(folder / "data.npy", array)
+        return folder / "data.npy"
+    np.savez_compressed(folder / "data.npz", **arrays)
+    return folder / "data.npz"
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((7,), (7,)), ((5, 6), (1, 5, 6)), ((2, 5, 6), (2, 5, 6))])
+def test_vectors_planes_and_stacks(tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    data = counts(save(tmp_path, GENERATOR.integers(0, 9, (20, *shape))))
+    assert data.shape == expected
+    assert (len(data.train), len(data.test)) == (18, 2)
+
+
+def test_values_survive_and_the_largest_is_inferred(tmp_path: Path) -> None:
+    data = counts(save(tmp_path, SPECTRA))
+    assert (data.max_count, data.train.dtype, data.name) == (1000, torch.int32, "data")
+    assert sorted(map(tuple, torch.cat([data.train, data.test]).tolist())) == sorted(map(tuple, SPECTRA.tolist()))
+    assert counts(save(tmp_path, SPECTRA), max_count=4000).max_count == 4000
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", ">u2", "u8", "<i8", "f2", "f4", ">f8", "?"])
+def test_types_that_can_hold_counts(tmp_path: Path, dtype: str) -> None:
+    data = counts(save(tmp_path, (SPECTRA % 2).astype(dtype)))
+    assert (data.max_count, data.train.dtype) == (1, torch.uint8)
+    assert data.train.long().sum() + data.test.long().sum() == (SPECTRA % 2).sum()
+
+
+def test_archives(tmp_path: Path) -> None:
+    labels = np.arange(50) % 5
+    given = counts(
+        save(tmp_path, train=SPECTRA[:40], test=SPECTRA[40:], train_labels=labels[:40], test_labels=labels[40:])
+    )
+    assert torch.equal(given.test, torch.from_numpy(SPECTRA[40:]).int())
+    assert given.test_labels is not None and given.test_labels.tolist() == labels[40:].tolist()
+    named = counts(save(tmp_path, counts=SPECTRA, energies=np.linspace(0, 1, 7), labels=labels), holdout=0.2)
+    assert named.test_labels is not None and torch.bincount(named.test_labels).tolist() == [2] * 5
+    assert counts(save(tmp_path, photons=SPECTRA)).fingerprint() == counts(save(tmp_path, SPECTRA)).fingerprint()
+
+
+def test_samples_keep_their_labels(tmp_path: Path) -> None:
+    data = counts(save(tmp_path, counts=SPECTRA, labels=SPECTRA[:, 0]), holdout=0.3)
+    assert data.train_labels is not None and data.test_labels is not None
+    assert torch.equal(data.train[:, 0].long(), data.train_labels)
+    assert torch.equal(data.test[:, 0].long(), data.test_labels)
+
+
+def test_colour_in_the_last_axis_is_pointed_out(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"read as \[N, C, H, W\]: if its last axis is colour"):
+        counts(save(tmp_path, np.ones((4, 8, 8, 3), dtype=np.uint8)))
+
+
+def changed(value: float, dtype: str = "f8") -> Any:
+    array = SPECTRA.astype(dtype)
+    array[4, 5] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("array", "max_count", "message"),
+    [
+        (changed(-1, "i4"), None, r"counts must not be negative, got -1 at index \[4, 5\]"),
+        (changed(-1, "i1"), None, "counts must not be negative"),
+        (changed(-2.0), None, r"counts must not be negative, got -2.0 at index \[4, 5\]"),
+        (changed(0.5), None, r"counts must be whole numbers, got 0.5 at index \[4, 5\]"),
+        (changed(np.nan), None, r"counts must be whole numbers, got nan at index \[4, 5\]"),
+        (changed(np.inf), None, "counts must be whole numbers, got inf"),
+        (changed(2**40, "u8"), None, "counts must be at most 2147483647, got 1099511627776"),
+        (changed(1e300), None, "counts must be at most 2147483647"),
+        (SPECTRA, 999, "counts must be at most max_count=999, got 1000 at index"),
+        (SPECTRA, 0, "max_count must be a whole number between 1 and"),
+        (SPECTRA * 0, None, "all counts are zero"),
+        (SPECTRA + 0j, None, "must hold whole numbers, got complex128"),
+        (SPECTRA.astype(str), None, "must hold whole numbers, got <U"),
+        (SPECTRA[0], None, r"must be \[N, C, H, W\], \[N, H, W\] or \[N, D\], got \[7\]"),
+        (np.int64(3), None, r"got \[\]"),
+        (np.zeros((3, 0), dtype=int), None, r"got \[2, 0\]"),
+        (SPECTRA[:1], None, "at least 2 samples"),
+        (SPECTRA[:0], None, "at least 2 samples"),
+    ],
+)
+def test_bad_counts_are_refused(tmp_path: Path, array: Any, max_count: int | None, message: str) -> None:
+    with pytest.raises(UserError, match=r"data\.npy: .*" + message) as error:
+        counts(save(tmp_path, array), max_count)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"train": SPECTRA}, "'train' and 'test' must come together, found 'train'"),
+        ({"a": SPECTRA, "b": SPECTRA}, "an array named 'counts', or 'train' and 'test', is needed, found 'a', 'b'"),
+        ({}, "found nothing"),
+        ({"labels": SPECTRA}, "is needed, found 'labels'"),
+        ({"counts": SPECTRA, "labels": np.zeros(3, dtype=int)}, r"one label per sample is needed, \[50\], got \[3\]"),
+        ({"counts": SPECTRA, "labels": np.zeros(50)}, "labels must hold whole numbers, got float64"),
+        ({"train": SPECTRA, "test": SPECTRA[:, :2]}, "must have the same shape"),
+        (
+            {"train": SPECTRA, "test": SPECTRA, "train_labels": np.zeros(50, dtype=int)},
+            "for both splits or for neither",
+        ),
+    ],
+)
+def test_bad_archives_are_refused(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=r"data\.npz: .*" + message):
+        counts(save(tmp_path, **arrays))
+
+
+class Trap:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("a pickle was executed",))
+
+
+@pytest.mark.parametrize("how", ["object array", "object archive", "bare pickle"])
+def test_nothing_in_a_file_is_executed(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "trap.npy"
+    if how == "bare pickle":
+        path.write_bytes(pickle.dumps(Trap()))
+    elif how == "object array":
+        np.save(path, np.array([Trap()], dtype=object), allow_pickle=True)
+    else:
+        path = path.with_suffix(".npz")
+        np.savez(path, counts=np.array([Trap()], dtype=object))
+    with pytest.raises(UserError, match=r"not a readable \.npy or \.npz file"):
+        counts(path)
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz"])
+def test_damaged_files_are_refused_in_one_line_or_still_whole(tmp_path: Path, kind: str) -> None:
+    good = (save(tmp_path, SPECTRA) if kind == "npy" else save(tmp_path, counts=SPECTRA)).read_bytes()
+    bad = tmp_path / f"bad.{kind}"
+    complaints = []
+    for trial in range(120):
+        content = bytearray(good)
+        if trial % 3 == 0:
+            content = content[: int(GENERATOR.integers(len(good)))]
+        else:
+            content[int(GENERATOR.integers(min(len(good), 300)))] ^= 1 << int(GENERATOR.integers(8))
+        bad.write_bytes(content)
+        try:
+            counts(bad)
+        except UserError as error:
+            complaints.append(str(error))
+    assert all(complaint.startswith(f"{bad}: ") and "\n" not in complaint for complaint in complaints)
+    assert len(complaints) >= 40  # at the very least whatever was cut short
+
+
+def test_missing_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.npy: no such file"):
+        counts(tmp_path / "nowhere.npy")
+    with pytest.raises(UserError, match="not a file"):
+        counts(tmp_path)

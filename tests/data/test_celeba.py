@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.datasets import CelebA
+
+import blackout.data.celeba
+from blackout.data import celeba64
+from blackout.errors import UserError
+
+
+@pytest.fixture
+def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a CelebA of six faces: three to train on, one to validate, two to test; face k is 40 k bright."""
+    home = tmp_path / "celeba"
+    (home / "img_align_celeba").mkdir(parents=True)
+    names = [f"{k:06}.jpg" for k in range(1, 7)]
+    for k, name in enumerate(names, 1):
+        Image.fromarray(np.full((218, 178, 3), 40 * k, dtype=np.uint8)).save(home / "img_align_celeba" / name)
+    (home / "list_eval_partition.txt").write_text("".join(f"{n} {s}\n" for n, s in zip(names, "010202", strict=True)))
+    (home / "identity_CelebA.txt").write_text("".join(f"{name} 1\n" for name in names))
+    for table in ("list_bbox_celeba.txt", "list_landmarks_align_celeba.txt", "list_attr_celeba.txt"):
+        (home / table).write_text("6\nheader header\n" + "".join(f"{name} 1 1\n" for name in names))
+    # the real sums cannot fit these tables
+    monkeypatch.setattr(CelebA, "_check_integrity", lambda self: True)
+    monkeypatch.setattr(CelebA, "file_list", [(file, None, name) for file, _, name in CelebA.file_list])
+    return tmp_path
+
+
+def test_faces_are_cropped_decoded_and_kept(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = celeba64(faces)
+    assert (data.train.shape, data.test.shape) == ((3, 3, 64, 64), (2, 3, 64, 64))
+    assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 255, None)
+    assert (data.train.double().mean((1, 2, 3)) - torch.tensor([40.0, 120.0, 200.0])).abs().max() < 2
+    assert not list(faces.rglob("*.part"))
+    monkeypatch.setattr(blackout.data.celeba, "_decode", pytest.fail)
+    again = celeba64(faces)
+    assert again.fingerprint() == data.fingerprint()
+
+
+def test_the_central_140_pixels_are_taken(faces: Path) -> None:
+    pixels = np.zeros((218, 178, 3), dtype=np.uint8)
+    pixels[39:179, 19:159] = 255
+    path = faces / "celeba/img_align_celeba/000004.jpg"
+    Image.fromarray(pixels).save(path.with_suffix(".png"))
+    path.with_suffix(".png").rename(path)  # lossless, whatever it is called
+    assert (celeba64(faces).test[0] == 255).all()
+
+
+def test_damage_is_named(faces: Path) -> None:
+    image = faces / "celeba/img_align_celeba/000003.jpg"
+    image.write_bytes(image.read_bytes()[:300])
+    with pytest.raises(UserError, match=r"000003\.jpg: cannot be read as an image"):
+        celeba64(faces)
+    Image.new("RGB", (64, 64)).save(image)
+    with pytest.raises(UserError, match=r"000003\.jpg: must be 178 x 218 pixels, got 64 x 64"):
+        celeba64(faces)
+    assert not list(faces.rglob("*.npy"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "shape", "empty"])
+def test_a_damaged_cache_is_named(faces: Path, damage: str) -> None:
+    celeba64(faces)
+    cache = faces / "celeba/blackout64_train.npy"
+    if damage == "shape":
+        np.save(cache, np.zeros((3, 64, 64, 3), dtype=np.uint8))
+    else:
+        cache.write_bytes(cache.read_bytes()[: 5000 if damage == "cut" else 0])
+    with pytest.raises(UserError, match=r"blackout64_train\.npy: .*delete it, and it is made again"):
+        celeba64(faces)
+
+
+def test_missing_tables_are_asked_for(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(self: CelebA) -> None:
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(CelebA, "download", no_network)
+    (faces / "celeba/list_eval_partition.txt").unlink()
+    with pytest.raises(UserError, match=r"put list_eval_partition\.txt there; downloading failed"):
+        celeba64(faces)

@@ -1,0 +1,47 @@
+"""Every choice of metrics composes, and starts without loading anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from blackout.evaluation import Scorer
+
+CONF = Path(__file__).parents[2] / "conf"
+CHOICES = {
+    "inception": [],
+    "digits": [],
+    "mnist": [],
+    "dinov2": ["metrics.extractor.size=s"],
+    "custom": ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
+    "inception metrics/extractor=script": [
+        "metrics.extractor.path=net.pt",
+        "metrics.extractor.num_features=8",
+    ],
+}
+
+
+def composed(choice: str, overrides: list[str]) -> object:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", overrides=[*f"metrics={choice}".split(), *overrides]).metrics
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_composes(choice: str) -> None:
+    made = instantiate(composed(choice, CHOICES[choice]))
+    assert isinstance(made, Scorer) and made.reference == "train"
+    assert made.options.kernel_subsets == 100
+
+
+def test_none_is_none() -> None:
+    assert composed("none", []) is None
+
+
+def test_every_file_is_tested() -> None:
+    assert {path.stem for path in (CONF / "metrics").glob("*.yaml")} == {
+        "none",
+        *(name.split()[0] for name in CHOICES),
+    }

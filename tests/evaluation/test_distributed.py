@@ -1,0 +1,86 @@
+"""Two processes give the single-process result."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from blackout.errors import UserError
+from blackout.evaluation import ScoreOptions, Scorer
+from blackout.evaluation.distributed import computed_once, first_process_first
+from tests.evaluation.networks import colour_data, images, tiny_extractor
+
+SAMPLES = 75
+OPTIONS = ScoreOptions(kernel_subsets=8, kernel_subset_size=40)
+
+
+def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
+    choice = Scorer(tiny_extractor, ["fd", "is", "kd", "prc", "classes"], "train", OPTIONS, 16, cache)
+    run = choice.begin(colour_data(), SAMPLES)
+    samples = images(SAMPLES, 9, spread=2)
+    for indices in torch.arange(SAMPLES)[rank::processes].split(11):
+        run.update(samples[indices], indices)
+    return run.compute()
+
+
+def lost_sample(rank: int, cache: Path) -> str:
+    run = Scorer(tiny_extractor, ["fd"], "train", OPTIONS, 16, cache).begin(colour_data(), SAMPLES)
+    run.update(images(30, rank), torch.arange(30) + 30 * rank)
+    with pytest.raises(UserError) as caught:
+        run.compute()
+    return str(caught.value)
+
+
+def refused(rank: int) -> str:
+    def fail() -> None:
+        assert rank == 0
+        raise ValueError("only the first process knows")
+
+    with pytest.raises(UserError) as caught:
+        computed_once(fail)
+    return str(caught.value)
+
+
+def work(rank: int, folder: Path) -> None:
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    with first_process_first():
+        if rank == 0:
+            (folder / "made").touch()
+        assert (folder / "made").exists()
+    cache = folder / "cache"
+    result = {
+        "fresh": scores(rank, 2, cache),
+        "cached": scores(rank, 2, cache),
+        "lost": lost_sample(rank, cache),
+        "refused": refused(rank),
+    }
+    torch.save(result, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, float]]]:
+    folder = tmp_path_factory.mktemp("processes")
+    mp.spawn(work, (folder,), nprocs=2)
+    assert len(list((folder / "cache").iterdir())) == 1
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+def test_two_processes_agree_with_one(results: list[dict[str, dict[str, float]]], tmp_path: Path) -> None:
+    alone = scores(0, 1, tmp_path)
+    assert results[0]["fresh"] == results[1]["fresh"]
+    assert results[0]["fresh"] == pytest.approx(alone, rel=1e-6, abs=1e-9)
+    assert results[0]["cached"] == pytest.approx(alone, rel=1e-6, abs=1e-9)
+
+
+def test_every_process_hears_of_a_failure(results: list[dict[str, dict[str, float]]]) -> None:
+    for result in results:
+        assert "75 samples were asked for, but only 60" in str(result["lost"])
+        assert result["refused"] == "only the first process knows"

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import urllib.error
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from blackout.data import CountData, digits
+from blackout.errors import UserError
+from blackout.evaluation.extractors import Classifier, DINOv2, Inception, ModuleExtractor, ScriptExtractor
+from blackout.evaluation.extractors.base import full_float32
+from tests.evaluation.networks import CLASSES, FEATURES, TinyNet, colour_data, images, tiny_extractor
+
+
+def offline(*_: object, **__: object) -> None:
+    raise urllib.error.URLError("no route to host")
+
+
+def test_module_extractor_freezes_and_evaluates() -> None:
+    module = nn.Sequential(TinyNet()).train()
+    extractor = ModuleExtractor(module, "mine", FEATURES, CLASSES)
+    assert not module.training and not any(p.requires_grad for p in module.parameters())
+    features, logits = extractor(images(5, 0))
+    assert features.shape == (5, FEATURES) and logits is not None and logits.shape == (5, CLASSES)
+
+
+def test_identity_is_that_of_the_weights() -> None:
+    assert tiny_extractor(0).identity == tiny_extractor(0).identity != tiny_extractor(1).identity
+
+
+def test_precision_is_full_whatever_the_surroundings() -> None:
+    alone = tiny_extractor()(images(3, 0)).features
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(tiny_extractor()(images(3, 0)).features, alone)
+    before = torch.backends.cuda.matmul.fp32_precision
+    with full_float32("cpu"):
+        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+def test_module_extractor_refuses_wrong_widths_and_names() -> None:
+    with pytest.raises(UserError, match=r"features should be \[2, 7\]"):
+        ModuleExtractor(TinyNet(), "mine", 7)(images(2, 0))
+    with pytest.raises(UserError, match=r"logits should be \[2, 3\]"):
+        ModuleExtractor(TinyNet(), "mine", FEATURES, 3)(images(2, 0))
+    for name in ("inception", "a b", ""):
+        with pytest.raises(UserError, match="name"):
+            ModuleExtractor(TinyNet(), name, FEATURES)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_script_extractor(tmp_path: Path) -> None:
+    path = tmp_path / "my-net.pt"
+    torch.jit.trace(TinyNet(), images(2, 0)).save(str(path))
+    extractor = ScriptExtractor(path, FEATURES, CLASSES)
+    assert extractor.name == "my_net" and len(extractor.identity) == 64
+    torch.testing.assert_close(extractor(images(4, 1)).features, tiny_extractor()(images(4, 1)).features)
+    path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="not a TorchScript file"):
+        ScriptExtractor(path, FEATURES)
+    with pytest.raises(UserError, match="no such file"):
+        ScriptExtractor(tmp_path / "absent.pt", FEATURES)
+
+
+def test_inception_without_weights_says_where_to_put_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    with pytest.raises(UserError) as caught:
+        Inception()
+    message = str(caught.value)
+    assert "\n" not in message and "no route to host" in message and "metrics.extractor.weights=" in message
+    assert str(tmp_path / "checkpoints" / "weights-inception-2015-12-05-6726825d.pth") in message
+
+
+def test_inception_refuses_bad_weights(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    with pytest.raises(UserError, match="no such file"):
+        Inception(path)
+    path.write_bytes(b"<html>not found</html>")
+    with pytest.raises(UserError, match="damaged"):
+        Inception(path)
+    torch.save({"weight": torch.zeros(3)}, path)
+    with pytest.raises(UserError, match="does not hold the weights"):
+        Inception(path)
+
+
+def test_inception_weights_cannot_run_code(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return open, (str(tmp_path / "trace"), "w")  # type: ignore[return-value]
+
+    torch.save({"fc.bias": Evil()}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match="damaged or is not"):
+        Inception(tmp_path / "w.pth")
+    assert not (tmp_path / "trace").exists()
+
+
+def test_dinov2(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.shape[1:] == (3, 224, 224) and x.dtype is torch.float32
+            return x.mean(dim=(2, 3)).repeat(1, 128)
+
+    monkeypatch.setattr(torch.hub, "load", lambda *_: Small())
+    extractor = DINOv2("s")
+    assert extractor.name == "dinov2_s" and extractor.num_classes is None
+    assert extractor(images(2, 0)).features.shape == (2, 384)
+    with pytest.raises(UserError, match="allowed are s, b, l, g"):
+        DINOv2("xl")
+    monkeypatch.setattr(torch.hub, "load", offline)
+    with pytest.raises(UserError, match=r"dinov2_vitl14_pretrain\.pth") as caught:
+        DINOv2()
+    assert "\n" not in str(caught.value)
+
+
+def test_classifier_is_accurate(digits_classifier: Classifier) -> None:
+    assert digits_classifier.accuracy > 0.97
+    assert digits_classifier.name == "digits" and digits_classifier.num_classes == 10
+
+
+def test_classifier_is_cached(
+    digits_classifier: Classifier, classifier_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> float:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("blackout.evaluation.extractors.classifier._train", never)
+    state = torch.get_rng_state()
+    again = Classifier(digits, cache=classifier_cache)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert again.identity == digits_classifier.identity and again.accuracy == digits_classifier.accuracy
+    with pytest.raises(AssertionError, match="trained again"):
+        Classifier(digits, seed=1, cache=classifier_cache)
+
+
+def test_classifier_training_is_reproducible_and_survives_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blackout.evaluation.extractors.classifier.STEPS", 3)
+    data = digits()
+    assert data.train_labels is not None
+    assert data.test_labels is not None
+    small = CountData(
+        "few", data.train[:90], data.test[:20], 16, data.train_labels[:90], data.test_labels[:20]
+    )
+    state = torch.get_rng_state()
+    first = Classifier(lambda: small, cache=tmp_path)
+    assert torch.equal(torch.get_rng_state(), state)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    assert Classifier(lambda: small, cache=tmp_path).identity == first.identity
+    assert first(images(2, 0, size=20)).features.shape == (2, 64)
+
+
+def test_classifier_needs_labelled_grey_images() -> None:
+    with pytest.raises(UserError, match="labelled grey images"):
+        Classifier(colour_data)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from blackout.data import CountData
+from blackout.errors import UserError
+from blackout.evaluation import Reference, dataset_reference, file_reference, write_reference
+from blackout.evaluation.extractors import Features, ModuleExtractor
+from tests.evaluation.networks import CLASSES, FEATURES, TinyNet, colour_data, images, tiny_extractor
+
+
+class CountingExtractor(ModuleExtractor):
+    """Counts the images that pass."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(TinyNet(seed), "tiny", FEATURES, CLASSES)
+        self.passed = 0
+
+    def __call__(self, images: torch.Tensor) -> Features:
+        self.passed += len(images)
+        return super().__call__(images)
+
+
+def same(a: Reference, b: Reference) -> bool:
+    return torch.equal(a.mu, b.mu) and torch.equal(a.sigma, b.sigma) and a.origin == b.origin
+
+
+def test_is_computed_once(tmp_path: Path) -> None:
+    data, extractor = colour_data(), CountingExtractor()
+    first = dataset_reference(data, "train", extractor, batch_size=64, cache=tmp_path)
+    assert extractor.passed == first.num_samples == 150
+    assert first.features is None
+    torch.testing.assert_close(first.sigma, torch.cov(extractor(data.train).features.double().T))
+    extractor.passed = 0
+    second = dataset_reference(data, "train", extractor, cache=tmp_path)
+    assert extractor.passed == 0
+    assert same(first, second)
+    assert first.fingerprint == second.fingerprint
+
+
+def test_features_are_added_to_the_cache_when_asked_for(tmp_path: Path) -> None:
+    data, extractor = colour_data(), CountingExtractor()
+    bare = dataset_reference(data, "test", extractor, cache=tmp_path)
+    full = dataset_reference(data, "test", extractor, with_features=True, cache=tmp_path)
+    assert extractor.passed == 120
+    assert full.features is not None and full.features.shape == (60, FEATURES)
+    again = dataset_reference(data, "test", extractor, with_features=True, cache=tmp_path)
+    assert extractor.passed == 120
+    assert again.features is not None and torch.equal(again.features, full.features)
+    torch.testing.assert_close(bare.sigma, full.sigma)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_every_ingredient_names_another_file(tmp_path: Path) -> None:
+    data = colour_data()
+    dark = CountData("colours", data.train // 2, data.test, 255)
+    fewer = CountData("colours", data.train // 2, data.test // 2, 127)
+    for arguments in [
+        (data, "train", CountingExtractor()),
+        (data, "test", CountingExtractor()),
+        (dark, "train", CountingExtractor()),
+        (fewer, "train", CountingExtractor()),
+        (data, "train", CountingExtractor(seed=1)),
+    ]:
+        dataset_reference(*arguments, cache=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "exchanged"])
+def test_a_damaged_cache_is_computed_anew(tmp_path: Path, damage: str) -> None:
+    data, extractor = colour_data(), CountingExtractor()
+    good = dataset_reference(data, "train", extractor, cache=tmp_path)
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    if damage == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif damage == "empty":
+        path.write_bytes(b"")
+    else:
+        write_reference(path, dataclasses.replace(good, origin={**good.origin, "split": "test"}))
+    with pytest.warns(UserWarning, match="computed anew"):
+        assert same(dataset_reference(data, "train", extractor, cache=tmp_path), good)
+    assert same(dataset_reference(data, "train", extractor, cache=tmp_path), good)
+
+
+def test_an_unwritable_cache_only_warns(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(UserWarning, match="cannot keep"):
+        dataset_reference(colour_data(), "train", tiny_extractor(), cache=tmp_path / "file")
+
+
+def test_refuses_other_splits_and_data() -> None:
+    with pytest.raises(UserError, match="allowed are train, test"):
+        dataset_reference(colour_data(), "validation", tiny_extractor())
+    vectors = CountData(
+        "vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255
+    )
+    with pytest.raises(UserError, match=r"shape \(6,\)"):
+        dataset_reference(vectors, "train", tiny_extractor())
+    single = CountData("single", images(1, 0), images(1, 1), 255)
+    with pytest.raises(UserError, match="at least 2 images"):
+        dataset_reference(single, "test", tiny_extractor())
+
+
+def test_file_round_trip(tmp_path: Path) -> None:
+    extractor = tiny_extractor()
+    made = dataset_reference(colour_data(), "train", extractor, with_features=True, cache=tmp_path)
+    write_reference(tmp_path / "statistics.npz", made)
+    read = file_reference(tmp_path / "statistics.npz", extractor)
+    assert same(made, read) and read.num_samples == 150
+    assert (
+        read.features is not None and made.features is not None and torch.equal(read.features, made.features)
+    )
+
+
+def test_common_statistics_file(tmp_path: Path) -> None:
+    """As pytorch-fid, EDM and others write them: mu and sigma, nothing else."""
+    path = tmp_path / "cifar10-32x32.npz"
+    np.savez(path, mu=np.arange(FEATURES, dtype=np.float32), sigma=np.eye(FEATURES))
+    reference = file_reference(path, tiny_extractor())
+    assert (
+        reference.mu.dtype is torch.float64 and reference.num_samples is None and reference.features is None
+    )
+    assert reference.origin["file"] == path.name
+
+
+def test_refuses_bad_statistics_files(tmp_path: Path) -> None:
+    path, extractor = tmp_path / "s.npz", tiny_extractor()
+    with pytest.raises(UserError, match="no such file"):
+        file_reference(path, extractor)
+    path.write_bytes(b"not a zip")
+    with pytest.raises(UserError, match="not a readable"):
+        file_reference(path, extractor)
+    np.savez(path, mean=np.zeros(3))
+    with pytest.raises(UserError, match="mu and sigma are expected"):
+        file_reference(path, extractor)
+    np.savez(path, mu=np.zeros(2048), sigma=np.eye(2048))
+    with pytest.raises(UserError, match="tiny has 24 features"):
+        file_reference(path, extractor)
+    np.savez(path, mu=np.zeros(FEATURES), sigma=np.full((FEATURES, FEATURES), np.nan))
+    with pytest.raises(UserError, match="NaN"):
+        file_reference(path, extractor)
+    np.savez(path, mu=np.array([{}], dtype=object), sigma=np.eye(FEATURES))
+    with pytest.raises(UserError, match="not a readable"):
+        file_reference(path, extractor)
+    write_reference(path, dataset_reference(colour_data(), "test", tiny_extractor(seed=3), cache=tmp_path))
+    with pytest.raises(UserError, match="made with another extractor"):
+        file_reference(path, extractor)

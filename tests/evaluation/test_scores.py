@@ -1,0 +1,238 @@
+"""The choice of scores and the one pass over the images."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from blackout.data import CountData, digits
+from blackout.errors import UserError
+from blackout.evaluation import ImageScores, Reference, ScoreOptions, Scorer, over_seeds
+from blackout.evaluation.extractors import Classifier, Features, ModuleExtractor
+from tests.evaluation.networks import FEATURES, TinyNet, colour_data, images, tiny_extractor
+
+SMALL = ScoreOptions(kernel_subsets=5, kernel_subset_size=40)
+ALL = ["fd", "is", "kd", "prc", "classes"]
+
+
+def scorer(tmp_path: Path, scores: list[str] = ALL, **changes: object) -> Scorer:
+    settings: dict[str, object] = {"options": SMALL, "cache": tmp_path, **changes}
+    return Scorer(tiny_extractor, scores, **settings)  # type: ignore[arg-type]
+
+
+def scored(
+    run: ImageScores, samples: Tensor, batch: int = 32, order: Tensor | None = None
+) -> dict[str, float]:
+    for indices in (torch.arange(len(samples)) if order is None else order).split(batch):
+        run.update(samples[indices], indices)
+    return run.compute()
+
+
+def test_values_do_not_depend_on_batches_or_order(tmp_path: Path) -> None:
+    samples = images(90, 7, spread=2)
+    choice = scorer(tmp_path)
+    one = scored(choice.begin(colour_data(), 90), samples, batch=90)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(0))
+    two = scored(choice.begin(colour_data(), 90), samples, batch=7, order=order)
+    assert one == pytest.approx(two, rel=1e-6)
+    assert {"fd_tiny", "is_tiny", "is_tiny_std", "kd_tiny", "kd_tiny_std", "precision_tiny"} < one.keys()
+    assert sum(one[f"share_tiny_{label}"] for label in range(10)) == pytest.approx(1)
+    assert not any("fid" in name or "kid" in name for name in one)
+
+
+def test_each_image_is_extracted_once(tmp_path: Path) -> None:
+    passed = []
+
+    class Watched(ModuleExtractor):
+        def __call__(self, images: Tensor) -> Features:
+            passed.append(images)
+            return super().__call__(images)
+
+    choice = Scorer(lambda: Watched(TinyNet(), "tiny", FEATURES, 10), ALL, options=SMALL, cache=tmp_path)
+    run = choice.begin(colour_data(), 90)
+    passed.clear()
+    scored(run, images(90, 0))
+    run.compute()
+    assert sum(map(len, passed)) == 90
+    assert all(batch.dtype is torch.uint8 for batch in passed)
+
+
+def test_reset_starts_again(tmp_path: Path) -> None:
+    choice = scorer(tmp_path)
+    run = choice.begin(colour_data(), 60)
+    scored(run, images(60, 1))
+    run.reset()
+    assert scored(run, images(60, 2)) == scored(choice.begin(colour_data(), 60), images(60, 2))
+
+
+def test_training_data_score_best(tmp_path: Path) -> None:
+    data = colour_data(400, 100)
+    choice = scorer(tmp_path, ["fd", "kd", "prc"])
+    train, held_out, wrong = (
+        scored(choice.begin(data, 100), x) for x in (data.train[:100], data.test, images(100, 3, spread=4))
+    )
+    assert train["fd_tiny"] < wrong["fd_tiny"] and held_out["fd_tiny"] < wrong["fd_tiny"]
+    assert held_out["kd_tiny"] < wrong["kd_tiny"]
+    assert train["precision_tiny"] == 1
+
+
+def test_counts_are_mapped_to_bytes_and_this_is_recorded(tmp_path: Path) -> None:
+    data = colour_data()
+    coarse = CountData("coarse", data.train // 16, data.test // 16, 15)
+    run = scorer(tmp_path, ["fd"]).begin(coarse, 60)
+    value = scored(run, coarse.test)["fd_tiny"]
+    direct = CountData("direct", coarse.train * 17, coarse.test * 17, 255)
+    assert value == scored(scorer(tmp_path, ["fd"]).begin(direct, 60), direct.test)["fd_tiny"]
+    assert "0..15" in run.passport()["images"]
+
+
+def test_passport_is_plain_and_complete(tmp_path: Path) -> None:
+    passport = scorer(tmp_path, reference="test").begin(colour_data(), 50).passport()
+    assert json.loads(json.dumps(passport)) == passport
+    assert passport["reference"]["split"] == "test" and passport["reference"]["dataset"] == "colours"
+    assert passport["extractor"]["identity"] == tiny_extractor().identity
+    assert passport["num_samples"] == 50
+    assert {"torch", "torch-fidelity", "blackout"} < passport["versions"].keys()
+
+
+def test_statistics_file_as_reference(tmp_path: Path) -> None:
+    path = tmp_path / "s.npz"
+    np.savez(path, mu=np.zeros(FEATURES), sigma=np.eye(FEATURES))
+    values = scored(
+        scorer(tmp_path, ["fd", "is"], reference=str(path)).begin(colour_data(), 30), images(30, 0)
+    )
+    assert values["fd_tiny"] > 0
+    with pytest.raises(UserError, match="only mu and sigma"):
+        scorer(tmp_path, ["fd", "kd"], reference=str(path)).begin(colour_data(), 60)
+
+
+def test_memory_is_flat_for_sums(tmp_path: Path) -> None:
+    run = scorer(tmp_path, ["fd", "is", "classes"]).begin(colour_data(), 50_000)
+
+    def held() -> int:
+        parts = (run._ledger, run._statistics, run._inception_score, run._classes)
+        states = [state for part in parts if part is not None for state in part.metric_state.values()]
+        return sum(state.nbytes for state in states if isinstance(state, Tensor))
+
+    before = held()
+    for indices in torch.arange(2000).split(500):
+        run.update(images(500, 0), indices)
+    assert held() == before < 1_000_000
+    assert run._samples is None
+
+
+def test_neither_random_state_nor_inference_mode_matter(tmp_path: Path) -> None:
+    def make() -> ModuleExtractor:
+        torch.rand(5)  # a constructor that draws its initial weights
+        return tiny_extractor()
+
+    state = torch.get_rng_state()
+    with torch.inference_mode():
+        run = Scorer(make, ALL, options=SMALL, cache=tmp_path).begin(colour_data(), 60)
+        inside = scored(run, images(60, 0).clone())
+        run.reset()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert scored(run, images(60, 0)) == inside
+
+
+def test_few_samples_are_warned_about(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=f"20 images with {FEATURES} features"):
+        scorer(tmp_path, ["fd"]).begin(colour_data(), 20)
+
+
+@pytest.mark.parametrize(
+    ("scores", "count", "changes", "message"),
+    [
+        (["fid"], 60, {}, "defined by Inception features only"),
+        (["fd", "lpips"], 60, {}, "name one or more"),
+        ([], 60, {}, "name one or more"),
+        (["fd", "fd"], 60, {}, "each once"),
+        (["fd"], 1, {}, "at least 2"),
+        (["is"], 9, {}, "10 splits needs at least 10 samples"),
+        (["kd"], 39, {}, "kernel_subset_size needs at least 40 samples"),
+        (["prc"], 5, {}, "at least 6 samples"),
+        (["kd"], 200, {"options": ScoreOptions(kernel_subset_size=180)}, "at least 180 reference images"),
+        (["fd"], 60, {"reference": "valid"}, "no such file"),
+        (["fd"], 60, {"batch_size": 0}, "batch_size=0"),
+    ],
+)
+def test_refuses_before_anything_long_starts(
+    tmp_path: Path, scores: list[str], count: int, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        scorer(tmp_path, scores, **changes).begin(colour_data(), count)
+
+
+def test_refuses_scores_without_logits_and_references_of_other_width(tmp_path: Path) -> None:
+    plain = functools.partial(ModuleExtractor, torch.nn.Flatten(), "flat", 192)
+    with pytest.raises(UserError, match="need logits"):
+        Scorer(plain, ["fd", "is"], cache=tmp_path).begin(colour_data(), 60)
+    narrow = Reference(torch.zeros(3), torch.eye(3), None)
+    with pytest.raises(UserError, match="reference has 3 features"):
+        ImageScores(tiny_extractor(), 60, ["fd"], narrow)
+    with pytest.raises(UserError, match="need a reference"):
+        ImageScores(tiny_extractor(), 60, ["fd"])
+
+
+@pytest.mark.parametrize(
+    "field", ["splits", "kernel_subsets", "kernel_subset_size", "neighbours", "recognised_above"]
+)
+def test_options_are_checked(field: str) -> None:
+    with pytest.raises(UserError, match=field):
+        ScoreOptions(**{field: -1})
+
+
+def test_bad_images(tmp_path: Path) -> None:
+    run = scorer(tmp_path, ["fd"]).begin(colour_data(), 60)
+    indices = torch.arange(4)
+    for bad, message in [
+        (torch.full((4, 3, 8, 8), float("nan")), "float32"),
+        (images(4, 0).float() / 255, "never scaled floats"),
+        (images(4, 0).int() - 300, r"must be in 0\.\.255"),
+        (images(4, 0)[:, :2], "shape"),
+        (images(4, 0).flatten(1), "shape"),
+        (images(3, 0), "3 images came with 4 numbers"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            run.update(bad, indices)
+    run.update(images(4, 0), indices)
+    with pytest.raises(UserError, match="60 samples were asked for, but only 4"):
+        run.compute()
+
+
+def test_digits_have_honest_scores_without_a_download(digits_classifier: Classifier, tmp_path: Path) -> None:
+    """Held-out digits score far better than independent pixels, black images and noise."""
+    data = digits()
+    options = ScoreOptions(kernel_subsets=10, kernel_subset_size=200)
+    choice = Scorer(lambda: digits_classifier, ALL, options=options, cache=tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    donors = torch.randint(len(data.test), data.test.shape, generator=generator)
+    fakes = {
+        "pixels": data.test.gather(0, donors),
+        "noise": torch.randint(0, 17, data.test.shape, dtype=torch.uint8, generator=generator),
+        "black": torch.zeros_like(data.test),
+    }
+    real = scored(choice.begin(data, len(data.test)), data.test)
+    assert real["recognised_digits"] > 0.85 and real["is_digits"] > 6
+    for name, fake in fakes.items():
+        values = scored(choice.begin(data, len(fake)), fake)
+        assert values["fd_digits"] > 5 * real["fd_digits"], name
+        assert values["kd_digits"] > real["kd_digits"] and values["recall_digits"] < real["recall_digits"], (
+            name
+        )
+        assert values["recognised_digits"] < 0.3, name
+
+
+def test_spread_over_seeds() -> None:
+    spread = over_seeds([{"fid": 1.0}, {"fid": 2.0}, {"fid": 3.0}])
+    assert spread["fid"] == pytest.approx({"mean": 2, "std": 1, "standard_error": 3**-0.5})
+    with pytest.raises(ValueError, match="at least 2"):
+        over_seeds([{"fid": 1.0}])
+    with pytest.raises(ValueError, match="different scores"):
+        over_seeds([{"fid": 1.0}, {"is": 1.0}])
