@@ -1,4 +1,4 @@
-"""Run the two programs as a user does, in this process (a fresh interpreter costs seconds), in a folder of their own."""
+"""Run the two programs as a user does, but in this process: a fresh interpreter costs seconds."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 TINY = (
-    "network.body.channels=8", "network.body.multipliers=[1]", "batch_size=32", "trainer.precision=32-true",
+    "network=mlp", "network.body.width=16", "network.body.depth=1", "batch_size=64", "trainer.precision=32-true",
     "trainer.val_check_interval=2", "sampler.num_steps=8", "callbacks.progress=null", "callbacks.samples.num_samples=4",
     "callbacks.samples.every_n_steps=4", "callbacks.checkpoints.every_n_steps=2", "trainer.log_every_n_steps=1",
 )  # fmt: skip
-"""A model of a few hundred weights on the embedded digits."""
+"""A perceptron of a few thousand weights on the embedded digits."""

@@ -95,8 +95,8 @@ def test_vectors_of_large_counts_train_and_sample(run, tmp_path):
     rates = rng.gamma(2.0, 100.0, size=(300, 1)) * np.linspace(0.2, 1.5, 12)
     np.save(tmp_path / "counts.npy", rng.poisson(rates).clip(0, 1000))
     outcome = run(
-        "train", "dataset=counts", f"dataset.path={tmp_path / 'counts.npy'}", "dataset.max_count=1000", "network=mlp",
-        *TINY[2:], "network.body.width=32", "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=c",
+        "train", *TINY, "dataset=counts", f"dataset.path={tmp_path / 'counts.npy'}", "dataset.max_count=1000",
+        "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=c",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     directory = next(tmp_path.glob("*/c"))
