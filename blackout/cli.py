@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
 import sys
@@ -11,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from blackout.errors import UserError
+from blackout.errors import Preempted, UserError
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
 T = TypeVar("T")
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
+"""What the disk may refuse: full, over quota, read-only, not ours."""
 
 
 @contextmanager
@@ -31,6 +34,13 @@ def one_line_errors() -> Iterator[None]:
         yield
     except UserError as error:
         _leave(str(error))
+    except Preempted as error:
+        print(str(error), file=sys.stderr)
+        sys.exit(error.code)
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        _leave(f"{error.filename or 'writing a file'}: {error.strerror}")
     except (HydraException, OmegaConfBaseException) as error:
         _leave(explain(error))
     except KeyboardInterrupt:

@@ -17,6 +17,7 @@ from blackout.diffusion.processes import Process
 from blackout.diffusion.samplers import Callback, Denoiser, Sampler, sample
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.diffusion.streams import SampleStreams, fold_seed
+from blackout.training.checkpoint_files import FORMAT
 from blackout.training.ema import EMA
 from blackout.training.optimization import Optimization
 
@@ -85,13 +86,17 @@ class BlackoutDiffusion(pl.LightningModule):
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         x0, position, number = batch["x0"], batch["position"], batch["batch"]
-        offset = SampleStreams(fold_seed(self.seed, _TIMES), position.new_zeros(1)).at(number).next_draw().uniform((1,))
-        s, t = self.schedule.intervals(stratified(position, batch["batch_size"], offset))
+        s, t = self.training_times(position, number, batch["batch_size"])
         noise = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
         xt = self.process.sample(x0, t, noise)
         loss = self.loss(self(xt, t), x0.int() - xt.int(), s, t).mean()
-        self.log("train/loss", loss, prog_bar=True)
+        self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
+
+    def training_times(self, position: Tensor, number: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """The intervals (s, t), float64 [b], at which the samples at `position` of global batch `number` are seen."""
+        offset = SampleStreams(fold_seed(self.seed, _TIMES), position.new_zeros(1)).at(number).next_draw().uniform((1,))
+        return self.schedule.intervals(stratified(position, batch_size, offset))
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
@@ -184,4 +189,4 @@ class BlackoutDiffusion(pl.LightningModule):
     # --- checkpoints describe themselves
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["blackout"] = self.config
+        checkpoint["blackout"] = {"format": FORMAT, **self.config}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,8 +18,7 @@ import blackout
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
 from blackout.training.build import MODEL_PARTS, build_model, check_targets
-
-FORMAT = 1
+from blackout.training.checkpoint_files import FORMAT, find_checkpoint, read_checkpoint
 
 
 def export_model(module: BlackoutDiffusion, directory: Path) -> None:
@@ -80,9 +78,10 @@ def _inside(directory: Path) -> Path:
     """The model in a run directory, or the directory itself if it is an exported model."""
     if (directory / "config.json").exists():
         return directory
-    for candidate in (directory / "model", directory / "checkpoints" / "last.ckpt"):
-        if candidate.exists():
-            return candidate
+    if (directory / "model").exists():
+        return directory / "model"
+    if (checkpoint := find_checkpoint(directory / "checkpoints")) is not None:
+        return checkpoint
     raise UserError(f"no model in {directory}: expected config.json, model/ or checkpoints/last.ckpt there")
 
 
@@ -111,22 +110,6 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = {"format": FORMAT, **checkpoint.get("blackout", {})}
     _check(config, weights, path)
     return config, weights
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A Lightning checkpoint's contents, tensors and plain containers only.
-
-    Raises:
-        UserError: unreadable, truncated, or holding anything that would have to be executed.
-    """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} cannot be read as a checkpoint: {reason}") from None
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint or "blackout" not in checkpoint:
-        raise UserError(f"{path} is not a checkpoint of this program")
-    return checkpoint
 
 
 def _check(config: Any, weights: dict[str, Tensor], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import time
@@ -58,8 +59,15 @@ class MetricsCSV(Logger):
             self._write()
 
     @rank_zero_only
-    def finalize(self, status: str) -> None:
+    def flush(self) -> None:
+        """Write now: before every checkpoint, so that a run that goes on from it misses no row."""
         self._write()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        # what ended a failed run is the message, not that this file could not be written either
+        with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
+            self._write()
 
     def _write(self) -> None:
         self._written = time.monotonic()

@@ -21,16 +21,19 @@ from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.streams import fold_seed
 from blackout.errors import UserError
 from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, refusals
-from blackout.training.export import export_model, read_checkpoint
+from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
+from blackout.training.checkpoints import check_fits
+from blackout.training.export import export_model
 from blackout.training.images import save_grid
 from blackout.training.metrics_csv import MetricsCSV
+from blackout.training.preemption import signals
 from blackout.training.run_directory import open_run
 
 _INITIALISATION = 1000
 _CLOSING_SAMPLES = 64
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
-    + ("ema_decay", "data_dir", "runs_dir", "experiment_name", "run_id")
+    + ("on_nonfinite", "ema_decay", "data_dir", "runs_dir", "experiment_name", "run_id")
 )
 
 
@@ -71,13 +74,41 @@ def train(cfg: DictConfig) -> Path:
         data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
     run = open_run(config, data.name)
     trainer = make_trainer(config, run)
-    last = run / "checkpoints" / "last.ckpt"
-    if last.exists():
-        read_checkpoint(last)
-    print_summary(module, data, config, run, resumed=last.exists())
-    trainer.fit(module, data_module, ckpt_path=str(last) if last.exists() else None, weights_only=True)
-    finish(trainer, module, data_module, run)
+    last = find_checkpoint(run / "checkpoints")
+    if last is not None:
+        check_fits(read_checkpoint(last), module, last)
+    print_summary(module, data, config, run, resumed=last is not None)
+    with signals.caught():
+        fit(trainer, module, data_module, last)
+        finish(trainer, module, data_module, run)
     return run
+
+
+def fit(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule, last: Path | None) -> None:
+    """Train from the start or from a checkpoint.
+
+    Raises:
+        UserError: what the checkpoint holds cannot be restored, or cannot be saved any more.
+        Preempted: a signal asked the run to leave; it is saved.
+    """
+    began = Began()
+    trainer.callbacks.insert(0, began)
+    try:
+        with signals.listening():
+            trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
+    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError, IndexError) as error:
+        if last is None or began.yes or isinstance(error, UserError):
+            raise
+        raise UserError(f"{last} cannot be continued: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+
+
+class Began(pl.Callback):
+    """Knows whether training has begun, so that what goes wrong before is known to come from the checkpoint."""
+
+    yes = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.yes = True
 
 
 def make_module(config: dict[str, Any], data: CountData) -> BlackoutDiffusion:
@@ -105,7 +136,7 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     loggers = [MetricsCSV(run / "metrics.csv")]
     if config["logger"]:
         loggers.append(instantiate(config["logger"], "logger", save_dir=str(run)))
-    folders = {"checkpoints": run / "checkpoints", "samples": run / "samples"}
+    folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}
     callbacks = [
         instantiate(callback, f"callbacks.{name}", **({"directory": str(folders[name])} if name in folders else {}))
         for name, callback in (config["callbacks"] or {}).items()
@@ -113,7 +144,7 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     ]
     return instantiate(
         config["trainer"], "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
-        use_distributed_sampler=False,
+        use_distributed_sampler=False, plugins=[AtomicCheckpointIO()],
     )  # fmt: skip
 
 
