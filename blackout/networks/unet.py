@@ -55,9 +55,7 @@ class DenseBlock(nn.Module):
     At 4x4 it sees the whole image for less than attention costs. [B, channels, *sides] to the same.
     """
 
-    def __init__(
-        self, channels: int, sides: Sequence[int], width: int, features: int, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, channels: int, sides: Sequence[int], width: int, features: int, dropout: float = 0.0) -> None:
         super().__init__()
         size = channels * sides[0] * sides[1]
         self.norm = group_norm(channels)
@@ -114,9 +112,9 @@ class UNet(nn.Module):
         widths = [channels * multiplier for multiplier in multipliers]
         features = 4 * channels
         self.time = TimeEmbedding(channels, features)
-        self.stem = conv3x3(shape[0], channels)
+        self.stem = conv3x3(shape[0], widths[0])
         # where in the image a pixel is, which convolutions alone do not know
-        self.position = nn.Parameter(torch.zeros(1, channels, *shape[1:]))
+        self.position = nn.Parameter(torch.zeros(1, widths[0], *shape[1:]))
 
         def blocks(first: int, level: int) -> nn.ModuleList:
             inputs = [first] + [widths[level]] * (blocks_per_level - 1)
@@ -135,8 +133,8 @@ class UNet(nn.Module):
         )
         self.grow = nn.ModuleList([nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in pairwise(widths)])
         self.up = nn.ModuleList([blocks(2 * widths[level], level) for level in finer])
-        self.norm = group_norm(channels)
-        self.head = conv3x3(channels, outputs * shape[0], scale=NEAR_ZERO)
+        self.norm = group_norm(widths[0])
+        self.head = conv3x3(widths[0], outputs * shape[0], scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, label: Tensor) -> Tensor:
         """Map scaled data, float [B, C, H, W], and time labels, float [B], to raw [B, outputs * C, H, W]."""

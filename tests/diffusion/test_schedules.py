@@ -76,7 +76,8 @@ def test_grids_end_at_the_final_time(grid):
 
 @pytest.mark.parametrize("call", [
     lambda: fisher_times(0), lambda: fisher_times(10, 0.5), lambda: uniform_times(5, -1.0),
-    lambda: logit_times(5, -1.0, 1.0), lambda: logistic_times(5, floor=0.0), lambda: cosine_times(5, math.inf), lambda: Schedule(num_steps=1,
+    lambda: logit_times(5, -1.0, 1.0), lambda: logistic_times(5, floor=0.0),
+    lambda: cosine_times(5, math.inf), lambda: Schedule(num_steps=1,
 continuous=True), ])  # fmt: skip
 def test_impossible_grids_are_refused(call):
     with pytest.raises(ValueError):
@@ -110,7 +111,7 @@ def test_stratified_numbers_cover_the_unit_interval_once_per_batch():
 def test_the_logistic_grid_has_its_density_and_keeps_the_integral_of_the_loss():
     """Spacing is 1 / (T density), so sums of step fractions over grids of any density agree: importance sampling."""
     u = logit_survival(logistic_times(4001, floor=0.1)[1:])
-    spread = 1 / (1 + torch.exp(-torch.tensor([6.0, -7.0]).add(1).double() / 1.3)).diff().abs()
+    spread = 1 / torch.sigmoid(torch.tensor([7.0, -6.0], dtype=torch.float64) / 1.3).diff().abs()
     z = (u[1:] + u[:-1]) / 2
     logistic = torch.sigmoid((z + 1) / 1.3) * torch.sigmoid(-(z + 1) / 1.3) / 1.3 * spread
     density = 0.9 * logistic + 0.1 / 13
