@@ -12,6 +12,7 @@ from pytorch_lightning.loggers import Logger
 from torch import Tensor
 
 from blackout.diffusion.module import BlackoutDiffusion
+from blackout.files import replacing
 from blackout.training.guards import check_finite
 from blackout.training.images import grid
 from blackout.training.preemption import signals
@@ -87,10 +88,8 @@ class SampleGrid(Callback):
         sampler = module.sampler if self._num_steps is None else replace(module.sampler, num_steps=self._num_steps)
         counts = module.sample(self._num_samples, self._seed, sampler, _leave_when_asked)
         picture = grid(counts, module.process.max_count)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        part = self._path(step).with_suffix(".part")
-        picture.save(part, format="png")
-        part.replace(self._path(step))
+        with replacing(self._path(step)) as part:
+            picture.save(part, format="png")
         for logger in loggers:
             log_picture(logger, picture, step)
 

@@ -51,7 +51,7 @@ class AtomicCheckpointIO(CheckpointIO):
 def write_checkpoint(checkpoint: Mapping[str, Any], path: Path) -> None:
     """Write `path` and `path.sha256`; a `last.ckpt` already there is kept as `previous.ckpt`.
 
-    Whenever the process dies, each complete file's hash is in one of the hash files, and one complete file is there.
+    Whenever the process dies, there is one whole checkpoint, and none with a hash that is not its own.
 
     Raises:
         OSError: the disk is full or may not be written; the files that were there are untouched.
@@ -66,13 +66,14 @@ def write_checkpoint(checkpoint: Mapping[str, Any], path: Path) -> None:
         digest_part.unlink(missing_ok=True)
         raise
     if path.name == LAST and path.exists():
-        os.replace(path, path.with_name(PREVIOUS))
+        previous = path.with_name(PREVIOUS)
+        os.replace(path, previous)
+        digest_path(previous).unlink(missing_ok=True)
         if digest_path(path).exists():
-            os.replace(digest_path(path), digest_path(path.with_name(PREVIOUS)))
-        else:
-            digest_path(path.with_name(PREVIOUS)).unlink(missing_ok=True)
-    os.replace(digest_part, digest_path(path))
+            os.replace(digest_path(path), digest_path(previous))
+    digest_path(path).unlink(missing_ok=True)  # better none for a moment than another file's
     os.replace(part, path)
+    os.replace(digest_part, digest_path(path))
     _sync_directory(path.parent)
 
 

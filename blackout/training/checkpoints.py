@@ -62,14 +62,14 @@ class Checkpoints(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._best, self._validation_is_due = state_dict["best"], state_dict["validating"]
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["made_with"] = circumstances(trainer)
         # at a boundary Lightning already counts the batch that is about to start
         for counts in checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"].values():
             if isinstance(counts, dict):
                 counts["ready"] = counts["started"] = counts["processed"] = counts["completed"]
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         made, here = checkpoint.get("made_with", {}), circumstances(trainer)
         changed = [f"{name} {made[name]} -> {here[name]}" for name in here if name in made and made[name] != here[name]]
         if changed and trainer.is_global_zero:
@@ -161,7 +161,7 @@ def _what_is_left(last: Path) -> str:
 def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
     """What must be the same for a run to continue bit for bit, besides its settings."""
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "pytorch_lightning": pl.__version__,
         "processes": trainer.world_size,
         "device": trainer.strategy.root_device.type,

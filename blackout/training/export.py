@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -31,12 +29,13 @@ def export_model(module: BlackoutDiffusion, directory: Path) -> None:
     weights["mean"] = module.mean.cpu()
     config = {"format": FORMAT, "blackout": blackout.__version__, **module.config}
     directory.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    part = directory.with_name(f".{directory.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
     try:
         save_file(weights, part / "model.safetensors")
         (part / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         (part / "README.md").write_text(_model_card(config, sum(p.numel() for p in network.parameters())))
-        part.chmod(0o755)
         old = directory.with_name(f".{directory.name}-old")
         shutil.rmtree(old, ignore_errors=True)
         if directory.exists():

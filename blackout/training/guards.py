@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.nn.utils import get_total_norm
 from blackout.data import DataModule, TrainStream
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
+from blackout.files import replacing
 
 
 class NonFiniteGuard(Callback):
@@ -99,7 +99,7 @@ class NonFiniteGuard(Callback):
             raise SystemExit(0)
         self._dump(trainer, step, batches, path)
         raise UserError(
-            f"loss or gradient is not finite at step {step}; its sample indices and times are in {path}; the same command "
+            f"loss or gradient is not finite at step {step}; its samples and times are in {path}; the same command "
             "repeats it from the last checkpoint (callbacks.nonfinite.every_n_steps=1 stops before the step is taken, "
             "on_nonfinite=skip leaves such steps out)"
         )
@@ -113,9 +113,8 @@ class NonFiniteGuard(Callback):
             batch = stream.batch(number)
             s, t = module.training_times(batch["position"], number, batch["batch_size"])
             described.append({"batch": number, "index": batch["index"].tolist(), "s": s.tolist(), "t": t.tolist()})
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps({"step": step, "seed": module.seed, "batches": described}, indent=1) + "\n")
-        os.replace(part, path)
+        with replacing(path) as part:
+            part.write_text(json.dumps({"step": step, "seed": module.seed, "batches": described}, indent=1) + "\n")
 
 
 def check_finite(trainer: pl.Trainer) -> None:

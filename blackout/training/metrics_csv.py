@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+from blackout.files import replacing
 
 
 class MetricsCSV(Logger):
@@ -74,9 +75,7 @@ class MetricsCSV(Logger):
         if not self._rows:
             return
         columns = sorted({name for row in self._rows.values() for name in row} - {"step"})
-        part = self._path.with_suffix(".part")
-        with part.open("w", newline="") as file:
+        with replacing(self._path) as part, part.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["step", *columns])
             writer.writeheader()
             writer.writerows(self._rows[step] for step in sorted(self._rows))
-        os.replace(part, self._path)

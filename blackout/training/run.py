@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from blackout.data import CountData, DataModule
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.streams import fold_seed
 from blackout.errors import UserError
+from blackout.files import replacing
 from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, refusals
 from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
 from blackout.training.checkpoints import check_fits
@@ -99,7 +99,8 @@ def fit(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule,
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError, IndexError) as error:
         if last is None or began.yes or isinstance(error, UserError):
             raise
-        raise UserError(f"{last} cannot be continued: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{last} cannot be continued: {reason}") from error
 
 
 class Began(pl.Callback):
@@ -168,7 +169,8 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
     save_grid(counts, module.process.max_count, run / "samples" / "final.png")
     save_samples(counts, run / "samples" / "final.npz")
     scores.update({"steps": trainer.global_step, "sampling_steps": steps})
-    (run / "metrics.json").write_text(json.dumps(scores, indent=2) + "\n")
+    with replacing(run / "metrics.json") as part:
+        part.write_text(json.dumps(scores, indent=2) + "\n")
     print(f"held-out bits per dimension (upper bound): {scores['val/bits_per_dim']:.4f}")
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}")
 
@@ -176,10 +178,8 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
 def save_samples(counts: Tensor, path: Path) -> None:
     """Write counts as `samples` in an .npz, images channels last; the file appears whole or not at all."""
     channels_last = counts.permute(0, 2, 3, 1).contiguous() if counts.ndim == 4 else counts
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
+    with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, samples=channels_last.numpy())
-    os.replace(part, path)
 
 
 def quieten() -> None:
