@@ -37,12 +37,12 @@ def one_line_errors() -> Iterator[None]:
     except Preempted as error:
         print(str(error), file=sys.stderr)
         sys.exit(error.code)
+    except (HydraException, OmegaConfBaseException) as error:
+        _leave(explain(error))
     except OSError as error:
         if error.errno not in _DISK:
             raise
         _leave(f"{error.filename or 'writing a file'}: {error.strerror}")
-    except (HydraException, OmegaConfBaseException) as error:
-        _leave(explain(error))
     except KeyboardInterrupt:
         print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         sys.exit(130)

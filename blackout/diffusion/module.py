@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torchmetrics import MeanMetric
 
 from blackout.diffusion.heads import Head, Prediction
 from blackout.diffusion.likelihood import bits_per_dim, continuous_bound
@@ -62,6 +63,8 @@ class BlackoutDiffusion(pl.LightningModule):
         self.sampler, self.optimization, self.seed = sampler, optimization, seed
         self.mean: Tensor
         self.register_buffer("mean", mean.float())
+        # an exact mean over all processes: Lightning's own divides by a rounded number of samples
+        self.bits_per_dim = MeanMetric(nan_strategy="disable").set_dtype(torch.float64)
         self.config: dict[str, Any] = {}
         """Plain description from which `blackout.training.build` made this module; saved with every checkpoint."""
 
@@ -127,13 +130,8 @@ class BlackoutDiffusion(pl.LightningModule):
         v = torch.frac((index.double() + 0.5) * _GOLDEN_RATIO)
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
         nats = continuous_bound(self.denoiser(), self.process, x0, v, noise)
-        self.log(
-            "val/bits_per_dim",
-            bits_per_dim(nats, self.shape).mean(),
-            batch_size=len(x0),
-            sync_dist=True,
-            prog_bar=True,
-        )
+        self.bits_per_dim(bits_per_dim(nats, self.shape))
+        self.log("val/bits_per_dim", self.bits_per_dim, batch_size=len(x0), on_epoch=True, prog_bar=True)
 
     # --- sampling
 

@@ -64,7 +64,11 @@ def train(cfg: DictConfig) -> Path:
     Raises:
         UserError: a setting, a file or the output directory is not usable.
     """
-    config = resolve(cfg, SETTINGS)
+    with signals.caught():
+        return _train(resolve(cfg, SETTINGS))
+
+
+def _train(config: dict[str, Any]) -> Path:
     quieten()
     data = instantiate(config["dataset"], "dataset")
     module = make_module(config, data)
@@ -78,9 +82,8 @@ def train(cfg: DictConfig) -> Path:
     if last is not None:
         check_fits(read_checkpoint(last), module, last)
     print_summary(module, data, config, run, resumed=last is not None)
-    with signals.caught():
-        fit(trainer, module, data_module, last)
-        finish(trainer, module, data_module, run)
+    fit(trainer, module, data_module, last)
+    finish(trainer, module, data_module, run)
     return run
 
 

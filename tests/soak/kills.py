@@ -2,7 +2,7 @@
 
     python -m tests.soak.kills --points 20 --seed 0
 
-Half of the kills come from outside after a random time; the others strike at a chosen event: the n-th write, fsync or
+A quarter are signals that ask a run to leave; of the others, half come from outside after a random time, half strike at a chosen event: the n-th write, fsync or
 rename of a file, the n-th training, validation or optimiser step, the n-th level of a preview.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import random
 import shutil
@@ -129,7 +130,15 @@ def strike(harness: Harness, run_id: str, rng: random.Random, seconds: float, co
     """Start (or continue) a run and kill it once; says how, or None if it ended before."""
     from tests.soak.result import assert_whole
 
-    if rng.random() < 0.5:
+    polite = rng.random() < 0.25
+    if polite:
+        delay, signum = rng.uniform(0.1, 0.9) * seconds, rng.choice([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+        child = harness.start(run_id)
+        time.sleep(delay)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signum)
+        how = f"asked by {signum.name} after {delay:.2f} s"
+    elif rng.random() < 0.5:
         kind = rng.choice([kind for kind in EVENTS if counts.get(kind)])
         number = rng.randint(1, counts[kind])
         child = harness.start(run_id, Events(kind, number).install)
@@ -141,10 +150,10 @@ def strike(harness: Harness, run_id: str, rng: random.Random, seconds: float, co
         forks.kill(child)
         how = f"after {delay:.2f} s"
     code = forks.wait(child)
-    if code not in (0, -signal.SIGKILL):
+    if code not in ((0, 75, 130, -signal.SIGTERM, -signal.SIGUSR1) if polite else (0, -signal.SIGKILL)):
         raise AssertionError(f"exit code {code}:\n{(harness.scratch / f'{run_id}.txt').read_text()}")
     assert_whole(harness.run(run_id))
-    return how if code else None
+    return f"{how} ({code})" if code else None
 
 
 def soak(variant: str, points: int, seed: int, scratch: Path, most: int = 3) -> int:
