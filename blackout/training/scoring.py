@@ -39,6 +39,8 @@ class Scores(Callback):
         self.num_samples, self.seed = num_samples, seed
         self.passport: dict[str, Any] = {}
         """How the last scores were made."""
+        self.values: dict[str, float] = {}
+        """The last scores, in full precision."""
         self._scorer, self._every = scorer, every_n_steps
         self._run: ImageScores | None = None
 
@@ -54,11 +56,11 @@ class Scores(Callback):
             return
         assert self._run is not None and isinstance(pl_module, BlackoutDiffusion)
         self._run.reset()
-        values = score_samples(
+        self.values = score_samples(
             self._run, pl_module, pl_module.sampler, self.seed, trainer.global_rank, trainer.world_size
         )
         self.passport = {"seed": self.seed, **self._run.passport()}
-        pl_module.log_dict(values, batch_size=self.num_samples)
+        pl_module.log_dict(self.values, batch_size=self.num_samples)
 
 
 def score_samples(

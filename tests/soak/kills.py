@@ -2,8 +2,9 @@
 
     python -m tests.soak.kills --points 20 --seed 0
 
-A quarter are signals that ask a run to leave; of the others, half come from outside after a random time, half strike at a chosen event: the n-th write, fsync or
-rename of a file, the n-th training, validation or optimiser step, the n-th level of a preview.
+A quarter are signals that ask a run to leave; of the others, half come from outside after a random time, and half
+strike at a chosen event: the n-th write, fsync or rename of a file, the n-th training, validation or optimiser step,
+the n-th level of a preview.
 """
 
 from __future__ import annotations
