@@ -12,6 +12,7 @@ from pytorch_lightning.loggers import Logger
 from torch import Tensor
 
 from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.samplers import Callback as SampleCallback
 from blackout.files import replacing
 from blackout.training.guards import check_finite
 from blackout.training.images import grid
@@ -61,12 +62,12 @@ class SampleGrid(Callback):
         self._boundary = step if step == 0 or self._path(step).exists() else -1
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        self._at_boundary(trainer, pl_module)
+        self._at_boundary(trainer, pl_module, _leave_when_asked)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._at_boundary(trainer, pl_module)
+        self._at_boundary(trainer, pl_module, None)  # a run that has ended does not come back to draw
 
-    def _at_boundary(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def _at_boundary(self, trainer: pl.Trainer, module: pl.LightningModule, watch: SampleCallback | None) -> None:
         step = trainer.global_step
         if step == self._boundary:
             return
@@ -77,16 +78,18 @@ class SampleGrid(Callback):
         if trainer.is_global_zero:
             assert isinstance(module, BlackoutDiffusion)
             with contextlib.suppress(_Interrupted):
-                self._draw(module, step, trainer.loggers)
+                self._draw(module, step, trainer.loggers, watch)
 
     def _path(self, step: int) -> Path:
         return self._directory / f"step_{step:07d}.png"
 
-    def _draw(self, module: BlackoutDiffusion, step: int, loggers: list[Logger]) -> None:
+    def _draw(
+        self, module: BlackoutDiffusion, step: int, loggers: list[Logger], watch: SampleCallback | None
+    ) -> None:
         from dataclasses import replace
 
         sampler = module.sampler if self._num_steps is None else replace(module.sampler, num_steps=self._num_steps)
-        counts = module.sample(self._num_samples, self._seed, sampler, _leave_when_asked)
+        counts = module.sample(self._num_samples, self._seed, sampler, watch)
         picture = grid(counts, module.process.max_count)
         with replacing(self._path(step)) as part:
             picture.save(part, format="png")

@@ -16,7 +16,7 @@ import torch
 from pytorch_lightning.callbacks import Checkpoint
 
 from blackout.errors import UserError
-from blackout.training.checkpoint_files import BEST, LAST, AtomicCheckpointIO
+from blackout.training.checkpoint_files import BEST, FORMAT, LAST, AtomicCheckpointIO
 from blackout.training.guards import check_finite
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.preemption import signals
@@ -60,7 +60,8 @@ class Checkpoints(Checkpoint):
         return {"best": self._best, "validating": self._validating}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._best, self._validation_is_due = state_dict["best"], state_dict["validating"]
+        """Raises KeyError or TypeError where there is no such state; the checkpoint is then refused."""
+        self._best, self._validation_is_due = state_dict["best"], bool(state_dict["validating"])
 
     def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["made_with"] = circumstances(trainer)
@@ -104,8 +105,12 @@ class Checkpoints(Checkpoint):
         self._validating = trainer.state.fn == "fit" and not trainer.sanity_checking
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Validation changes no weights, so it can be broken off here; it is repeated when the run goes on."""
-        if self._validating and (signum := signals.agreed()):
+        """Validation changes no weights, so it can be broken off here; it is repeated when the run goes on.
+
+        The last one is not: Lightning would see nothing left to do, and never repeat it.
+        """
+        last = 0 < trainer.max_steps <= trainer.global_step
+        if self._validating and not last and (signum := signals.agreed()):
             self._save(trainer, LAST)
             self._leave(trainer, signum)
 
@@ -123,6 +128,8 @@ class Checkpoints(Checkpoint):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.global_step != self._saved_at:
             self._save(trainer, LAST)
+        if signum := signals.agreed():
+            self._leave(trainer, signum)
 
     def _leave(self, trainer: pl.Trainer, signum: int) -> None:
         step = trainer.global_step
@@ -175,9 +182,14 @@ def check_fits(checkpoint: Mapping[str, Any], module: pl.LightningModule, path: 
     Raises:
         UserError: the message names the first difference.
     """
+    if (found := checkpoint["blackout"].get("format", FORMAT)) != FORMAT:
+        raise UserError(f"{path} has format {found}; this version continues format {FORMAT}")
+    for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
+        if not isinstance(checkpoint.get(name), kind):
+            raise UserError(f"{path} cannot be continued: it holds no {name}")
     was, now = dict(_leaves(checkpoint["blackout"], "")), dict(_leaves(module.config, ""))
     for key in sorted(now.keys() | was.keys()):
-        if not key.startswith(("model.sampler", "format", "version")) and was.get(key) != now.get(key):
+        if not key.startswith(("model.sampler", "format")) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
     theirs, mine = checkpoint["state_dict"], module.state_dict()
     for key in sorted(mine.keys() | theirs.keys()):

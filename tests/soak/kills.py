@@ -31,7 +31,7 @@ TINY = (
     "+trainer.limit_val_batches=4", "trainer.log_every_n_steps=1", "trainer.accelerator=cpu", "trainer.devices=1",
     "callbacks.progress=null", "callbacks.checkpoints.every_n_steps=3", "callbacks.samples.every_n_steps=4",
     "callbacks.samples.num_samples=4", "sampler.num_steps=6", "callbacks.scores=null",
-    "+callbacks.order._target_=tests.soak.order.OrderHash",
+    "+callbacks.order._target_=tests.soak.callbacks.OrderHash",
 )  # fmt: skip
 VARIANTS = {
     "fp32": ("trainer.precision=32-true",),
