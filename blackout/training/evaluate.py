@@ -120,7 +120,7 @@ def evaluate_file(config: Mapping[str, Any]) -> Path:
     from blackout.training.generate import find_device, open_output
     from blackout.training.run import write_json
 
-    path = Path(config["samples"])
+    path = Path(str(config["samples"]))
     if not config["dataset"]:
         raise UserError("samples= needs the dataset to compare with: dataset=...")
     data = find_dataset(config, {})
