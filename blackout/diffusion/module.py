@@ -154,17 +154,18 @@ class BlackoutDiffusion(pl.LightningModule):
         seed: int = 0,
         sampler: Sampler | None = None,
         callback: Callback | None = None,
+        batch_size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw the samples named by `indices`, a batch at a time.
 
         Sample k's random numbers are a function of (seed, k, step). All batches have one shape (the last is padded),
-        so that the network's kernels round alike too.
+        so that the network's kernels round alike too: `batch_size`, or the sampler's, or less if there are fewer samples.
 
         Yields:
             (indices [b], counts [b, *shape] on the model's device).
         """
         sampler = sampler or self.sampler
-        size = min(sampler.batch_size, len(indices))
+        size = batch_size or min(sampler.batch_size, len(indices))
         times = (sampler.grid or self.schedule.grid)(sampler.num_steps)
         for batch in indices.split(size):
             padded = torch.cat([batch, batch[-1:].expand(size - len(batch))]).to(self.device)

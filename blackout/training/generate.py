@@ -19,20 +19,22 @@ from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.training.build import fill, instantiate
 from blackout.training.export import load_model
-from blackout.training.images import save_animation, save_grid
+from blackout.training.images import save_animation, save_grid, save_strip
 from blackout.training.run import SETTINGS as TRAINING_SETTINGS
 from blackout.training.run import quieten, resolve, save_samples, write_json
 
 SETTINGS = frozenset(
     ("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler", "metrics", "dataset")
-    + ("data_dir", "evaluate", "samples", "seeds", "likelihood")
+    + ("data_dir", "evaluate", "samples", "seeds", "likelihood", "indices")
 )
 _SHOWN = 64
 _FRAMES = 60
 
 
 def generate(cfg: DictConfig) -> Path:
-    """Draw samples and write `samples.npz` and `grid.png`; on request `trajectory.webp` and `metrics.json`.
+    """Draw samples and write `samples.npz` and `grid.png`.
+
+    On request also `trajectory.webp`, `trajectory.png` and `metrics.json`.
 
     Raises:
         UserError: a setting, the model, the samples or the output directory is not usable.
@@ -50,10 +52,10 @@ def generate(cfg: DictConfig) -> Path:
         return evaluate_file(config)
     if not config["ckpt"]:
         raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
-    module = load_model(config["ckpt"], tuple(config["trusted"])).to(find_device(config["device"]))
+    module = load_model(str(config["ckpt"]), tuple(config["trusted"])).to(find_device(config["device"]))
     sampler_config = choose_sampler(config["sampler"], module.config)
     sampler = instantiate(sampler_config, "sampler")
-    out = open_output(Path(config["out"]) if config["out"] else default_output(Path(config["ckpt"])))
+    out = open_output(Path(str(config["out"])) if config["out"] else default_output(Path(str(config["ckpt"]))))
     scoring = None
     if config["evaluate"]:
         from blackout.training.evaluate import Evaluation
@@ -61,17 +63,34 @@ def generate(cfg: DictConfig) -> Path:
         scoring = Evaluation(config, module)
 
     trajectory = Trajectory() if config["trajectory"] else None
-    counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory)
+    counts = draw(module, sampler, wanted(config), config["num_samples"], config["seed"], trajectory)
     max_count = module.process.max_count
     save_samples(counts, out / "samples.npz")
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")
     if trajectory is not None:
         save_animation(trajectory.levels, max_count, out / "trajectory.webp")
+        save_strip(trajectory.levels, max_count, out / "trajectory.png")
     print(f"{len(counts)} samples of {sampler.num_steps} steps in {out}")
     if scoring is not None:
         write_json(scoring.report(counts, sampler, sampler_config), out / "metrics.json")
         print(f"scores in {out / 'metrics.json'}")
     return out
+
+
+def wanted(config: Mapping[str, Any]) -> Tensor:
+    """The indices of the samples to draw: those listed, or all from 0 to num_samples - 1.
+
+    Raises:
+        UserError: `indices` is not a list of whole numbers from 0 on, or is to be scored.
+    """
+    if config["indices"] is None:
+        return torch.arange(config["num_samples"])
+    listed = config["indices"]
+    if not isinstance(listed, list) or not listed or not all(type(k) is int and 0 <= k < 2**63 for k in listed):
+        raise UserError(f"indices must be a list of whole numbers from 0 on, such as [17,4242], not {listed!r}")
+    if config["evaluate"]:
+        raise UserError("indices are samples to be made again; scores need whole runs: leave out indices or evaluate")
+    return torch.tensor(listed, dtype=torch.int64)
 
 
 def choose_sampler(chosen: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,10 +125,19 @@ def open_output(out: Path) -> Path:
 
 
 def draw(
-    module: BlackoutDiffusion, sampler: Sampler, num_samples: int, seed: int, trajectory: Trajectory | None = None
+    module: BlackoutDiffusion,
+    sampler: Sampler,
+    indices: Tensor,
+    num_samples: int,
+    seed: int,
+    trajectory: Trajectory | None = None,
 ) -> Tensor:
-    """Samples 0..num_samples - 1 on the CPU, under a progress bar over all steps of all batches."""
-    batches = -(-num_samples // min(sampler.batch_size, num_samples))
+    """The samples named by `indices` on the CPU, under a progress bar over all steps of all batches.
+
+    The batches have the shape they have in a run of `num_samples` samples, so that the network rounds as it did there.
+    """
+    size = min(sampler.batch_size, num_samples)
+    batches = -(-len(indices) // size)
     drawn: list[Tensor] = []
     with Progress(transient=True) as progress:
         bar = progress.add_task("sampling", total=batches * sampler.num_steps)
@@ -120,7 +148,7 @@ def draw(
             if trajectory is not None and not drawn:
                 trajectory.add(k, sampler.num_steps, xt)
 
-        for _, counts in module.sample_batches(torch.arange(num_samples), seed, sampler, after_level):
+        for _, counts in module.sample_batches(indices, seed, sampler, after_level, size):
             drawn.append(counts.cpu())
     return torch.cat(drawn)
 

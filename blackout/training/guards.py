@@ -62,9 +62,10 @@ class NonFiniteGuard(Callback):
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         parameters = [p for p in pl_module.parameters() if p.grad is not None]
+        gradients = [p.grad for p in parameters if p.grad is not None]
         bad = torch.zeros((), dtype=torch.bool, device=pl_module.device) if self._now is None else self._now
         if trainer.precision != "16-mixed" and parameters:
-            bad = bad | ~torch.isfinite(get_total_norm([p.grad for p in parameters], torch.inf))
+            bad = bad | ~torch.isfinite(get_total_norm(gradients, torch.inf))
         step, batches = trainer.global_step, self._batches
         self._now, self._batches = None, []
         if not self._skip:
@@ -123,6 +124,6 @@ def check_finite(trainer: pl.Trainer) -> None:
     Raises:
         UserError: a step since the last look was not finite.
     """
-    for callback in trainer.callbacks:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, NonFiniteGuard):
             callback.check(trainer)

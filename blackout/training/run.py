@@ -98,7 +98,7 @@ def fit(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule,
         Preempted: a signal asked the run to leave; it is saved.
     """
     began = Began()
-    trainer.callbacks.insert(0, began)
+    trainer.callbacks.insert(0, began)  # type: ignore[attr-defined]
     try:
         with signals.listening():
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
