@@ -159,7 +159,7 @@ class BlackoutDiffusion(pl.LightningModule):
         """Draw the samples named by `indices`, a batch at a time.
 
         Sample k's random numbers are a function of (seed, k, step). All batches have one shape (the last is padded),
-        so that the network's kernels round alike too: `batch_size`, or the sampler's, or less if there are fewer samples.
+        so that the network's kernels round alike too: `batch_size`, or the sampler's, or all samples if they are fewer.
 
         Yields:
             (indices [b], counts [b, *shape] on the model's device).
