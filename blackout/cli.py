@@ -54,11 +54,23 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(function)
     def wrapped(*args: object, **kwargs: object) -> T:
+        from blackout.training import sweeps
+
         with one_line_errors():
-            return function(*args, **kwargs)
+            return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 
     return wrapped
+
+
+def end_of_sweep() -> None:
+    """Exit code 1 after a sweep with jobs that failed."""
+    sweeps = sys.modules.get("blackout.training.sweeps")  # not imported: no job has run, only --help or the like
+    failed = list(sweeps.failures) if sweeps else []
+    if sweeps and failed:
+        sweeps.failures.clear()
+        print(f"{len(failed)} job(s) failed: {failed[-1]}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _leave(message: str) -> None:

@@ -52,6 +52,7 @@ def generate(cfg: DictConfig) -> Path:
         return evaluate_file(config)
     if not config["ckpt"]:
         raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
+    indices = wanted(config)
     module = load_model(str(config["ckpt"]), tuple(config["trusted"])).to(find_device(config["device"]))
     sampler_config = choose_sampler(config["sampler"], module.config)
     sampler = instantiate(sampler_config, "sampler")
@@ -63,7 +64,7 @@ def generate(cfg: DictConfig) -> Path:
         scoring = Evaluation(config, module)
 
     trajectory = Trajectory() if config["trajectory"] else None
-    counts = draw(module, sampler, wanted(config), config["num_samples"], config["seed"], trajectory)
+    counts = draw(module, sampler, indices, config["num_samples"], config["seed"], trajectory)
     max_count = module.process.max_count
     save_samples(counts, out / "samples.npz")
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")

@@ -27,19 +27,25 @@ from blackout.training.checkpoints import check_fits
 from blackout.training.export import export_model
 from blackout.training.images import save_grid
 from blackout.training.metrics_csv import MetricsCSV
+from blackout.training.plan import plan
 from blackout.training.preemption import signals
 from blackout.training.run_directory import open_run
 from blackout.training.scoring import Scores
+from blackout.training.sweeps import sweeping
 
 _INITIALISATION = 1000
 _CLOSING_SAMPLES = 64
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
-    + ("on_nonfinite", "ema_decay", "data_dir", "runs_dir", "experiment_name", "run_id")
+    + ("on_nonfinite", "ema_decay", "data_dir", "runs_dir", "experiment_name", "run_id", "plan")
 )
 
 
-_KINDS = {"seed": int, "batch_size": int, "num_samples": int, "flip": bool, "trajectory": bool, "ema_decay": float}
+_KINDS = {
+    **dict.fromkeys(("seed", "batch_size", "num_samples"), int),
+    **dict.fromkeys(("flip", "plan", "trajectory"), bool),
+    "ema_decay": float,
+}
 _KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number"}
 
 
@@ -79,8 +85,12 @@ def _train(config: dict[str, Any]) -> Path:
     module = make_module(config, data)
     with refusals("dataset"):
         data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
+    if config["plan"]:
+        plan(config, data, module, data_module)
+        return Path(config["runs_dir"])
     run = open_run(config, data.name)
     trainer = make_trainer(config, run)
+    check_launch(trainer)
     last = find_checkpoint(run / "checkpoints")
     if last is not None:
         check_fits(read_checkpoint(last), module, last)
@@ -88,6 +98,21 @@ def _train(config: dict[str, Any]) -> Path:
     fit(trainer, module, data_module, last)
     finish(trainer, module, data_module, run)
     return run
+
+
+def check_launch(trainer: pl.Trainer) -> None:
+    """Refuse a sweep whose jobs would start further processes: each of those would run the whole sweep.
+
+    Raises:
+        UserError: it is one.
+    """
+    launcher = trainer.strategy.launcher
+    outside = getattr(getattr(launcher, "cluster_environment", None), "creates_processes_externally", True)
+    if sweeping() and not outside:
+        raise UserError(
+            "a sweep on several devices needs processes from outside: torchrun train.py -m ..., or "
+            "hydra/launcher=submitit_slurm; or trainer.devices=1"
+        )
 
 
 def fit(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule, last: Path | None) -> None:

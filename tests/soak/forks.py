@@ -80,6 +80,7 @@ def _run(program: str, arguments: list[str], before: Callable[[], object]) -> in
     try:
         with cli.one_line_errors():
             module.main()
+            cli.end_of_sweep()
     except SystemExit as leaving:
         return int(leaving.code or 0)
     return 0
