@@ -39,6 +39,10 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(error.code)
     except (HydraException, OmegaConfBaseException) as error:
         _leave(explain(error))
+    except ValueError as error:
+        if not str(error).startswith("Config group override must be"):  # hydra's, about dataset=3
+            raise
+        _leave(f"a group of settings is chosen by a name: {error}")
     except OSError as error:
         if error.errno not in _DISK:
             raise

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from blackout.data import CountData
 from blackout.diffusion.module import BlackoutDiffusion
-from blackout.errors import UserError
+from blackout.errors import Preempted, UserError
 
 MODEL_PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
 MODEL_MODULES = ("blackout.networks", "blackout.diffusion")
@@ -47,13 +47,20 @@ def instantiate(config: Any, where: str, **kwargs: Any) -> Any:
 
 @contextmanager
 def refusals(where: str) -> Iterator[None]:
-    """Inside, a ValueError, TypeError or ImportError is about what the user gave: say where, in one line."""
+    """Inside, whatever goes wrong is about what the user gave: say where, in one line."""
     try:
         yield
-    except UserError:
+    except (UserError, Preempted):
         raise
-    except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
-        raise UserError(f"{where}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+    except Exception as error:
+        raise UserError(f"{where}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """An exception's first line, with its kind where that says more than the line."""
+    line = (str(error).splitlines() or [""])[0]
+    plain = isinstance(error, ValueError | TypeError | ImportError | MisconfigurationException) and line
+    return line if plain else f"{type(error).__name__} {line}".strip()
 
 
 def data_facts(data: CountData) -> dict[str, Any]:

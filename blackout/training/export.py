@@ -15,7 +15,7 @@ from torch import Tensor
 import blackout
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
-from blackout.training.build import MODEL_PARTS, build_model, check_targets
+from blackout.training.build import MODEL_PARTS, build_model, check_targets, refusals
 from blackout.training.checkpoint_files import FORMAT, find_checkpoint, read_checkpoint
 
 
@@ -63,7 +63,8 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> BlackoutDiffu
         path = _inside(path)
     config, weights = _read_export(path) if path.is_dir() else _read_checkpoint(path)
     check_targets(config["model"], trusted)
-    module = build_model(config, mean=weights["mean"])
+    with refusals(str(path)):
+        module = build_model(config, mean=weights["mean"])
     state = {name.removeprefix("network."): value for name, value in weights.items() if name != "mean"}
     try:
         module.network.load_state_dict(state)

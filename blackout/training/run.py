@@ -19,9 +19,9 @@ from torch import Tensor
 from blackout.data import CountData, DataModule
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.streams import fold_seed
-from blackout.errors import UserError
+from blackout.errors import Preempted, UserError
 from blackout.files import replacing
-from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, refusals
+from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, reason, refusals
 from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
 from blackout.training.checkpoints import check_fits
 from blackout.training.export import export_model
@@ -45,8 +45,9 @@ _KINDS = {
     **dict.fromkeys(("seed", "batch_size", "num_samples"), int),
     **dict.fromkeys(("flip", "plan", "trajectory"), bool),
     "ema_decay": float,
+    "device": str,
 }
-_KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number"}
+_KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number", str: "a name"}
 
 
 def resolve(cfg: DictConfig, settings: frozenset[str]) -> dict[str, Any]:
@@ -127,11 +128,11 @@ def fit(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule,
     try:
         with signals.listening():
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
-    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError, IndexError) as error:
-        if last is None or began.yes or isinstance(error, UserError):
+    except Exception as error:
+        if began.yes or isinstance(error, UserError | Preempted):
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{last} cannot be continued: {reason}") from error
+        what = "training cannot start" if last is None else f"{last} cannot be continued"
+        raise UserError(f"{what}: {reason(error)}") from error
 
 
 class Began(pl.Callback):
