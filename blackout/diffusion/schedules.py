@@ -101,11 +101,13 @@ class Schedule:
         grid: num_steps -> times [num_steps + 1].
         num_steps: T of the training grid.
         continuous: draw times between the grid's points too, uniformly along it, linear in u between neighbours.
+        importance: (s, t) of every interval of the grid -> how often each is drawn, in any unit; None for equally.
     """
 
     grid: Callable[[int], Tensor] = fisher_times
     num_steps: int = 1000
     continuous: bool = False
+    importance: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.continuous and self.num_steps < 2:
@@ -117,6 +119,31 @@ class Schedule:
     def times(self) -> Tensor:
         """float64 [T + 1]."""
         return self.grid(self.num_steps)
+
+    def draw(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map uniforms v in [0, 1) to intervals by importance.
+
+        Args:
+            v: float64 [B].
+
+        Returns:
+            s, t: see `intervals`.
+            weight: float64 [B], the density of equally likely intervals over that of these: with it, a mean over
+                draws has the same expectation whatever the importance.
+        """
+        if self.importance is None:
+            return *self.intervals(v), torch.ones_like(v)
+        share = self._shares.to(v.device)
+        reached = share.cumsum(0)
+        cell = torch.searchsorted(reached / reached[-1], v, right=True).clamp_(max=len(share) - 1)
+        within = ((v - (reached / reached[-1] - share)[cell]) / share[cell]).clamp(0.0, 1 - 1e-12)
+        return *self.intervals((cell + within) / len(share)), 1 / (len(share) * share[cell])
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        assert self.importance is not None
+        density = self.importance(self.times[:-1], self.times[1:])
+        return density / density.sum()
 
     def intervals(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Map uniforms v in [0, 1) to intervals (s, t): t is where to observe, s one grid step earlier.

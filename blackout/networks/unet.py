@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
+    ClassEmbedding,
     TimeEmbedding,
     conv1x1,
     conv3x3,
@@ -59,6 +60,7 @@ class UNet(nn.Module):
         blocks_per_level: residual blocks per level, the same number down and up.
         attention_resolutions: lengths of the longer image side at which blocks are followed by attention.
         dropout: probability in the residual blocks.
+        num_classes: classes the network can be told; None for a network that knows of none.
 
     Raises:
         ValueError: the levels do not fit the image, or a number is out of its range.
@@ -73,6 +75,7 @@ class UNet(nn.Module):
         blocks_per_level: int = 1,
         attention_resolutions: Sequence[int] = (),
         dropout: float = 0.0,
+        num_classes: int | None = None,
     ) -> None:
         super().__init__()
         if min(outputs, blocks_per_level, len(multipliers), *multipliers) < 1:
@@ -100,10 +103,15 @@ class UNet(nn.Module):
                 width = widths[level]
         self.norm = group_norm(width)
         self.head = conv3x3(width, outputs * shape[0], scale=NEAR_ZERO)
+        self.classes = None if num_classes is None else ClassEmbedding(num_classes, features)
 
-    def forward(self, x: Tensor, label: Tensor) -> Tensor:
-        """Map scaled data, float [B, C, H, W], and time labels, float [B], to raw [B, outputs * C, H, W]."""
-        embedding = F.silu(self.time(label))
+    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
+        """Map scaled data, float [B, C, H, W], and time labels, float [B], to raw [B, outputs * C, H, W].
+
+        Classes, int64 [B], are for networks that were made with `num_classes`; None is the null class.
+        """
+        embedding = self.time(label)
+        embedding = F.silu(embedding if self.classes is None else self.classes(embedding, classes))
         x = x.to(self.stem.weight.dtype)
         with full_precision(x):
             h = self.stem(x)
