@@ -60,6 +60,16 @@ class GuidedDenoiser:
         return guided(self.conditional(xt, t), self.unconditional(xt, t), self.scale, room)
 
 
+def check_classes(classes: Tensor, num_samples: int, num_classes: int | None) -> None:
+    """Raises ValueError unless classes is an int64 vector of num_samples numbers below num_classes."""
+    if num_classes is None:
+        raise ValueError("this model was trained without classes")
+    if classes.dtype != torch.int64 or tuple(classes.shape) != (num_samples,):
+        raise ValueError(f"classes must be {num_samples} int64 numbers, not {classes.dtype} {tuple(classes.shape)}")
+    if num_samples and not 0 <= int(classes.min()) <= int(classes.max()) < num_classes:
+        raise ValueError(f"classes must be in 0..{num_classes - 1}")
+
+
 def drop_labels(classes: Tensor, null: int, share: float, generator: RandomSource = None) -> Tensor:
     """Labels [B] with a random share of them replaced by the null label, for training both models at once."""
     dropped = bernoulli(torch.full(classes.shape, share, dtype=torch.float64, device=classes.device), generator)

@@ -20,7 +20,7 @@ class KnownElements:
     """What is known of X_0.
 
     Args:
-        x0: counts, broadcastable to [B, ...]; only the known ones matter.
+        x0: counts [N, ...] or, the same for all samples, [1, ...]; only the known ones matter.
         mask: bool of the same shape, True where x0 is known.
 
     Raises:
@@ -36,6 +36,16 @@ class KnownElements:
                 f"known elements need a boolean mask of the counts' shape {tuple(self.x0.shape)}, not "
                 f"{self.mask.dtype} of {tuple(self.mask.shape)}"
             )
+
+    def select(self, places: Tensor) -> KnownElements:
+        """What is known of the samples at these places, if x0 has one row per sample; else the same for all.
+
+        Args:
+            places: int64 [B].
+        """
+        if len(self.x0) == 1:
+            return self
+        return KnownElements(self.x0[places], self.mask[places])
 
     def path(
         self, process: Process, times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None

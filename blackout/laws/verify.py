@@ -104,11 +104,11 @@ def studies() -> Iterator[Study]:
     rare = {"nearest": None, "stochastic": math.inf, "poisson": 0.9, "panjer": math.inf, "posterior": math.inf}
     yield Study(two_bumps(), "fisher", fisher_times, (10, 30, 100), bumps)
     truncated = partial(logit_times, first=7.0, last=-10.0)
-    for name, grid in (("fisher", fisher_times), ("logit", truncated)):
-        yield Study(rare_pixel(), name, grid, (16, 32, 64), rare)
+    yield Study(rare_pixel(), "fisher", fisher_times, (16, 32, 64), rare)
+    yield Study(rare_pixel(), "logit", truncated, (16, 32, 64), rare)
     pair = pixel_pair()
-    optimal = OptimalGrid(pilot(pair))
-    for name, grid in (("fisher", fisher_times), ("logit", truncated), ("optimal", optimal)):
+    grids: dict[str, Grid] = {"fisher": fisher_times, "logit": truncated, "optimal": OptimalGrid(pilot(pair))}
+    for name, grid in grids.items():
         yield Study(pair, name, grid, (16, 32, 64), first)
 
 
@@ -139,7 +139,7 @@ def rows(study: Study) -> Iterator[Row]:
 
 def draws(toy: Toy, name: str, kernel: Kernel, n: int = 10_000) -> Draws:
     """Chi-square tests of the kernel's own draws against the exact law: single steps, and the whole loop."""
-    p = []
+    p: list[float] = []
     likely = np.argsort(-toy.p0)
     for s, t in ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0)):
         marginal = toy.marginal(math.exp(-t))

@@ -13,15 +13,19 @@ from omegaconf import DictConfig
 from rich.progress import Progress
 from torch import Tensor
 
+from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
-from blackout.training.build import fill, instantiate
+from blackout.training.build import fill, instantiate, refusals
 from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid
+from blackout.training.known import read_known
 from blackout.training.run import quieten, resolve, save_samples
 
-SETTINGS = frozenset(("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler"))
+SETTINGS = frozenset(
+    ("ckpt", "num_samples", "seed", "classes", "inpaint", "out", "trajectory", "device", "trusted", "sampler")
+)
 _SHOWN = 64
 _FRAMES = 60
 
@@ -47,7 +51,10 @@ def generate(cfg: DictConfig) -> Path:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
 
     trajectory = Trajectory() if config["trajectory"] else None
-    counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory)
+    classes = choose_classes(config["classes"], config["num_samples"])
+    known = None if config["inpaint"] is None else read_known(Path(config["inpaint"]), module, config["num_samples"])
+    with refusals("sample"):
+        counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory, classes, known)
     max_count = module.process.max_count
     save_samples(counts, out / "samples.npz")
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")
@@ -65,7 +72,21 @@ def choose_sampler(chosen: Mapping[str, Any], model: Mapping[str, Any]) -> Sampl
     """
     given = {name: value for name, value in chosen.items() if value is not None}
     config = given if "_target_" in given else {**model["model"]["sampler"], **given}
-    return instantiate(fill(config, model["data"], "sampler"), "sampler")
+    facts = {**model["data"], "pilot": model.get("pilot")}
+    return instantiate(fill(config, facts, "sampler"), "sampler")
+
+
+def choose_classes(classes: Any, num_samples: int) -> Tensor | None:
+    """The class of every sample, those given taken in turn.
+
+    Raises:
+        UserError: not a list of whole numbers.
+    """
+    if classes is None:
+        return None
+    if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
+        raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
+    return torch.tensor(classes)[torch.arange(num_samples) % len(classes)]
 
 
 def default_output(ckpt: Path) -> Path:
@@ -77,7 +98,13 @@ def default_output(ckpt: Path) -> Path:
 
 
 def draw(
-    module: BlackoutDiffusion, sampler: Sampler, num_samples: int, seed: int, trajectory: Trajectory | None = None
+    module: BlackoutDiffusion,
+    sampler: Sampler,
+    num_samples: int,
+    seed: int,
+    trajectory: Trajectory | None = None,
+    classes: Tensor | None = None,
+    known: KnownElements | None = None,
 ) -> Tensor:
     """Samples 0..num_samples - 1 on the CPU, under a progress bar over all steps of all batches."""
     batches = -(-num_samples // min(sampler.batch_size, num_samples))
@@ -91,7 +118,9 @@ def draw(
             if trajectory is not None and not drawn:
                 trajectory.add(k, sampler.num_steps, xt)
 
-        for _, counts in module.sample_batches(torch.arange(num_samples), seed, sampler, after_level):
+        for _, counts in module.sample_batches(
+            torch.arange(num_samples), seed, sampler, after_level, classes, known
+        ):
             drawn.append(counts.cpu())
     return torch.cat(drawn)
 

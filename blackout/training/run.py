@@ -28,13 +28,19 @@ from blackout.training.run_directory import open_run
 
 _INITIALISATION = 1000
 _CLOSING_SAMPLES = 64
+_PILOT_SAMPLES = 64
+_PILOT_STEPS = 20, 200
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
-    + ("ema_decay", "data_dir", "runs_dir", "experiment_name", "run_id")
+    + ("ema_decay", "conditional", "label_dropout", "data_dir", "runs_dir", "experiment_name", "run_id")
 )
 
 
-_KINDS = {"seed": int, "batch_size": int, "num_samples": int, "flip": bool, "trajectory": bool, "ema_decay": float}
+_KINDS = {
+    **dict.fromkeys(("seed", "batch_size", "num_samples"), int),
+    **dict.fromkeys(("flip", "trajectory", "conditional"), bool),
+    **dict.fromkeys(("ema_decay", "label_dropout"), float),
+}
 _KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number"}
 
 
@@ -92,6 +98,7 @@ def make_module(config: dict[str, Any], data: CountData) -> BlackoutDiffusion:
             optimization=optimization,
             ema_decay=config["ema_decay"],
             seed=config["seed"],
+            label_dropout=config["label_dropout"],
         )
 
 
@@ -130,6 +137,8 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
     scores = dict(trainer.validate(module, data_module, verbose=False)[0])
     if not trainer.is_global_zero:
         return
+    if budget // _PILOT_SAMPLES >= _PILOT_STEPS[0]:
+        module.config["pilot"] = module.pilot(_PILOT_SAMPLES, min(budget // _PILOT_SAMPLES, _PILOT_STEPS[1]))
     export_model(module, run / "model")
     steps = min(module.sampler.num_steps, max(10, budget // _CLOSING_SAMPLES))
     counts = module.sample(_CLOSING_SAMPLES, sampler=replace(module.sampler, num_steps=steps))
