@@ -1,7 +1,7 @@
 """Heads that predict more than the mean: the variance of the missing count, or its whole law.
 
-Both wrap a head for the mean and are trained together with it; the mean's loss, and with it every likelihood bound,
-stays what it was.
+Both wrap another head, read the outputs behind its own, and are trained together with it; the mean's loss, and with it
+every likelihood bound, stays what it was.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.diffusion.heads import Head, MissingCount, Prediction, log_softplus
-from blackout.diffusion.losses import poisson_loss
 from blackout.diffusion.processes.base import expand_time
 from blackout.diffusion.streams import RandomSource, StepStreams
 
@@ -29,20 +28,22 @@ class VariancePrediction(Prediction):
 
     Attributes:
         log_variance: log v, finite where v underflows.
+        rest: what else is predicted, and scored.
     """
 
     log_variance: Tensor | None = None
+    rest: Prediction | None = None
 
     def loss(self, target: Tensor) -> Tensor:
-        """y - N log y plus (v - s log v) / (1 + v), where neither s nor the divisor passes gradients on.
+        """(v - s log v) / (1 + v) on top of the rest, where neither s nor the divisor passes gradients on.
 
         The divisor depends on X_t alone, so the minimum stays where it is; it keeps the second score, which grows as
         the square of counts, from drowning the first.
         """
-        assert self.variance is not None and self.log_variance is not None
+        assert self.variance is not None and self.log_variance is not None and self.rest is not None
         squared = (target.float() - self.mean.detach()) ** 2
         score = self.variance - squared * self.log_variance
-        return poisson_loss(self, target) + score / (1 + self.variance.detach())
+        return self.rest.loss(target) + score / (1 + self.variance.detach())
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class VarianceHead:
     """A head for the mean, and the dispersion F = Var[N | X_t] / y = softplus(f).
 
     Args:
-        base: the head for the mean; it reads the first output.
+        base: the head for the mean; it reads the first outputs.
     """
 
     base: Head
@@ -60,11 +61,14 @@ class VarianceHead:
         return self.base.outputs + 1
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> VariancePrediction:
-        mean = self.base(raw, xt, t)
-        f = raw[:, -1].float() + _UNIT_SOFTPLUS
+        rest = self.base(raw, xt, t)
+        f = raw[:, self.base.outputs].float() + _UNIT_SOFTPLUS
         # the variance is scored around the mean, but must not move it
-        y, log_y = mean.mean.detach(), mean.log_mean.detach()
-        return VariancePrediction(mean.mean, mean.log_mean, y * F.softplus(f), log_variance=log_y + log_softplus(f))
+        y, log_y = rest.mean.detach(), rest.log_mean.detach()
+        log_variance = log_y + log_softplus(f)
+        return VariancePrediction(
+            rest.mean, rest.log_mean, y * F.softplus(f), rest.distribution, log_variance=log_variance, rest=rest
+        )
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,18 @@ class LogisticMixture:
 
 @dataclass(frozen=True)
 class DistributionPrediction(Prediction):
-    """Mean and law; the law is scored by its negative log-likelihood."""
+    """Mean and law; the law is scored by its negative log-likelihood.
+
+    Attributes:
+        rest: what else is predicted, and scored.
+    """
+
+    rest: Prediction | None = None
 
     def loss(self, target: Tensor) -> Tensor:
-        """y - N log y - log P(N)."""
-        assert self.distribution is not None
-        return poisson_loss(self, target) - self.distribution.log_prob(target)
+        """-log P(N) on top of the rest."""
+        assert self.distribution is not None and self.rest is not None
+        return self.rest.loss(target) - self.distribution.log_prob(target)
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,7 @@ class LogisticMixtureHead:
     and locations are relative to the predicted mean, so that the network's outputs are O(1) at every t.
 
     Args:
-        base: the head for the mean; it reads the first output.
+        base: the head for the mean; it reads the first outputs.
         max_count: largest count.
         mean: of X_0 over data and elements, in counts.
         std: of X_0 over data and elements, in counts.
@@ -152,12 +162,13 @@ class LogisticMixtureHead:
         return self.base.outputs + 3 * self.components
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> DistributionPrediction:
-        mean = self.base(raw, xt, t)
-        return DistributionPrediction(mean.mean, mean.log_mean, distribution=self.distribution(raw, xt, t, mean.mean))
+        rest = self.base(raw, xt, t)
+        law = self.distribution(raw, xt, t, rest.mean)
+        return DistributionPrediction(rest.mean, rest.log_mean, rest.variance, law, rest=rest)
 
     def distribution(self, raw: Tensor, xt: Tensor, t: Tensor, y: Tensor) -> MissingCount:
         """The law alone, given the mean."""
-        weight, place, width = raw[:, self.base.outputs :].float().chunk(3, dim=1)
+        weight, place, width = raw[:, self.base.outputs : self.outputs].float().chunk(3, dim=1)
         decayed = -torch.expm1(-expand_time(t, y))
         spread = torch.sqrt(decayed * self.mean + (decayed * self.std) ** 2).float().unsqueeze(1)
         # components that start in one place would stay there

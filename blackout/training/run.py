@@ -121,6 +121,7 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     return instantiate(
         config["trainer"], "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
         use_distributed_sampler=False,
+        enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip
 
 
