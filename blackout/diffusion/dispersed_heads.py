@@ -169,7 +169,7 @@ class LogisticMixtureHead:
     def distribution(self, raw: Tensor, xt: Tensor, t: Tensor, y: Tensor) -> MissingCount:
         """The law alone, given the mean."""
         weight, place, width = raw[:, self.base.outputs : self.outputs].float().chunk(3, dim=1)
-        decayed = -torch.expm1(-expand_time(t, y))
+        decayed = -torch.expm1(-expand_time(t, y)).expand(y.shape)
         spread = torch.sqrt(decayed * self.mean + (decayed * self.std) ** 2).float().unsqueeze(1)
         # components that start in one place would stay there
         start = torch.linspace(-1, 1, self.components, device=raw.device) if self.components > 1 else raw.new_zeros(1)

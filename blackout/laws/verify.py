@@ -137,7 +137,7 @@ def rows(study: Study) -> Iterator[Row]:
         yield Row(study.toy.name, study.grid_name, name, evaluations, errors, claim)
 
 
-def draws(toy: Toy, name: str, kernel: Kernel, n: int = 10_000) -> Draws:
+def draws(toy: Toy, name: str, kernel: Kernel, n: int = 20_000) -> Draws:
     """Chi-square tests of the kernel's own draws against the exact law: single steps, and the whole loop."""
     p: list[float] = []
     likely = np.argsort(-toy.p0)
