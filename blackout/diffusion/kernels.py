@@ -24,7 +24,7 @@ from blackout.diffusion.heads import Prediction
 from blackout.diffusion.overdispersed import gamma
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.base import expand_time
-from blackout.diffusion.schedules import logit_survival, step_fraction, time_of_logit
+from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.diffusion.streams import RandomSource
 
 Denoiser: TypeAlias = Callable[[Tensor, Tensor], Prediction]
@@ -195,15 +195,14 @@ class PosteriorBridge(OneEvaluation):
 class Trapezoidal:
     """Second order with two evaluations per step: the theta-trapezoidal method, kept unbiased in the mean.
 
-    The reverse clock is tau = -log(1 - e^-t). A Poisson leap of length D1 leads to rho, halfway in logit survival; a
-    second one, of length D2, has the rate
+    Half a step of the clock tau = -log(1 - e^-t) is a Poisson leap to rho of fraction h = 1 - sqrt(1 - r); the other
+    half is one of the same fraction with the extrapolated count
 
-        [A1 y(X_rho, rho) - A2 e^-D1 y(X_t, t)]_+,   A1 = 1 / (2 theta (1 - theta)),  A2 = A1 - 1,
-        theta = D1 / (D1 + D2).
+        [2 y(X_rho, rho) - (1 - h) y(X_t, t)]_+.
 
-    The conditional mean of X_0 is a martingale, so that e^-D1 y(X_t, t) is what the first term's y is on average, and
-    the mean number of births of the whole step is y r (up to the positive part). The step to s = 0, whose clock never
-    ends, is a single Poisson leap.
+    The conditional mean of X_0 is a martingale, so that y(X_rho, rho) is (1 - h) y(X_t, t) on average, and the mean
+    number of births of the whole step is y r (up to the positive part). Halves of equal length (theta = 1/2) keep the
+    weights at 2 and 1 however long the step. The step to s = 0, whose clock never ends, is a single Poisson leap.
     """
 
     def __call__(
@@ -211,16 +210,13 @@ class Trapezoidal:
     ) -> Tensor:
         if self.evaluations(float(s)) == 1:
             return PoissonLeap()(denoiser, process, xt, s, t, generator)
-        rho = time_of_logit((logit_survival(s) + logit_survival(t)) / 2)
-        first, second = step_fraction(rho, t), step_fraction(s, rho)
-        d1, d2 = -torch.log1p(-first), -torch.log1p(-second)
-        theta = d1 / (d1 + d2)
-        a1 = 1 / (2 * theta * (1 - theta))
+        rho = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2)
+        half = step_fraction(rho, t)
         y = denoiser(xt, t).mean.double()
-        x_rho = _grown(xt, poisson(y * first, generator), process)
+        x_rho = _grown(xt, poisson(y * half, generator), process)
         y_rho = denoiser(x_rho, rho).mean.double()
-        rate = (a1 * y_rho - (a1 - 1) * (1 - first) * y).clamp(min=0.0)
-        return _grown(x_rho, poisson(rate * second, generator), process)
+        rate = (2 * y_rho - (1 - half) * y).clamp(min=0.0)
+        return _grown(x_rho, poisson(rate * half, generator), process)
 
     def evaluations(self, s: float) -> int:
         return 1 if s == 0 else 2

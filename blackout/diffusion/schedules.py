@@ -35,6 +35,11 @@ def step_fraction(s: Tensor, t: Tensor) -> Tensor:
     return torch.exp(-s) * torch.expm1(s - t) / torch.expm1(-t)
 
 
+def reverse_clock(t: Tensor) -> Tensor:
+    """tau = -log(1 - e^-t), in which every missing unit comes back at rate 1; +inf at t = 0. Its own inverse."""
+    return -torch.where(t < math.log(2), torch.log(-torch.expm1(-t)), torch.log1p(-torch.exp(-t)))
+
+
 def half_width(final_time: float) -> float:
     """L = logit(1 - e^-final_time) = log(e^final_time - 1): the paper's grid spans u in [-L, L]."""
     return final_time + math.log(-math.expm1(-final_time))

@@ -87,10 +87,10 @@ def step_law(toy: Toy, law: Array, q_s: float, q_t: float, births: Births) -> Ar
 
 
 def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
-    """The same for the theta-trapezoidal step, whose second stage looks at both X_t and X_rho."""
+    """The same for the theta-trapezoidal step (for any theta), whose second stage looks at both X_t and X_rho."""
     if q_s == 1:
         return step_law(toy, law, q_s, q_t, poisson_births)
-    q_rho = 1 / (1 + np.sqrt((1 / q_s - 1) * (1 / q_t - 1)))  # odds are geometric means: the middle in logit
+    q_rho = 1 - np.sqrt((1 - q_s) * (1 - q_t))
     first, second = fraction(q_rho, q_t), fraction(q_s, q_rho)
     d1, d2 = -np.log1p(-first), -np.log1p(-second)
     theta = d1 / (d1 + d2)

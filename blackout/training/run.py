@@ -75,6 +75,8 @@ def train(cfg: DictConfig) -> Path:
         raise UserError(f"trainer.max_steps must be at least 1, not {config['trainer']['max_steps']}")
     with refusals("dataset"):
         data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
+    with refusals("sampler"):  # one small sample: does the head predict what the kernel needs?
+        module.sample(1, sampler=replace(module.sampler, num_steps=2))
     run = open_run(config, data.name)
     trainer = make_trainer(config, run)
     last = run / "checkpoints" / "last.ckpt"
