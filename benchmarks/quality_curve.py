@@ -31,7 +31,7 @@ from blackout.diffusion.samplers import Sampler, count_evaluations
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 from blackout.training.build import instantiate
-from blackout.training.generate import choose_sampler
+from blackout.training.generate import describe_sampler
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SAMPLERS = (
@@ -100,7 +100,8 @@ def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Samp
         config = OmegaConf.to_container(compose("sample", overrides), resolve=True)
     assert isinstance(config, dict)
     for num_steps in range(evaluations, 0, -1):
-        sampler = choose_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
+        described = describe_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
+        sampler: Sampler = instantiate(described, "sampler")
         if spent(sampler, module) <= evaluations:
             return sampler
     raise UserError(f"{name} cannot do with {evaluations} evaluations")

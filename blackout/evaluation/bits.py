@@ -61,7 +61,9 @@ def continuous_bits(
 def finite_time_bits(
     module: BlackoutDiffusion, counts: Tensor, num_steps: int, seed: int = 0, batch_size: int = 256
 ) -> Estimate:
-    """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule: as many evaluations per image.
+    """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule.
+
+    It takes `num_steps` network evaluations per image.
 
     Raises:
         ValueError: the process is not pure death, or its max_count is above 4095.

@@ -151,17 +151,20 @@ class UNet(nn.Module):
         with full_precision(x):
             h = self.stem(x) + self.position
         skips: list[Tensor] = []
-        for blocks, shrink in zip(self.down, self.shrink, strict=True):
-            for block in blocks:
-                h = block(h, embedding)
+        for level, shrink in enumerate(self.shrink):
+            h = self._through(self.down[level], h, embedding)
             skips.append(h)
             h = shrink(h)
-        for block in self.middle:
-            h = block(h, embedding)
-        for blocks, grow in zip(reversed(self.up), reversed(self.grow), strict=True):
-            h = grow(h)
+        h = self._through(self.middle, h, embedding)
+        for level in reversed(range(len(self.grow))):
+            h = self.grow[level](h)
             h = torch.cat([h, skips.pop().to(h.dtype)], dim=1)
-            for block in blocks:
-                h = block(h, embedding)
+            h = self._through(self.up[level], h, embedding)
         with full_precision(h):
             return self.head(F.silu(self.norm(h.to(self.head.weight.dtype))))
+
+    @staticmethod
+    def _through(blocks: nn.Module, h: Tensor, embedding: Tensor) -> Tensor:
+        for block in blocks.children():
+            h = block(h, embedding)
+        return h

@@ -31,12 +31,16 @@ class Scores(Callback):
         ValueError: num_samples or every_n_steps below 1.
     """
 
-    def __init__(self, scorer: Scorer, num_samples: int = 1000, every_n_steps: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, scorer: Scorer, num_samples: int = 1000, every_n_steps: int | None = None, seed: int = 0
+    ) -> None:
         if num_samples < 1 or (every_n_steps is not None and every_n_steps < 1):
             raise ValueError(f"num_samples and every_n_steps must be at least 1, not {num_samples} and {every_n_steps}")
         self.num_samples, self.seed = num_samples, seed
         self.passport: dict[str, Any] = {}
         """How the last scores were made."""
+        self.values: dict[str, float] = {}
+        """The last scores, in full precision."""
         self._scorer, self._every = scorer, every_n_steps
         self._run: ImageScores | None = None
 
@@ -52,11 +56,11 @@ class Scores(Callback):
             return
         assert self._run is not None and isinstance(pl_module, BlackoutDiffusion)
         self._run.reset()
-        values = score_samples(
+        self.values = score_samples(
             self._run, pl_module, pl_module.sampler, self.seed, trainer.global_rank, trainer.world_size
         )
         self.passport = {"seed": self.seed, **self._run.passport()}
-        pl_module.log_dict(values, batch_size=self.num_samples)
+        pl_module.log_dict(self.values, batch_size=self.num_samples)
 
 
 def score_samples(
