@@ -17,6 +17,7 @@ from blackout.errors import Preempted, UserError
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
 T = TypeVar("T")
+_in_job = False  # hydra has understood the command line; what is raised from now on and is not for the user is a bug
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 """What the disk may refuse: full, over quota, read-only, not ours."""
 
@@ -30,6 +31,8 @@ def one_line_errors() -> Iterator[None]:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    global _in_job
+    _in_job = False
     try:
         yield
     except UserError as error:
@@ -39,14 +42,14 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(error.code)
     except (HydraException, OmegaConfBaseException) as error:
         _leave(explain(error))
-    except ValueError as error:
-        if not str(error).startswith("Config group override must be"):  # hydra's, about dataset=3
-            raise
-        _leave(f"a group of settings is chosen by a name: {error}")
     except OSError as error:
         if error.errno not in _DISK:
             raise
         _leave(f"{error.filename or 'writing a file'}: {error.strerror}")
+    except Exception as error:
+        if _in_job:
+            raise
+        _leave(f"this command line cannot be understood: {(str(error).splitlines() or [type(error).__name__])[0]}")
     except KeyboardInterrupt:
         print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         sys.exit(130)
@@ -58,9 +61,11 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(function)
     def wrapped(*args: object, **kwargs: object) -> T:
+        global _in_job
         from blackout.training import sweeps
 
         with one_line_errors():
+            _in_job = True
             return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 

@@ -21,6 +21,11 @@ from blackout.data import CountData
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import Preempted, UserError
 
+_TELLTALES = {
+    "network": "forward", "head": "outputs", "process": "prior", "schedule": "intervals", "loss": "kind",
+    "sampler": "kernel",
+}  # fmt: skip
+"""What a part must have to be taken for what it is."""
 MODEL_PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
 MODEL_MODULES = ("blackout.networks", "blackout.diffusion")
 
@@ -69,10 +74,18 @@ def data_facts(data: CountData) -> dict[str, Any]:
 
 
 def model_config(config: Mapping[str, Any], data: CountData) -> dict[str, Any]:
-    """The complete plain description of a model for `data`, from which `build_model` makes it without the data."""
+    """The complete plain description of a model for `data`, from which `build_model` makes it without the data.
+
+    Raises:
+        UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
+    """
     parts = {name: _plain(config[name]) for name in MODEL_PARTS}
     facts = data_facts(data)
-    outputs = _resolve(parts["head"], "head").outputs
+    if config.get("conditional", False):
+        if data.num_classes is None:
+            raise UserError(f"conditional=true: {data.name} has no labels")
+        facts["num_classes"] = data.num_classes
+    outputs = instantiate(fill(parts["head"], facts, "head"), "head").outputs
     filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
     return {
         "data": {"name": data.name, **facts},
@@ -107,6 +120,9 @@ def build_model(config: Mapping[str, Any], mean: Tensor, **training: Any) -> Bla
         UserError: a component refused its arguments.
     """
     parts = {name: instantiate(config["model"][name], name) for name in MODEL_PARTS}
+    for name, attribute in _TELLTALES.items():
+        if not hasattr(parts[name], attribute):
+            raise UserError(f"{name}: {type(parts[name]).__name__} cannot serve as the {name}")
     module = BlackoutDiffusion(mean=mean, **parts, **training)
     module.config = dict(config)
     return module

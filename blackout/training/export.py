@@ -57,14 +57,18 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> BlackoutDiffu
         UserError: nothing there, not a model, damaged, or of another format.
     """
     path = Path(path)
+    with refusals(str(path)):
+        return _load(path, trusted)
+
+
+def _load(path: Path, trusted: tuple[str, ...]) -> BlackoutDiffusion:
     if not path.exists():
         raise UserError(f"no model at {path}")
     if path.is_dir():
         path = _inside(path)
     config, weights = _read_export(path) if path.is_dir() else _read_checkpoint(path)
     check_targets(config["model"], trusted)
-    with refusals(str(path)):
-        module = build_model(config, mean=weights["mean"])
+    module = build_model(config, mean=weights["mean"])
     state = {name.removeprefix("network."): value for name, value in weights.items() if name != "mean"}
     try:
         module.network.load_state_dict(state)

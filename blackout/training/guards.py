@@ -112,7 +112,7 @@ class NonFiniteGuard(Callback):
         described = []
         for number in batches:
             batch = stream.batch(number)
-            s, t = module.training_times(batch["position"], number, batch["batch_size"])
+            s, t, _ = module.training_times(batch["position"], number, batch["batch_size"])
             described.append({"batch": number, "index": batch["index"].tolist(), "s": s.tolist(), "t": t.tolist()})
         with replacing(path) as part:
             part.write_text(json.dumps({"step": step, "seed": module.seed, "batches": described}, indent=1) + "\n")

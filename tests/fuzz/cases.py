@@ -21,13 +21,15 @@ from PIL import Image
 from tests.cli.conftest import ROOT, TINY
 
 VALUES = (
-    "abc", "-1", "0", "null", "[]", "{}", "nan", "inf", "-0.5", "1.5", "''", "true", "[1,2]", "{a: 1}", "99999999999999999999",
-    "../x", "é", "1e-400", "${seed}", "${nothing}", "{_target_: os.system, command: 'touch owned'}", "{_target_: nothing}",
+    "abc", "-1", "0", "null", "[]", "{}", "nan", "inf", "-0.5", "1.5", "''", "true", "[1,2]", "{a: 1}", "9" * 20,
+    "../x", "é", "1e-400", "${seed}", "${nothing}", "{_target_: os.system, command: 'touch owned'}",
+    "{_target_: nothing}",
 )  # fmt: skip
-BROKEN = ("=", "seed", "seed==1", "[", "{", "a=[1", "seed=1,2", "+", "~", "~seed", "++a.b.c=1", "+seed=1", "seed=${", "@=1", "a@b=c")
+BROKEN = ("=", "seed", "seed==1", "[", "{", "a=[1", "seed=1,2", "+", "~", "~seed", "++a.b.c=1", "+seed=1", "seed=${")
+BROKEN += ("@=1", "a@b=c", "-m", "--flag", "seed=1 2")
 # these decide how long a run is, or open the network: what they do is tested elsewhere
-LONG = ("max_steps", "devices", "num_samples", "num_steps", "every_n_steps", "accumulate_grad_batches", "images", "repeats")
-LONG += ("seeds", "data_dir", "val_check_interval", "baselines", "finite_steps", "num_nodes", "runs_dir")
+LONG = ("max_steps", "devices", "num_samples", "num_steps", "every_n_steps", "accumulate_grad_batches", "images")
+LONG += ("repeats", "seeds", "data_dir", "val_check_interval", "baselines", "finite_steps", "num_nodes", "runs_dir")
 TRAIN = [o for o in TINY if not o.startswith("callbacks.samples")] + ["trainer.max_steps=1", "callbacks.samples=null"]
 
 
@@ -195,14 +197,15 @@ def exported(rng: random.Random, good: Path, place: Path) -> Case:
         key = rng.choice(list(node))
         values = [None, -1, 0, "x", [], {}, [1], 1e400, True, 10**25]
         if kind == "code":
-            values = [{"_target_": "os.system", "command": "touch owned"}, {"_target_": "builtins.open", "file": "owned"}]
-            values += [{"_target_": "blackout.diffusion.module.torch.load", "f": "x"}]
+            values = [{"_target_": "os.system", "command": "touch owned"}]
+            values += [{"_target_": "builtins.open", "file": "owned", "mode": "w"}, {"_target_": "blackout.diffusion.module.torch.load", "f": "x"}]
         if kind == "values" and rng.random() < 0.4:
             del node[key]
         else:
             node[key] = rng.choice(values)
         description.write_text(json.dumps(config))
-    return Case(f"model, {kind}", "sample", [f"ckpt={model}", "num_samples=2", "sampler.num_steps=4", f"out={place / 'out'}"])
+    options = [f"ckpt={model}", "num_samples=2", "sampler.num_steps=4", f"out={place / 'out'}"]
+    return Case(f"model, {kind}", "sample", options)
 
 
 def array(rng: random.Random, good: Path, place: Path) -> Case:
@@ -214,7 +217,8 @@ def array(rng: random.Random, good: Path, place: Path) -> Case:
         values = values.astype(type(odd[0]) if isinstance(odd[0], float) else np.int64)
         values.flat[rng.randrange(values.size)] = rng.choice(odd)
     if kind == "shape":
-        values = np.zeros(rng.choice([(), (0,), (3,), (1, 2), (0, 4), (5, 0), (4, 0, 3, 3), (2, 2, 2, 2, 2)]), dtype=np.int64)
+        shapes: list[tuple[int, ...]] = [(), (0,), (3,), (1, 2), (0, 4), (5, 0), (4, 0, 3, 3), (2, 2, 2, 2, 2)]
+        values = np.zeros(rng.choice(shapes), dtype=np.int64)
     if kind == "objects":
         values = np.array([{"a": Malicious()}] * 4, dtype=object)
     path = place / f"x.{suffix}"

@@ -18,17 +18,18 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def test_killed_runs_come_out_the_same():
-    command = [sys.executable, "-m", "tests.soak.kills", "--points", "5", "--variants", "accumulated", "--seed", "1"]
+    command = [sys.executable, "-m", "tests.soak.kills", "--points", "3", "--variants", "accumulated", "--seed", "1"]
     outcome = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert outcome.stdout.count("identical") >= 2
+    assert outcome.stdout.count("identical") >= 1
 
 
 def test_two_processes_train_sample_and_score_like_one(run, tmp_path):  # noqa: F811
     dropout_is_per_process = [option for option in TINY if "dropout" not in option and "devices" not in option]
     options = [*dropout_is_per_process, "trainer.precision=32-true", f"runs_dir={tmp_path}", "batch_size=30"]
     assert run("train", *options, "trainer.devices=1", "run_id=one").code == 0
-    command = [sys.executable, str(ROOT / "train.py"), *options, "trainer.devices=2", "+trainer.strategy=ddp", "run_id=two"]
+    options += ["trainer.devices=2", "+trainer.strategy=ddp", "run_id=two"]
+    command = [sys.executable, str(ROOT / "train.py"), *options]
     outcome = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert outcome.returncode == 0, outcome.stderr
     one, two = (tmp_path / "digits" / name for name in ("one", "two"))
