@@ -198,7 +198,8 @@ def exported(rng: random.Random, good: Path, place: Path) -> Case:
         values = [None, -1, 0, "x", [], {}, [1], 1e400, True, 10**25]
         if kind == "code":
             values = [{"_target_": "os.system", "command": "touch owned"}]
-            values += [{"_target_": "builtins.open", "file": "owned", "mode": "w"}, {"_target_": "blackout.diffusion.module.torch.load", "f": "x"}]
+            values += [{"_target_": "builtins.open", "file": "owned", "mode": "w"}]
+            values += [{"_target_": "blackout.diffusion.module.torch.load", "f": "x"}]
         if kind == "values" and rng.random() < 0.4:
             del node[key]
         else:
