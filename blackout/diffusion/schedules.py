@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,6 +68,41 @@ def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tenso
         if num_steps > 1
         else torch.tensor([last], dtype=torch.float64)
     )
+    return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
+
+
+def logistic_times(
+    num_steps: int = 1000,
+    first: float = 6.0,
+    last: float = -7.0,
+    location: float = -1.0,
+    scale: float = 1.3,
+    floor: float = 0.1,
+) -> Tensor:
+    """Denser where images take shape: u follows a truncated logistic law, mixed with a uniform floor.
+
+    As a training schedule this is importance sampling: the weights of its short steps shrink as its density grows.
+
+    Args:
+        first, last: u of the first time after 0 and of the final time.
+        location, scale: centre and width of the logistic law of u.
+        floor: share of the uniform law in the mixture.
+
+    Returns:
+        float64 [T + 1].
+
+    Raises:
+        ValueError: first <= last, scale not positive, or floor outside (0, 1].
+    """
+    _check(num_steps, 1.0)
+    if not first > last or not scale > 0 or not 0 < floor <= 1:
+        raise ValueError(f"need first > last, scale > 0 and floor in (0, 1], not {first}, {last}, {scale}, {floor}")
+    fine = torch.linspace(last, first, 20_001, dtype=torch.float64)
+    logistic = torch.sigmoid((fine - location) / scale)
+    logistic = (logistic - logistic[0]) / (logistic[-1] - logistic[0])
+    mixture = (1 - floor) * logistic + floor * (fine - last) / (first - last)
+    share = torch.linspace(1.0, 0.0, num_steps, dtype=torch.float64) if num_steps > 1 else torch.zeros(1).double()
+    u = torch.from_numpy(np.interp(share.numpy(), mixture.numpy(), fine.numpy()))
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
 
 
