@@ -168,7 +168,9 @@ class FIRFilter(nn.Module):
         On a CPU it is computed in float32 and channels_last: the kernels for bfloat16 and for other layouts of this
         odd convolution take up to a hundred times as long there, forwards or backwards.
         """
-        h = x.float().contiguous(memory_format=torch.channels_last) if x.device.type == "cpu" else x
+        h = x
+        if x.device.type == "cpu":
+            h = x.to(torch.promote_types(x.dtype, torch.float32)).contiguous(memory_format=torch.channels_last)
         with full_precision(x):
             weight = (gain * self.kernel).to(h.dtype).expand(x.shape[1], 1, 4, 4)
             return convolution(h, weight, groups=x.shape[1], **options).to(x.dtype)
