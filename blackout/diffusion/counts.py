@@ -44,7 +44,7 @@ def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: T
         return binomial_by_table(_draw(generator, n), n, rare, flipped)
     rare = rare.expand(n.shape)
     if isinstance(generator, StepStreams):
-        drawn = _binomial_from(generator.next_draw(), n.to(torch.float64), rare)
+        drawn = _binomial_from(generator.next_draw(), n.to(torch.float64).contiguous(), rare)
     else:
         drawn = torch.binomial(n.to(torch.float64), rare.contiguous(), generator=generator)
     return torch.where(flipped, n - drawn, drawn).to(n.dtype)
@@ -55,7 +55,7 @@ def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
 
     Float64 whole numbers of rate's shape (a count may exceed any integer type chosen).
     """
-    rate = rate.to(torch.float64)
+    rate = rate.to(torch.float64).contiguous()
     if isinstance(generator, StepStreams):
         return _poisson_from(generator.next_draw(), rate)
     return torch.poisson(rate, generator=generator)

@@ -134,6 +134,7 @@ class Sampler:
         poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
         batch_size: samples per network evaluation.
         keep_dropout: leave the network in train mode while sampling, as the reference code did.
+        bfloat16: evaluate the network in bfloat16 autocast; counts and draws stay exact.
 
     Raises:
         ValueError: num_steps or batch_size below 1.
@@ -145,6 +146,7 @@ class Sampler:
     poisson_start: bool = True
     batch_size: int = 256
     keep_dropout: bool = False
+    bfloat16: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_size"):

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -26,17 +25,27 @@ from blackout.training.export import export_model, read_checkpoint
 from blackout.training.images import save_grid
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.run_directory import open_run
+from blackout.training.sample_file import save_samples
 from blackout.training.scoring import Scores
 
 _INITIALISATION = 1000
 _CLOSING_SAMPLES = 64
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
-    + ("ema_decay", "data_dir", "runs_dir", "experiment_name", "run_id")
+    + ("ema_decay", "data_on_device", "compile", "data_dir", "runs_dir", "experiment_name", "run_id")
 )
 
 
-_KINDS = {"seed": int, "batch_size": int, "num_samples": int, "flip": bool, "trajectory": bool, "ema_decay": float}
+_KINDS = {
+    "seed": int,
+    "batch_size": int,
+    "num_samples": int,
+    "flip": bool,
+    "data_on_device": bool,
+    "compile": bool,
+    "trajectory": bool,
+    "ema_decay": float,
+}
 _KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number"}
 
 
@@ -71,13 +80,15 @@ def train(cfg: DictConfig) -> Path:
     data = instantiate(config["dataset"], "dataset")
     module = make_module(config, data)
     with refusals("dataset"):
-        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
+        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"], config["data_on_device"])
     run = open_run(config, data.name)
     trainer = make_trainer(config, run)
     last = run / "checkpoints" / "last.ckpt"
     if last.exists():
         read_checkpoint(last)
     print_summary(module, data, config, run, resumed=last.exists())
+    if config["compile"]:
+        module.compile_networks()
     trainer.fit(module, data_module, ckpt_path=str(last) if last.exists() else None, weights_only=True)
     finish(trainer, module, data_module, run)
     return run
@@ -174,15 +185,6 @@ def _finite(content: Any) -> Any:
     if isinstance(content, (list, tuple)):
         return [_finite(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def save_samples(counts: Tensor, path: Path) -> None:
-    """Write counts as `samples` in an .npz, images channels last; the file appears whole or not at all."""
-    channels_last = counts.permute(0, 2, 3, 1).contiguous() if counts.ndim == 4 else counts
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        np.savez_compressed(file, samples=channels_last.numpy())
-    os.replace(part, path)
 
 
 def quieten() -> None:
