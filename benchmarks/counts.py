@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     streams = SampleStreams(0, torch.arange(batch, device=device)).at(0)
     rows: list[dict[str, Any]] = []
 
-    def compare(what: str, cases: dict[str, Callable[[], Tensor]]) -> None:
+    def compare(what: str, cases: Mapping[str, Callable[[], Tensor]]) -> None:
         timings = {name: summary(s)["median"] for name, s in interleaved(cases, repetitions, device).items()}
         nanoseconds = {name: seconds / x.numel() * 1e9 for name, seconds in timings.items()}
         rows.append({"draw": what, **nanoseconds, "times faster": nanoseconds["torch"] / nanoseconds["streams"]})

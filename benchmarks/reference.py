@@ -21,6 +21,8 @@ from blackout.networks.layers import FIRDownsample, FIRFilter, FIRUpsample
 class Resample(nn.Module):
     """Insert zeros, pad, filter, and keep every so many pixels."""
 
+    kernel: Tensor
+
     def __init__(self, up: int, down: int, pad: tuple[int, int], gain: float, kernel: Tensor) -> None:
         super().__init__()
         self.up, self.down, self.pad = up, down, pad
@@ -37,10 +39,14 @@ class Resample(nn.Module):
 def reference_network(network: CountNetwork) -> CountNetwork:
     """A copy of a network, NCHW, with resampling the reference's way."""
     network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
-    kinds = {FIRUpsample: (2, 1, (2, 1), 4.0), FIRDownsample: (1, 2, (1, 1), 1.0), FIRFilter: (1, 1, (2, 2), 1.0)}
+    kinds: dict[type[nn.Module], tuple[int, int, tuple[int, int], float]] = {
+        FIRUpsample: (2, 1, (2, 1), 4.0),
+        FIRDownsample: (1, 2, (1, 1), 1.0),
+        FIRFilter: (1, 1, (2, 2), 1.0),
+    }
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) in kinds:
+            if isinstance(child, FIRFilter):
                 setattr(parent, name, Resample(*kinds[type(child)], child.kernel))
     return network
 
