@@ -33,7 +33,9 @@ _FRAMES = 60
 
 
 def generate(cfg: DictConfig) -> Path:
-    """Draw samples and write `samples.npz` and `grid.png`; on request the trajectory and `metrics.json`.
+    """Draw samples and write `samples.npz` and `grid.png`.
+
+    On request also `trajectory.webp`, `trajectory.png` and `metrics.json`.
 
     Raises:
         UserError: a setting, the model, the samples or the output directory is not usable.
