@@ -8,9 +8,9 @@ import torch
 
 from benchmarks.measure import arguments, interleaved, peak_memory, report, summary
 from benchmarks.reference import ReferenceSampling, paper_network
-from blackout.diffusion.heads import SoftplusHead
+from blackout.diffusion.heads import Prediction, SoftplusHead
+from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, nearest_rounding
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import BinomialBridge, Kernel, PoissonLeap, nearest_rounding
 from blackout.diffusion.schedules import fisher_times
 from blackout.diffusion.streams import SampleStreams
 from blackout.networks import CountNetwork
@@ -28,12 +28,14 @@ class FastSampling:
         self.head, self.process, self.times = SoftplusHead(), PureDeath(255), fisher_times(num_steps).to(xt.device)
         self.streams = SampleStreams(0, torch.arange(len(xt), device=xt.device))
 
+    def denoise(self, xt: torch.Tensor, t: torch.Tensor) -> Prediction:
+        return self.head(self.network(xt, t), xt, t)
+
     @torch.inference_mode()
     def step(self, k: int) -> torch.Tensor:
         s, t = self.times[k - 1], self.times[k]
         with torch.autocast(self.xt.device.type, torch.bfloat16, enabled=self.bfloat16):
-            y = self.head(self.network(self.xt, t), self.xt, t).mean
-        return self.kernel(self.process, y, self.xt, s, t, self.streams.at(k))
+            return self.kernel(self.denoise, self.process, self.xt, s, t, self.streams.at(k))
 
 
 def main(argv: list[str] | None = None) -> None:
