@@ -58,10 +58,12 @@ def test_tables_are_binomial_distribution_functions(digits):
         assert float((1 - exact[..., -1]).max()) < 1e-16
 
 
-def test_the_route_of_accelerators_has_the_same_law():
-    """No length that depends on numbers drawn: full tables, always divided."""
+def test_whole_tables_divided_at_every_probability_have_the_law(monkeypatch):
+    """What accelerators use: no length that depends on the probabilities or on numbers drawn."""
+    monkeypatch.setattr(count_table, "_columns", lambda p, largest: largest + 1)
     p = torch.tensor([0.2, 0.003], dtype=torch.float64)
-    tables = [table[:, :, :] for table in count_table._tables(p, 255, count_table._DIVIDED)]
+    tables = count_table._tables(p, 255, count_table._DIVIDED)
+    assert [table.shape for table in tables] == [(2, 16, 241), (2, 16, 16)]
     n = torch.full((2, 100_000), 77, dtype=torch.uint8)
     draw = SampleStreams(2, torch.arange(2)).at(0).next_draw()
     drawn = count_table._look_up(draw, n, torch.zeros(2, dtype=torch.bool), count_table._DIVIDED, tables)
