@@ -16,9 +16,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from blackout.diffusion.kernels import Denoiser
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.processes.base import expand_time
-from blackout.diffusion.samplers import Denoiser
 from blackout.diffusion.schedules import half_width, step_fraction, time_of_logit
 from blackout.diffusion.streams import RandomSource
 

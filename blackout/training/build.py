@@ -62,10 +62,18 @@ def data_facts(data: CountData) -> dict[str, Any]:
 
 
 def model_config(config: Mapping[str, Any], data: CountData) -> dict[str, Any]:
-    """The complete plain description of a model for `data`, from which `build_model` makes it without the data."""
+    """The complete plain description of a model for `data`, from which `build_model` makes it without the data.
+
+    Raises:
+        UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
+    """
     parts = {name: _plain(config[name]) for name in MODEL_PARTS}
     facts = data_facts(data)
-    outputs = _resolve(parts["head"], "head").outputs
+    if config.get("conditional", False):
+        if data.num_classes is None:
+            raise UserError(f"conditional=true: {data.name} has no labels")
+        facts["num_classes"] = data.num_classes
+    outputs = instantiate(fill(parts["head"], facts, "head"), "head").outputs
     filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
     return {
         "data": {"name": data.name, **facts},
