@@ -23,6 +23,7 @@ from blackout.errors import UserError
 from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, refusals
 from blackout.training.export import export_model, read_checkpoint
 from blackout.training.images import save_grid
+from blackout.training.loggers import KeepWandbRun, continue_run, dashboards, log_results
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.run_directory import open_run
 from blackout.training.sample_file import save_samples
@@ -85,12 +86,13 @@ def train(cfg: DictConfig) -> Path:
     trainer = make_trainer(config, run)
     last = run / "checkpoints" / "last.ckpt"
     if last.exists():
-        read_checkpoint(last)
+        continue_run(trainer.loggers, read_checkpoint(last))
     print_summary(module, data, config, run, resumed=last.exists())
     if config["compile"]:
         module.compile_networks()
-    trainer.fit(module, data_module, ckpt_path=str(last) if last.exists() else None, weights_only=True)
-    finish(trainer, module, data_module, run)
+    with dashboards(trainer.loggers, config):
+        trainer.fit(module, data_module, ckpt_path=str(last) if last.exists() else None, weights_only=True)
+        finish(trainer, module, data_module, run)
     return run
 
 
@@ -131,6 +133,7 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     else:
         chosen.pop("scores", None)
     callbacks = [instantiate(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
+    callbacks.append(KeepWandbRun())
     return instantiate(
         config["trainer"], "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
         use_distributed_sampler=False,
@@ -169,6 +172,7 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
         values |= affordable[0].values
         report |= affordable[0].passport | {"sampler": module.config["model"]["sampler"]}
     write_json(report, run / "metrics.json")
+    log_results(trainer.loggers, values, trainer.global_step, run)
     for name, value in values.items():
         if not name.startswith("share_"):
             print(f"{name}: {value:.4f}")
