@@ -172,7 +172,7 @@ def find_dataset(config: Mapping[str, Any], description: Mapping[str, Any]) -> C
 
 def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], data: CountData) -> Scorer | None:
     """The scores chosen on the command line, else the model's, else Inception's for images."""
-    if HydraConfig.get().runtime.choices["metrics"] == "none":
+    if HydraConfig.get().runtime.choices.get("metrics") == "none":
         return None
     if config["metrics"]:
         return instantiate(config["metrics"], "metrics")
