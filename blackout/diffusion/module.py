@@ -18,7 +18,7 @@ from blackout.diffusion.kernels import Denoiser
 from blackout.diffusion.likelihood import bits_per_dim, continuous_bound
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.processes import Process
-from blackout.diffusion.samplers import Callback, Sampler, sample
+from blackout.diffusion.samplers import Callback, Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.diffusion.streams import SampleStreams, fold_seed
 from blackout.training.ema import EMA
@@ -211,7 +211,7 @@ class BlackoutDiffusion(pl.LightningModule):
         """
         sampler = sampler or self.sampler
         size = min(sampler.batch_size, len(indices))
-        times = (sampler.grid or self.schedule.grid)(sampler.num_steps)
+        times = self.times(sampler)
         if classes is not None:
             check_classes(classes, len(indices), self.num_classes)
         elif sampler.guidance != 1:
@@ -235,6 +235,15 @@ class BlackoutDiffusion(pl.LightningModule):
                     device=self.device,
                 )
             yield batch, counts[: len(batch)]
+
+    def times(self, sampler: Sampler) -> Tensor:
+        """The grid a sampler walks, float64 [T + 1]: its own, or one of the training schedule's family."""
+        return (sampler.grid or self.schedule.grid)(sampler.num_steps)
+
+    def evaluations(self, sampler: Sampler, with_classes: bool = False) -> int:
+        """How often a sample evaluates the network; guidance doubles the evaluations where it acts."""
+        guided = sampler.guidance_between if with_classes and sampler.guidance not in (0, 1) else ()
+        return count_evaluations(self.times(sampler), sampler.kernel, sampler.correction, guided)
 
     def _guided(self, sampler: Sampler, classes: Tensor | None) -> Denoiser:
         if classes is None:

@@ -76,9 +76,10 @@ def generate(cfg: DictConfig) -> Path:
     if trajectory is not None:
         save_animation(trajectory.levels, max_count, out / "trajectory.webp")
         save_strip(trajectory.levels, max_count, out / "trajectory.png")
-    print(f"{config['num_samples']} samples of {sampler.num_steps} steps in {out}")
+    evaluations = module.evaluations(sampler, classes is not None)
+    print(f"{config['num_samples']} samples of {evaluations} network evaluations in {out}")
     if scoring is not None:
-        write_json(scoring.report(counts, sampler, sampler_config), out / "metrics.json")
+        write_json(scoring.report(counts, sampler, sampler_config, classes, known), out / "metrics.json")
         print(f"scores in {out / 'metrics.json'}")
     return out
 
