@@ -23,7 +23,8 @@ from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid, save_strip
 from blackout.training.known import read_known
 from blackout.training.run import SETTINGS as TRAINING_SETTINGS
-from blackout.training.run import quieten, resolve, save_samples, write_json
+from blackout.training.run import quieten, resolve, write_json
+from blackout.training.sample_file import SampleFile
 
 SETTINGS = frozenset(
     ("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler", "metrics", "dataset")
@@ -66,21 +67,23 @@ def generate(cfg: DictConfig) -> Path:
         scoring = Evaluation(config, module)
 
     trajectory = Trajectory() if config["trajectory"] else None
+    keep = config["num_samples"] if scoring is not None else _SHOWN
     classes = choose_classes(config["classes"], indices)
     known = None if config["inpaint"] is None else read_known(Path(config["inpaint"]), module, config["num_samples"])
     if known is not None and config["indices"] is not None:
         known = known.select(indices)
-    with refusals("sample"):
-        counts = draw(module, sampler, indices, config["num_samples"], config["seed"], trajectory, classes, known)
+    size = min(sampler.batch_size, config["num_samples"])  # the network rounds as in the whole run
+    with refusals("sample"), SampleFile(out / "samples.npz", len(indices)) as file:
+        counts = draw(module, sampler, indices, size, config["seed"], file, keep, trajectory, classes, known)
     max_count = module.process.max_count
-    save_samples(counts, out / "samples.npz")
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")
     if trajectory is not None:
         save_animation(trajectory.levels, max_count, out / "trajectory.webp")
         save_strip(trajectory.levels, max_count, out / "trajectory.png")
-    print(f"{len(counts)} samples of {sampler.num_steps} steps in {out}")
+    evaluations = module.evaluations(sampler, classes is not None)
+    print(f"{config['num_samples']} samples of {evaluations} network evaluations in {out}")
     if scoring is not None:
-        write_json(scoring.report(counts, sampler, sampler_config), out / "metrics.json")
+        write_json(scoring.report(counts, sampler, sampler_config, classes, known), out / "metrics.json")
         print(f"scores in {out / 'metrics.json'}")
     return out
 
@@ -160,31 +163,36 @@ def draw(
     module: BlackoutDiffusion,
     sampler: Sampler,
     indices: Tensor,
-    num_samples: int,
+    size: int,
     seed: int,
+    file: SampleFile,
+    keep: int,
     trajectory: Trajectory | None = None,
     classes: Tensor | None = None,
     known: KnownElements | None = None,
 ) -> Tensor:
-    """The samples named by `indices` on the CPU, under a progress bar over all steps of all batches.
+    """Write the samples named by `indices` to a file, under a progress bar over all steps of all batches.
 
-    The batches have the shape they have in a run of `num_samples` samples, so that the network rounds as it did there.
+    Returns:
+        The first `keep` of them, on the CPU.
     """
-    size = min(sampler.batch_size, num_samples)
     batches = -(-len(indices) // size)
-    drawn: list[Tensor] = []
+    kept: list[Tensor] = []
+    first, left = True, keep
     with Progress(transient=True) as progress:
         bar = progress.add_task("sampling", total=batches * sampler.num_steps)
 
         def after_level(k: int, xt: Tensor) -> None:
             if k < sampler.num_steps:
                 progress.advance(bar)
-            if trajectory is not None and not drawn:
+            if trajectory is not None and first:
                 trajectory.add(k, sampler.num_steps, xt)
 
         for _, counts in module.sample_batches(indices, seed, sampler, after_level, classes, known, size):
-            drawn.append(counts.cpu())
-    return torch.cat(drawn)
+            file.write(counts)
+            kept.append(counts[: max(0, left)].cpu())
+            first, left = False, left - len(counts)
+    return torch.cat(kept)
 
 
 @dataclass

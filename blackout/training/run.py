@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -26,10 +25,12 @@ from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoi
 from blackout.training.checkpoints import check_fits
 from blackout.training.export import export_model
 from blackout.training.images import save_grid
+from blackout.training.loggers import KeepWandbRun, continue_run, dashboards, log_results
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.plan import plan
 from blackout.training.preemption import signals
 from blackout.training.run_directory import open_run
+from blackout.training.sample_file import save_samples
 from blackout.training.scoring import Scores
 from blackout.training.sweeps import sweeping
 
@@ -39,14 +40,14 @@ _PILOT_SAMPLES = 64
 _PILOT_STEPS = 20, 200
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
-    + ("ema_decay", "conditional", "label_dropout", "data_dir", "runs_dir", "experiment_name", "run_id", "plan")
-    + ("on_nonfinite",)
+    + ("ema_decay", "conditional", "label_dropout", "data_on_device", "compile", "on_nonfinite", "plan")
+    + ("data_dir", "runs_dir", "experiment_name", "run_id")
 )
 
 
 _KINDS = {
     **dict.fromkeys(("seed", "batch_size", "num_samples"), int),
-    **dict.fromkeys(("flip", "plan", "trajectory", "conditional"), bool),
+    **dict.fromkeys(("flip", "plan", "trajectory", "conditional", "data_on_device", "compile"), bool),
     **dict.fromkeys(("ema_decay", "label_dropout"), float),
     "device": str,
     "trusted": list,
@@ -89,7 +90,7 @@ def _train(config: dict[str, Any]) -> Path:
     data = instantiate(config["dataset"], "dataset")
     module = make_module(config, data)
     with refusals("dataset"):
-        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
+        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"], config["data_on_device"])
     with refusals("sampler"):  # one small sample: does the head predict what the kernel needs?
         module.sample(1, sampler=replace(module.sampler, num_steps=2))
     if config["plan"]:
@@ -100,10 +101,15 @@ def _train(config: dict[str, Any]) -> Path:
     check_launch(trainer)
     last = find_checkpoint(run / "checkpoints")
     if last is not None:
-        check_fits(read_checkpoint(last), module, last)
+        checkpoint = read_checkpoint(last)
+        check_fits(checkpoint, module, last)
+        continue_run(trainer.loggers, checkpoint)
     print_summary(module, data, config, run, resumed=last is not None)
-    fit(trainer, module, data_module, last)
-    finish(trainer, module, data_module, run)
+    if config["compile"]:
+        module.compile_networks()
+    with dashboards(trainer.loggers, config):
+        fit(trainer, module, data_module, last)
+        finish(trainer, module, data_module, run)
     return run
 
 
@@ -187,6 +193,7 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     else:
         chosen.pop("scores", None)
     callbacks = [instantiate(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
+    callbacks.append(KeepWandbRun())
     return instantiate(
         config["trainer"], "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
         use_distributed_sampler=False, plugins=[AtomicCheckpointIO()],
@@ -225,6 +232,7 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
         values |= affordable[0].values
         report |= affordable[0].passport | {"sampler": module.config["model"]["sampler"]}
     write_json(report, run / "metrics.json")
+    log_results(trainer.loggers, values, trainer.global_step, run)
     for name, value in values.items():
         if not name.startswith("share_"):
             print(f"{name}: {value:.4f}")
@@ -243,13 +251,6 @@ def _finite(content: Any) -> Any:
     if isinstance(content, (list, tuple)):
         return [_finite(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def save_samples(counts: Tensor, path: Path) -> None:
-    """Write counts as `samples` in an .npz, images channels last; the file appears whole or not at all."""
-    channels_last = counts.permute(0, 2, 3, 1).contiguous() if counts.ndim == 4 else counts
-    with replacing(path) as part, part.open("wb") as file:
-        np.savez_compressed(file, samples=channels_last.numpy())
 
 
 def quieten() -> None:
