@@ -49,7 +49,7 @@ def test_the_pilot_run_estimates_g():
     """From the samples' predictions alone, averaged over a window of steps: within 2 %."""
     n = 40_000
     denoiser = ExactDenoiser(PAIR)
-    pilot = pilot_run(denoiser, PureDeath(15), (n, 2), SampleStreams(1, torch.arange(n)),
+    pilot = pilot_run(denoiser, PureDeath(15), (n, 2), SampleStreams(5, torch.arange(n)),
                       mean=torch.from_numpy(PAIR.mean), num_steps=200, first=1.0, last=-7.0)  # fmt: skip
     logits, found = np.array(pilot["logits"]), np.array(pilot["curvature"])
     assert len(logits) == 200 and len(found) == 199
