@@ -172,7 +172,8 @@ def test_tensorboard_shows_curves_samples_and_settings(run, tmp_path):  # noqa: 
     shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert shown == [(int(r["step"]), pytest.approx(float(r["train/loss"]))) for r in metrics(directory) if r["train/loss"]]
     assert [event.step for event in events.Images("samples")] == [4, 6]
-    assert "16" in (directory / "tensorboard" / "hparams.yaml").read_text()
+    (text,) = events.Tensors("config/text_summary")
+    assert "max_steps: 6" in text.tensor_proto.string_val[0].decode()
 
 
 def test_tensorboard_that_is_not_installed_is_one_clear_line(run, tmp_path, monkeypatch):  # noqa: F811
