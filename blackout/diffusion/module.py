@@ -18,7 +18,7 @@ from blackout.diffusion.kernels import Denoiser
 from blackout.diffusion.likelihood import bits_per_dim, continuous_bound
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.processes import Process
-from blackout.diffusion.samplers import Callback, Sampler, sample
+from blackout.diffusion.samplers import Callback, Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.diffusion.streams import SampleStreams, fold_seed
 from blackout.training.ema import EMA
@@ -99,6 +99,12 @@ class BlackoutDiffusion(pl.LightningModule):
     def _classes(self, batch: dict[str, Any]) -> Tensor | None:
         """The batch's labels, if the network has a use for them."""
         return None if self.num_classes is None else batch.get("label")
+
+    def compile_networks(self) -> None:
+        """Compile the networks in place with torch.compile, at their first use; names of weights stay as they are."""
+        self.network.compile()
+        if self.ema is not None:
+            self.ema.module.compile()
 
     # --- training
 
@@ -205,7 +211,7 @@ class BlackoutDiffusion(pl.LightningModule):
         """
         sampler = sampler or self.sampler
         size = min(sampler.batch_size, len(indices))
-        times = (sampler.grid or self.schedule.grid)(sampler.num_steps)
+        times = self.times(sampler)
         if classes is not None:
             check_classes(classes, len(indices), self.num_classes)
         elif sampler.guidance != 1:
@@ -230,6 +236,15 @@ class BlackoutDiffusion(pl.LightningModule):
                 )
             yield batch, counts[: len(batch)]
 
+    def times(self, sampler: Sampler) -> Tensor:
+        """The grid a sampler walks, float64 [T + 1]: its own, or one of the training schedule's family."""
+        return (sampler.grid or self.schedule.grid)(sampler.num_steps)
+
+    def evaluations(self, sampler: Sampler, with_classes: bool = False) -> int:
+        """How often a sample evaluates the network; guidance doubles the evaluations where it acts."""
+        guided = sampler.guidance_between if with_classes and sampler.guidance not in (0, 1) else ()
+        return count_evaluations(self.times(sampler), sampler.kernel, sampler.correction, guided)
+
     def _guided(self, sampler: Sampler, classes: Tensor | None) -> Denoiser:
         if classes is None:
             return self.denoiser()
@@ -248,12 +263,16 @@ class BlackoutDiffusion(pl.LightningModule):
 
     @contextmanager
     def _sampling_mode(self, sampler: Sampler) -> Iterator[None]:
-        """Eval mode (or train mode, where dropout is to be kept); afterwards every submodule is as it was."""
+        """The sampler's precision, and eval mode (or train mode, where dropout is to be kept).
+
+        Afterwards every submodule is as it was.
+        """
         network = self.network if self.ema is None else self.ema.module
         modes = {module: module.training for module in network.modules()}
         network.train(sampler.keep_dropout)
         try:
-            yield
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=sampler.bfloat16):
+                yield
         finally:
             for module, mode in modes.items():
                 module.training = mode
