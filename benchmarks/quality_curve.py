@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     jobs = [(name, n) for name in options.samplers for n in options.evaluations]
     if options.baseline:
         jobs.append(("binomial_bridge_nearest@fisher", options.baseline))
-    print(f"real training images: {score(data.train[:options.num_samples]):.2f}", flush=True)
+    print(f"real training images: {score(data.train[: options.num_samples]):.2f}", flush=True)
     rows = []
     for name, evaluations in jobs:
         try:

@@ -100,6 +100,12 @@ class BlackoutDiffusion(pl.LightningModule):
         """The batch's labels, if the network has a use for them."""
         return None if self.num_classes is None else batch.get("label")
 
+    def compile_networks(self) -> None:
+        """Compile the networks in place with torch.compile, at their first use; names of weights stay as they are."""
+        self.network.compile()
+        if self.ema is not None:
+            self.ema.module.compile()
+
     # --- training
 
     def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
@@ -257,12 +263,16 @@ class BlackoutDiffusion(pl.LightningModule):
 
     @contextmanager
     def _sampling_mode(self, sampler: Sampler) -> Iterator[None]:
-        """Eval mode (or train mode, where dropout is to be kept); afterwards every submodule is as it was."""
+        """The sampler's precision, and eval mode (or train mode, where dropout is to be kept).
+
+        Afterwards every submodule is as it was.
+        """
         network = self.network if self.ema is None else self.ema.module
         modes = {module: module.training for module in network.modules()}
         network.train(sampler.keep_dropout)
         try:
-            yield
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=sampler.bfloat16):
+                yield
         finally:
             for module, mode in modes.items():
                 module.training = mode

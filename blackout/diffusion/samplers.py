@@ -147,6 +147,7 @@ class Sampler:
         guidance_between: (lowest, highest) logit of survival where guidance acts; None for everywhere.
         batch_size: samples per network evaluation.
         keep_dropout: leave the network in train mode while sampling, as the reference code did.
+        bfloat16: evaluate the network in bfloat16 autocast; counts and draws stay exact.
 
     Raises:
         ValueError: a number is out of range.
@@ -163,6 +164,7 @@ class Sampler:
     guidance_between: Sequence[float] | None = None
     batch_size: int = 256
     keep_dropout: bool = False
+    bfloat16: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_size"):

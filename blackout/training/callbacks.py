@@ -7,7 +7,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from pytorch_lightning.loggers import Logger
+from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.training.images import grid
@@ -90,6 +90,8 @@ class SampleGrid(Callback):
             raise ValueError("every_n_steps and num_samples must be at least 1")
         self._directory, self._every, self._num_samples = Path(directory), every_n_steps, num_samples
         self._num_steps, self._seed = num_steps, seed
+        self.drawn = 0
+        """How many grids this process has drawn."""
         self._drawn_at = 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any, **kwargs: Any) -> None:
@@ -105,6 +107,7 @@ class SampleGrid(Callback):
 
         sampler = module.sampler if self._num_steps is None else replace(module.sampler, num_steps=self._num_steps)
         counts = module.sample(self._num_samples, self._seed, sampler)
+        self.drawn += 1
         picture = grid(counts, module.process.max_count)
         self._directory.mkdir(parents=True, exist_ok=True)
         picture.save(self._directory / f"step_{step:07d}.png")
@@ -114,10 +117,9 @@ class SampleGrid(Callback):
 
 def log_picture(logger: Logger, picture: Any, step: int) -> None:
     """Show a grid in the logger's dashboard, if it shows pictures."""
-    kind = type(logger).__name__
-    if kind == "WandbLogger":
-        logger.log_image("samples", [picture], step=step)  # type: ignore[attr-defined]
-    elif kind == "TensorBoardLogger":
+    if isinstance(logger, WandbLogger):
+        logger.log_image("samples", [picture], step=step)
+    elif isinstance(logger, TensorBoardLogger):
         import numpy as np
 
-        logger.experiment.add_image("samples", np.asarray(picture), step, dataformats="HWC")  # type: ignore[attr-defined]
+        logger.experiment.add_image("samples", np.asarray(picture), step, dataformats="HWC")

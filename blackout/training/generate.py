@@ -23,7 +23,8 @@ from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid, save_strip
 from blackout.training.known import read_known
 from blackout.training.run import SETTINGS as TRAINING_SETTINGS
-from blackout.training.run import quieten, resolve, save_samples, write_json
+from blackout.training.run import quieten, resolve, write_json
+from blackout.training.sample_file import SampleFile
 
 SETTINGS = frozenset(
     ("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler", "metrics", "dataset")
@@ -65,18 +66,18 @@ def generate(cfg: DictConfig) -> Path:
         scoring = Evaluation(config, module)
 
     trajectory = Trajectory() if config["trajectory"] else None
+    keep = config["num_samples"] if scoring is not None else _SHOWN
     classes = choose_classes(config["classes"], config["num_samples"])
     known = None if config["inpaint"] is None else read_known(Path(config["inpaint"]), module, config["num_samples"])
-    with refusals("sample"):
-        counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory, classes, known)
+    with refusals("sample"), SampleFile(out / "samples.npz", config["num_samples"]) as file:
+        counts = draw(module, sampler, config["num_samples"], config["seed"], file, keep, trajectory, classes, known)
     max_count = module.process.max_count
-    save_samples(counts, out / "samples.npz")
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")
     if trajectory is not None:
         save_animation(trajectory.levels, max_count, out / "trajectory.webp")
         save_strip(trajectory.levels, max_count, out / "trajectory.png")
     evaluations = module.evaluations(sampler, classes is not None)
-    print(f"{len(counts)} samples of {evaluations} network evaluations in {out}")
+    print(f"{config['num_samples']} samples of {evaluations} network evaluations in {out}")
     if scoring is not None:
         write_json(scoring.report(counts, sampler, sampler_config, classes, known), out / "metrics.json")
         print(f"scores in {out / 'metrics.json'}")
@@ -143,27 +144,36 @@ def draw(
     sampler: Sampler,
     num_samples: int,
     seed: int,
+    file: SampleFile,
+    keep: int,
     trajectory: Trajectory | None = None,
     classes: Tensor | None = None,
     known: KnownElements | None = None,
 ) -> Tensor:
-    """Samples 0..num_samples - 1 on the CPU, under a progress bar over all steps of all batches."""
+    """Write samples 0..num_samples - 1 to a file, under a progress bar over all steps of all batches.
+
+    Returns:
+        The first `keep` of them, on the CPU.
+    """
     batches = -(-num_samples // min(sampler.batch_size, num_samples))
-    drawn: list[Tensor] = []
+    kept: list[Tensor] = []
+    first = True
     with Progress(transient=True) as progress:
         bar = progress.add_task("sampling", total=batches * sampler.num_steps)
 
         def after_level(k: int, xt: Tensor) -> None:
             if k < sampler.num_steps:
                 progress.advance(bar)
-            if trajectory is not None and not drawn:
+            if trajectory is not None and first:
                 trajectory.add(k, sampler.num_steps, xt)
 
-        for _, counts in module.sample_batches(
+        for indices, counts in module.sample_batches(
             torch.arange(num_samples), seed, sampler, after_level, classes, known
         ):
-            drawn.append(counts.cpu())
-    return torch.cat(drawn)
+            file.write(counts)
+            kept.append(counts[indices.to(counts.device) < keep].cpu())
+            first = False
+    return torch.cat(kept)
 
 
 @dataclass

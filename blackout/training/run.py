@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -24,8 +23,10 @@ from blackout.errors import UserError
 from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, refusals
 from blackout.training.export import export_model, read_checkpoint
 from blackout.training.images import save_grid
+from blackout.training.loggers import KeepWandbRun, continue_run, dashboards, log_results
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.run_directory import open_run
+from blackout.training.sample_file import save_samples
 from blackout.training.scoring import Scores
 
 _INITIALISATION = 1000
@@ -34,13 +35,14 @@ _PILOT_SAMPLES = 64
 _PILOT_STEPS = 20, 200
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
-    + ("ema_decay", "conditional", "label_dropout", "data_dir", "runs_dir", "experiment_name", "run_id")
+    + ("ema_decay", "conditional", "label_dropout", "data_on_device", "compile")
+    + ("data_dir", "runs_dir", "experiment_name", "run_id")
 )
 
 
 _KINDS = {
     **dict.fromkeys(("seed", "batch_size", "num_samples"), int),
-    **dict.fromkeys(("flip", "trajectory", "conditional"), bool),
+    **dict.fromkeys(("flip", "trajectory", "conditional", "data_on_device", "compile"), bool),
     **dict.fromkeys(("ema_decay", "label_dropout"), float),
 }
 _KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number"}
@@ -77,17 +79,20 @@ def train(cfg: DictConfig) -> Path:
     data = instantiate(config["dataset"], "dataset")
     module = make_module(config, data)
     with refusals("dataset"):
-        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
+        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"], config["data_on_device"])
     with refusals("sampler"):  # one small sample: does the head predict what the kernel needs?
         module.sample(1, sampler=replace(module.sampler, num_steps=2))
     run = open_run(config, data.name)
     trainer = make_trainer(config, run)
     last = run / "checkpoints" / "last.ckpt"
     if last.exists():
-        read_checkpoint(last)
+        continue_run(trainer.loggers, read_checkpoint(last))
     print_summary(module, data, config, run, resumed=last.exists())
-    trainer.fit(module, data_module, ckpt_path=str(last) if last.exists() else None, weights_only=True)
-    finish(trainer, module, data_module, run)
+    if config["compile"]:
+        module.compile_networks()
+    with dashboards(trainer.loggers, config):
+        trainer.fit(module, data_module, ckpt_path=str(last) if last.exists() else None, weights_only=True)
+        finish(trainer, module, data_module, run)
     return run
 
 
@@ -128,6 +133,7 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     else:
         chosen.pop("scores", None)
     callbacks = [instantiate(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
+    callbacks.append(KeepWandbRun())
     return instantiate(
         config["trainer"], "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
         use_distributed_sampler=False,
@@ -166,6 +172,7 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
         values |= affordable[0].values
         report |= affordable[0].passport | {"sampler": module.config["model"]["sampler"]}
     write_json(report, run / "metrics.json")
+    log_results(trainer.loggers, values, trainer.global_step, run)
     for name, value in values.items():
         if not name.startswith("share_"):
             print(f"{name}: {value:.4f}")
@@ -185,15 +192,6 @@ def _finite(content: Any) -> Any:
     if isinstance(content, (list, tuple)):
         return [_finite(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def save_samples(counts: Tensor, path: Path) -> None:
-    """Write counts as `samples` in an .npz, images channels last; the file appears whole or not at all."""
-    channels_last = counts.permute(0, 2, 3, 1).contiguous() if counts.ndim == 4 else counts
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        np.savez_compressed(file, samples=channels_last.numpy())
-    os.replace(part, path)
 
 
 def quieten() -> None:

@@ -13,7 +13,19 @@ import yaml
 from blackout.errors import UserError
 
 # what may change between two starts of one run: where things lie, how long it goes on, what is shown
-_FREE = {"data_dir", "runs_dir", "run_id", "experiment_name", "logger", "callbacks", "trainer", "metrics", "sampler"}
+_FREE = {
+    "data_dir",
+    "data_on_device",
+    "compile",
+    "runs_dir",
+    "run_id",
+    "experiment_name",
+    "logger",
+    "callbacks",
+    "trainer",
+    "metrics",
+    "sampler",
+}
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -23,7 +35,11 @@ def run_id(config: Mapping[str, Any]) -> str:
         if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
             raise UserError(f"run_id must be a plain directory name, not '{name}'")
         return name
-    decisive = {k: v for k, v in config.items() if k not in {"data_dir", "runs_dir", "run_id", "logger"}}
+    decisive = {
+        k: v
+        for k, v in config.items()
+        if k not in {"data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger"}
+    }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
