@@ -46,7 +46,7 @@ def test_a_short_poisson_step_costs_a_quarter_of_r_squared_g(u):
 
 
 def test_the_pilot_run_estimates_g():
-    """From the samples' predictions alone, averaged over a window of steps: within 2 % (steps of r cost about r / 2)."""
+    """From the samples' predictions alone, averaged over a window of steps: within 2 % (a step r costs about r / 2)."""
     n = 25_000
     denoiser = ExactDenoiser(PAIR)
     pilot = pilot_run(denoiser, PureDeath(15), (n, 2), SampleStreams(1, torch.arange(n)),
