@@ -2,8 +2,9 @@
 VENV ?= .venv
 PYTHON ?= python3
 RUN := $(VENV)/bin/python
+SEED ?= 0
 
-.PHONY: train sample test lint clean
+.PHONY: train sample test soak clean
 
 train: $(VENV)/installed  ## train, sample and score the embedded default (about two minutes)
 	$(RUN) train.py
@@ -15,6 +16,10 @@ test: $(VENV)/installed  ## formatting, types, tests
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy blackout train.py sample.py
 	$(RUN) -m pytest -q
+
+soak: $(VENV)/installed  ## kill runs, and give the programs nonsense, for about half an hour; SEED=1 for others
+	OMP_NUM_THREADS=1 $(RUN) -m tests.soak.kills --points 20 --seed $(SEED)
+	OMP_NUM_THREADS=1 FUZZ_CASES=400 FUZZ_SEED=$(SEED) $(RUN) -m pytest -q tests/fuzz
 
 # An environment is as good as the dependencies it was made from; the package itself is used from this folder.
 $(VENV)/installed: pyproject.toml

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import errno
 import os
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from blackout.errors import Preempted, UserError
 
@@ -33,6 +34,8 @@ def one_line_errors() -> Iterator[None]:
 
     global _in_job
     _in_job = False
+    usage = argparse.ArgumentParser.error
+    argparse.ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
     try:
         yield
     except UserError as error:
@@ -53,6 +56,8 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         sys.exit(130)
+    finally:
+        argparse.ArgumentParser.error = usage  # type: ignore[method-assign]
 
 
 def task(function: Callable[..., T]) -> Callable[..., T]:
@@ -82,7 +87,7 @@ def end_of_sweep() -> None:
         sys.exit(1)
 
 
-def _leave(message: str) -> None:
+def _leave(message: str) -> NoReturn:
     print("error: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
 

@@ -67,11 +67,11 @@ def write_checkpoint(checkpoint: Mapping[str, Any], path: Path) -> None:
         raise
     if path.name == LAST and path.exists():
         previous = path.with_name(PREVIOUS)
+        digest_path(previous).unlink(missing_ok=True)  # better none for a moment than another file's
         os.replace(path, previous)
-        digest_path(previous).unlink(missing_ok=True)
         if digest_path(path).exists():
             os.replace(digest_path(path), digest_path(previous))
-    digest_path(path).unlink(missing_ok=True)  # better none for a moment than another file's
+    digest_path(path).unlink(missing_ok=True)
     os.replace(part, path)
     os.replace(digest_part, digest_path(path))
     _sync_directory(path.parent)
@@ -117,8 +117,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         UserError: unreadable, not what was written (by its SHA-256), or holding anything that would be executed.
     """
     try:
-        known = _known_digests(path)
-        if known and digest(path) not in known:
+        known = _known_digest(path)
+        if known is not None and digest(path) != known:
             raise UserError(f"{path} is damaged: it does not match {digest_path(path).name}")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
@@ -141,14 +141,15 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _known_digests(path: Path) -> set[str]:
-    """Hashes that a whole `path` may have; empty when it has no hash file.
+def _known_digest(path: Path) -> str | None:
+    """Hash that a whole `path` has, as its file says; None when there is no such file.
 
-    Between the two renames of a save, the hash of `previous.ckpt` is still called `last.ckpt.sha256`.
+    Between two renames of a save, the hash of `previous.ckpt` is still called `last.ckpt.sha256`.
     """
-    names = {path.name, LAST} if path.name == PREVIOUS else {path.name}
-    files = [digest_path(path.with_name(name)) for name in names]
-    return {(file.read_text(errors="replace").split() or [""])[0] for file in files if file.exists()}
+    file, last = digest_path(path), path.with_name(LAST)
+    if path.name == PREVIOUS and not file.exists() and not last.exists():
+        file = digest_path(last)
+    return (file.read_text(errors="replace").split() or [""])[0] if file.exists() else None
 
 
 class _HashingFile:

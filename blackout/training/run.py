@@ -55,6 +55,9 @@ _KINDS = {
 _KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number", str: "a name", list: "a list"}
 
 
+_PATHS = ("ckpt", "out", "samples", "inpaint", "data_dir", "runs_dir")
+
+
 def resolve(cfg: DictConfig, settings: frozenset[str]) -> dict[str, Any]:
     """The configuration as plain containers.
 
@@ -67,6 +70,11 @@ def resolve(cfg: DictConfig, settings: frozenset[str]) -> dict[str, Any]:
     for name, kind in _KINDS.items():
         if name in config and type(config[name]) is not kind:
             raise UserError(f"{name} must be {_KIND_NAMES[kind]}, not {config[name]!r}")
+    for name in _PATHS:
+        if isinstance(config.get(name), dict | list):
+            raise UserError(f"{name} must be the name of a file or directory, not {config[name]!r}")
+        if config.get(name) is not None:
+            config[name] = str(config[name])  # a directory may be called 17
     return config
 
 

@@ -1,5 +1,6 @@
 """A checkpoint is whole or not there, whatever happens while it is written."""
 
+import contextlib
 import errno
 import os
 import pickle
@@ -47,7 +48,7 @@ class Killed(BaseException):
 CALLS = ("replace", "fsync", "unlink")
 
 
-def count_calls(monkeypatch, fatal=None):
+def count_calls(monkeypatch, fatal=None, writes=True):
     """Replace the calls that change the disk by ones that are counted; the fatal one and all after it do nothing."""
     made = []
 
@@ -62,7 +63,8 @@ def count_calls(monkeypatch, fatal=None):
 
     for name in CALLS:
         monkeypatch.setattr(os, name, watch(getattr(os, name)))
-    monkeypatch.setattr(checkpoint_files._HashingFile, "write", watch(checkpoint_files._HashingFile.write))
+    if writes:
+        monkeypatch.setattr(checkpoint_files._HashingFile, "write", watch(checkpoint_files._HashingFile.write))
     return made
 
 
@@ -91,6 +93,26 @@ def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, name)
         write_checkpoint(content(4), directory / name)
         assert step_of(directory / name) == 4
         assert not [path for path in directory.iterdir() if path.name.startswith(".")]
+
+
+def test_killed_in_two_saves_running(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_files, "_sync_directory", lambda path: None)
+    with monkeypatch.context() as patch:
+        made = count_calls(patch, writes=False)
+        write_checkpoint(content(1), tmp_path / "last.ckpt")
+        write_checkpoint(content(2), tmp_path / "last.ckpt")
+    for first in range(len(made)):
+        for second in range(len(made)):
+            directory = tmp_path / f"{first}-{second}"
+            for step in (1, 2):
+                write_checkpoint(content(step), directory / "last.ckpt")
+            for step, fatal in ((3, first), (4, second)):
+                with monkeypatch.context() as patch, contextlib.suppress(Killed):
+                    count_calls(patch, fatal, writes=False)
+                    write_checkpoint(content(step), directory / "last.ckpt")
+            assert max(step_of(path) for path in directory.glob("*.ckpt")) >= 2
+            write_checkpoint(content(5), directory / "last.ckpt")
+            assert step_of(directory / "last.ckpt") == 5 and step_of(directory / "previous.ckpt") >= 2
 
 
 @pytest.mark.parametrize("number", [0, 1, 5, 20])
