@@ -59,7 +59,7 @@ def state(module):
         "modes": [part.training for part in module.modules()],
         "gradients": torch.is_grad_enabled(),
         "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state()[1].tolist(),
+        "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002  (the global state is meant)
         "python": random.getstate(),
     }
 
@@ -188,7 +188,7 @@ def test_memory_stays_flat_while_many_samples_are_scored(scorer):
     class Many:
         """Stands for a model: random images, and a note of the memory that tensors hold early and late."""
 
-        def sample_batches(self, indices, seed, sampler):
+        def sample_batches(self, indices, seed, sampler, **conditions):
             self.held = []
             for number, batch in enumerate(indices.split(100)):
                 yield batch, torch.randint(0, 256, (len(batch), *DATA.shape), dtype=torch.uint8)
