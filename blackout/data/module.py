@@ -52,17 +52,21 @@ class DataModule(pl.LightningDataModule):
     def train_dataloader(self) -> TrainStream:
         """This process's part of the endless training stream, from the first batch not yet trained on."""
         rank, world_size = self._place()
-        start, period = 0, None
-        device = torch.device("cpu")
+        start, device = 0, torch.device("cpu")
         if self.trainer is not None:
             trainer: Any = self.trainer  # Lightning's annotations lack both attributes
             # "processed" counts the batches whose step is done: neither those Lightning fetched ahead
             # nor the one at which an exception struck
             start = trainer.fit_loop.epoch_loop.batch_progress.total.processed
-            overfit = trainer.overfit_batches
-            period = overfit if isinstance(overfit, int) and overfit > 0 else None
             device = trainer.strategy.root_device if self.on_device else device
+        period = self.period
         return TrainStream(self.data, self.batch_size, self.seed, rank, world_size, self.flip, start, period, device)
+
+    @property
+    def period(self) -> int | None:
+        """How many batches are served over and over (the trainer's ``overfit_batches``); None for the whole data."""
+        overfit = getattr(self.trainer, "overfit_batches", 0)
+        return overfit if isinstance(overfit, int) and overfit > 0 else None
 
     def val_dataloader(self) -> EvalShard:
         """This process's share of the held-out samples."""

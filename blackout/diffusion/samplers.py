@@ -168,8 +168,9 @@ class Sampler:
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
         if not self.guidance >= 0:
             raise ValueError(f"guidance must not be negative, not {self.guidance}")
         check_range(self.guidance_between, "guidance_between")

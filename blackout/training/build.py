@@ -19,8 +19,13 @@ from torch import Tensor
 
 from blackout.data import CountData
 from blackout.diffusion.module import BlackoutDiffusion
-from blackout.errors import UserError
+from blackout.errors import Preempted, UserError
 
+_TELLTALES = {
+    "network": "forward", "head": "outputs", "process": "prior", "schedule": "intervals", "loss": "kind",
+    "sampler": "kernel",
+}  # fmt: skip
+"""What a part must have to be taken for what it is."""
 MODEL_PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
 MODEL_MODULES = ("blackout.networks", "blackout.diffusion")
 
@@ -47,13 +52,20 @@ def instantiate(config: Any, where: str, **kwargs: Any) -> Any:
 
 @contextmanager
 def refusals(where: str) -> Iterator[None]:
-    """Inside, a ValueError, TypeError or ImportError is about what the user gave: say where, in one line."""
+    """Inside, whatever goes wrong is about what the user gave: say where, in one line."""
     try:
         yield
-    except UserError:
+    except (UserError, Preempted):
         raise
-    except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
-        raise UserError(f"{where}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+    except Exception as error:
+        raise UserError(f"{where}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """An exception's first line, with its kind where that says more than the line."""
+    line = (str(error).splitlines() or [""])[0]
+    plain = isinstance(error, ValueError | TypeError | ImportError | MisconfigurationException) and line
+    return line if plain else f"{type(error).__name__} {line}".strip()
 
 
 def data_facts(data: CountData) -> dict[str, Any]:
@@ -108,6 +120,9 @@ def build_model(config: Mapping[str, Any], mean: Tensor, **training: Any) -> Bla
         UserError: a component refused its arguments.
     """
     parts = {name: instantiate(config["model"][name], name) for name in MODEL_PARTS}
+    for name, attribute in _TELLTALES.items():
+        if not hasattr(parts[name], attribute):
+            raise UserError(f"{name}: {type(parts[name]).__name__} cannot serve as the {name}")
     module = BlackoutDiffusion(mean=mean, **parts, **training)
     module.config = dict(config)
     return module

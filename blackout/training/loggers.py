@@ -106,8 +106,8 @@ class Wandb(WandbLogger):
         try:
             run = super().experiment
         except wandb.Error as error:
-            reason = str(error).rstrip(".")
-            raise UserError(f"logger=wandb: {reason}; logger.mode=offline keeps the run on disk") from error
+            problem = str(error).rstrip(".")
+            raise UserError(f"logger=wandb: {problem}; logger.mode=offline keeps the run on disk") from error
         if mode == "offline":
             folder = Path(run.settings.sync_dir)
             print(f"wandb:   offline{reason}; to upload it: wandb sync {folder}", flush=True)

@@ -59,7 +59,7 @@ def state(module):
         "modes": [part.training for part in module.modules()],
         "gradients": torch.is_grad_enabled(),
         "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002  (the global state is meant)
+        "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002
         "python": random.getstate(),
     }
 
