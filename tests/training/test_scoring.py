@@ -188,7 +188,7 @@ def test_memory_stays_flat_while_many_samples_are_scored(scorer):
     class Many:
         """Stands for a model: random images, and a note of the memory that tensors hold early and late."""
 
-        def sample_batches(self, indices, seed, sampler):
+        def sample_batches(self, indices, seed, sampler, **conditions):
             self.held = []
             for number, batch in enumerate(indices.split(100)):
                 yield batch, torch.randint(0, 256, (len(batch), *DATA.shape), dtype=torch.uint8)
