@@ -23,7 +23,8 @@ class Prediction:
 class Head(Protocol):
     """Raw network output [B, outputs, ...] -> Prediction."""
 
-    outputs: ClassVar[int]
+    @property
+    def outputs(self) -> int: ...
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> Prediction: ...
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from blackout.diffusion.heads import Head, Prediction
-from blackout.diffusion.likelihood import bits_per_dim, continuous_bound
-from blackout.diffusion.losses import CountLoss
+from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
+from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.processes import Process
 from blackout.diffusion.samplers import Callback, Denoiser, Sampler, sample
 from blackout.diffusion.schedules import Schedule, stratified
@@ -48,7 +48,7 @@ class BlackoutDiffusion(pl.LightningModule):
         process: Process,
         mean: Tensor,
         schedule: Schedule = Schedule(),
-        loss: CountLoss = CountLoss(),
+        loss: Loss = CountLoss(),
         sampler: Sampler = Sampler(),
         optimization: Optimization | None = None,
         ema_decay: float | None = None,
@@ -88,8 +88,8 @@ class BlackoutDiffusion(pl.LightningModule):
         offset = SampleStreams(fold_seed(self.seed, _TIMES), position.new_zeros(1)).at(number).next_draw().uniform((1,))
         s, t = self.schedule.intervals(stratified(position, batch["batch_size"], offset))
         noise = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
-        xt = self.process.sample(x0, t, noise)
-        loss = self.loss(self(xt, t), x0.int() - xt.int(), s, t).mean()
+        xt, target = self.process.observe(x0, t, noise)
+        loss = self.loss(self(xt, t), target, s, t).mean()
         self.log("train/loss", loss, prog_bar=True)
         return loss
 
@@ -111,7 +111,7 @@ class BlackoutDiffusion(pl.LightningModule):
         # the same times and noise at every validation make its curve smooth
         v = torch.frac((index.double() + 0.5) * _GOLDEN_RATIO)
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
-        nats = continuous_bound(self.denoiser(), self.process, x0, v, noise)
+        nats = likelihood_bound(self.denoiser(), self.process, x0, v, noise)
         self.log(
             "val/bits_per_dim",
             bits_per_dim(nats, self.shape).mean(),

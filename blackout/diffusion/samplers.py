@@ -15,7 +15,7 @@ from torch import Tensor
 
 from blackout.diffusion.counts import bernoulli, poisson
 from blackout.diffusion.heads import Prediction
-from blackout.diffusion.processes import Process
+from blackout.diffusion.processes import Process, count_dtype
 from blackout.diffusion.processes.base import expand_time
 from blackout.diffusion.schedules import step_fraction
 from blackout.diffusion.streams import RandomSource, SampleStreams
@@ -116,7 +116,7 @@ def sample(
         xt = kernel(process, y, xt, times[k - 1], times[k], _source(generator, k))
         if callback is not None:
             callback(k - 1, xt)
-    return xt
+    return xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
 
 
 def _source(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:

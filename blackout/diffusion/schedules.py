@@ -86,6 +86,12 @@ def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     return -torch.log1p(-(torch.sin(angle) ** 2))
 
 
+def step_times(num_steps: int = 100) -> Tensor:
+    """0, 1, ..., num_steps: the steps of a chain in discrete time. float64 [T + 1]."""
+    _check(num_steps, 1.0)
+    return torch.arange(num_steps + 1, dtype=torch.float64)
+
+
 def _check(num_steps: int, final_time: float) -> None:
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, not {num_steps}")

@@ -18,7 +18,10 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.diffusion.heads import Head
 from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.processes import Process
+from blackout.diffusion.processes.matrix_file import without_files
 from blackout.errors import UserError
 
 MODEL_PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
@@ -64,8 +67,10 @@ def data_facts(data: CountData) -> dict[str, Any]:
 def model_config(config: Mapping[str, Any], data: CountData) -> dict[str, Any]:
     """The complete plain description of a model for `data`, from which `build_model` makes it without the data."""
     parts = {name: _plain(config[name]) for name in MODEL_PARTS}
+    parts["process"] = without_files(parts["process"])
     facts = data_facts(data)
-    outputs = _resolve(parts["head"], "head").outputs
+    filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
+    outputs = _make_head(filled["head"], instantiate(filled["process"], "process")).outputs
     filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
     return {"data": {"name": data.name, **facts}, "model": filled}
 
@@ -94,10 +99,19 @@ def build_model(config: Mapping[str, Any], mean: Tensor, **training: Any) -> Bla
     Raises:
         UserError: a component refused its arguments.
     """
-    parts = {name: instantiate(config["model"][name], name) for name in MODEL_PARTS}
-    module = BlackoutDiffusion(mean=mean, **parts, **training)
+    parts = {name: instantiate(config["model"][name], name) for name in MODEL_PARTS if name != "head"}
+    head = _make_head(config["model"]["head"], parts["process"])
+    with refusals("process"):
+        parts["process"].check_final_time(parts["schedule"].times[-1])
+    module = BlackoutDiffusion(mean=mean, head=head, **parts, **training)
     module.config = dict(config)
     return module
+
+
+def _make_head(config: Mapping[str, Any], process: Process) -> Head:
+    """The head, with the process where its signature asks for one."""
+    wants_process = "process" in inspect.signature(_resolve(config, "head")).parameters
+    return instantiate(config, "head", **({"process": process} if wants_process else {}))
 
 
 def check_targets(config: Any, trusted: tuple[str, ...] = ()) -> None:
