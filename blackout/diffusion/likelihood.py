@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import cast
 
 import torch
 from torch import Tensor

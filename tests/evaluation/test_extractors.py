@@ -64,9 +64,7 @@ def test_script_extractor(tmp_path: Path) -> None:
         ScriptExtractor(tmp_path / "absent.pt", FEATURES)
 
 
-def test_inception_without_weights_says_where_to_put_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inception_without_weights_says_where_to_put_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
     with pytest.raises(UserError) as caught:
@@ -144,9 +142,7 @@ def test_classifier_training_is_reproducible_and_survives_damage(
     data = digits()
     assert data.train_labels is not None
     assert data.test_labels is not None
-    small = CountData(
-        "few", data.train[:90], data.test[:20], 16, data.train_labels[:90], data.test_labels[:20]
-    )
+    small = CountData("few", data.train[:90], data.test[:20], 16, data.train_labels[:90], data.test_labels[:20])
     state = torch.get_rng_state()
     first = Classifier(lambda: small, cache=tmp_path)
     assert torch.equal(torch.get_rng_state(), state)

@@ -20,9 +20,7 @@ def covariance(size: int, samples: int, seed: int) -> Tensor:
 
 def test_two_numbers() -> None:
     """In one dimension: (m - n)^2 + (s - t)^2."""
-    distance = frechet_distance(
-        torch.tensor([1.0]), torch.tensor([[4.0]]), torch.tensor([4.0]), torch.tensor([[9.0]])
-    )
+    distance = frechet_distance(torch.tensor([1.0]), torch.tensor([[4.0]]), torch.tensor([4.0]), torch.tensor([[9.0]]))
     assert distance == pytest.approx(9 + 1, abs=1e-12)
 
 
@@ -59,9 +57,7 @@ def test_singular_covariances(samples: int) -> None:
     s, t = (z @ z.T / (samples - 1) for z in (x, y))
     cross = torch.linalg.svdvals(x.T @ y).sum() / (samples - 1)
     zero = torch.zeros(64)
-    assert frechet_distance(zero, s, zero, t) == pytest.approx(
-        float(s.trace() + t.trace() - 2 * cross), rel=1e-7
-    )
+    assert frechet_distance(zero, s, zero, t) == pytest.approx(float(s.trace() + t.trace() - 2 * cross), rel=1e-7)
 
 
 def test_orthogonal_supports_and_zero() -> None:

@@ -86,9 +86,7 @@ def theirs(fake: Tensor, real: Tensor, **options: object) -> dict[str, float]:
     )
 
 
-def ours(
-    extractor: Extractor, fake: Tensor, real: Tensor, options: ScoreOptions, order: Tensor
-) -> dict[str, float]:
+def ours(extractor: Extractor, fake: Tensor, real: Tensor, options: ScoreOptions, order: Tensor) -> dict[str, float]:
     statistics = FeatureStatistics(extractor.num_features)
     features = torch.cat([extractor(batch).features for batch in real.split(64)])
     statistics.update(features)

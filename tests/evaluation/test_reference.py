@@ -100,9 +100,7 @@ def test_an_unwritable_cache_only_warns(tmp_path: Path) -> None:
 def test_refuses_other_splits_and_data() -> None:
     with pytest.raises(UserError, match="allowed are train, test"):
         dataset_reference(colour_data(), "validation", tiny_extractor())
-    vectors = CountData(
-        "vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255
-    )
+    vectors = CountData("vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255)
     with pytest.raises(UserError, match=r"shape \(6,\)"):
         dataset_reference(vectors, "train", tiny_extractor())
     single = CountData("single", images(1, 0), images(1, 1), 255)
@@ -116,9 +114,7 @@ def test_file_round_trip(tmp_path: Path) -> None:
     write_reference(tmp_path / "statistics.npz", made)
     read = file_reference(tmp_path / "statistics.npz", extractor)
     assert same(made, read) and read.num_samples == 150
-    assert (
-        read.features is not None and made.features is not None and torch.equal(read.features, made.features)
-    )
+    assert read.features is not None and made.features is not None and torch.equal(read.features, made.features)
 
 
 def test_common_statistics_file(tmp_path: Path) -> None:
@@ -126,9 +122,7 @@ def test_common_statistics_file(tmp_path: Path) -> None:
     path = tmp_path / "cifar10-32x32.npz"
     np.savez(path, mu=np.arange(FEATURES, dtype=np.float32), sigma=np.eye(FEATURES))
     reference = file_reference(path, tiny_extractor())
-    assert (
-        reference.mu.dtype is torch.float64 and reference.num_samples is None and reference.features is None
-    )
+    assert reference.mu.dtype is torch.float64 and reference.num_samples is None and reference.features is None
     assert reference.origin["file"] == path.name
 
 

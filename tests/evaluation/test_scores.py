@@ -26,9 +26,7 @@ def scorer(tmp_path: Path, scores: list[str] = ALL, **changes: object) -> Scorer
     return Scorer(tiny_extractor, scores, **settings)  # type: ignore[arg-type]
 
 
-def scored(
-    run: ImageScores, samples: Tensor, batch: int = 32, order: Tensor | None = None
-) -> dict[str, float]:
+def scored(run: ImageScores, samples: Tensor, batch: int = 32, order: Tensor | None = None) -> dict[str, float]:
     for indices in (torch.arange(len(samples)) if order is None else order).split(batch):
         run.update(samples[indices], indices)
     return run.compute()
@@ -104,9 +102,7 @@ def test_passport_is_plain_and_complete(tmp_path: Path) -> None:
 def test_statistics_file_as_reference(tmp_path: Path) -> None:
     path = tmp_path / "s.npz"
     np.savez(path, mu=np.zeros(FEATURES), sigma=np.eye(FEATURES))
-    values = scored(
-        scorer(tmp_path, ["fd", "is"], reference=str(path)).begin(colour_data(), 30), images(30, 0)
-    )
+    values = scored(scorer(tmp_path, ["fd", "is"], reference=str(path)).begin(colour_data(), 30), images(30, 0))
     assert values["fd_tiny"] > 0
     with pytest.raises(UserError, match="only mu and sigma"):
         scorer(tmp_path, ["fd", "kd"], reference=str(path)).begin(colour_data(), 60)
@@ -180,9 +176,7 @@ def test_refuses_scores_without_logits_and_references_of_other_width(tmp_path: P
         ImageScores(tiny_extractor(), 60, ["fd"])
 
 
-@pytest.mark.parametrize(
-    "field", ["splits", "kernel_subsets", "kernel_subset_size", "neighbours", "recognised_above"]
-)
+@pytest.mark.parametrize("field", ["splits", "kernel_subsets", "kernel_subset_size", "neighbours", "recognised_above"])
 def test_options_are_checked(field: str) -> None:
     with pytest.raises(UserError, match=field):
         ScoreOptions(**{field: -1})
@@ -223,9 +217,7 @@ def test_digits_have_honest_scores_without_a_download(digits_classifier: Classif
     for name, fake in fakes.items():
         values = scored(choice.begin(data, len(fake)), fake)
         assert values["fd_digits"] > 5 * real["fd_digits"], name
-        assert values["kd_digits"] > real["kd_digits"] and values["recall_digits"] < real["recall_digits"], (
-            name
-        )
+        assert values["kd_digits"] > real["kd_digits"] and values["recall_digits"] < real["recall_digits"], name
         assert values["recognised_digits"] < 0.3, name
 
 
