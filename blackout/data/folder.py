@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
@@ -60,6 +61,26 @@ def image_folder(
     train, test = held_out_split(len(files), holdout, seed, labels)
     classes = (None, None) if labels is None else (labels[train], labels[test])
     return CountData(root.resolve().name or "image_folder", images[train], images[test], largest, *classes)
+
+
+def read_folder(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Tensor:
+    """All images below a folder as they are, uint8 [N, *shape], in the order of their paths.
+
+    Raises:
+        UserError: no images, one that cannot be read, or one of another size.
+    """
+    if len(shape) != 3 or shape[0] not in MODES:
+        raise UserError(f"{path}: a folder of images cannot hold samples of shape {shape}")
+    channels, height, width = shape
+
+    def exact(file: Path) -> Image.Image:
+        image = read_image(file, MODES[channels])
+        if image.size != (width, height):
+            raise UserError(f"{file} has {image.width}x{image.height} pixels, not {width}x{height}: not resized here")
+        return image
+
+    root = Path(path).expanduser()
+    return load_images(_image_files(root), exact, f"reading {root.name}")
 
 
 def _image_files(root: Path) -> list[Path]:

@@ -102,23 +102,29 @@ class BirthDeathLoss:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """-log P(X_0 | X_t), the same weight at every time: for heads that predict a distribution over levels.
+    """-log P(X_0 | X_t) of heads that predict a distribution over levels.
 
     Args:
+        weighting: "paper" for equal weights (D3PM's auxiliary loss and the usual choice); "likelihood" for
+            (t - s) q / (1 - q), which makes it the bound itself for the absorbing process.
         scale: multiplies every weight.
 
     Raises:
-        ValueError: a scale that is not positive.
+        ValueError: an unknown weighting, or a scale that is not positive.
     """
 
+    weighting: str = "paper"
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check("paper", self.scale)
+        _check(self.weighting, self.scale)
 
     def __call__(self, prediction: Prediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
-        """Float32 [B, ...]."""
-        return -self.scale * prediction.log_mean.gather(1, target.x0.long()[:, None]).squeeze(1)
+        """Float32 [B, ...]; s and t are float64 [B]."""
+        loss = -self.scale * prediction.log_mean.gather(1, target.x0.long()[:, None]).squeeze(1).float()
+        if self.weighting == "paper":
+            return loss
+        return ((t - s) / torch.expm1(t)).float().view(-1, *[1] * (loss.ndim - 1)) * loss
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,16 @@ class BlackoutDiffusion(pl.LightningModule):
         if self.ema is not None:
             self.ema.update(self.network, self.global_step)
 
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        if scaled or gradient_clip_algorithm == "value":
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val:
+            # Lightning refuses fused optimisers under autocast, for the sake of float16's scaler; bfloat16 has none
+            nn.utils.clip_grad_norm_(self.network.parameters(), gradient_clip_val)
+
     def configure_optimizers(self) -> Any:
         if self.optimization is None:
             raise ValueError("this model was loaded for use; give it an `optimization` to train it")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,6 +71,41 @@ def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tenso
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
 
 
+def logistic_times(
+    num_steps: int = 1000,
+    first: float = 6.0,
+    last: float = -7.0,
+    location: float = -1.0,
+    scale: float = 1.3,
+    floor: float = 0.1,
+) -> Tensor:
+    """Denser where images take shape: u follows a truncated logistic law, mixed with a uniform floor.
+
+    As a training schedule this is importance sampling: the weights of its short steps shrink as its density grows.
+
+    Args:
+        first, last: u of the first time after 0 and of the final time.
+        location, scale: centre and width of the logistic law of u.
+        floor: share of the uniform law in the mixture.
+
+    Returns:
+        float64 [T + 1].
+
+    Raises:
+        ValueError: first <= last, scale not positive, or floor outside (0, 1].
+    """
+    _check(num_steps, 1.0)
+    if not first > last or not scale > 0 or not 0 < floor <= 1:
+        raise ValueError(f"need first > last, scale > 0 and floor in (0, 1], not {first}, {last}, {scale}, {floor}")
+    fine = torch.linspace(last, first, 20_001, dtype=torch.float64)
+    logistic = torch.sigmoid((fine - location) / scale)
+    logistic = (logistic - logistic[0]) / (logistic[-1] - logistic[0])
+    mixture = (1 - floor) * logistic + floor * (fine - last) / (first - last)
+    share = torch.linspace(1.0, 0.0, num_steps, dtype=torch.float64) if num_steps > 1 else torch.zeros(1).double()
+    u = torch.from_numpy(np.interp(share.numpy(), mixture.numpy(), fine.numpy()))
+    return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
+
+
 def uniform_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """Equal steps in t. float64 [T + 1]."""
     _check(num_steps, final_time)
@@ -86,10 +122,19 @@ def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     return -torch.log1p(-(torch.sin(angle) ** 2))
 
 
-def step_times(num_steps: int = 100) -> Tensor:
-    """0, 1, ..., num_steps: the steps of a chain in discrete time. float64 [T + 1]."""
+def step_times(num_steps: int, length: int) -> Tensor:
+    """The steps 0..length of a chain in discrete time, or as evenly spaced ones of them as there are num_steps.
+
+    Returns:
+        float64 [T + 1], whole numbers.
+
+    Raises:
+        ValueError: more steps than the chain has.
+    """
     _check(num_steps, 1.0)
-    return torch.arange(num_steps + 1, dtype=torch.float64)
+    if num_steps > length:
+        raise ValueError(f"the chain has {length} steps, so num_steps can be at most that, not {num_steps}")
+    return torch.linspace(0, length, num_steps + 1, dtype=torch.float64).round()
 
 
 def _check(num_steps: int, final_time: float) -> None:

@@ -25,7 +25,7 @@ from blackout.diffusion.processes.matrix_file import without_files
 from blackout.errors import UserError
 
 MODEL_PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
-_SAFE_MODULES = ("blackout.networks", "blackout.diffusion")
+MODEL_MODULES = ("blackout.networks", "blackout.diffusion")
 
 
 def instantiate(config: Any, where: str, **kwargs: Any) -> Any:
@@ -72,7 +72,12 @@ def model_config(config: Mapping[str, Any], data: CountData) -> dict[str, Any]:
     filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
     outputs = _make_head(filled["head"], instantiate(filled["process"], "process")).outputs
     filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
-    return {"data": {"name": data.name, **facts}, "model": filled}
+    return {
+        "data": {"name": data.name, **facts},
+        "dataset": {key: value for key, value in _plain(config.get("dataset") or {}).items() if key != "data_dir"},
+        "metrics": _plain(config.get("metrics")),
+        "model": filled,
+    }
 
 
 def fill(part: Any, facts: Mapping[str, Any], where: str) -> Any:
@@ -114,25 +119,26 @@ def _make_head(config: Mapping[str, Any], process: Process) -> Head:
     return instantiate(config, "head", **({"process": process} if wants_process else {}))
 
 
-def check_targets(config: Any, trusted: tuple[str, ...] = ()) -> None:
+def check_targets(config: Any, trusted: tuple[str, ...] = (), own: tuple[str, ...] = MODEL_MODULES) -> None:
     """Refuse a description read from a file that names anything but this package's components.
 
     Args:
         config: plain containers.
         trusted: further module prefixes whose components may be made.
+        own: this package's modules whose components are meant here.
 
     Raises:
-        UserError: a `_target_` outside `blackout.networks`, `blackout.diffusion` and `trusted`.
+        UserError: a `_target_` outside `own` and `trusted`.
     """
     if isinstance(config, list):
         for item in config:
-            check_targets(item, trusted)
+            check_targets(item, trusted, own)
     if not isinstance(config, Mapping):
         return
     for value in config.values():
-        check_targets(value, trusted)
+        check_targets(value, trusted, own)
     if "_target_" in config:
-        name, allowed = config["_target_"], (*_SAFE_MODULES, *trusted)
+        name, allowed = config["_target_"], (*own, *trusted)
         # the name's prefix first, so that nothing foreign is even imported; then where the object really lives
         prefix_ok = isinstance(name, str) and name.startswith(tuple(f"{module}." for module in allowed))
         if not prefix_ok or not _resolve(config, "model").__module__.startswith(allowed):

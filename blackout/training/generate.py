@@ -1,4 +1,4 @@
-"""`sample.py`: from a model to counts, a grid and, if wanted, an animation."""
+"""`sample.py`: from a model to counts, a grid and, if wanted, an animation and scores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.progress import Progress
 from torch import Tensor
@@ -19,32 +20,45 @@ from blackout.errors import UserError
 from blackout.training.build import fill, instantiate
 from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid
-from blackout.training.run import quieten, resolve, save_samples
+from blackout.training.run import SETTINGS as TRAINING_SETTINGS
+from blackout.training.run import quieten, resolve, save_samples, write_json
 
-SETTINGS = frozenset(("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler"))
+SETTINGS = frozenset(
+    ("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler", "metrics", "dataset")
+    + ("data_dir", "evaluate", "samples", "seeds", "likelihood")
+)
 _SHOWN = 64
 _FRAMES = 60
 
 
 def generate(cfg: DictConfig) -> Path:
-    """Draw `num_samples` samples and write `samples.npz`, `grid.png` and, on request, `trajectory.webp`.
+    """Draw samples and write `samples.npz` and `grid.png`; on request `trajectory.webp` and `metrics.json`.
 
     Raises:
-        UserError: a setting, the model or the output directory is not usable.
+        UserError: a setting, the model, the samples or the output directory is not usable.
     """
+    # a dataset's recipe brings settings of training with it
+    cfg = DictConfig({key: cfg._get_node(key) for key in cfg if key in SETTINGS or key not in TRAINING_SETTINGS})
     config = resolve(cfg, SETTINGS)
     quieten()
-    if config["num_samples"] < 1:
-        raise UserError(f"num_samples must be at least 1, not {config['num_samples']}")
-    module = load_model(config["ckpt"], tuple(config["trusted"])).to(_device(config["device"]))
-    sampler = choose_sampler(config["sampler"], module.config)
-    out = Path(config["out"]) if config["out"] else default_output(Path(config["ckpt"]))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):  # find out now, not after an hour of sampling
-            pass
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
+    for name in ("num_samples", "seeds"):
+        if config[name] < 1:
+            raise UserError(f"{name} must be at least 1, not {config[name]}")
+    if config["samples"]:
+        from blackout.training.evaluate import evaluate_file
+
+        return evaluate_file(config)
+    if not config["ckpt"]:
+        raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
+    module = load_model(config["ckpt"], tuple(config["trusted"])).to(find_device(config["device"]))
+    sampler_config = choose_sampler(config["sampler"], module.config)
+    sampler = instantiate(sampler_config, "sampler")
+    out = open_output(Path(config["out"]) if config["out"] else default_output(Path(config["ckpt"])))
+    scoring = None
+    if config["evaluate"]:
+        from blackout.training.evaluate import Evaluation
+
+        scoring = Evaluation(config, module)
 
     trajectory = Trajectory() if config["trajectory"] else None
     counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory)
@@ -52,20 +66,20 @@ def generate(cfg: DictConfig) -> Path:
     save_samples(counts, out / "samples.npz")
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")
     if trajectory is not None:
-        save_animation(trajectory.frames(), max_count, out / "trajectory.webp")
+        save_animation(trajectory.levels, max_count, out / "trajectory.webp")
     print(f"{len(counts)} samples of {sampler.num_steps} steps in {out}")
+    if scoring is not None:
+        write_json(scoring.report(counts, sampler, sampler_config), out / "metrics.json")
+        print(f"scores in {out / 'metrics.json'}")
     return out
 
 
-def choose_sampler(chosen: Mapping[str, Any], model: Mapping[str, Any]) -> Sampler:
-    """The sampler asked for, or the model's own with the given fields replaced.
-
-    Raises:
-        UserError: a field has an impossible value.
-    """
-    given = {name: value for name, value in chosen.items() if value is not None}
+def choose_sampler(chosen: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Description of the sampler asked for, or of the model's own with the given fields replaced."""
+    asked = any(override.lstrip("+~").startswith("sampler") for override in HydraConfig.get().overrides.task)
+    given = {name: value for name, value in chosen.items() if value is not None} if asked else {}
     config = given if "_target_" in given else {**model["model"]["sampler"], **given}
-    return instantiate(fill(config, model["data"], "sampler"), "sampler")
+    return fill(config, model["data"], "sampler")
 
 
 def default_output(ckpt: Path) -> Path:
@@ -74,6 +88,21 @@ def default_output(ckpt: Path) -> Path:
         return ckpt / "samples"
     parent = ckpt.parent
     return (parent.parent if parent.name == "checkpoints" else parent) / "samples"
+
+
+def open_output(out: Path) -> Path:
+    """Make the output directory and find out now, not after an hour of sampling, whether it can be written.
+
+    Raises:
+        UserError: it cannot.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
+    return out
 
 
 def draw(
@@ -98,7 +127,7 @@ def draw(
 
 @dataclass
 class Trajectory:
-    """The levels of the first batch that an animation shows, about evenly spaced."""
+    """The levels of the first batch that an animation shows, about evenly spaced, black first."""
 
     levels: list[Tensor] = field(default_factory=list)
 
@@ -107,11 +136,13 @@ class Trajectory:
         if k in (0, steps) or (k * _FRAMES) // steps != ((k + 1) * _FRAMES) // steps:
             self.levels.append(xt[:_SHOWN].cpu().clone())
 
-    def frames(self) -> list[Tensor]:
-        return self.levels
 
+def find_device(name: str) -> torch.device:
+    """The device of that name; auto takes CUDA where there is one.
 
-def _device(name: str) -> torch.device:
+    Raises:
+        UserError: there is no such device.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import warnings
 from dataclasses import replace
@@ -25,6 +26,7 @@ from blackout.training.export import export_model, read_checkpoint
 from blackout.training.images import save_grid
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.run_directory import open_run
+from blackout.training.scoring import Scores
 
 _INITIALISATION = 1000
 _CLOSING_SAMPLES = 64
@@ -63,10 +65,11 @@ def train(cfg: DictConfig) -> Path:
     """
     config = resolve(cfg, SETTINGS)
     quieten()
+    steps = config["trainer"]["max_steps"]
+    if type(steps) is not int or steps < 1:
+        raise UserError(f"trainer.max_steps must be a whole number of at least 1, not {steps}")
     data = instantiate(config["dataset"], "dataset")
     module = make_module(config, data)
-    if config["trainer"]["max_steps"] < 1:
-        raise UserError(f"trainer.max_steps must be at least 1, not {config['trainer']['max_steps']}")
     with refusals("dataset"):
         data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
     run = open_run(config, data.name)
@@ -96,8 +99,11 @@ def make_module(config: dict[str, Any], data: CountData) -> BlackoutDiffusion:
 
 
 def mean_image(counts: Tensor) -> Tensor:
-    """E[X_0] per element, float32, without a floating-point copy of the data."""
-    return (counts.sum(0, dtype=torch.int64).double() / len(counts)).float()
+    """E[X_0] per element, float32, without a floating-point copy of the data.
+
+    One unit is added to each element's total: what never occurred in training must not be impossible.
+    """
+    return ((counts.sum(0, dtype=torch.int64) + 1).double() / (len(counts) + 1)).float()
 
 
 def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
@@ -106,28 +112,37 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     if config["logger"]:
         loggers.append(instantiate(config["logger"], "logger", save_dir=str(run)))
     folders = {"checkpoints": run / "checkpoints", "samples": run / "samples"}
-    callbacks = [
-        instantiate(callback, f"callbacks.{name}", **({"directory": str(folders[name])} if name in folders else {}))
-        for name, callback in (config["callbacks"] or {}).items()
-        if callback
-    ]
+    given = {name: {"directory": str(folder)} for name, folder in folders.items()}
+    chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}
+    if "scores" in chosen and config["metrics"]:
+        given["scores"] = {"scorer": instantiate(config["metrics"], "metrics")}
+    else:
+        chosen.pop("scores", None)
+    callbacks = [instantiate(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
     return instantiate(
         config["trainer"], "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
         use_distributed_sampler=False,
+        enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip
 
 
 def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule, run: Path) -> None:
     """Score the final model, export it, and draw the closing samples.
 
-    Neither scoring nor drawing evaluates the network on more images than training did, so that a run of three steps
-    of a large network does not end in an hour of sampling.
+    None of these evaluates the network on more images than training did, so that a run of three steps of a large
+    network does not end in an hour of sampling.
     """
     budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
     allowed = max(1, budget // data_module.batch_size)
     if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
         trainer.limit_val_batches = min(allowed, len(data_module.val_dataloader()))
-    scores = dict(trainer.validate(module, data_module, verbose=False)[0])
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    scorers = [callback for callback in callbacks if isinstance(callback, Scores)]
+    affordable = [scorer for scorer in scorers if scorer.num_samples * module.sampler.num_steps <= budget]
+    for scorer in scorers:
+        if scorer not in affordable:
+            callbacks.remove(scorer)
+    values = {name: float(value) for name, value in trainer.validate(module, data_module, verbose=False)[0].items()}
     if not trainer.is_global_zero:
         return
     export_model(module, run / "model")
@@ -135,10 +150,30 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
     counts = module.sample(_CLOSING_SAMPLES, sampler=replace(module.sampler, num_steps=steps))
     save_grid(counts, module.process.max_count, run / "samples" / "final.png")
     save_samples(counts, run / "samples" / "final.npz")
-    scores.update({"steps": trainer.global_step, "sampling_steps": steps})
-    (run / "metrics.json").write_text(json.dumps(scores, indent=2) + "\n")
-    print(f"held-out bits per dimension (upper bound): {scores['val/bits_per_dim']:.4f}")
+    report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": steps}
+    if affordable:
+        values |= affordable[0].values
+        report |= affordable[0].passport | {"sampler": module.config["model"]["sampler"]}
+    write_json(report, run / "metrics.json")
+    for name, value in values.items():
+        if not name.startswith("share_"):
+            print(f"{name}: {value:.4f}")
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}")
+
+
+def write_json(content: Any, path: Path) -> None:
+    """Write JSON whole or not at all; numbers that JSON does not have become null."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+    os.replace(part, path)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def save_samples(counts: Tensor, path: Path) -> None:

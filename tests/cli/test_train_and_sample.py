@@ -30,7 +30,7 @@ def test_a_run_directory_holds_all_that_is_promised(trained):
     assert Image.open(trained / "samples" / "step_0000004.png").size[0] > 64
     final = np.load(trained / "samples" / "final.npz")["samples"]
     assert final.shape == (64, 8, 8, 1) and final.dtype == np.uint8 and final.max() <= 16
-    assert json.loads((trained / "metrics.json").read_text())["steps"] == 4
+    assert json.loads((trained / "metrics.json").read_text())["training_steps"] == 4
     description = json.loads((trained / "model" / "config.json").read_text())
     assert description["data"]["shape"] == [1, 8, 8] and description["data"]["max_count"] == 16
     assert "load_model" in (trained / "model" / "README.md").read_text()

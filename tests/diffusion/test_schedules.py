@@ -8,6 +8,7 @@ from blackout.diffusion.schedules import (
     cosine_times,
     fisher_times,
     half_width,
+    logistic_times,
     logit_survival,
     logit_times,
     step_fraction,
@@ -60,7 +61,7 @@ def test_logit_and_time_invert_each_other(final_time):
     assert torch.allclose(time_of_logit(logit_survival(t)), t, rtol=1e-13, atol=0)
 
 
-@pytest.mark.parametrize("grid", [fisher_times, uniform_times, cosine_times, logit_times])
+@pytest.mark.parametrize("grid", [fisher_times, uniform_times, cosine_times, logit_times, logistic_times])
 @pytest.mark.parametrize("num_steps", [1, 2, 7, 1000])
 def test_every_grid_starts_at_zero_and_increases(grid, num_steps):
     t = grid(num_steps)
@@ -75,7 +76,8 @@ def test_grids_end_at_the_final_time(grid):
 
 @pytest.mark.parametrize("call", [
     lambda: fisher_times(0), lambda: fisher_times(10, 0.5), lambda: uniform_times(5, -1.0),
-    lambda: logit_times(5, -1.0, 1.0), lambda: cosine_times(5, math.inf), lambda: Schedule(num_steps=1,
+    lambda: logit_times(5, -1.0, 1.0), lambda: logistic_times(5, floor=0.0),
+    lambda: cosine_times(5, math.inf), lambda: Schedule(num_steps=1,
 continuous=True), ])  # fmt: skip
 def test_impossible_grids_are_refused(call):
     with pytest.raises(ValueError):
@@ -104,3 +106,19 @@ def test_stratified_numbers_cover_the_unit_interval_once_per_batch():
     assert torch.equal((v * 64).long(), torch.arange(64))
     halves = [stratified(torch.arange(rank, 64, 2), 64, torch.tensor(0.25).double()) for rank in (0, 1)]
     assert torch.equal(torch.cat(halves).sort().values, v)
+
+
+def test_the_logistic_grid_has_its_density_and_keeps_the_integral_of_the_loss():
+    """Spacing is 1 / (T density), so sums of step fractions over grids of any density agree: importance sampling."""
+    u = logit_survival(logistic_times(4001, floor=0.1)[1:])
+    spread = 1 / torch.sigmoid(torch.tensor([7.0, -6.0], dtype=torch.float64) / 1.3).diff().abs()
+    z = (u[1:] + u[:-1]) / 2
+    logistic = torch.sigmoid((z + 1) / 1.3) * torch.sigmoid(-(z + 1) / 1.3) / 1.3 * spread
+    density = 0.9 * logistic + 0.1 / 13
+    assert torch.allclose(-u.diff() * 4000 * density, torch.ones_like(z), rtol=5e-3)
+    bump = lambda t: torch.exp(-((logit_survival(t) - 1) ** 2))  # noqa: E731
+    integrals = [
+        float((step_fraction(t[1:-1], t[2:]) * bump(t[2:])).sum())
+        for t in (logistic_times(4000), logit_times(4000, 6.0, -7.0))
+    ]
+    assert integrals[0] == pytest.approx(integrals[1], rel=2e-3)

@@ -1,0 +1,108 @@
+"""Bits per dimension of a model on data, with a standard error, and of models simple enough to be baselines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound, start_bound, step_bound
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.streams import SampleStreams, fold_seed
+
+_GOLDEN_RATIO = 0.6180339887498949
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n images and its standard error, in bits per dimension."""
+
+    value: float
+    standard_error: float
+    n: int
+
+    @staticmethod
+    def of(nats: Tensor, shape: tuple[int, ...]) -> Estimate:
+        """From one estimate per image [n], in nats."""
+        bits = bits_per_dim(nats.double(), shape)
+        error = float(bits.std()) / math.sqrt(len(bits)) if len(bits) > 1 else math.inf
+        return Estimate(float(bits.mean()), error, len(bits))
+
+
+def continuous_bits(
+    module: BlackoutDiffusion, counts: Tensor, repeats: int = 1, seed: int = 0, batch_size: int = 256
+) -> Estimate:
+    """The bound of the process (an upper bound on the negative log-likelihood); in continuous time where it runs in it.
+
+    Each image is observed at `repeats` pairs of antithetic times v and 1 - v; over images, v follows a Weyl sequence,
+    which covers the times evenly. The standard error is that of independent times, so it errs on the large side.
+
+    Args:
+        module: the model, in eval mode.
+        counts: integer counts [n, *shape].
+        repeats: pairs of network evaluations per image.
+    """
+    denoiser = module.denoiser()
+    total = torch.zeros(len(counts), dtype=torch.float64)
+    for index, x0 in _batches(counts, batch_size, module.device):
+        for repeat in range(repeats):
+            v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
+            for half, times in enumerate((v, 1 - v)):
+                streams = SampleStreams(fold_seed(seed, repeat, half), index.to(module.device)).at(0)
+                nats = likelihood_bound(denoiser, module.process, x0, times.to(module.device), streams)
+                total[index] += nats.cpu() / (2 * repeats)
+    return Estimate.of(total, module.shape)
+
+
+def finite_time_bits(
+    module: BlackoutDiffusion, counts: Tensor, num_steps: int, seed: int = 0, batch_size: int = 256
+) -> Estimate:
+    """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule.
+
+    It takes `num_steps` network evaluations per image.
+
+    Raises:
+        ValueError: the process is not pure death, or its max_count is above 4095.
+    """
+    process = module.process
+    if not isinstance(process, PureDeath):
+        raise ValueError("the finite-time bound is known for pure death only")
+    times = module.schedule.grid(num_steps)
+    denoiser = module.denoiser()
+    total = torch.zeros(len(counts), dtype=torch.float64)
+    for index, x0 in _batches(counts, batch_size, module.device):
+        nats = start_bound(process, x0, times[-1], module.mean)
+        for k in range(num_steps, 0, -1):
+            streams = SampleStreams(fold_seed(seed, 1), index.to(module.device)).at(k)
+            nats = nats + step_bound(denoiser, process, x0, times[k - 1], times[k], streams)
+        total[index] = nats.cpu()
+    return Estimate.of(total, module.shape)
+
+
+def uniform_bits(max_count: int) -> float:
+    """Every count equally likely: log2(max_count + 1)."""
+    return math.log2(max_count + 1)
+
+
+def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Estimate:
+    """Every element independent with its own histogram, counted on `train` with one added to each cell.
+
+    Args:
+        train, test: integer counts [n, *shape].
+    """
+    cells = max_count + 1
+    flat_train, flat_test = train.flatten(1).long(), test.flatten(1).long()
+    nats = torch.zeros(len(flat_test), dtype=torch.float64)
+    for element in range(flat_train.shape[1]):
+        histogram = torch.bincount(flat_train[:, element], minlength=cells).double() + 1
+        nats -= torch.log(histogram / histogram.sum())[flat_test[:, element]]
+    return Estimate.of(nats, tuple(test.shape[1:]))
+
+
+def _batches(counts: Tensor, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    for index in torch.arange(len(counts)).split(size):
+        yield index, counts[index].to(device)

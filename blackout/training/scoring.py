@@ -1,0 +1,73 @@
+"""Scores during and after training: samples with the averaged weights, on all devices, scored as they are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+
+from blackout.data import CountData
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.samplers import Sampler
+from blackout.evaluation import ImageScores, Scorer
+
+
+class Scores(Callback):
+    """Scores fresh samples at validations and at the end of the run.
+
+    The scores are logged like any validation metric, so a checkpoint can be kept by one of them, for instance
+    `callbacks.checkpoints.monitor=fd_digits`. Sample k is drawn once, by process k mod W, and is the same whatever
+    W is. Weights, modes and random state are left as they were.
+
+    Args:
+        scorer: extractor, scores and reference.
+        num_samples: samples per evaluation.
+        every_n_steps: score at validations whose step is a multiple of this; null for the end of the run only.
+        seed: of the samples.
+
+    Raises:
+        ValueError: num_samples or every_n_steps below 1.
+    """
+
+    def __init__(
+        self, scorer: Scorer, num_samples: int = 1000, every_n_steps: int | None = None, seed: int = 0
+    ) -> None:
+        if num_samples < 1 or (every_n_steps is not None and every_n_steps < 1):
+            raise ValueError(f"num_samples and every_n_steps must be at least 1, not {num_samples} and {every_n_steps}")
+        self.num_samples, self.seed = num_samples, seed
+        self.passport: dict[str, Any] = {}
+        """How the last scores were made."""
+        self.values: dict[str, float] = {}
+        """The last scores, in full precision."""
+        self._scorer, self._every = scorer, every_n_steps
+        self._run: ImageScores | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Load extractor and reference, so that a choice that cannot work fails before anything long starts."""
+        if self._run is None:
+            data: CountData = trainer.datamodule.data  # type: ignore[attr-defined]
+            self._run = self._scorer.begin(data, self.num_samples, pl_module.device)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        during_training = trainer.state.fn == "fit"
+        if during_training and (self._every is None or trainer.global_step % self._every):
+            return
+        assert self._run is not None and isinstance(pl_module, BlackoutDiffusion)
+        self._run.reset()
+        self.values = score_samples(
+            self._run, pl_module, pl_module.sampler, self.seed, trainer.global_rank, trainer.world_size
+        )
+        self.passport = {"seed": self.seed, **self._run.passport()}
+        pl_module.log_dict(self.values, batch_size=self.num_samples)
+
+
+def score_samples(
+    run: ImageScores, module: BlackoutDiffusion, sampler: Sampler, seed: int, rank: int = 0, world_size: int = 1
+) -> dict[str, float]:
+    """Draw samples 0..n - 1, each on one process, and score them; the same values on every process."""
+    mine = torch.arange(rank, run.num_samples, world_size)
+    for indices, counts in module.sample_batches(mine, seed, sampler):
+        run.update(counts, indices.to(counts.device))
+    return run.compute()

@@ -1,0 +1,131 @@
+"""`sample.py evaluate=true`: scores and bits of a model, scores of files, and a passport for every number."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.conftest import TINY
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small perceptron trained for a moment on the digits, exported once for the module."""
+    import sys
+
+    import torch
+    from hydra.core.global_hydra import GlobalHydra
+
+    from tests.cli.conftest import ROOT
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("runs")
+    sys.path.insert(0, str(ROOT))
+    old, sys.argv = sys.argv, [
+        str(ROOT / "train.py"), *TINY, "trainer.max_steps=60", "trainer.val_check_interval=60", f"runs_dir={folder}",
+        "run_id=a", "network.body.width=64", "callbacks.samples=null",
+    ]  # fmt: skip
+    GlobalHydra.instance().clear()
+    import train
+
+    train.main()
+    sys.argv = old
+    return folder / "digits" / "a"
+
+
+def test_the_report_is_a_passport(run, model, tmp_path):
+    outcome = run(
+        "sample", f"ckpt={model}", "num_samples=250", "evaluate=true", "seeds=2", "likelihood.images=200",
+        "likelihood.finite_steps=5", "likelihood.baselines=true", f"out={tmp_path}", "seed=4",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    report = json.loads((tmp_path / "metrics.json").read_text())
+    assert {"fd_digits", "is_digits", "recognised_digits", "bits_per_dim_train", "bits_per_dim_test"} <= set(
+        report["values"]
+    )
+    assert "fid" not in report["values"]
+    assert report["num_samples"] == 250 and report["seeds"] == [4, 5] and report["network_evaluations"] == 8
+    assert report["sampler"]["kernel"]["_target_"].endswith("BinomialBridge")
+    assert report["over_seeds"]["fd_digits"]["std"] > 0
+    assert report["extractor"]["identity"] and report["reference"]["hash"] and report["versions"]["torch"]
+    bits = report["likelihood"]
+    for split in ("train", "test"):
+        assert bits[split]["continuous"]["standard_error"] > 0 and bits[split]["continuous"]["n"] == 200
+        assert np.isfinite(bits[split]["finite_time"]["value"])
+    baselines = bits["baselines"]
+    assert baselines["uniform"]["value"] == pytest.approx(np.log2(17))
+    assert baselines["independent_histograms"]["value"] < baselines["uniform"]["value"]
+    assert bits["test"]["continuous"]["value"] < baselines["untrained_network"]["value"]
+
+
+def test_samples_in_a_file_score_as_they_did_when_drawn(run, model, tmp_path):
+    assert (
+        run(
+            "sample", f"ckpt={model}", "num_samples=250", "evaluate=true", "likelihood.images=0", f"out={tmp_path}"
+        ).code
+        == 0
+    )
+    drawn = json.loads((tmp_path / "metrics.json").read_text())["values"]
+    again = tmp_path / "again"
+    outcome = run("sample", f"samples={tmp_path / 'samples.npz'}", "dataset=digits", "evaluate=true", f"out={again}")
+    assert outcome.code == 0, outcome.err
+    values = json.loads((again / "metrics.json").read_text())["values"]
+    assert values == pytest.approx({name: drawn[name] for name in values})
+
+
+def test_scores_can_choose_another_reference(run, model, tmp_path):
+    outcome = run(
+        "sample", f"ckpt={model}", "num_samples=250", "evaluate=true", "metrics=digits", "metrics.reference=test",
+        "metrics.scores=[fd]", "likelihood.images=0", f"out={tmp_path}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    report = json.loads((tmp_path / "metrics.json").read_text())
+    assert set(report["values"]) == {"fd_digits"} and report["reference"]["split"] == "test"
+
+
+def write(path, array):
+    np.savez(path / "x.npz", samples=array)
+    return [f"samples={path / 'x.npz'}", "dataset=digits"]
+
+
+def pictures(path, size):
+    Image.new("L", (size, size)).save(path / "x.png")
+    return [f"samples={path}", "dataset=digits"]
+
+
+WRONG = {
+    "floats": (lambda p: write(p, np.zeros((300, 8, 8, 1))), "float64"),
+    "not a number": (lambda p: write(p, np.full((300, 8, 8, 1), np.nan, dtype=np.float32)), "float32"),
+    "out of range": (lambda p: write(p, np.full((300, 8, 8, 1), 17, dtype=np.uint8)), "17"),
+    "negative": (lambda p: write(p, np.full((300, 8, 8, 1), -1, dtype=np.int8)), "-1"),
+    "another size": (lambda p: write(p, np.zeros((300, 9, 9, 1), dtype=np.uint8)), "(1, 8, 8)"),
+    "too few": (lambda p: write(p, np.zeros((5, 8, 8, 1), dtype=np.uint8)), "5"),
+    "no samples": (lambda p: write(p, np.zeros((0, 8, 8, 1), dtype=np.uint8)), ""),
+    "no dataset": (lambda p: write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8))[:1], "dataset"),
+    "a missing file": (lambda p: [f"samples={p / 'none.npz'}", "dataset=digits"], "none.npz"),
+    "an empty folder": (lambda p: [f"samples={p}", "dataset=digits"], "no images"),
+    "images of another size": (lambda p: pictures(p, 16), "16x16"),
+    "no scores": (lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics=none"], "none"),
+    "FID without FID's network": (
+        lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics.scores=[fid]"], "fid",
+    ),
+    "a reference that is not there": (
+        lambda p: [*write(p, np.zeros((300, 8, 8, 1), dtype=np.uint8)), "metrics.reference=none.npz"], "none.npz",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_samples_that_cannot_be_scored(run, tmp_path, name):
+    arguments, word = WRONG[name]
+    run("sample", *arguments(tmp_path), "evaluate=true", f"out={tmp_path / 'out'}").assert_refused(word)
+
+
+def test_a_model_is_not_compared_with_another_shape(run, model, tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((50, 4), dtype=int))
+    outcome = run(
+        "sample", f"ckpt={model}", "evaluate=true", "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}",
+        f"out={tmp_path / 'out'}",
+    )  # fmt: skip
+    outcome.assert_refused("shape")
