@@ -57,10 +57,10 @@ class TauLeap:
 
 @dataclass(frozen=True)
 class LevelCorrector:
-    """A stay at level t: forward and reverse jumps together for a while leave the law p_t as it is.
+    """A stay at level s: forward and reverse jumps together for a while leave the law p_s as it is.
 
-    The rates are those of both generators at the same t, frozen for `fraction` (t - s): what is called with y at t
-    brings the state nearer to p_t without moving the level (Campbell et al. 2022, section 4.4).
+    The rates are those of both generators at s, frozen for `fraction` (t - s) (Campbell et al. 2022, section 4.4).
+    A perfect network gains nothing by it; an imperfect one is brought nearer to its own law at s.
 
     Args:
         fraction: length of the stay in units of the step t - s.
@@ -75,12 +75,19 @@ class LevelCorrector:
         if not self.fraction > 0:
             raise ValueError(f"the corrector's fraction of a step must be positive, not {self.fraction}")
 
-    def __call__(self, process: Any, y: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource) -> Tensor:
+    def __call__(
+        self, kernel: Any, denoiser: Any, process: Any, xs: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        """Another X_s, after the predictor's step from t to s; the predictor `kernel` is not used."""
+        y = denoiser(xs, s).mean
         moves = [
-            (process.rates(y, xt, t), process.reverse_jumps(xt)),
-            (process.forward_rates(xt, t), process.forward_jumps(xt)),
+            (process.rates(y, xs, s), process.reverse_jumps(xs)),
+            (process.forward_rates(xs, s), process.forward_jumps(xs)),
         ]
-        return _leap(process, xt, moves, self.fraction * float(t - s), generator)
+        return _leap(process, xs, moves, self.fraction * float(t - s), generator)
+
+    def evaluations(self, kernel: Any, s: float) -> int:
+        return 1
 
 
 def _leap(

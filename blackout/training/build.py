@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import hydra.utils
+import torch
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -22,6 +23,7 @@ from blackout.diffusion.heads import Head
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.matrix_file import without_files
+from blackout.diffusion.samplers import sample
 from blackout.errors import UserError
 
 MODEL_PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
@@ -108,9 +110,45 @@ def build_model(config: Mapping[str, Any], mean: Tensor, **training: Any) -> Bla
     head = _make_head(config["model"]["head"], parts["process"])
     with refusals("process"):
         parts["process"].check_final_time(parts["schedule"].times[-1])
+    _check_fit(parts, head, tuple(mean.shape))
     module = BlackoutDiffusion(mean=mean, head=head, **parts, **training)
     module.config = dict(config)
     return module
+
+
+def _check_fit(parts: Mapping[str, Any], head: Head, shape: tuple[int, ...]) -> None:
+    """Try loss and sampler once on an empty sample, so that a head, loss or sampler of another process shows now.
+
+    Raises:
+        UserError: they do not fit together.
+    """
+    process, schedule = parts["process"], parts["schedule"]
+    s, t = schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
+    grid = (parts["sampler"].grid or schedule.grid)(parts["sampler"].num_steps)
+    x0, raw = torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, head.outputs, *shape)
+    generator = torch.Generator().manual_seed(0)
+
+    def loss() -> Tensor:
+        xt, target = process.observe(x0, t, generator)
+        return parts["loss"](head(raw, xt, t), target, s, t)
+
+    def sampler() -> Tensor:
+        times, kernel = grid[[0, len(grid) // 2, -1] if len(grid) > 2 else [0, -1]], parts["sampler"].kernel
+        return sample(lambda xt, t: head(raw, xt, t), process, times, (1, *shape), generator, kernel=kernel)
+
+    for name, trial in (("loss", loss), ("sampler", sampler)):
+        try:
+            fits = trial().shape == x0.shape
+        except (AttributeError, IndexError, RuntimeError, TypeError):
+            fits = False
+        except ValueError as error:
+            raise UserError(f"{name}: {error}") from error
+        if not fits:
+            part = parts["loss"] if name == "loss" else parts["sampler"].kernel
+            raise UserError(
+                f"{name}: {type(part).__name__} does not fit the process {type(process).__name__} with the head "
+                f"{type(head).__name__}; `process=` alone chooses head, loss and sampler that do"
+            )
 
 
 def _make_head(config: Mapping[str, Any], process: Process) -> Head:

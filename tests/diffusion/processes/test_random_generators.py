@@ -90,7 +90,7 @@ def test_a_large_sparse_generator_is_never_formed():
     pmf = process.pmf(x0, 0.3)
     mean = pmf @ torch.arange(float(size)).double()
     survival = np.exp(-0.3)
-    assert torch.allclose(mean, x0 * survival + 5 * (1 - survival), atol=1e-6)
+    assert torch.allclose(mean, x0.double() * survival + 5 * (1 - survival), atol=1e-6)
     assert int(process.bridge(x0, xt, 0.1, 0.3).max()) < 100
 
 
