@@ -1,7 +1,6 @@
 """The two lists of dependencies say the same, and the pair that must match does."""
 
 import tomllib
-from importlib.metadata import requires
 from pathlib import Path
 
 import yaml
@@ -17,8 +16,10 @@ def test_conda_and_pip_users_get_the_same_packages():
     assert f"python{project['requires-python']}" in entries
 
 
-def test_the_installed_torchvision_was_built_for_the_installed_torch():
+def test_the_installed_torchvision_fits_the_installed_torch():
+    """An unmatched pair fails here with "operator torchvision::nms does not exist"."""
     import torch
+    from torchvision.ops import nms
 
-    wanted = next(line for line in requires("torchvision") or [] if line.startswith("torch=="))
-    assert wanted.split(";")[0].strip() == f"torch=={torch.__version__.split('+')[0]}"
+    boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [5.0, 5.0, 6.0, 6.0]])
+    assert nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist() == [0, 2]

@@ -69,6 +69,7 @@ class Evaluation:
             if len(runs) > 1:
                 report["over_seeds"] = over_seeds(runs)
             report |= self.scores.passport()
+            report["held_out_data"] = self.yardstick()
         report["likelihood"] = self.likelihood()
         report["values"] |= {
             f"bits_per_dim_{split}": estimates["continuous"]["value"]
@@ -83,6 +84,16 @@ class Evaluation:
         report["model"] = {"path": str(self.config["ckpt"]), **self.module.config}
         report["date"] = datetime.now(UTC).isoformat(timespec="seconds")
         return report
+
+    def yardstick(self) -> dict[str, Any] | None:
+        """The same scores of the held-out data themselves, at most as many as there are samples; None if too few."""
+        assert self.scorer is not None
+        real = self.data.test[: self.config["num_samples"]]
+        try:
+            scores = self.scorer.begin(self.data, len(real), self.module.device)
+        except UserError:
+            return None
+        return {"num_samples": len(real), "values": _score(scores, real)}
 
     def likelihood(self) -> dict[str, Any]:
         """Bits per dimension on both splits, by the bounds asked for, and the baselines if wanted."""
@@ -120,7 +131,7 @@ def evaluate_file(config: Mapping[str, Any]) -> Path:
     from blackout.training.generate import find_device, open_output
     from blackout.training.run import write_json
 
-    path = Path(config["samples"])
+    path = Path(str(config["samples"]))
     if not config["dataset"]:
         raise UserError("samples= needs the dataset to compare with: dataset=...")
     data = find_dataset(config, {})
@@ -151,7 +162,7 @@ def find_dataset(config: Mapping[str, Any], description: Mapping[str, Any]) -> C
 
 def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], data: CountData) -> Scorer | None:
     """The scores chosen on the command line, else the model's, else Inception's for images."""
-    if HydraConfig.get().runtime.choices["metrics"] == "none":
+    if HydraConfig.get().runtime.choices.get("metrics") == "none":
         return None
     if config["metrics"]:
         return instantiate(config["metrics"], "metrics")

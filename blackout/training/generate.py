@@ -19,7 +19,7 @@ from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.training.build import fill, instantiate
 from blackout.training.export import load_model
-from blackout.training.images import save_animation, save_grid
+from blackout.training.images import save_animation, save_grid, save_strip
 from blackout.training.run import SETTINGS as TRAINING_SETTINGS
 from blackout.training.run import quieten, resolve, save_samples, write_json
 
@@ -32,7 +32,9 @@ _FRAMES = 60
 
 
 def generate(cfg: DictConfig) -> Path:
-    """Draw samples and write `samples.npz` and `grid.png`; on request `trajectory.webp` and `metrics.json`.
+    """Draw samples and write `samples.npz` and `grid.png`.
+
+    On request also `trajectory.webp`, `trajectory.png` and `metrics.json`.
 
     Raises:
         UserError: a setting, the model, the samples or the output directory is not usable.
@@ -50,10 +52,10 @@ def generate(cfg: DictConfig) -> Path:
         return evaluate_file(config)
     if not config["ckpt"]:
         raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
-    module = load_model(config["ckpt"], tuple(config["trusted"])).to(find_device(config["device"]))
+    module = load_model(str(config["ckpt"]), tuple(config["trusted"])).to(find_device(config["device"]))
     sampler_config = choose_sampler(config["sampler"], module.config)
     sampler = instantiate(sampler_config, "sampler")
-    out = open_output(Path(config["out"]) if config["out"] else default_output(Path(config["ckpt"])))
+    out = open_output(Path(str(config["out"])) if config["out"] else default_output(Path(str(config["ckpt"]))))
     scoring = None
     if config["evaluate"]:
         from blackout.training.evaluate import Evaluation
@@ -67,6 +69,7 @@ def generate(cfg: DictConfig) -> Path:
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")
     if trajectory is not None:
         save_animation(trajectory.levels, max_count, out / "trajectory.webp")
+        save_strip(trajectory.levels, max_count, out / "trajectory.png")
     print(f"{len(counts)} samples of {sampler.num_steps} steps in {out}")
     if scoring is not None:
         write_json(scoring.report(counts, sampler, sampler_config), out / "metrics.json")

@@ -60,3 +60,10 @@ def save_animation(levels: list[Tensor], max_count: int, path: Path, seconds: fl
     each = max(20, int(1000 * seconds / len(frames)))
     durations = [each] * (len(frames) - 1) + [1500]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0, lossless=True)
+
+
+def save_strip(levels: list[Tensor], max_count: int, path: Path, samples: int = 4, columns: int = 12) -> None:
+    """Write the first few samples as rows, from black on the left to the image on the right, as PNG."""
+    chosen = [levels[round(i * (len(levels) - 1) / (columns - 1))] for i in range(columns)]
+    rows = torch.stack([level[:samples] for level in chosen], dim=1).flatten(0, 1)
+    save_grid(rows, max_count, path, columns=columns)

@@ -53,6 +53,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 TINY = (
     "network=mlp", "network.body.width=16", "network.body.depth=1", "batch_size=64", "trainer.precision=32-true",
     "trainer.val_check_interval=2", "sampler.num_steps=8", "callbacks.progress=null", "callbacks.samples.num_samples=4",
-    "callbacks.samples.every_n_steps=4", "optimizer.decay_steps=100", "callbacks.checkpoints.every_n_steps=2", "trainer.log_every_n_steps=1",
+    "callbacks.samples.every_n_steps=4",
+    "optimizer.decay_steps=100", "callbacks.checkpoints.every_n_steps=2", "trainer.log_every_n_steps=1",
 )  # fmt: skip
 """A perceptron of a few thousand weights on the embedded digits."""
