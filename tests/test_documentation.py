@@ -9,7 +9,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 CODE = [
     (page, code)
     for page in ("processes.md",)
-    for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.S)
+    for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 ]
 
 
