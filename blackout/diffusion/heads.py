@@ -1,4 +1,6 @@
-"""What the network's raw output means: here, the expected number of missing units y = E[X_0 - X_t | X_t]."""
+"""What the network's raw output means: the expected number of missing units y = E[X_0 - X_t | X_t], and beyond it
+their variance or their whole law (`dispersed_heads`).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blackout.diffusion.losses import poisson_loss
 from blackout.diffusion.processes.base import expand_time
+from blackout.diffusion.streams import RandomSource
+
+
+class MissingCount(Protocol):
+    """A law of N = X_0 - X_t for every element, independent of one another."""
+
+    def log_prob(self, missing: Tensor) -> Tensor:
+        """log P(N = missing): float32, shape of the integers `missing`."""
+        ...
+
+    def sample(self, generator: RandomSource = None) -> Tensor:
+        """A draw of N, int64, within the room there is."""
+        ...
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Mean count y >= 0 and log y, float32, both of the data's shape [B, ...]. log y is finite where y underflows."""
+    """What is predicted of N = X_0 - X_t, all float32 and of the data's shape [B, ...].
+
+    Attributes:
+        mean: y = E[N | X_t] >= 0.
+        log_mean: log y, finite where y underflows.
+        variance: Var[N | X_t], from heads that know it.
+        distribution: the law of N, from heads that know it.
+    """
 
     mean: Tensor
     log_mean: Tensor
+    variance: Tensor | None = None
+    distribution: MissingCount | None = None
+
+    def loss(self, target: Tensor) -> Tensor:
+        """The proper score of this prediction at N = target, unreduced and not yet weighted by time."""
+        return poisson_loss(self, target)
 
 
 class Head(Protocol):

@@ -10,30 +10,36 @@ from torch import Tensor
 
 from blackout.diffusion.categorical import categorical, uniform
 from blackout.diffusion.counts import poisson
-from blackout.diffusion.samplers import Rounding, stochastic_rounding
+from blackout.diffusion.kernels import Denoiser, Kernel, OneEvaluation, Rounding, stochastic_rounding
 from blackout.diffusion.streams import RandomSource
 
 
 @dataclass(frozen=True)
-class LevelBridge:
+class LevelBridge(OneEvaluation):
     """Draw X_0 from the predicted distribution, then X_s from the exact bridge between X_0 and X_t.
 
     For distribution heads, in continuous and discrete time. Exact for a single element whatever the step; elements
     are drawn independently, which costs O(step).
     """
 
-    def __call__(self, process: Any, y: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource) -> Tensor:
+    def __call__(
+        self, denoiser: Denoiser, process: Any, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        y = denoiser(xt, t).mean
         x0 = categorical(y.movedim(1, -1).double(), generator)
         return process.bridge(x0, xt, s, t, generator)
 
 
 @dataclass(frozen=True)
-class BirthDeathBridge:
+class BirthDeathBridge(OneEvaluation):
     """Round the two predicted numbers of `BirthDeath` to whole ones, then take the exact bridge they fix."""
 
     rounding: Rounding = stochastic_rounding
 
-    def __call__(self, process: Any, y: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource) -> Tensor:
+    def __call__(
+        self, denoiser: Denoiser, process: Any, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        y = denoiser(xt, t).mean
         x = xt.long()
         immigrants = torch.minimum(self.rounding(y[:, 1], generator).long(), x)
         room = (process.max_count - (x - immigrants)).clamp(min=0)
@@ -42,14 +48,17 @@ class BirthDeathBridge:
 
 
 @dataclass(frozen=True)
-class TauLeap:
+class TauLeap(OneEvaluation):
     """Leaps of every reverse type at frozen rates for t - s (Algorithm 4 with the time increment it lacks).
 
     Types of ordered processes add up, Poisson each, clipped to the state space (Campbell et al. 2022); of unordered
     ones at most one happens. The last step, to s = 0, draws X_0 itself from a distribution head.
     """
 
-    def __call__(self, process: Any, y: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource) -> Tensor:
+    def __call__(
+        self, denoiser: Denoiser, process: Any, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        y = denoiser(xt, t).mean
         if float(s) == 0.0 and y.shape[1] == process.max_count + 1 and y.ndim > xt.ndim:
             return categorical(y.movedim(1, -1).double(), generator).to(xt.dtype)
         return _leap(process, xt, [(process.rates(y, xt, t), process.reverse_jumps(xt))], float(t - s), generator)
@@ -76,7 +85,14 @@ class LevelCorrector:
             raise ValueError(f"the corrector's fraction of a step must be positive, not {self.fraction}")
 
     def __call__(
-        self, kernel: Any, denoiser: Any, process: Any, xs: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+        self,
+        kernel: Kernel,
+        denoiser: Denoiser,
+        process: Any,
+        xs: Tensor,
+        s: Tensor,
+        t: Tensor,
+        generator: RandomSource = None,
     ) -> Tensor:
         """Another X_s, after the predictor's step from t to s; the predictor `kernel` is not used."""
         y = denoiser(xs, s).mean
@@ -86,7 +102,7 @@ class LevelCorrector:
         ]
         return _leap(process, xs, moves, self.fraction * float(t - s), generator)
 
-    def evaluations(self, kernel: Any, s: float) -> int:
+    def evaluations(self, kernel: Kernel, s: float) -> int:
         return 1
 
 

@@ -17,9 +17,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from blackout.diffusion.kernels import Denoiser
 from blackout.diffusion.processes import DiscreteTimeChain, FiniteJumpProcess, JumpProcess, Process, PureDeath
 from blackout.diffusion.processes.base import expand_time
-from blackout.diffusion.samplers import Denoiser
 from blackout.diffusion.schedules import half_width, step_fraction, time_of_logit
 from blackout.diffusion.streams import RandomSource
 

@@ -1,4 +1,6 @@
-"""Unreduced losses: the Poisson loss y - N log y, and the weights of the observation times.
+"""Unreduced losses: the Poisson loss y - N log y of the mean, and the weights of the observation times.
+
+What else a head predicts adds its own score (`Prediction.loss`); the weights are the same for all of it.
 
 Weights belong to an interval (s, t) of the grid, s < t, with q = e^-t:
 
@@ -15,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from blackout.diffusion.heads import Prediction
+if TYPE_CHECKING:
+    from blackout.diffusion.heads import Prediction
 
 
 class Loss(Protocol):
@@ -88,7 +91,7 @@ def loss_weights(times: Tensor, kind: str = "instantaneous", weighting: str = "p
 
 @dataclass(frozen=True)
 class CountLoss:
-    """Weighted Poisson loss of a batch observed at times t.
+    """Weighted loss of a batch observed at times t.
 
     Args:
         kind: "instantaneous" or "finite_time".
@@ -115,6 +118,6 @@ class CountLoss:
         return self.scale * WEIGHTINGS[self.weighting](WEIGHTS[self.kind](s, t), t)
 
     def __call__(self, prediction: Prediction, target: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """w (y - N log y), float32 of target's shape [B, ...]; s and t are float64 [B]."""
+        """w (y - N log y), or the head's own score, float32 of target's shape [B, ...]; s and t are float64 [B]."""
         weight = self.weights(s, t).float().view(-1, *[1] * (target.ndim - 1))
-        return weight * poisson_loss(prediction, target)
+        return weight * prediction.loss(target)

@@ -10,18 +10,22 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from blackout.diffusion.grids import pilot_run
+from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels
 from blackout.diffusion.heads import Head, Prediction
+from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import Denoiser
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.processes import Process
-from blackout.diffusion.samplers import Callback, Denoiser, Sampler, sample
+from blackout.diffusion.samplers import Callback, Sampler, sample
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.diffusion.streams import SampleStreams, fold_seed
 from blackout.training.ema import EMA
 from blackout.training.optimization import Optimization
 
 # what a random number is for: keys that keep the uses of one seed apart
-_TIMES, _NOISE, _DROPOUT, _VALIDATION = range(4)
+_TIMES, _NOISE, _DROPOUT, _VALIDATION, _LABELS, _PILOT = range(6)
 _GOLDEN_RATIO = 0.6180339887498949
 
 
@@ -39,6 +43,10 @@ class BlackoutDiffusion(pl.LightningModule):
         optimization: None for a model that is only used.
         ema_decay: None for a model without an average (a loaded one).
         seed: with the step's number it decides everything a training step draws.
+        label_dropout: share of training samples whose class a network with classes is not told.
+
+    Raises:
+        ValueError: label_dropout outside [0, 1].
     """
 
     def __init__(
@@ -53,12 +61,15 @@ class BlackoutDiffusion(pl.LightningModule):
         optimization: Optimization | None = None,
         ema_decay: float | None = None,
         seed: int = 0,
+        label_dropout: float = 0.1,
     ) -> None:
         super().__init__()
+        if not 0 <= label_dropout <= 1:
+            raise ValueError(f"label_dropout must be in [0, 1], not {label_dropout}")
         self.network = network
         self.ema = None if ema_decay is None else EMA(network, ema_decay)
         self.head, self.process, self.schedule, self.loss = head, process, schedule, loss
-        self.sampler, self.optimization, self.seed = sampler, optimization, seed
+        self.sampler, self.optimization, self.seed, self.label_dropout = sampler, optimization, seed, label_dropout
         self.mean: Tensor
         self.register_buffer("mean", mean.float())
         self.config: dict[str, Any] = {}
@@ -69,14 +80,25 @@ class BlackoutDiffusion(pl.LightningModule):
         """Shape of one sample."""
         return tuple(self.mean.shape)
 
-    def forward(self, xt: Tensor, t: Tensor) -> Prediction:
-        """Predict X_0 - X_t with the trained (not the averaged) network."""
-        return self.head(self.network(xt, t), xt, t)
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes the network can be told; None if it knows of none."""
+        return getattr(self.network, "num_classes", None)
 
-    def denoiser(self) -> Denoiser:
-        """(xt, t) -> Prediction with the averaged weights, where there are any."""
+    def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
+        """Predict X_0 - X_t with the trained (not the averaged) network, given classes [B] or None."""
+        told = () if classes is None else (classes,)
+        return self.head(self.network(xt, t, *told), xt, t)
+
+    def denoiser(self, classes: Tensor | None = None) -> Denoiser:
+        """(xt, t) -> Prediction with the averaged weights, where there are any, given classes [B] or None."""
         network = self.network if self.ema is None else self.ema
-        return lambda xt, t: self.head(network(xt, t), xt, t)
+        told = () if classes is None else (classes,)
+        return lambda xt, t: self.head(network(xt, t, *told), xt, t)
+
+    def _classes(self, batch: dict[str, Any]) -> Tensor | None:
+        """The batch's labels, if the network has a use for them."""
+        return None if self.num_classes is None else batch.get("label")
 
     # --- training
 
@@ -86,10 +108,15 @@ class BlackoutDiffusion(pl.LightningModule):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         x0, position, number = batch["x0"], batch["position"], batch["batch"]
         offset = SampleStreams(fold_seed(self.seed, _TIMES), position.new_zeros(1)).at(number).next_draw().uniform((1,))
-        s, t = self.schedule.intervals(stratified(position, batch["batch_size"], offset))
+        s, t, importance = self.schedule.draw(stratified(position, batch["batch_size"], offset))
         noise = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
         xt, target = self.process.observe(x0, t, noise)
-        loss = self.loss(self(xt, t), target, s, t).mean()
+        classes = self._classes(batch)
+        if classes is not None and self.num_classes is not None:
+            coins = SampleStreams(fold_seed(self.seed, _LABELS), position).at(number)
+            classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
+        losses = self.loss(self(xt, t, classes), target, s, t)
+        loss = (losses.flatten(1).mean(1) * importance).mean().float()
         self.log("train/loss", loss, prog_bar=True)
         return loss
 
@@ -121,7 +148,7 @@ class BlackoutDiffusion(pl.LightningModule):
         # the same times and noise at every validation make its curve smooth
         v = torch.frac((index.double() + 0.5) * _GOLDEN_RATIO)
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
-        nats = likelihood_bound(self.denoiser(), self.process, x0, v, noise)
+        nats = likelihood_bound(self.denoiser(self._classes(batch)), self.process, x0, v, noise)
         self.log(
             "val/bits_per_dim",
             bits_per_dim(nats, self.shape).mean(),
@@ -139,9 +166,14 @@ class BlackoutDiffusion(pl.LightningModule):
         seed: int = 0,
         sampler: Sampler | None = None,
         callback: Callback | None = None,
+        classes: Tensor | None = None,
+        known: KnownElements | None = None,
     ) -> Tensor:
-        """Samples 0..num_samples - 1 of a seed, as integer counts [num_samples, *shape] on the CPU."""
-        batches = self.sample_batches(torch.arange(num_samples), seed, sampler, callback)
+        """Samples 0..num_samples - 1 of a seed, as integer counts [num_samples, *shape] on the CPU.
+
+        See `sample_batches`.
+        """
+        batches = self.sample_batches(torch.arange(num_samples), seed, sampler, callback, classes, known)
         return torch.cat([counts.cpu() for _, counts in batches])
 
     @torch.no_grad()
@@ -151,33 +183,68 @@ class BlackoutDiffusion(pl.LightningModule):
         seed: int = 0,
         sampler: Sampler | None = None,
         callback: Callback | None = None,
+        classes: Tensor | None = None,
+        known: KnownElements | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw the samples named by `indices`, a batch at a time.
 
         Sample k's random numbers are a function of (seed, k, step). All batches have one shape (the last is padded),
         so that the network's kernels round alike too.
 
+        Args:
+            indices: int64 [N].
+            seed, sampler, callback: None for the model's own sampler; see `blackout.diffusion.samplers`.
+            classes: int64 [N], the class of each; None draws from all.
+            known: elements that are given, for inpainting.
+
         Yields:
             (indices [b], counts [b, *shape] on the model's device).
+
+        Raises:
+            ValueError: classes that the model does not know, or guidance without classes.
         """
         sampler = sampler or self.sampler
         size = min(sampler.batch_size, len(indices))
         times = (sampler.grid or self.schedule.grid)(sampler.num_steps)
-        for batch in indices.split(size):
-            padded = torch.cat([batch, batch[-1:].expand(size - len(batch))]).to(self.device)
+        if classes is not None:
+            check_classes(classes, len(indices), self.num_classes)
+        elif sampler.guidance != 1:
+            raise ValueError("guidance needs classes to guide towards")
+        for places in torch.arange(len(indices)).split(size):
+            batch = indices[places]
+            places = torch.cat([places, places[-1:].expand(size - len(places))])
+            padded = indices[places].to(self.device)
             with self._sampling_mode(sampler):
                 counts = sample(
-                    self.denoiser(),
+                    self._guided(sampler, None if classes is None else classes[places].to(self.device)),
                     self.process,
                     times.to(self.device),
                     (size, *self.shape),
                     SampleStreams(seed, padded),
                     callback,
                     kernel=sampler.kernel,
+                    correction=sampler.correction,
+                    known=None if known is None else known.select(places),
                     mean=self.mean if sampler.poisson_start else None,
                     device=self.device,
                 )
             yield batch, counts[: len(batch)]
+
+    def _guided(self, sampler: Sampler, classes: Tensor | None) -> Denoiser:
+        if classes is None:
+            return self.denoiser()
+        return GuidedDenoiser(
+            self.denoiser(classes), self.denoiser(), sampler.guidance, self.process.max_count, sampler.guidance_between
+        )
+
+    def pilot(self, num_samples: int = 64, num_steps: int = 200) -> dict[str, list[float]]:
+        """What `OptimalGrid` needs to know of this model: num_steps evaluations of num_samples samples."""
+        streams = SampleStreams(fold_seed(self.seed, _PILOT), torch.arange(num_samples, device=self.device))
+        with self._sampling_mode(self.sampler):
+            return pilot_run(
+                self.denoiser(), self.process, (num_samples, *self.shape), streams,
+                mean=self.mean, num_steps=num_steps, device=self.device,
+            )  # fmt: skip
 
     @contextmanager
     def _sampling_mode(self, sampler: Sampler) -> Iterator[None]:

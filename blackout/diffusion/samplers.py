@@ -1,81 +1,63 @@
-"""Reverse steps and the one sampling loop (Algorithm 2).
-
-A kernel takes X_t to X_s given the network's expected missing count y; the loop walks a grid of times from black to
-image.
-"""
+"""The one sampling loop (Algorithm 2): walk a grid of times from black to image."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from blackout.diffusion.counts import bernoulli, poisson
-from blackout.diffusion.heads import Prediction
+from blackout.diffusion.correctors import Corrector, ThinAndBridge
+from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import BinomialBridge, Denoiser, Kernel
 from blackout.diffusion.processes import Process, count_dtype
-from blackout.diffusion.processes.base import expand_time
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.schedules import logit_survival
 from blackout.diffusion.streams import RandomSource, SampleStreams
 
-Denoiser: TypeAlias = Callable[[Tensor, Tensor], Prediction]
-"""(xt [B, ...], t float64 scalar) -> prediction of X_0 - X_t."""
 Callback: TypeAlias = Callable[[int, Tensor], None]
 """Called with (k, X_{t_k}) for the start, k = T, and after every step, down to k = 0."""
-Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
 
-
-class Kernel(Protocol):
-    """One reverse step: X_s from X_t and y."""
-
-    def __call__(
-        self, process: Process, y: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource
-    ) -> Tensor: ...
-
-
-def nearest_rounding(y: Tensor, generator: RandomSource) -> Tensor:
-    """The paper's. Biased: while y < 1/2 nothing is born, however many steps are taken."""
-    return torch.round(y)
-
-
-def stochastic_rounding(y: Tensor, generator: RandomSource) -> Tensor:
-    """floor(y) + Bernoulli(y - floor(y)): unbiased, so the mean number of births is y r."""
-    floor = torch.floor(y)
-    return floor + bernoulli((y - floor).double(), generator).to(y.dtype)
+BINOMIAL_BRIDGE, THIN_AND_BRIDGE = BinomialBridge(), ThinAndBridge()
 
 
 @dataclass(frozen=True)
-class BinomialBridge:
-    """Round y to a whole number n of missing units, then take the exact bridge from X_0 = X_t + n.
+class Correction:
+    """How often, how and where to correct.
 
-    Never leaves 0..max_count.
+    Args:
+        steps: corrector steps per level; 0 for none.
+        corrector: one such step.
+        between: (lowest, highest) logit of survival of the levels to correct at; None for all.
+
+    Raises:
+        ValueError: a negative number of steps, or an empty range.
     """
 
-    rounding: Rounding = stochastic_rounding
+    steps: int = 0
+    corrector: Corrector = THIN_AND_BRIDGE
+    between: Sequence[float] | None = None
 
-    def __call__(
-        self, process: Process, y: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource
-    ) -> Tensor:
-        room = process.max_count - xt.to(torch.int64)
-        missing = torch.minimum(self.rounding(y, generator).to(torch.int64), room)
-        return process.bridge((xt + missing).to(xt.dtype), xt, s, t, generator)
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"corrector_steps must not be negative, not {self.steps}")
+        check_range(self.between, "corrector_between")
+
+    def at(self, s: float) -> int:
+        """The number of corrector steps at time s; never any at s = 0, where all is done."""
+        return self.steps if s > 0 and in_range(self.between, s) else 0
 
 
-@dataclass(frozen=True)
-class PoissonLeap:
-    """X_s = X_t + Poisson(y r), clipped to max_count; r is the step fraction.
+def check_range(between: Sequence[float] | None, name: str) -> None:
+    """Raises ValueError unless `between` is None or two numbers in order."""
+    if between is not None and not (len(between) == 2 and between[0] < between[1]):
+        raise ValueError(f"{name} must be two logits of survival, the lower one first, not {list(between)}")
 
-    Algorithm 2 prints the rate y e^-t / (1 - e^-t), which lacks the time increment; y r integrates the reverse rate
-    over the step.
-    """
 
-    def __call__(
-        self, process: Process, y: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource
-    ) -> Tensor:
-        births = poisson(y.double() * step_fraction(expand_time(s, y), expand_time(t, y)), generator)
-        return (xt + births).clamp_(max=process.max_count).to(xt.dtype)
+def in_range(between: Sequence[float] | None, t: float) -> bool:
+    """Whether the logit of survival at time t lies in the range; None is everything."""
+    return between is None or between[0] <= float(logit_survival(torch.tensor(t, dtype=torch.float64))) <= between[1]
 
 
 @torch.no_grad()
@@ -87,8 +69,10 @@ def sample(
     generator: torch.Generator | SampleStreams | None = None,
     callback: Callback | None = None,
     *,
-    kernel: Kernel = BinomialBridge(),
+    kernel: Kernel = BINOMIAL_BRIDGE,
+    correction: Correction = Correction(),
     mean: Tensor | None = None,
+    known: KnownElements | None = None,
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """Grow a batch of counts out of black.
@@ -101,7 +85,9 @@ def sample(
         generator: streams make sample k a function of (seed, k, step) alone.
         callback: receives (k, X_{t_k}) for every level, k = T first.
         kernel: the reverse step.
+        correction: corrector steps after the kernel's.
         mean: E[X_0], broadcastable to shape, for a Poisson start; None starts all black.
+        known: elements of X_0 that are given, for inpainting.
 
     Returns:
         X_0, integer counts of `shape`.
@@ -109,14 +95,27 @@ def sample(
     steps = len(times) - 1
     source = _source(generator, steps + 1)
     xt = process.prior(shape, times[-1], source, mean=mean, device=torch.device(device))
-    if callback is not None:
-        callback(steps, xt)
-    for k in range(steps, 0, -1):
-        y = denoiser(xt, times[k]).mean
-        xt = kernel(process, y, xt, times[k - 1], times[k], _source(generator, k))
+    path = None if known is None else known.path(process, times, shape, generator)
+    for k in range(steps, -1, -1):
+        if k < steps:
+            s, t, source = times[k], times[k + 1], _source(generator, k + 1)
+            xt = kernel(denoiser, process, xt, s, t, source)
+            for _ in range(correction.at(float(s))):
+                xt = correction.corrector(kernel, denoiser, process, xt, s, t, source)
+        if path is not None:
+            xt = path.overwrite(k, xt)
         if callback is not None:
-            callback(k - 1, xt)
+            callback(k, xt)
     return xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
+
+
+def count_evaluations(times: Tensor, kernel: Kernel, correction: Correction = Correction()) -> int:
+    """How often sampling on a grid evaluates the denoiser."""
+    total = 0
+    for s in times[:-1].tolist():
+        total += kernel.evaluations(s)
+        total += correction.at(s) and correction.at(s) * correction.corrector.evaluations(kernel, s)
+    return total
 
 
 def _source(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:
@@ -125,24 +124,32 @@ def _source(generator: torch.Generator | SampleStreams | None, step: int) -> Ran
 
 @dataclass(frozen=True)
 class Sampler:
-    """How a model is sampled: a kernel, a grid, a start.
+    """How a model is sampled.
 
     Args:
         kernel: the reverse step.
-        num_steps: network evaluations per sample.
+        num_steps: steps along the grid; each costs as many network evaluations as kernel and correctors need.
         grid: num_steps -> times; None follows the family of the training schedule.
         poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
+        corrector_steps, corrector, corrector_between: see `Correction`.
+        guidance: scale of classifier-free guidance; 1 is the plain conditional model.
+        guidance_between: (lowest, highest) logit of survival where guidance acts; None for everywhere.
         batch_size: samples per network evaluation.
         keep_dropout: leave the network in train mode while sampling, as the reference code did.
 
     Raises:
-        ValueError: num_steps or batch_size below 1.
+        ValueError: a number is out of range.
     """
 
-    kernel: Kernel = BinomialBridge()
+    kernel: Kernel = BINOMIAL_BRIDGE
     num_steps: int = 1000
     grid: Callable[[int], Tensor] | None = None
     poisson_start: bool = True
+    corrector_steps: int = 0
+    corrector: Corrector = THIN_AND_BRIDGE
+    corrector_between: Sequence[float] | None = None
+    guidance: float = 1.0
+    guidance_between: Sequence[float] | None = None
     batch_size: int = 256
     keep_dropout: bool = False
 
@@ -150,3 +157,11 @@ class Sampler:
         for name in ("num_steps", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.guidance >= 0:
+            raise ValueError(f"guidance must not be negative, not {self.guidance}")
+        check_range(self.guidance_between, "guidance_between")
+        _ = self.correction
+
+    @property
+    def correction(self) -> Correction:
+        return Correction(self.corrector_steps, self.corrector, self.corrector_between)

@@ -35,6 +35,11 @@ def step_fraction(s: Tensor, t: Tensor) -> Tensor:
     return torch.exp(-s) * torch.expm1(s - t) / torch.expm1(-t)
 
 
+def reverse_clock(t: Tensor) -> Tensor:
+    """tau = -log(1 - e^-t), in which every missing unit comes back at rate 1; +inf at t = 0. Its own inverse."""
+    return -torch.where(t < math.log(2), torch.log(-torch.expm1(-t)), torch.log1p(-torch.exp(-t)))
+
+
 def half_width(final_time: float) -> float:
     """L = logit(1 - e^-final_time) = log(e^final_time - 1): the paper's grid spans u in [-L, L]."""
     return final_time + math.log(-math.expm1(-final_time))
@@ -152,11 +157,13 @@ class Schedule:
         grid: num_steps -> times [num_steps + 1].
         num_steps: T of the training grid.
         continuous: draw times between the grid's points too, uniformly along it, linear in u between neighbours.
+        importance: (s, t) of every interval of the grid -> how often each is drawn, in any unit; None for equally.
     """
 
     grid: Callable[[int], Tensor] = fisher_times
     num_steps: int = 1000
     continuous: bool = False
+    importance: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.continuous and self.num_steps < 2:
@@ -168,6 +175,31 @@ class Schedule:
     def times(self) -> Tensor:
         """float64 [T + 1]."""
         return self.grid(self.num_steps)
+
+    def draw(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map uniforms v in [0, 1) to intervals by importance.
+
+        Args:
+            v: float64 [B].
+
+        Returns:
+            s, t: see `intervals`.
+            weight: float64 [B], the density of equally likely intervals over that of these: with it, a mean over
+                draws has the same expectation whatever the importance.
+        """
+        if self.importance is None:
+            return *self.intervals(v), torch.ones_like(v)
+        share = self._shares.to(v.device)
+        reached = share.cumsum(0)
+        cell = torch.searchsorted(reached / reached[-1], v, right=True).clamp_(max=len(share) - 1)
+        within = ((v - (reached / reached[-1] - share)[cell]) / share[cell]).clamp(0.0, 1 - 1e-12)
+        return *self.intervals((cell + within) / len(share)), 1 / (len(share) * share[cell])
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        assert self.importance is not None
+        density = self.importance(self.times[:-1], self.times[1:])
+        return density / density.sum()
 
     def intervals(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Map uniforms v in [0, 1) to intervals (s, t): t is where to observe, s one grid step earlier.

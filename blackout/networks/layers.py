@@ -117,6 +117,27 @@ class TimeEmbedding(nn.Module):
             return self.dense1(F.silu(h))
 
 
+class ClassEmbedding(nn.Module):
+    """Adds a learned vector per class, and one for "no class", to the time embedding: [B, features] -> the same.
+
+    Raises:
+        ValueError: `num_classes` is below 1.
+    """
+
+    def __init__(self, num_classes: int, features: int) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, not {num_classes}")
+        self.null = num_classes
+        self.table = nn.Embedding(num_classes + 1, features)
+        nn.init.normal_(self.table.weight, std=0.1)
+
+    def forward(self, embedding: Tensor, classes: Tensor | None) -> Tensor:
+        if classes is None:
+            classes = torch.full((len(embedding),), self.null, device=embedding.device)
+        return embedding + self.table(classes).to(embedding.dtype)
+
+
 class Attention(nn.Module):
     """Single-head self-attention over all pixels, with a rescaled residual: [B, C, H, W] -> the same.
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from blackout.networks.layers import NEAR_ZERO, TimeEmbedding, dense, full_precision
+from blackout.networks.layers import NEAR_ZERO, ClassEmbedding, TimeEmbedding, dense, full_precision
 
 
 class FiLMPerceptron(nn.Module):
@@ -41,13 +41,20 @@ class ResidualMLP(nn.Module):
         width: features of the residual stream, an even number of at least 4.
         depth: number of residual perceptrons.
         dropout: probability within them.
+        num_classes: classes the network can be told; None for a network that knows of none.
 
     Raises:
         ValueError: a number is out of its range.
     """
 
     def __init__(
-        self, shape: Sequence[int], outputs: int = 1, width: int = 256, depth: int = 4, dropout: float = 0.0
+        self,
+        shape: Sequence[int],
+        outputs: int = 1,
+        width: int = 256,
+        depth: int = 4,
+        dropout: float = 0.0,
+        num_classes: int | None = None,
     ) -> None:
         super().__init__()
         if min(outputs, depth, *shape) < 1:
@@ -62,13 +69,16 @@ class ResidualMLP(nn.Module):
         self.blocks = nn.ModuleList(FiLMPerceptron(width, dropout) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = dense(width, outputs * size, scale=NEAR_ZERO)
+        self.classes = None if num_classes is None else ClassEmbedding(num_classes, width)
 
-    def forward(self, x: Tensor, label: Tensor) -> Tensor:
+    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map scaled data, float [B, *shape], and time labels, float [B], to raw outputs.
 
-        These are of shape [B, outputs * D], or [B, outputs * C, H, W] for images.
+        These are of shape [B, outputs * D], or [B, outputs * C, H, W] for images. Classes, int64 [B], are for networks
+        that were made with `num_classes`; None is the null class.
         """
-        embedding = F.silu(self.time(label))
+        embedding = self.time(label)
+        embedding = F.silu(embedding if self.classes is None else self.classes(embedding, classes))
         x = x.flatten(1).to(self.stem.weight.dtype)
         with full_precision(x):
             h = self.stem(x)

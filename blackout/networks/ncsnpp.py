@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
+    ClassEmbedding,
     FIRDownsample,
     FIRFilter,
     FIRUpsample,
@@ -146,6 +147,7 @@ class NCSNpp(nn.Module):
         blocks_per_level: residual blocks per level on the way down (one more on the way up).
         attention_resolutions: longer image sides at which levels attend; the bottleneck always does.
         dropout: probability in the residual blocks.
+        num_classes: classes the network can be told; None for a network that knows of none.
 
     Raises:
         ValueError: the levels do not fit the image, or a number is out of its range.
@@ -160,6 +162,7 @@ class NCSNpp(nn.Module):
         blocks_per_level: int = 4,
         attention_resolutions: Sequence[int] = (16,),
         dropout: float = 0.1,
+        num_classes: int | None = None,
     ) -> None:
         super().__init__()
         if min(outputs, blocks_per_level, len(multipliers), *multipliers) < 1:
@@ -207,13 +210,15 @@ class NCSNpp(nn.Module):
 
         self.norm = group_norm(width)
         self.head = conv3x3(width, outputs * shape[0], scale=NEAR_ZERO)
+        self.classes = None if num_classes is None else ClassEmbedding(num_classes, 4 * channels)
 
-    def forward(self, x: Tensor, label: Tensor) -> Tensor:
+    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map scaled data and time labels to raw outputs.
 
         Args:
             x: float, [B, *shape].
             label: float time indices, [B].
+            classes: int64 [B], for a network that was made with `num_classes`; None is the null class.
 
         Returns:
             [B, outputs * C, H, W], channel groups in order: output 0 of all channels, then output 1.
@@ -223,7 +228,8 @@ class NCSNpp(nn.Module):
         """
         if x.shape[1:] != self.shape:
             raise ValueError(f"the network was made for data of shape {self.shape}, got {tuple(x.shape[1:])}")
-        embedding = F.silu(self.time(label))
+        embedding = self.time(label)
+        embedding = F.silu(embedding if self.classes is None else self.classes(embedding, classes))
         x = x.to(self.stem.weight.dtype)
         with full_precision(x):
             skips, pyramid = [self.stem(x)], x

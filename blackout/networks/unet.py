@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
+    ClassEmbedding,
     TimeEmbedding,
     conv1x1,
     conv3x3,
@@ -84,6 +85,7 @@ class UNet(nn.Module):
         dense_blocks: perceptrons over the whole coarsest grid, between its two residual blocks.
         dense_width: their hidden width.
         dropout: probability in the residual blocks and the perceptrons.
+        num_classes: classes the network can be told; None for a network that knows of none.
 
     Raises:
         ValueError: the levels do not fit the image, or a number is out of its range.
@@ -100,6 +102,7 @@ class UNet(nn.Module):
         dense_blocks: int = 0,
         dense_width: int = 512,
         dropout: float = 0.0,
+        num_classes: int | None = None,
     ) -> None:
         super().__init__()
         if min(outputs, blocks_per_level, dense_width, len(multipliers), *multipliers) < 1 or dense_blocks < 0:
@@ -135,10 +138,15 @@ class UNet(nn.Module):
         self.up = nn.ModuleList([blocks(2 * widths[level], level) for level in finer])
         self.norm = group_norm(widths[0])
         self.head = conv3x3(widths[0], outputs * shape[0], scale=NEAR_ZERO)
+        self.classes = None if num_classes is None else ClassEmbedding(num_classes, features)
 
-    def forward(self, x: Tensor, label: Tensor) -> Tensor:
-        """Map scaled data, float [B, C, H, W], and time labels, float [B], to raw [B, outputs * C, H, W]."""
-        embedding = F.silu(self.time(label))
+    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
+        """Map scaled data, float [B, C, H, W], and time labels, float [B], to raw [B, outputs * C, H, W].
+
+        Classes, int64 [B], are for networks that were made with `num_classes`; None is the null class.
+        """
+        embedding = self.time(label)
+        embedding = F.silu(embedding if self.classes is None else self.classes(embedding, classes))
         x = x.to(self.stem.weight.dtype)
         with full_precision(x):
             h = self.stem(x) + self.position

@@ -98,7 +98,8 @@ class CountNetwork(nn.Module):
     """A network on counts: scales them, labels the time, and calls `body(x, label)`.
 
     Args:
-        body: maps float [B, *shape] and labels [B] to [B, outputs * shape[0], *shape[1:]].
+        body: maps float [B, *shape] and labels [B] to [B, outputs * shape[0], *shape[1:]]; when there are classes it
+            is called as `body(x, label, classes)`.
         inputs: the scaling of counts.
     """
 
@@ -107,12 +108,19 @@ class CountNetwork(nn.Module):
         self.body = body
         self.inputs = inputs
 
-    def forward(self, xt: Tensor, t: Tensor) -> Tensor:
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes the body can be told; its null class has this number. None if it knows of none."""
+        embedding = getattr(self.body, "classes", None)
+        return None if embedding is None else embedding.null
+
+    def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Tensor:
         """Raw outputs, whose meaning a head defines.
 
         Args:
             xt: integer counts, [B, *shape].
             t: positive float64 times, a scalar or [B].
+            classes: int64 [B], or None for no (the null) class.
 
         Returns:
             float32, [B, outputs, *shape], whatever the precision of the body.
@@ -124,5 +132,6 @@ class CountNetwork(nn.Module):
             raise ValueError(f"times must be a scalar or [{len(xt)}], one per example, got shape {list(t.shape)}")
         # The scaling and the label need 1 - q down to 3e-7: they are formed in float64, then rounded.
         t = t.to(xt.device, torch.float64).expand(len(xt))
-        raw = self.body(self.inputs(xt, t), time_label(t).float())
+        told = () if classes is None else (classes,)
+        raw = self.body(self.inputs(xt, t), time_label(t).float(), *told)
         return raw.unflatten(1, (-1, xt.shape[1])).float()

@@ -67,10 +67,18 @@ def data_facts(data: CountData) -> dict[str, Any]:
 
 
 def model_config(config: Mapping[str, Any], data: CountData) -> dict[str, Any]:
-    """The complete plain description of a model for `data`, from which `build_model` makes it without the data."""
+    """The complete plain description of a model for `data`, from which `build_model` makes it without the data.
+
+    Raises:
+        UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
+    """
     parts = {name: _plain(config[name]) for name in MODEL_PARTS}
     parts["process"] = without_files(parts["process"])
     facts = data_facts(data)
+    if config.get("conditional", False):
+        if data.num_classes is None:
+            raise UserError(f"conditional=true: {data.name} has no labels")
+        facts["num_classes"] = data.num_classes
     filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
     outputs = _make_head(filled["head"], instantiate(filled["process"], "process")).outputs
     filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
@@ -122,21 +130,25 @@ def _check_fit(parts: Mapping[str, Any], head: Head, shape: tuple[int, ...]) -> 
     Raises:
         UserError: they do not fit together.
     """
-    process, schedule = parts["process"], parts["schedule"]
+    process, schedule, sampler = parts["process"], parts["schedule"], parts["sampler"]
     s, t = schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
-    grid = (parts["sampler"].grid or schedule.grid)(parts["sampler"].num_steps)
     x0, raw = torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, head.outputs, *shape)
     generator = torch.Generator().manual_seed(0)
 
-    def loss() -> Tensor:
+    def train() -> Tensor:
         xt, target = process.observe(x0, t, generator)
         return parts["loss"](head(raw, xt, t), target, s, t)
 
-    def sampler() -> Tensor:
-        times, kernel = grid[[0, len(grid) // 2, -1] if len(grid) > 2 else [0, -1]], parts["sampler"].kernel
-        return sample(lambda xt, t: head(raw, xt, t), process, times, (1, *shape), generator, kernel=kernel)
+    def draw() -> Tensor:
+        if sampler.grid is None:
+            schedule.grid(sampler.num_steps)
+        times, correction = torch.cat([schedule.times[:1], s, t]).unique(), sampler.correction
+        return sample(
+            lambda xt, t: head(raw, xt, t), process, times, (1, *shape), generator,
+            kernel=sampler.kernel, correction=correction,
+        )  # fmt: skip
 
-    for name, trial in (("loss", loss), ("sampler", sampler)):
+    for name, trial in (("loss", train), ("sampler", draw)):
         try:
             fits = trial().shape == x0.shape
         except (AttributeError, IndexError, RuntimeError, TypeError):
@@ -144,7 +156,7 @@ def _check_fit(parts: Mapping[str, Any], head: Head, shape: tuple[int, ...]) -> 
         except ValueError as error:
             raise UserError(f"{name}: {error}") from error
         if not fits:
-            part = parts["loss"] if name == "loss" else parts["sampler"].kernel
+            part = parts["loss"] if name == "loss" else sampler.kernel
             raise UserError(
                 f"{name}: {type(part).__name__} does not fit the process {type(process).__name__} with the head "
                 f"{type(head).__name__}; `process=` alone chooses head, loss and sampler that do"

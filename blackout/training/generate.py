@@ -14,18 +14,20 @@ from omegaconf import DictConfig
 from rich.progress import Progress
 from torch import Tensor
 
+from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
-from blackout.training.build import fill, instantiate
+from blackout.training.build import fill, instantiate, refusals
 from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid, save_strip
+from blackout.training.known import read_known
 from blackout.training.run import SETTINGS as TRAINING_SETTINGS
 from blackout.training.run import quieten, resolve, save_samples, write_json
 
 SETTINGS = frozenset(
     ("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler", "metrics", "dataset")
-    + ("data_dir", "evaluate", "samples", "seeds", "likelihood")
+    + ("data_dir", "evaluate", "samples", "seeds", "likelihood", "classes", "inpaint")
 )
 _SHOWN = 64
 _FRAMES = 60
@@ -63,7 +65,10 @@ def generate(cfg: DictConfig) -> Path:
         scoring = Evaluation(config, module)
 
     trajectory = Trajectory() if config["trajectory"] else None
-    counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory)
+    classes = choose_classes(config["classes"], config["num_samples"])
+    known = None if config["inpaint"] is None else read_known(Path(config["inpaint"]), module, config["num_samples"])
+    with refusals("sample"):
+        counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory, classes, known)
     max_count = module.process.max_count
     save_samples(counts, out / "samples.npz")
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")
@@ -81,8 +86,32 @@ def choose_sampler(chosen: Mapping[str, Any], model: Mapping[str, Any]) -> dict[
     """Description of the sampler asked for, or of the model's own with the given fields replaced."""
     asked = any(override.lstrip("+~").startswith("sampler") for override in HydraConfig.get().overrides.task)
     given = {name: value for name, value in chosen.items() if value is not None} if asked else {}
+    return describe_sampler(given, model)
+
+
+def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole description of a sampler, completed with what the model and its data decide.
+
+    Args:
+        given: a description with `_target_`, or fields to replace in the model's own.
+        model: description of the model.
+    """
     config = given if "_target_" in given else {**model["model"]["sampler"], **given}
-    return fill(config, model["data"], "sampler")
+    filled: dict[str, Any] = fill(dict(config), {**model["data"], "pilot": model.get("pilot")}, "sampler")
+    return filled
+
+
+def choose_classes(classes: Any, num_samples: int) -> Tensor | None:
+    """The class of every sample, those given taken in turn.
+
+    Raises:
+        UserError: not a list of whole numbers.
+    """
+    if classes is None:
+        return None
+    if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
+        raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
+    return torch.tensor(classes)[torch.arange(num_samples) % len(classes)]
 
 
 def default_output(ckpt: Path) -> Path:
@@ -109,7 +138,13 @@ def open_output(out: Path) -> Path:
 
 
 def draw(
-    module: BlackoutDiffusion, sampler: Sampler, num_samples: int, seed: int, trajectory: Trajectory | None = None
+    module: BlackoutDiffusion,
+    sampler: Sampler,
+    num_samples: int,
+    seed: int,
+    trajectory: Trajectory | None = None,
+    classes: Tensor | None = None,
+    known: KnownElements | None = None,
 ) -> Tensor:
     """Samples 0..num_samples - 1 on the CPU, under a progress bar over all steps of all batches."""
     batches = -(-num_samples // min(sampler.batch_size, num_samples))
@@ -123,7 +158,7 @@ def draw(
             if trajectory is not None and not drawn:
                 trajectory.add(k, sampler.num_steps, xt)
 
-        for _, counts in module.sample_batches(torch.arange(num_samples), seed, sampler, after_level):
+        for _, counts in module.sample_batches(torch.arange(num_samples), seed, sampler, after_level, classes, known):
             drawn.append(counts.cpu())
     return torch.cat(drawn)
 

@@ -30,13 +30,19 @@ from blackout.training.scoring import Scores
 
 _INITIALISATION = 1000
 _CLOSING_SAMPLES = 64
+_PILOT_SAMPLES = 64
+_PILOT_STEPS = 20, 200
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
-    + ("ema_decay", "data_dir", "runs_dir", "experiment_name", "run_id")
+    + ("ema_decay", "conditional", "label_dropout", "data_dir", "runs_dir", "experiment_name", "run_id")
 )
 
 
-_KINDS = {"seed": int, "batch_size": int, "num_samples": int, "flip": bool, "trajectory": bool, "ema_decay": float}
+_KINDS = {
+    **dict.fromkeys(("seed", "batch_size", "num_samples"), int),
+    **dict.fromkeys(("flip", "trajectory", "conditional"), bool),
+    **dict.fromkeys(("ema_decay", "label_dropout"), float),
+}
 _KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number"}
 
 
@@ -72,6 +78,8 @@ def train(cfg: DictConfig) -> Path:
     module = make_module(config, data)
     with refusals("dataset"):
         data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
+    with refusals("sampler"):  # one small sample: does the head predict what the kernel needs?
+        module.sample(1, sampler=replace(module.sampler, num_steps=2))
     run = open_run(config, data.name)
     trainer = make_trainer(config, run)
     last = run / "checkpoints" / "last.ckpt"
@@ -95,6 +103,7 @@ def make_module(config: dict[str, Any], data: CountData) -> BlackoutDiffusion:
             optimization=optimization,
             ema_decay=config["ema_decay"],
             seed=config["seed"],
+            label_dropout=config["label_dropout"],
         )
 
 
@@ -145,6 +154,8 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
     values = {name: float(value) for name, value in trainer.validate(module, data_module, verbose=False)[0].items()}
     if not trainer.is_global_zero:
         return
+    if budget // _PILOT_SAMPLES >= _PILOT_STEPS[0]:
+        module.config["pilot"] = module.pilot(_PILOT_SAMPLES, min(budget // _PILOT_SAMPLES, _PILOT_STEPS[1]))
     export_model(module, run / "model")
     steps = min(module.sampler.num_steps, max(10, budget // _CLOSING_SAMPLES))
     counts = module.sample(_CLOSING_SAMPLES, sampler=replace(module.sampler, num_steps=steps))

@@ -11,6 +11,7 @@ from blackout.diffusion.schedules import (
     logistic_times,
     logit_survival,
     logit_times,
+    reverse_clock,
     step_fraction,
     stratified,
     time_of_logit,
@@ -122,3 +123,10 @@ def test_the_logistic_grid_has_its_density_and_keeps_the_integral_of_the_loss():
         for t in (logistic_times(4000), logit_times(4000, 6.0, -7.0))
     ]
     assert integrals[0] == pytest.approx(integrals[1], rel=2e-3)
+
+
+def test_the_reverse_clock_is_its_own_inverse_and_makes_births_memoryless():
+    t = torch.logspace(-9, 1.4, 200, dtype=torch.float64)
+    assert torch.allclose(reverse_clock(reverse_clock(t)), t, rtol=1e-9)
+    s, r = t[:-1], step_fraction(t[:-1], t[1:])
+    assert torch.allclose(r, -torch.expm1(reverse_clock(t[1:]) - reverse_clock(s)), rtol=1e-7)

@@ -1,0 +1,73 @@
+"""Gamma and negative binomial draws, from a torch generator or from counter-based streams."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.counts import poisson
+from blackout.diffusion.streams import Draw, RandomSource, StepStreams
+
+
+def negative_binomial(size: Tensor, mean: Tensor, generator: RandomSource = None) -> Tensor:
+    """Negative binomial counts of the given mean and variance mean + mean^2 / size, elementwise.
+
+    A Poisson count whose rate is Gamma distributed.
+
+    Args:
+        size: float64, positive, any shape [B, ...].
+        mean: float64, non-negative, the same shape.
+
+    Returns:
+        Float64 whole numbers of the same shape.
+    """
+    return poisson(gamma(size, generator) * (mean / size), generator)
+
+
+def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
+    """Gamma(shape, scale 1), elementwise, float64: the rejection method of Marsaglia & Tsang (2000).
+
+    Args:
+        shape: float64, positive, any shape [B, ...]. Below 1 the draw is that of shape + 1 times U^(1 / shape).
+    """
+    numbers = _Uniforms(tuple(shape.shape), shape.device, generator)
+    alpha = shape.to(torch.float64).reshape(-1)
+    d = torch.where(alpha < 1, alpha + 1, alpha) - 1 / 3
+    c = 1 / torch.sqrt(9 * d)
+    drawn = torch.empty_like(alpha)
+    todo = torch.arange(alpha.numel(), device=alpha.device)
+    attempt = 1
+    while todo.numel():
+        x = _normal(numbers(attempt, todo), numbers(attempt + 1, todo))
+        v = (1 + c[todo] * x) ** 3
+        height = 0.5 * x**2 + d[todo] * (1 - v + torch.log(v.clamp(min=1e-300)))
+        accepted = (v > 0) & (torch.log(numbers(attempt + 2, todo)) < height)
+        drawn[todo[accepted]] = (d[todo] * v)[accepted]
+        todo = todo[~accepted]
+        attempt += 3
+    small = (alpha < 1).nonzero().squeeze(1)
+    if small.numel():
+        drawn[small] *= torch.exp(torch.log(numbers(0, small)) / alpha[small])
+    return drawn.view(shape.shape)
+
+
+def _normal(u: Tensor, v: Tensor) -> Tensor:
+    """Standard normal from two uniforms (Box & Muller 1958)."""
+    return torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)
+
+
+class _Uniforms:
+    """The numbers of one draw, for the elements at flat indices; from streams they do not depend on who else asks."""
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device, generator: RandomSource) -> None:
+        self._shape, self._device = shape, device
+        self._draw: Draw | None = generator.next_draw() if isinstance(generator, StepStreams) else None
+        self._generator = None if isinstance(generator, StepStreams) else generator
+
+    def __call__(self, attempt: int, where: Tensor) -> Tensor:
+        if self._draw is not None:
+            return self._draw.uniform(self._shape, attempt, where)
+        u = torch.rand(len(where), generator=self._generator, dtype=torch.float64, device=self._device)
+        return u.clamp_(min=2.0**-54)

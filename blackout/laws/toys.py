@@ -1,0 +1,174 @@
+"""Toys: data laws on a few pixels of a few levels, whose every conditional law is a matrix.
+
+Rows are the conditioning state, columns the state drawn. A state of several pixels is numbered as in a row-major array.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from scipy import special, stats
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What the exact posterior says about the missing count N of every element: rows are (state, pixel).
+
+    Attributes:
+        mean: E[N | X_t], [R].
+        variance: Var[N | X_t], [R].
+        missing: P(N = n | X_t), [R, max_count + 1].
+        room: max_count - X_t, [R].
+    """
+
+    mean: Array
+    variance: Array
+    missing: Array
+    room: Array
+
+    @property
+    def dispersion(self) -> Array:
+        """Var[N] / E[N], 1 where nothing is missing."""
+        return np.divide(self.variance, self.mean, out=np.ones_like(self.mean), where=self.mean > 0)
+
+
+class Toy:
+    """A law p0 of X_0 on (max_count + 1) ** pixels states.
+
+    Args:
+        name: what to call it.
+        p0: array with one axis per pixel, each as long as there are levels.
+    """
+
+    def __init__(self, name: str, p0: Array) -> None:
+        self.name = name
+        self.pixels, self.max_count = p0.ndim, p0.shape[0] - 1
+        self.p0 = (p0 / p0.sum()).reshape(-1)
+        self._posteriors: dict[float, Array] = {}
+
+    @cached_property
+    def states(self) -> Array:
+        """The levels of every state, [S, pixels]."""
+        axes = np.meshgrid(*[np.arange(self.max_count + 1)] * self.pixels, indexing="ij")
+        return np.stack([axis.reshape(-1) for axis in axes], axis=1)
+
+    @property
+    def entropy(self) -> float:
+        """H(X_0) in nats."""
+        return float(stats.entropy(self.p0))
+
+    @property
+    def mean(self) -> Array:
+        """E[X_0], [pixels]."""
+        return self.p0 @ self.states
+
+    def thinning(self, q: float) -> Array:
+        """P(X_t | X_0) for pure death, [o, m]."""
+        one = thinning(self.max_count, q)
+        matrix = np.ones((1, 1))
+        for _ in range(self.pixels):
+            matrix = np.kron(matrix, one)
+        return matrix
+
+    def marginal(self, q: float) -> Array:
+        """The law of X_t, [S]."""
+        return self.p0 @ self.thinning(q)
+
+    def posterior(self, q: float) -> Array:
+        """P(X_0 | X_t), [m, o]; states that cannot occur know X_0 = X_t."""
+        joint = self.thinning(q).T * self.p0
+        mass = joint.sum(1, keepdims=True)
+        return np.where(mass > 1e-300, joint / np.where(mass > 1e-300, mass, 1), np.eye(len(self.p0)))
+
+    def beliefs(self, q: float) -> Beliefs:
+        """The exact denoiser."""
+        levels, size = np.arange(self.max_count + 1), self.max_count + 1
+        posterior = self.posterior(q).reshape(-1, *[size] * self.pixels)
+        origin = np.stack([posterior.sum(axis=tuple(a for a in range(1, self.pixels + 1) if a != pixel + 1))
+                           for pixel in range(self.pixels)], axis=1).reshape(-1, size)  # fmt: skip
+        start = self.states.reshape(-1)
+        missing = _shift(origin, -start)
+        mean = missing @ levels
+        variance = np.clip(missing @ levels**2 - mean**2, 0, None)
+        return Beliefs(mean, variance, missing, self.max_count - start)
+
+    def reverse(self, q_s: float, q_t: float) -> Array:
+        """The exact joint reverse transition P(X_s | X_t), [m, n], by Bayes' rule."""
+        forward = self.thinning(q_t / q_s) * self.marginal(q_s)[:, None]
+        mass = forward.sum(0)
+        return np.where(mass > 1e-300, forward / np.where(mass > 1e-300, mass, 1), np.eye(len(mass))).T
+
+    def covariance(self, q: float) -> Array:
+        """Cov(N | X_t), [S, pixels, pixels]."""
+        posterior = self.posterior(q)
+        mean = posterior @ self.states
+        second = np.einsum("mo,oi,oj->mij", posterior, self.states, self.states)
+        return second - mean[:, :, None] * mean[:, None, :]
+
+    def curvature(self, q: float) -> float:
+        """G = E || D^-1/2 Cov(N | X_t) D^-1/2 - 1 ||_F^2, D = diag E[N | X_t]: a Poisson step costs KL r^2 G / 4."""
+        mean = self.beliefs(q).mean.reshape(-1, self.pixels)
+        lit = mean > 1e-12  # elsewhere nothing is missing and the quotient would be of rounding errors
+        scale = np.where(lit, np.sqrt(np.where(lit, mean, 1)), np.inf)
+        scaled = self.covariance(q) / (scale[:, :, None] * scale[:, None, :]) - np.eye(self.pixels) * lit[:, :, None]
+        return float(self.marginal(q) @ (scaled**2).sum((1, 2)))
+
+
+def two_bumps() -> Toy:
+    """A 256-level pixel: an even mixture of two normal densities, 70 +- 20 and 185 +- 25. Entropy 5.1971 nats."""
+    levels = np.arange(256)
+    return Toy("two bumps", stats.norm.pdf(levels, 70, 20) + stats.norm.pdf(levels, 185, 25))
+
+
+def rare_pixel(p: float = 0.3) -> Toy:
+    """A black-and-white pixel that is white with probability p."""
+    return Toy("rare pixel", np.array([1 - p, p]))
+
+
+def pixel_pair() -> Toy:
+    """Two pixels of 16 levels, in one of two states: both dim and alike, or one bright and its fellow dark.
+
+    p(a, b) = 0.6 N((a, b); (4, 5), 2, correlation 0.8) + 0.4 N((a, b); (12, 9), 2.2, correlation -0.6)
+    """
+    grid = np.stack(np.meshgrid(np.arange(16), np.arange(16), indexing="ij"), axis=-1)
+
+    def bump(centre: tuple[float, float], width: float, correlation: float) -> Array:
+        cov = width**2 * np.array([[1, correlation], [correlation, 1]])
+        return stats.multivariate_normal.pdf(grid, centre, cov)
+
+    return Toy("pixel pair", 0.6 * bump((4, 5), 2.0, 0.8) + 0.4 * bump((12, 9), 2.2, -0.6))
+
+
+def total_variation(p: Array, q: Array) -> float:
+    """Half the L1 distance of two laws."""
+    return 0.5 * float(np.abs(p - q).sum())
+
+
+def thinning(max_count: int, q: float) -> Array:
+    """P(X_t = m | X_0 = o) of one pixel, [o, m]."""
+    levels = np.arange(max_count + 1)
+    return binomial_pmf(levels[:, None], q, max_count)
+
+
+def binomial_pmf(n: Array, p: Array | float, max_count: int) -> Array:
+    """P(k) for k = 0..max_count along the last axis; n whole numbers [..., 1] or [R, 1], p likewise or a scalar."""
+    k = np.arange(max_count + 1)
+    kept = np.clip(n - k, 0, None)
+    log_ways = _log_factorial(4096)[n] - _log_factorial(4096)[k] - _log_factorial(4096)[kept]
+    return np.where(k <= n, np.exp(log_ways + special.xlogy(k, p) + special.xlog1py(kept, -np.asarray(p))), 0.0)
+
+
+@lru_cache(maxsize=4)
+def _log_factorial(size: int) -> Array:
+    return special.gammaln(np.arange(size) + 1.0)
+
+
+def _shift(rows: Array, by: Array) -> Array:
+    """Move row r by by[r] places; what falls off is lost."""
+    index = np.arange(rows.shape[1])[None, :] - by[:, None]
+    inside = (index >= 0) & (index < rows.shape[1])
+    return np.where(inside, np.take_along_axis(rows, np.clip(index, 0, rows.shape[1] - 1), 1), 0.0)

@@ -1,0 +1,48 @@
+"""What is known of images that are to be completed."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.errors import UserError
+
+
+def read_known(path: Path, module: BlackoutDiffusion, num_samples: int) -> KnownElements:
+    """Read `x0` and `mask` from an .npz: arrays of one sample or of num_samples, images channels last.
+
+    Raises:
+        UserError: not such a file, or not for this model.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x0, mask = file["x0"], file["mask"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise UserError(f"inpaint={path} is not an .npz with the arrays x0 and mask: {error}") from None
+    max_count = module.process.max_count
+    if not np.issubdtype(x0.dtype, np.integer) or mask.dtype != bool:
+        raise UserError(f"inpaint={path}: x0 must be integers and mask booleans, not {x0.dtype} and {mask.dtype}")
+    if x0.size and not 0 <= x0.min() <= x0.max() <= max_count:
+        raise UserError(f"inpaint={path}: x0 must be counts in 0..{max_count}, not {x0.min()}..{x0.max()}")
+    counts, known = (_channels_first(array, module.shape) for array in (x0.astype(np.int64), mask))
+    for name, array in (("x0", counts), ("mask", known)):
+        if tuple(array.shape[1:]) != module.shape or len(array) not in (1, num_samples):
+            raise UserError(
+                f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, channels last"
+            )
+    rows = max(len(counts), len(known))
+    dtype = torch.uint8 if max_count <= 255 else torch.int32
+    return KnownElements(counts.to(dtype).expand(rows, *module.shape), known.expand(rows, *module.shape))
+
+
+def _channels_first(array: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+    tensor = torch.from_numpy(array)
+    if tensor.ndim == len(shape):
+        tensor = tensor[None]
+    return tensor.permute(0, 3, 1, 2) if tensor.ndim == 4 else tensor

@@ -1,0 +1,112 @@
+"""Classes, guidance, known pixels and fitted grids from the command line."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from blackout import load_model
+from blackout.diffusion.samplers import Sampler
+from tests.cli.conftest import TINY
+
+# enough steps that the pilot run is affordable, and a network whose classes matter
+RECIPE = (*TINY, "trainer.max_steps=40", "callbacks.samples=null", "trainer.val_check_interval=40", "run_id=a")
+
+
+@pytest.fixture
+def conditional(run, tmp_path):
+    outcome = run("train", *RECIPE, "conditional=true", "head=full", f"runs_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    return tmp_path / "digits" / "a"
+
+
+def samples(directory):
+    return np.load(directory / "samples" / "samples.npz")["samples"]
+
+
+def test_classes_are_chosen_and_guided(run, conditional):
+    model = load_model(conditional)
+    assert model.num_classes == 10
+    drawn = {}
+    for name, options in {
+        "none": (), "three": ("classes=[3]",), "turns": ("classes=[3,5]",),
+        "one": ("classes=[3]", "sampler.guidance=1"), "zero": ("classes=[3]", "sampler.guidance=0.0"),
+        "far": ("classes=[3]", "sampler.guidance=3"),
+        "nowhere": ("classes=[3]", "sampler.guidance=3", "sampler.guidance_between=[50,60]"),
+    }.items():  # fmt: skip
+        outcome = run("sample", f"ckpt={conditional}", "num_samples=4", *options)
+        assert outcome.code == 0, outcome.err
+        drawn[name] = samples(conditional)
+    assert np.array_equal(drawn["three"], drawn["one"]) and np.array_equal(drawn["three"], drawn["nowhere"])
+    assert np.array_equal(drawn["zero"], drawn["none"])
+    assert np.array_equal(drawn["turns"][::2], drawn["three"][::2])
+    for name in ("none", "turns", "far"):
+        assert not np.array_equal(drawn[name], drawn["three"]), name
+
+
+@pytest.mark.parametrize("sampler", ["panjer", "posterior_bridge", "trapezoidal"])
+def test_every_sampler_runs_on_the_fitted_grid_with_correctors(run, conditional, sampler):
+    assert len(json.loads((conditional / "model" / "config.json").read_text())["pilot"]["logits"]) >= 20
+    options = (
+        f"ckpt={conditional}", f"sampler={sampler}", "sampler/grid=optimal", "sampler.num_steps=5",
+        "sampler.corrector_steps=2", "sampler/corrector=birth_death",
+    )  # fmt: skip
+    outcome = run("sample", *options, "num_samples=5", "trajectory=true")
+    assert outcome.code == 0, outcome.err
+    drawn = samples(conditional)
+    assert drawn.dtype == np.uint8 and drawn.max() <= 16 and len(np.unique(drawn)) > 3
+    again = run("sample", *options, "num_samples=3", "sampler.batch_size=2")
+    assert again.code == 0 and np.array_equal(samples(conditional), drawn[:3])
+
+
+def test_known_pixels_are_kept(run, conditional, tmp_path):
+    x0 = np.random.default_rng(0).integers(0, 17, size=(8, 8, 1))
+    mask = np.zeros((8, 8, 1), dtype=bool)
+    mask[:4] = True
+    np.savez(tmp_path / "known.npz", x0=x0, mask=mask)
+    outcome = run("sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=3")
+    assert outcome.code == 0, outcome.err
+    drawn = samples(conditional)
+    assert (drawn[:, :4] == x0[:4]).all() and not (drawn[0, 4:] == drawn[1, 4:]).all()
+    for wrong in ({"x0": x0}, {"x0": x0 + 20, "mask": mask}, {"x0": x0[:7], "mask": mask}, {"x0": x0, "mask": x0},
+                  {"x0": np.stack([x0] * 2), "mask": mask}):  # fmt: skip
+        np.savez(tmp_path / "wrong.npz", **wrong)
+        refused = run("sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'wrong.npz'}", "num_samples=3")
+        refused.assert_refused("inpaint")
+    run("sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'nothing.npz'}").assert_refused("inpaint")
+
+
+def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_path):
+    run("sample", f"ckpt={conditional}", "classes=[10]").assert_refused("0..9")
+    run("sample", f"ckpt={conditional}", "classes=3").assert_refused("classes")
+    run("sample", f"ckpt={conditional}", "sampler.guidance=2").assert_refused("guidance")
+    run("sample", f"ckpt={conditional}", "classes=[1]", "sampler.guidance=-1").assert_refused("guidance")
+    run("sample", f"ckpt={conditional}", "sampler.corrector_between=[3,1]").assert_refused("corrector_between")
+    short = [option for option in RECIPE if not option.startswith("run_id")]
+    refused = run("train", *short, "sampler=panjer", f"runs_dir={tmp_path}", "run_id=b")
+    refused.assert_refused("sampler", "variance")
+    assert not (tmp_path / "digits" / "b").exists()
+    run("train", *short, "dataset=patches", "network=mlp", "head=bounded", "sampler/grid=optimal",
+        f"runs_dir={tmp_path}", "run_id=c").assert_refused("pilot")  # fmt: skip
+    np.save(tmp_path / "counts.npy", np.ones((50, 3), dtype=int))
+    run("train", *short, "dataset=counts", f"dataset.path={tmp_path / 'counts.npy'}", "dataset.max_count=5",
+        "conditional=true", f"runs_dir={tmp_path}").assert_refused("no labels")  # fmt: skip
+
+
+def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
+    model = load_model(conditional)
+    sampler = Sampler(num_steps=5, guidance=2.0)
+    classes = torch.arange(6) % 10
+    whole = model.sample(6, seed=2, sampler=sampler, classes=classes)
+    small = model.sample(6, seed=2, sampler=Sampler(num_steps=5, guidance=2.0, batch_size=4), classes=classes)
+    assert torch.equal(whole, small)
+    with pytest.raises(ValueError, match="classes"):
+        model.sample(6, sampler=sampler, classes=torch.arange(5))
+
+
+def test_importance_sampling_of_times_trains(run, tmp_path):
+    short = [option for option in RECIPE if not option.startswith("trainer.max")]
+    outcome = run("train", *short, "dataset=patches", "dataset.size=4", "dataset.stride=32", "trainer.max_steps=3",
+                  "schedule=fisher_importance", f"runs_dir={tmp_path}")  # fmt: skip
+    assert outcome.code == 0, outcome.err

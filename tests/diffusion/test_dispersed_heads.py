@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+import torch
+
+from blackout.diffusion.dispersed_heads import LogisticMixture, LogisticMixtureHead, VarianceHead
+from blackout.diffusion.heads import ScaledHead
+from blackout.diffusion.losses import poisson_loss
+from blackout.diffusion.streams import SampleStreams
+from blackout.laws.draws import p_value
+
+VARIANCE = VarianceHead(ScaledHead(5.0))
+MIXTURE = LogisticMixtureHead(ScaledHead(5.0), max_count=20, mean=5.0, std=4.0, components=3)
+STACKED = LogisticMixtureHead(VARIANCE, max_count=20, mean=5.0, std=4.0, components=2)
+
+
+@pytest.mark.parametrize("head, outputs", [(VARIANCE, 2), (MIXTURE, 10), (STACKED, 8)])
+@pytest.mark.parametrize("f", [-200.0, 0.0, 200.0])
+@pytest.mark.parametrize("t", [1e-7, 0.5, 14.0])
+def test_losses_and_gradients_are_finite_and_the_mean_is_the_wrapped_heads(head, outputs, f, t):
+    raw = torch.full((2, outputs, 3, 4), f, requires_grad=True)
+    xt = torch.tensor([0, 5, 20], dtype=torch.uint8).view(1, 3, 1).expand(2, 3, 4)
+    time = torch.tensor([t, t]).double()
+    prediction = head(raw, xt, time)
+    assert head.outputs == outputs
+    plain = ScaledHead(5.0)(raw, xt, time)
+    assert torch.equal(prediction.mean, plain.mean) and torch.equal(prediction.log_mean, plain.log_mean)
+    target = torch.tensor([3, 15, 0]).view(1, 3, 1).expand(2, 3, 4)
+    loss = prediction.loss(target)
+    assert loss.shape == (2, 3, 4) and loss.dtype == torch.float32 and bool(torch.isfinite(loss).all())
+    loss.sum().backward()
+    assert raw.grad is not None and bool(torch.isfinite(raw.grad).all())
+
+
+def test_the_mean_is_trained_as_if_it_were_alone():
+    raw = torch.randn(4, STACKED.outputs, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    xt, t = torch.randint(0, 9, (4, 6), dtype=torch.uint8), torch.full((4,), 0.7).double()
+    target = torch.randint(0, 9, (4, 6))
+    STACKED(raw, xt, t).loss(target).sum().backward()
+    together = raw.grad[:, 0].clone()
+    raw.grad = None
+    poisson_loss(ScaledHead(5.0)(raw, xt, t), target).sum().backward()
+    assert torch.allclose(together, raw.grad[:, 0], atol=1e-6)
+
+
+def test_the_variance_learns_the_variance():
+    """One weight per output against targets of mean 6 and variance 3: both are found by gradient descent."""
+    target = torch.from_numpy(np.random.default_rng(0).binomial(12, 0.5, size=(4000, 1)))
+    weights = torch.zeros(1, 2, 1, requires_grad=True)
+    optimizer = torch.optim.Adam([weights], lr=0.05)
+    xt, t = torch.zeros(4000, 1, dtype=torch.uint8), torch.tensor(1.0).double()
+    for _ in range(300):
+        prediction = VARIANCE(weights.expand(4000, 2, 1), xt, t)
+        optimizer.zero_grad()
+        prediction.loss(target).mean().backward()
+        optimizer.step()
+    prediction = VARIANCE(weights.detach().expand(4000, 2, 1), xt, t)
+    assert float(prediction.mean[0]) == pytest.approx(6.0, abs=0.1)
+    assert float(prediction.variance[0]) == pytest.approx(float(target.double().var()), rel=0.05)
+
+
+@pytest.mark.parametrize("room", [0, 1, 5, 20])
+def test_the_mixture_is_a_law_on_what_is_possible_and_draws_from_itself(room):
+    n = 30_000
+    law = LogisticMixture(
+        torch.log(torch.tensor([0.2, 0.5, 0.3])).view(1, 3, 1).expand(n, 3, 1),
+        torch.tensor([-1.0, 2.2, 17.0]).view(1, 3, 1).expand(n, 3, 1),
+        torch.log(torch.tensor([0.6, 0.3, 4.0])).view(1, 3, 1).expand(n, 3, 1),
+        torch.full((n, 1), room),
+    )
+    pmf = np.array([float(law.log_prob(torch.full((n, 1), k))[0].exp()) for k in range(room + 1)])
+    assert pmf.sum() == pytest.approx(1.0, abs=1e-5)
+    drawn = law.sample(SampleStreams(0, torch.arange(n)).at(1))
+    assert drawn.dtype == torch.int64 and int(drawn.min()) >= 0 and int(drawn.max()) <= room
+    counts = np.bincount(drawn.flatten().numpy(), minlength=room + 1)
+    assert p_value(counts, pmf / pmf.sum()) > 1e-4
+    counts = np.bincount(law.sample(torch.Generator().manual_seed(1)).flatten(), minlength=room + 1)
+    assert p_value(counts, pmf / pmf.sum()) > 1e-4
+
+
+def test_the_mixture_learns_a_law_of_two_peaks():
+    target = torch.from_numpy(np.random.default_rng(0).choice([2, 3, 14], size=(2000, 1), p=[0.3, 0.3, 0.4]))
+    weights = torch.zeros(1, MIXTURE.outputs, 1, requires_grad=True)
+    optimizer = torch.optim.Adam([weights], lr=0.05)
+    xt, t = torch.zeros(2000, 1, dtype=torch.uint8), torch.tensor(1.0).double()
+    for _ in range(500):
+        prediction = MIXTURE(weights.expand(2000, MIXTURE.outputs, 1), xt, t)
+        optimizer.zero_grad()
+        prediction.loss(target).mean().backward()
+        optimizer.step()
+    entropy = float(-(torch.tensor([0.3, 0.3, 0.4]) * torch.tensor([0.3, 0.3, 0.4]).log()).sum())
+    nll = float(-prediction.distribution.log_prob(target).mean())
+    assert nll < entropy + 0.05
+
+
+@pytest.mark.parametrize("values", [{"components": 0}, {"mean": 0.0}, {"std": -1.0}])
+def test_impossible_mixtures_are_refused(values):
+    with pytest.raises(ValueError):
+        LogisticMixtureHead(**{"base": ScaledHead(1.0), "max_count": 5, "mean": 1.0, "std": 1.0, **values})

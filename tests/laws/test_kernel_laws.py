@@ -1,0 +1,208 @@
+"""The reverse kernels with a perfect denoiser: how large their errors are, how fast they vanish, which are exact."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    OneEvaluation,
+    PanjerLeap,
+    PoissonLeap,
+    PosteriorBridge,
+    nearest_rounding,
+    panjer,
+)
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.schedules import fisher_times, logit_times
+from blackout.diffusion.streams import SampleStreams
+from blackout.laws import verify
+from blackout.laws.draws import KERNELS, ExactDenoiser, p_value, step_draws
+from blackout.laws.toys import Toy, binomial_pmf, pixel_pair, rare_pixel, total_variation, two_bumps
+from blackout.laws.transitions import final_law, landing, poisson_births, poisson_pmf, step_law, walk
+
+BUMPS, PAIR = two_bumps(), pixel_pair()
+
+
+def error(toy, kernel, times):
+    return total_variation(final_law(toy, verify.survivals(times), verify.LAWS[kernel]), toy.p0)
+
+
+@pytest.mark.parametrize("num_steps, nearest, stochastic, poisson, panjer_leap", [
+    (10, 0.393, 0.380, 0.331, 0.106), (30, 0.127, 0.125, 0.106, 0.028), (100, 0.044, 0.037, 0.030, 0.0036),
+])  # fmt: skip
+def test_the_bias_of_each_kernel_on_a_two_bump_pixel(num_steps, nearest, stochastic, poisson, panjer_leap):
+    times = fisher_times(num_steps)
+    assert error(BUMPS, "nearest", times) == pytest.approx(nearest, rel=0.1)
+    assert error(BUMPS, "stochastic", times) == pytest.approx(stochastic, rel=0.1)
+    assert error(BUMPS, "poisson", times) == pytest.approx(poisson, rel=0.1)
+    assert error(BUMPS, "panjer", times) == pytest.approx(panjer_leap, rel=0.1)
+
+
+def test_ten_steps_with_a_posterior_draw_are_exact():
+    assert error(BUMPS, "posterior", fisher_times(10)) < 1e-4
+
+
+@pytest.mark.parametrize("num_steps", [10, 100, 1000])
+def test_nearest_rounding_never_lights_a_rare_pixel_and_the_unbiased_kernels_are_exact(num_steps):
+    toy = rare_pixel()
+    survivals = verify.survivals(fisher_times(num_steps))
+    lit = {name: final_law(toy, survivals, verify.LAWS[name])[1] for name in ("nearest", "stochastic", "panjer")}
+    assert lit["nearest"] < 1e-6
+    assert lit["stochastic"] == pytest.approx(0.3, abs=1e-6) and lit["panjer"] == pytest.approx(0.3, abs=1e-6)
+
+
+def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
+    """X_0 = 9 in 0..15: after the last step X_0 with probability 1, each level's law right up to the start's error."""
+    toy = Toy("nine", np.eye(16)[9])
+    for num_steps in (10, 100):
+        times = fisher_times(num_steps)
+        for k, law in walk(toy, verify.survivals(times), verify.LAWS["nearest"]):
+            assert total_variation(law, toy.marginal(math.exp(-times[k]))) < 1e-6
+        assert law[9] == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("num_steps, right, wrong", [(10, 0.647, 0.99), (100, 0.132, 0.95), (1000, 0.0144, 0.99)])
+def test_poisson_leaps_need_the_step_fraction_not_the_printed_rate(num_steps, right, wrong):
+    """Worst level's total variation: y r converges, Algorithm 2's printed y e^-t / (1 - e^-t) does not."""
+    toy, times = Toy("nine", np.eye(16)[9]), fisher_times(num_steps)
+    y = 9.0 - np.arange(16).clip(max=9)  # the oracle, also of states that only an overshoot reaches
+
+    def worst(rate):
+        def step(toy, law, q_s, q_t):
+            return law @ landing(poisson_pmf(y * rate(q_s, q_t), 15), np.arange(16))
+
+        levels = walk(toy, verify.survivals(times), step)
+        return max(total_variation(law, toy.marginal(math.exp(-times[k]))) for k, law in levels)
+
+    assert worst(lambda q_s, q_t: (q_s - q_t) / (1 - q_t)) == pytest.approx(right, rel=0.02)
+    assert worst(lambda q_s, q_t: q_t / (1 - q_t)) > wrong
+
+
+def test_orders_of_convergence_on_two_correlated_pixels():
+    """Equal network evaluations, 16 -> 32 -> 64: Poisson and Panjer halve their error, the trapezoidal method falls
+    by 2.5 and more; Panjer is the better of the first two.
+    """
+    for grid in (fisher_times, partial(logit_times, first=7.0, last=-10.0)):
+        one = {name: [error(PAIR, name, grid(n)) for n in (16, 32, 64)] for name in ("poisson", "panjer")}
+        two = [error(PAIR, "trapezoidal", grid(n)) for n in (8, 16, 32)]
+        for before, after in zip(one["poisson"], one["poisson"][1:], strict=False):
+            assert before / after == pytest.approx(2.0, abs=0.15)
+        assert all(better < worse for better, worse in zip(one["panjer"], one["poisson"], strict=True))
+        assert two[0] / two[1] > 2.5 and two[1] / two[2] > 2.5
+        assert two[2] < 0.25 * one["poisson"][2]
+
+
+def test_every_claim_of_the_law_command_holds():
+    """The whole of `python -m blackout.laws` but the largest toy, whose table is checked above."""
+    studies = [study for study in verify.studies() if study.toy.name != BUMPS.name]
+    assert {study.grid_name for study in studies} == {"fisher", "logit", "optimal"}
+    found = [row for study in studies for row in verify.rows(study)]
+    assert [row for row in found if not row.holds] == []
+    assert sum(row.order == math.inf for row in found) == 6
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("toy", [rare_pixel(), PAIR], ids=lambda toy: toy.name)
+def test_kernels_and_the_loop_draw_from_their_exact_laws(toy, name):
+    assert verify.draws(toy, name, KERNELS[name], 4000).p > 1e-4
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_draw_from_their_exact_laws_on_256_levels(name):
+    """Means far above 10 and dispersions on both sides of 1, where other ways of drawing are in use."""
+    for s, t, state in ((0.0, 0.3, 60), (0.7, 1.2, 20), (2.0, 5.0, 0)):
+        law = verify.LAWS[name](BUMPS, np.eye(256)[state], math.exp(-s), math.exp(-t))
+        assert p_value(step_draws(BUMPS, KERNELS[name], state, s, t, 4000), law) > 1e-4
+
+
+@dataclass(frozen=True)
+class TooMany(OneEvaluation):
+    """A Poisson leap of 4 % too many births."""
+
+    def __call__(self, denoiser, process, xt, s, t, generator=None):
+        def wrong(x, t):
+            prediction = denoiser(x, t)
+            return replace(prediction, mean=1.04 * prediction.mean)
+
+        return PoissonLeap()(wrong, process, xt, s, t, generator)
+
+
+def test_the_law_command_finds_a_wrong_kernel_and_a_lost_order(monkeypatch):
+    assert not verify.draws(PAIR, "poisson", TooMany()).holds
+    study = verify.Study(rare_pixel(), "fisher", fisher_times, (16, 32), {"poisson": math.inf, "nearest": 0.9})
+    assert [row.holds for row in verify.rows(study)] == [False, False]
+    monkeypatch.setattr(verify, "studies", lambda: iter([study]))
+    monkeypatch.setattr(verify, "draws", lambda toy, name, kernel: verify.Draws(toy.name, name, 1, 0.5))
+    lines: list[str] = []
+    assert verify.verify(lines.append) is False and sum("FAILS" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("y, dispersion", [
+    (3.0, 0.4), (8.0, 0.75), (6.0, 0.999999), (3.0, 1.0), (3.0, 2.5), (40.0, 9.0),
+])  # fmt: skip
+@pytest.mark.parametrize("r", [0.2, 1.0])
+def test_panjer_births_have_mean_y_r_and_variance_y_r_times_one_minus_r_plus_r_f(y, dispersion, r):
+    n = 100_000
+    whole = [torch.full((n, 1), value, dtype=torch.float64) for value in (y, dispersion, r)]
+    births = panjer(*whole, SampleStreams(3, torch.arange(n)).at(1))
+    variance = y * r * (1 - r + r * dispersion)
+    assert float(births.mean()) == pytest.approx(y * r, abs=5 * (variance / n) ** 0.5)
+    assert float(births.var()) == pytest.approx(variance, rel=0.04)
+
+
+def test_panjer_is_continuous_where_it_changes_family():
+    """Across F = 1 the law of the births moves as little as F does."""
+
+    def law(dispersion):
+        beliefs = PAIR.beliefs(0.5)
+        changed = type(beliefs)(beliefs.mean, beliefs.mean * dispersion, beliefs.missing, beliefs.room)
+        return verify.BIRTHS["panjer"](changed, 0.3)
+
+    middle = law(1.0)
+    assert np.array_equal(middle, poisson_births(PAIR.beliefs(0.5), 0.3))
+    for dispersion in (0.998, 1.002):
+        assert 0.5 * np.abs(law(dispersion) - middle).sum(1).max() < 2e-3
+
+
+def test_panjer_with_less_than_one_trial_is_a_bernoulli_variable():
+    y = torch.full((50_000, 1), 0.3, dtype=torch.float64)
+    births = panjer(y, torch.full_like(y, 0.1), torch.full_like(y, 0.5), torch.Generator().manual_seed(0))
+    assert births.max() == 1 and float(births.mean()) == pytest.approx(0.15, abs=0.008)
+
+
+def test_kernels_say_what_they_need_of_the_head():
+    xt, (s, t) = torch.zeros(2, 3, dtype=torch.uint8), torch.tensor([0.1, 0.2]).double()
+
+    def denoiser(x, t):
+        from blackout.diffusion.heads import Prediction
+
+        return Prediction(torch.ones(x.shape), torch.zeros(x.shape))
+
+    with pytest.raises(ValueError, match="variance"):
+        PanjerLeap()(denoiser, PureDeath(9), xt, s, t)
+    with pytest.raises(ValueError, match="distribution"):
+        PosteriorBridge()(denoiser, PureDeath(9), xt, s, t)
+    assert PanjerLeap(dispersion=0.5)(denoiser, PureDeath(9), xt, s, t).shape == (2, 3)
+    with pytest.raises(ValueError, match="negative"):
+        PanjerLeap(dispersion=-1.0)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_stay_within_the_counts(name):
+    toy = Toy("full", np.array([0.05, 0.0, 0.0, 0.95]))
+    xt = torch.randint(0, 4, (4000, 1), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    for s, t in torch.tensor([[0.0, 0.5], [0.5, 2.0], [2.0, 9.0]]).double():
+        xs = KERNELS[name](ExactDenoiser(toy), PureDeath(3), xt, s, t, SampleStreams(0, torch.arange(4000)).at(1))
+        assert xs.dtype == torch.uint8 and bool((xs >= xt).all()) and int(xs.max()) <= 3
+
+
+def test_nearest_rounding_rounds():
+    law = step_law(BUMPS, np.eye(256)[60], 1.0, math.exp(-0.3), verify.BIRTHS["nearest"])
+    assert BinomialBridge(nearest_rounding).evaluations(0.0) == 1
+    n = round(float(BUMPS.beliefs(math.exp(-0.3)).mean[60]))
+    assert law.argmax() == 60 + n and binomial_pmf(np.array([[n]]), 1.0, 255)[0, n] == 1
