@@ -26,6 +26,8 @@ class LevelBridge(OneEvaluation):
         self, denoiser: Denoiser, process: Any, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
         y = denoiser(xt, t).mean
+        if not _over_levels(y, xt, process):
+            raise ValueError("this bridge needs a head that predicts a distribution over levels, such as head=levels")
         x0 = categorical(y.movedim(1, -1).double(), generator)
         return process.bridge(x0, xt, s, t, generator)
 
@@ -59,7 +61,7 @@ class TauLeap(OneEvaluation):
         self, denoiser: Denoiser, process: Any, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
         y = denoiser(xt, t).mean
-        if float(s) == 0.0 and y.shape[1] == process.max_count + 1 and y.ndim > xt.ndim:
+        if float(s) == 0.0 and _over_levels(y, xt, process):
             return categorical(y.movedim(1, -1).double(), generator).to(xt.dtype)
         return _leap(process, xt, [(process.rates(y, xt, t), process.reverse_jumps(xt))], float(t - s), generator)
 
@@ -104,6 +106,10 @@ class LevelCorrector:
 
     def evaluations(self, kernel: Kernel, s: float) -> int:
         return 1
+
+
+def _over_levels(y: Tensor, xt: Tensor, process: Any) -> bool:
+    return y.ndim == xt.ndim + 1 and y.shape[1] == process.max_count + 1
 
 
 def _leap(

@@ -51,7 +51,7 @@ SETTINGS = [
     (["process=uniform", "loss=likelihood"], "does not fit"),
     (["process=uniform", "head=scaled"], "does not fit"),
     (["process=uniform", "sampler=poisson"], "does not fit"),
-    (["sampler=level_bridge"], "does not fit"),
+    (["sampler=level_bridge"], "distribution over levels"),
 ]
 
 
