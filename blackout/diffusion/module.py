@@ -148,7 +148,8 @@ class BlackoutDiffusion(pl.LightningModule):
         # the same times and noise at every validation make its curve smooth
         v = torch.frac((index.double() + 0.5) * _GOLDEN_RATIO)
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
-        nats = likelihood_bound(self.denoiser(self._classes(batch)), self.process, x0, v, noise)
+        denoiser, final_time = self.denoiser(self._classes(batch)), self.schedule.times[-1]
+        nats = likelihood_bound(denoiser, self.process, x0, v, noise, final_time=final_time)
         self.log(
             "val/bits_per_dim",
             bits_per_dim(nats, self.shape).mean(),

@@ -53,7 +53,8 @@ def continuous_bits(
             v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
             for half, times in enumerate((v, 1 - v)):
                 streams = SampleStreams(fold_seed(seed, repeat, half), index.to(module.device)).at(0)
-                nats = likelihood_bound(denoiser, module.process, x0, times.to(module.device), streams)
+                v_here, end = times.to(module.device), module.schedule.times[-1]
+                nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end)
                 total[index] += nats.cpu() / (2 * repeats)
     return Estimate.of(total, module.shape)
 
