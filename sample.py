@@ -5,17 +5,18 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from blackout.cli import one_line_errors, task
+from blackout.cli import end_of_sweep, one_line_errors, task
 
 
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="sample")
 @task
-def main(cfg: DictConfig) -> None:
+def main(cfg: DictConfig) -> Path:
     from blackout.training.generate import generate
 
-    generate(cfg)
+    return generate(cfg)
 
 
 if __name__ == "__main__":
     with one_line_errors():
         main()
+        end_of_sweep()

@@ -27,7 +27,7 @@ from torch import Tensor
 from blackout import BlackoutDiffusion, load_model
 from blackout.cli import one_line_errors
 from blackout.data import CountData
-from blackout.diffusion.samplers import Sampler, count_evaluations
+from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 from blackout.training.build import instantiate
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
         seconds = (time.perf_counter() - began) / options.seeds
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
         rows.append(
-            {"sampler": name, "evaluations": spent(sampler, module), "score": statistics.fmean(scores),
+            {"sampler": name, "evaluations": module.evaluations(sampler), "score": statistics.fmean(scores),
              "std": spread, "seconds": seconds}
         )  # fmt: skip
         line = "{sampler:<34}{evaluations:>6}{score:>10.2f} +- {std:<8.2f}{seconds:>8.1f} s"
@@ -102,15 +102,9 @@ def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Samp
     for num_steps in range(evaluations, 0, -1):
         described = describe_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
         sampler: Sampler = instantiate(described, "sampler")
-        if spent(sampler, module) <= evaluations:
+        if module.evaluations(sampler) <= evaluations:
             return sampler
     raise UserError(f"{name} cannot do with {evaluations} evaluations")
-
-
-def spent(sampler: Sampler, module: BlackoutDiffusion) -> int:
-    """Network evaluations per sample."""
-    times = (sampler.grid or module.schedule.grid)(sampler.num_steps)
-    return count_evaluations(times, sampler.kernel, sampler.correction)
 
 
 def load_data(name: str, data_dir: str) -> CountData:

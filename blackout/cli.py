@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
 import sys
@@ -11,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from blackout.errors import UserError
+from blackout.errors import Preempted, UserError
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
 T = TypeVar("T")
+_in_job = False  # hydra has understood the command line; what is raised from now on and is not for the user is a bug
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
+"""What the disk may refuse: full, over quota, read-only, not ours."""
 
 
 @contextmanager
@@ -27,12 +31,25 @@ def one_line_errors() -> Iterator[None]:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    global _in_job
+    _in_job = False
     try:
         yield
     except UserError as error:
         _leave(str(error))
+    except Preempted as error:
+        print(str(error), file=sys.stderr)
+        sys.exit(error.code)
     except (HydraException, OmegaConfBaseException) as error:
         _leave(explain(error))
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        _leave(f"{error.filename or 'writing a file'}: {error.strerror}")
+    except Exception as error:
+        if _in_job:
+            raise
+        _leave(f"this command line cannot be understood: {(str(error).splitlines() or [type(error).__name__])[0]}")
     except KeyboardInterrupt:
         print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         sys.exit(130)
@@ -44,11 +61,25 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(function)
     def wrapped(*args: object, **kwargs: object) -> T:
+        global _in_job
+        from blackout.training import sweeps
+
         with one_line_errors():
-            return function(*args, **kwargs)
+            _in_job = True
+            return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 
     return wrapped
+
+
+def end_of_sweep() -> None:
+    """Exit code 1 after a sweep with jobs that failed."""
+    sweeps = sys.modules.get("blackout.training.sweeps")  # not imported: no job has run, only --help or the like
+    failed = list(sweeps.failures) if sweeps else []
+    if sweeps and failed:
+        sweeps.failures.clear()
+        print(f"{len(failed)} job(s) failed: {failed[-1]}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _leave(message: str) -> None:

@@ -52,6 +52,7 @@ class TrainStream:
         flip: mirror half of the images left-right; images [C, H, W] only.
         start_batch: number of the first batch to serve.
         period: serve batches 0 .. period - 1 over and over, to overfit them; None for the whole data.
+        device: keep the training counts there, and index and mirror them there.
 
     Raises:
         ValueError: sizes or ranks out of range, or ``flip`` for data that are not images.
@@ -67,6 +68,7 @@ class TrainStream:
         flip: bool = False,
         start_batch: int = 0,
         period: int | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         check_sharding(batch_size, rank, world_size)
         if flip and len(data.shape) != 3:
@@ -79,6 +81,7 @@ class TrainStream:
         self.flip = flip
         self.next_batch = start_batch
         self.period = period
+        self._counts = data.train.to(device)
         # two, because a batch may straddle an epoch border
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
@@ -93,9 +96,12 @@ class TrainStream:
         within = torch.arange(self.rank, self.batch_size, self.world_size)
         first = (number if self.period is None else number % self.period) * self.batch_size
         index, mirrored = self._look_up(first + within)
-        x0 = self.data.train.index_select(0, index)
-        if self.flip:
+        device = self._counts.device
+        x0 = self._counts.index_select(0, index.to(device, non_blocking=True))
+        if self.flip and device.type == "cpu":
             x0[mirrored] = x0[mirrored].flip(-1)
+        elif self.flip:  # a selection by a mask would wait for the device
+            x0 = torch.where(mirrored.to(device, non_blocking=True)[:, None, None, None], x0.flip(-1), x0)
         batch = TrainBatch(x0=x0, index=index, position=within, batch=number, batch_size=self.batch_size)
         if self.data.train_labels is not None:
             batch["label"] = self.data.train_labels[index]

@@ -1,8 +1,9 @@
 """Exact binomial and Poisson draws, from a torch generator or from counter-based streams.
 
-With a `torch.Generator` torch's own kernels draw. With streams (`blackout.diffusion.streams`) the draw is
-inversion by sequential search where the mean is small and transformed rejection (Hoermann 1993, "BTRS" and "PTRS")
-where it is large; both are exact in law, both in float64, whatever the dtype of the counts.
+Binomials of uint8 counts whose elements share p are looked up in tables (`blackout.diffusion.count_table`). For the
+rest torch's own kernels draw from a `torch.Generator`; from streams (`blackout.diffusion.streams`) it is inversion by
+sequential search where the mean is small and transformed rejection (Hoermann 1993, "BTRS" and "PTRS") where it is
+large. All are exact in law and in float64, whatever the dtype of the counts.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from blackout.diffusion.count_table import binomial_by_table
 from blackout.diffusion.streams import Draw, RandomSource, StepStreams
 
+_TABLE_ELEMENTS = 64
 _INVERSION_LIMIT = 10.0
 """Largest mean for sequential search; Hoermann's hats need at least this much."""
 _SEARCH_LIMIT = 110
@@ -34,10 +37,14 @@ def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: T
     """
     p = p.to(n.device, torch.float64)
     q = 1 - p if complement is None else complement.to(n.device, torch.float64)
-    flipped = (p > q).expand(n.shape)
-    rare = torch.minimum(p, q).expand(n.shape)
+    flipped, rare = p > q, torch.minimum(p, q)
+    if _tabulated(n, rare):
+        if rare.ndim:
+            flipped, rare = (x.expand(len(n), *x.shape[1:]).reshape(-1) for x in (flipped, rare))
+        return binomial_by_table(_draw(generator, n), n, rare, flipped)
+    rare = rare.expand(n.shape)
     if isinstance(generator, StepStreams):
-        drawn = _binomial_from(generator.next_draw(), n.to(torch.float64), rare)
+        drawn = _binomial_from(generator.next_draw(), n.to(torch.float64).contiguous(), rare)
     else:
         drawn = torch.binomial(n.to(torch.float64), rare.contiguous(), generator=generator)
     return torch.where(flipped, n - drawn, drawn).to(n.dtype)
@@ -48,7 +55,7 @@ def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
 
     Float64 whole numbers of rate's shape (a count may exceed any integer type chosen).
     """
-    rate = rate.to(torch.float64)
+    rate = rate.to(torch.float64).contiguous()
     if isinstance(generator, StepStreams):
         return _poisson_from(generator.next_draw(), rate)
     return torch.poisson(rate, generator=generator)
@@ -59,6 +66,21 @@ def bernoulli(p: Tensor, generator: RandomSource = None) -> Tensor:
     if isinstance(generator, StepStreams):
         return generator.next_draw().uniform(tuple(p.shape)) < p
     return torch.rand(p.shape, generator=generator, dtype=torch.float64, device=p.device) < p
+
+
+def _tabulated(n: Tensor, p: Tensor) -> bool:
+    """Whether tables pay: many uint8 counts [B, ...] in a sample, and one p for all or one per sample."""
+    if n.dtype != torch.uint8 or n.ndim == 0 or n[:1].numel() < _TABLE_ELEMENTS:
+        return False
+    return p.ndim == 0 or (p.ndim == n.ndim and p.numel() == p.shape[0] and p.shape[0] in (1, len(n)))
+
+
+def _draw(generator: RandomSource, n: Tensor) -> Draw:
+    """The next draw of streams, or one keyed by a generator's next numbers."""
+    if isinstance(generator, StepStreams):
+        return generator.next_draw()
+    keys = torch.empty(len(n), dtype=torch.int64, device=n.device if generator is None else generator.device)
+    return Draw(keys.random_(generator=generator).to(n.device))
 
 
 def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torchmetrics import MeanMetric
 
 from blackout.diffusion.grids import pilot_run
 from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels
@@ -18,9 +19,10 @@ from blackout.diffusion.kernels import Denoiser
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.processes import Process
-from blackout.diffusion.samplers import Callback, Sampler, sample
+from blackout.diffusion.samplers import Callback, Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.diffusion.streams import SampleStreams, fold_seed
+from blackout.training.checkpoint_files import FORMAT
 from blackout.training.ema import EMA
 from blackout.training.optimization import Optimization
 
@@ -72,6 +74,8 @@ class BlackoutDiffusion(pl.LightningModule):
         self.sampler, self.optimization, self.seed, self.label_dropout = sampler, optimization, seed, label_dropout
         self.mean: Tensor
         self.register_buffer("mean", mean.float())
+        # an exact mean over all processes: Lightning's own divides by a rounded number of samples
+        self.bits_per_dim = MeanMetric(nan_strategy="disable").set_dtype(torch.float64)
         self.config: dict[str, Any] = {}
         """Plain description from which `blackout.training.build` made this module; saved with every checkpoint."""
 
@@ -100,6 +104,12 @@ class BlackoutDiffusion(pl.LightningModule):
         """The batch's labels, if the network has a use for them."""
         return None if self.num_classes is None else batch.get("label")
 
+    def compile_networks(self) -> None:
+        """Compile the networks in place with torch.compile, at their first use; names of weights stay as they are."""
+        self.network.compile()
+        if self.ema is not None:
+            self.ema.module.compile()
+
     # --- training
 
     def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
@@ -107,8 +117,7 @@ class BlackoutDiffusion(pl.LightningModule):
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         x0, position, number = batch["x0"], batch["position"], batch["batch"]
-        offset = SampleStreams(fold_seed(self.seed, _TIMES), position.new_zeros(1)).at(number).next_draw().uniform((1,))
-        s, t, importance = self.schedule.draw(stratified(position, batch["batch_size"], offset))
+        s, t, importance = self.training_times(position, number, batch["batch_size"])
         noise = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
         xt, target = self.process.observe(x0, t, noise)
         classes = self._classes(batch)
@@ -117,8 +126,13 @@ class BlackoutDiffusion(pl.LightningModule):
             classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
         losses = self.loss(self(xt, t, classes), target, s, t)
         loss = (losses.flatten(1).mean(1) * importance).mean().float()
-        self.log("train/loss", loss, prog_bar=True)
+        self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
+
+    def training_times(self, position: Tensor, number: int, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Intervals (s, t) and weights, float64 [b], of the samples at `position` of global batch `number`."""
+        offset = SampleStreams(fold_seed(self.seed, _TIMES), position.new_zeros(1)).at(number).next_draw().uniform((1,))
+        return self.schedule.draw(stratified(position, batch_size, offset))
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
@@ -150,13 +164,8 @@ class BlackoutDiffusion(pl.LightningModule):
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
         denoiser, final_time = self.denoiser(self._classes(batch)), self.schedule.times[-1]
         nats = likelihood_bound(denoiser, self.process, x0, v, noise, final_time=final_time)
-        self.log(
-            "val/bits_per_dim",
-            bits_per_dim(nats, self.shape).mean(),
-            batch_size=len(x0),
-            sync_dist=True,
-            prog_bar=True,
-        )
+        self.bits_per_dim(bits_per_dim(nats, self.shape))
+        self.log("val/bits_per_dim", self.bits_per_dim, batch_size=len(x0), on_epoch=True, prog_bar=True)
 
     # --- sampling
 
@@ -186,6 +195,7 @@ class BlackoutDiffusion(pl.LightningModule):
         callback: Callback | None = None,
         classes: Tensor | None = None,
         known: KnownElements | None = None,
+        batch_size: int | None = None,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw the samples named by `indices`, a batch at a time.
 
@@ -197,6 +207,7 @@ class BlackoutDiffusion(pl.LightningModule):
             seed, sampler, callback: None for the model's own sampler; see `blackout.diffusion.samplers`.
             classes: int64 [N], the class of each; None draws from all.
             known: elements that are given, for inpainting.
+            batch_size: of every batch; None for the sampler's, or all samples if they are fewer.
 
         Yields:
             (indices [b], counts [b, *shape] on the model's device).
@@ -205,8 +216,8 @@ class BlackoutDiffusion(pl.LightningModule):
             ValueError: classes that the model does not know, or guidance without classes.
         """
         sampler = sampler or self.sampler
-        size = min(sampler.batch_size, len(indices))
-        times = (sampler.grid or self.schedule.grid)(sampler.num_steps)
+        size = batch_size or min(sampler.batch_size, len(indices))
+        times = self.times(sampler)
         if classes is not None:
             check_classes(classes, len(indices), self.num_classes)
         elif sampler.guidance != 1:
@@ -231,6 +242,15 @@ class BlackoutDiffusion(pl.LightningModule):
                 )
             yield batch, counts[: len(batch)]
 
+    def times(self, sampler: Sampler) -> Tensor:
+        """The grid a sampler walks, float64 [T + 1]: its own, or one of the training schedule's family."""
+        return (sampler.grid or self.schedule.grid)(sampler.num_steps)
+
+    def evaluations(self, sampler: Sampler, with_classes: bool = False) -> int:
+        """How often a sample evaluates the network; guidance doubles the evaluations where it acts."""
+        guided = sampler.guidance_between if with_classes and sampler.guidance not in (0, 1) else ()
+        return count_evaluations(self.times(sampler), sampler.kernel, sampler.correction, guided)
+
     def _guided(self, sampler: Sampler, classes: Tensor | None) -> Denoiser:
         if classes is None:
             return self.denoiser()
@@ -249,12 +269,16 @@ class BlackoutDiffusion(pl.LightningModule):
 
     @contextmanager
     def _sampling_mode(self, sampler: Sampler) -> Iterator[None]:
-        """Eval mode (or train mode, where dropout is to be kept); afterwards every submodule is as it was."""
+        """The sampler's precision, and eval mode (or train mode, where dropout is to be kept).
+
+        Afterwards every submodule is as it was.
+        """
         network = self.network if self.ema is None else self.ema.module
         modes = {module: module.training for module in network.modules()}
         network.train(sampler.keep_dropout)
         try:
-            yield
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=sampler.bfloat16):
+                yield
         finally:
             for module, mode in modes.items():
                 module.training = mode
@@ -262,4 +286,4 @@ class BlackoutDiffusion(pl.LightningModule):
     # --- checkpoints describe themselves
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["blackout"] = self.config
+        checkpoint["blackout"] = {"format": FORMAT, **self.config}

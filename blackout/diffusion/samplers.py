@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import torch
@@ -109,12 +110,22 @@ def sample(
     return xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
 
 
-def count_evaluations(times: Tensor, kernel: Kernel, correction: Correction = Correction()) -> int:
-    """How often sampling on a grid evaluates the denoiser."""
+def count_evaluations(
+    times: Tensor, kernel: Kernel, correction: Correction = Correction(), twice: Sequence[float] | None = ()
+) -> int:
+    """How often sampling on a grid evaluates the network.
+
+    Args:
+        times, kernel, correction: as for `sample`.
+        twice: range of logits of survival in which the denoiser evaluates it twice, to guide; None is everywhere, an
+            empty one nowhere. A step counts as being where it starts.
+    """
     total = 0
-    for s in times[:-1].tolist():
-        total += kernel.evaluations(s)
-        total += correction.at(s) and correction.at(s) * correction.corrector.evaluations(kernel, s)
+    for s, t in pairwise(times.tolist()):
+        steps = correction.at(s)
+        calls = kernel.evaluations(s) + (steps and steps * correction.corrector.evaluations(kernel, s))
+        doubled = twice is None or (len(twice) == 2 and in_range(twice, t))
+        total += calls * (2 if doubled else 1)
     return total
 
 
@@ -136,6 +147,7 @@ class Sampler:
         guidance_between: (lowest, highest) logit of survival where guidance acts; None for everywhere.
         batch_size: samples per network evaluation.
         keep_dropout: leave the network in train mode while sampling, as the reference code did.
+        bfloat16: evaluate the network in bfloat16 autocast; counts and draws stay exact.
 
     Raises:
         ValueError: a number is out of range.
@@ -152,11 +164,13 @@ class Sampler:
     guidance_between: Sequence[float] | None = None
     batch_size: int = 256
     keep_dropout: bool = False
+    bfloat16: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
         if not self.guidance >= 0:
             raise ValueError(f"guidance must not be negative, not {self.guidance}")
         check_range(self.guidance_between, "guidance_between")

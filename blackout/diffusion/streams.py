@@ -14,17 +14,25 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+_GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_SECOND_KEY = 0xD1B54A32D192ED03
+_MASK = (1 << 64) - 1
+_CHUNK = 24_576
+"""Elements hashed together on a CPU, so that the passes of the hash stay in the cache."""
+
 
 def _signed(value: int) -> int:
     """The two's complement int64 with the bits of a 64-bit unsigned integer (torch has no uint64 arithmetic)."""
-    value &= (1 << 64) - 1
+    value &= _MASK
     return value - (1 << 64) if value >> 63 else value
 
 
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_MULTIPLIER_1 = _signed(0xBF58476D1CE4E5B9)
-_MULTIPLIER_2 = _signed(0x94D049BB133111EB)
-_SECOND_KEY = _signed(0xD1B54A32D192ED03)
+def _hash(z: int) -> int:
+    """SplitMix64's finaliser on 64-bit unsigned Python integers."""
+    for bits, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        z = (z ^ (z >> bits)) * multiplier & _MASK
+    return z ^ (z >> 31)
 
 
 def _xor_shift_(z: Tensor, bits: int) -> Tensor:
@@ -32,24 +40,38 @@ def _xor_shift_(z: Tensor, bits: int) -> Tensor:
     return z.bitwise_xor_((z >> bits).bitwise_and_((1 << (64 - bits)) - 1))
 
 
-def _hash_(z: Tensor, second_key: Tensor | int) -> Tensor:
-    """SplitMix64's finaliser in place, with `second_key` added half-way."""
-    _xor_shift_(z, 30).mul_(_MULTIPLIER_1).add_(second_key)
-    _xor_shift_(z, 27).mul_(_MULTIPLIER_2)
+def fold(key: Tensor, value: int) -> Tensor:
+    """New int64 keys from keys and an integer, one to one for each of them. Distinct values give unrelated keys."""
+    return _mix(key + _signed((value + 1) * _GOLDEN))
+
+
+def _mix(z: Tensor) -> Tensor:
+    _xor_shift_(z, 30).mul_(_signed(_MULTIPLIERS[0]))
+    _xor_shift_(z, 27).mul_(_signed(_MULTIPLIERS[1]))
     return _xor_shift_(z, 31)
 
 
-def fold(key: Tensor, value: Tensor | int) -> Tensor:
-    """A new int64 key from a key and an integer; shapes broadcast. Distinct values give unrelated keys."""
-    return _hash_(key + (torch.as_tensor(value, device=key.device) + 1) * _GOLDEN, 0)
+def _uniform_(z: Tensor, second_key: Tensor) -> Tensor:
+    """Float64 uniforms in (0, 1) of 52 bits from int64 addresses, which are overwritten.
+
+    SplitMix64's finaliser again, but its shifts keep the sign. That saves a pass each; two addresses may then share
+    a number, as they may for any random function, and the sign is lost, so that 63 bits come out.
+    """
+    shifted = z >> 30
+    z.bitwise_xor_(shifted).mul_(_signed(_MULTIPLIERS[0])).add_(second_key)
+    torch.bitwise_right_shift(z, 27, out=shifted)
+    z.bitwise_xor_(shifted).mul_(_signed(_MULTIPLIERS[1]))
+    torch.bitwise_right_shift(z, 31, out=shifted)
+    z.bitwise_xor_(shifted).bitwise_right_shift_(11)
+    return z.to(torch.float64).add_(0.5).mul_(2.0**-52)
 
 
 def fold_seed(seed: int, *values: int) -> int:
     """A seed in [0, 2^63) for `torch.Generator.manual_seed`, a hash of (seed, values...)."""
-    key = torch.tensor(_signed(seed))
+    key = seed & _MASK
     for value in values:
-        key = fold(key, _signed(value))
-    return int(key) & ((1 << 63) - 1)
+        key = _hash((key + (value + 1) * _GOLDEN) & _MASK)
+    return key & (_MASK >> 1)
 
 
 class StepStreams:
@@ -70,25 +92,50 @@ class Draw:
 
     def __init__(self, keys: Tensor) -> None:
         self._keys = keys
+        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def _pair(self, attempt: int) -> tuple[Tensor, Tensor]:
+        """128 bits of key for an attempt, int64 [B] twice."""
+        if attempt not in self._pairs:
+            first = fold(self._keys, attempt)
+            self._pairs[attempt] = first, fold(first, _SECOND_KEY)
+        return self._pairs[attempt]
+
+    def samples(self, which: slice | Tensor) -> Draw:
+        """The same draw for some of the samples."""
+        return _PartialDraw(self, which)
 
     def uniform(self, shape: tuple[int, ...], attempt: int = 0, where: Tensor | None = None) -> Tensor:
-        """Float64 uniforms in (0, 1) of 53 bits, for all elements or only those at flat indices `where`.
+        """Float64 uniforms in (0, 1) of 52 bits, for all elements or only those at flat indices `where`.
 
         Args:
             shape: [B, ...] of the whole draw, B the number of samples.
             attempt: which of an element's numbers.
             where: int64 [M], flat indices into `shape`; an element's number does not depend on who else is asked for.
         """
-        first = fold(self._keys, attempt)
-        second = fold(first, _SECOND_KEY)
+        first, second = self._pair(attempt)
         elements = math.prod(shape[1:])
-        if where is None:
-            place = torch.arange(elements, device=first.device).mul_(_GOLDEN)
-            z = _hash_((first[:, None] + place).view(shape), second.view(-1, *[1] * (len(shape) - 1)))
-        else:
+        if where is not None:
             sample = where // elements
-            z = _hash_((where - sample * elements).mul_(_GOLDEN).add_(first[sample]), second[sample])
-        return (z >> 11).bitwise_and_((1 << 53) - 1).to(torch.float64).add_(0.5).mul_(2.0**-53)
+            return _uniform_((where - sample * elements).mul_(_signed(_GOLDEN)).add_(first[sample]), second[sample])
+        place = torch.arange(elements, device=first.device).mul_(_signed(_GOLDEN))
+        rows = max(1, _CHUNK // max(1, elements))
+        if len(first) <= rows or first.device.type != "cpu":
+            return _uniform_(first[:, None] + place, second[:, None]).view(shape)
+        numbers = torch.empty(len(first), elements, dtype=torch.float64)
+        for i in range(0, len(first), rows):
+            part = slice(i, i + rows)
+            numbers[part] = _uniform_(first[part, None] + place, second[part, None])
+        return numbers.view(shape)
+
+
+class _PartialDraw(Draw):
+    def __init__(self, whole: Draw, which: slice | Tensor) -> None:
+        self._whole, self._which = whole, which
+
+    def _pair(self, attempt: int) -> tuple[Tensor, Tensor]:
+        first, second = self._whole._pair(attempt)
+        return first[self._which], second[self._which]
 
 
 class SampleStreams:
@@ -102,7 +149,7 @@ class SampleStreams:
     def __init__(self, seed: int, indices: Tensor) -> None:
         if indices.ndim != 1 or indices.dtype != torch.int64:
             raise ValueError(f"indices must be an int64 vector, not {indices.dtype} of shape {tuple(indices.shape)}")
-        self._keys = fold(torch.full_like(indices, _signed(seed)), indices)
+        self._keys = _mix((indices + 1).mul_(_signed(_GOLDEN)).add_(_signed(seed)))
 
     def at(self, step: int) -> StepStreams:
         """The numbers of one step (a sampler's level, a training step)."""

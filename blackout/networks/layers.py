@@ -7,7 +7,7 @@ ICLR 2021, appendix H) closely enough for its weights to carry over; everything 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -179,23 +179,33 @@ class FIRFilter(nn.Module):
         taps = torch.tensor([1.0, 3.0, 3.0, 1.0]) / 8
         self.register_buffer("kernel", torch.outer(taps, taps), persistent=False)
 
-    def weight(self, x: Tensor) -> Tensor:
-        return self.kernel.to(x.dtype).expand(x.shape[1], 1, 4, 4)
-
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C, H + 1, W + 1]."""
-        return F.conv2d(x, self.weight(x), padding=2, groups=x.shape[1])
+        return self.convolved(x, F.conv2d, 1.0, padding=2)
+
+    def convolved(self, x: Tensor, convolution: Callable[..., Tensor], gain: float, **options: int) -> Tensor:
+        """A depthwise convolution of `x` with the filter times `gain`, in the precision of `x`.
+
+        On a CPU it is computed in float32 and channels_last: the kernels for bfloat16 and for other layouts of this
+        odd convolution take up to a hundred times as long there, forwards or backwards.
+        """
+        h = x
+        if x.device.type == "cpu":
+            h = x.to(torch.promote_types(x.dtype, torch.float32)).contiguous(memory_format=torch.channels_last)
+        with full_precision(x):
+            weight = (gain * self.kernel).to(h.dtype).expand(x.shape[1], 1, 4, 4)
+            return convolution(h, weight, groups=x.shape[1], **options).to(x.dtype)
 
 
 class FIRDownsample(FIRFilter):
     """Filter and keep every second pixel: [B, C, 2H, 2W] -> [B, C, H, W]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.weight(x), stride=2, padding=1, groups=x.shape[1])
+        return self.convolved(x, F.conv2d, 1.0, stride=2, padding=1)
 
 
 class FIRUpsample(FIRFilter):
     """Put zeros between the pixels, filter, and restore the mean: [B, C, H, W] -> [B, C, 2H, 2W]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv_transpose2d(x, 4 * self.weight(x), stride=2, padding=1, groups=x.shape[1])
+        return self.convolved(x, F.conv_transpose2d, 4.0, stride=2, padding=1)

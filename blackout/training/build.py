@@ -24,8 +24,13 @@ from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.matrix_file import without_files
 from blackout.diffusion.samplers import sample
-from blackout.errors import UserError
+from blackout.errors import Preempted, UserError
 
+_TELLTALES = {
+    "network": "forward", "head": "outputs", "process": "prior", "schedule": "intervals", "loss": "scale",
+    "sampler": "kernel",
+}  # fmt: skip
+"""What a part must have to be taken for what it is."""
 MODEL_PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
 MODEL_MODULES = ("blackout.networks", "blackout.diffusion")
 
@@ -52,13 +57,20 @@ def instantiate(config: Any, where: str, **kwargs: Any) -> Any:
 
 @contextmanager
 def refusals(where: str) -> Iterator[None]:
-    """Inside, a ValueError, TypeError or ImportError is about what the user gave: say where, in one line."""
+    """Inside, whatever goes wrong is about what the user gave: say where, in one line."""
     try:
         yield
-    except UserError:
+    except (UserError, Preempted):
         raise
-    except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
-        raise UserError(f"{where}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+    except Exception as error:
+        raise UserError(f"{where}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """An exception's first line, with its kind where that says more than the line."""
+    line = (str(error).splitlines() or [""])[0]
+    plain = isinstance(error, ValueError | TypeError | ImportError | MisconfigurationException) and line
+    return line if plain else f"{type(error).__name__} {line}".strip()
 
 
 def data_facts(data: CountData) -> dict[str, Any]:
@@ -115,22 +127,25 @@ def build_model(config: Mapping[str, Any], mean: Tensor, **training: Any) -> Bla
         UserError: a component refused its arguments.
     """
     parts = {name: instantiate(config["model"][name], name) for name in MODEL_PARTS if name != "head"}
-    head = _make_head(config["model"]["head"], parts["process"])
+    parts["head"] = _make_head(config["model"]["head"], parts["process"])
+    for name, attribute in _TELLTALES.items():
+        if not hasattr(parts[name], attribute):
+            raise UserError(f"{name}: {type(parts[name]).__name__} cannot serve as the {name}")
     with refusals("process"):
         parts["process"].check_final_time(parts["schedule"].times[-1])
-    _check_fit(parts, head, tuple(mean.shape))
-    module = BlackoutDiffusion(mean=mean, head=head, **parts, **training)
+    _check_fit(parts, tuple(mean.shape))
+    module = BlackoutDiffusion(mean=mean, **parts, **training)
     module.config = dict(config)
     return module
 
 
-def _check_fit(parts: Mapping[str, Any], head: Head, shape: tuple[int, ...]) -> None:
+def _check_fit(parts: Mapping[str, Any], shape: tuple[int, ...]) -> None:
     """Try loss and sampler once on an empty sample, so that a head, loss or sampler of another process shows now.
 
     Raises:
         UserError: they do not fit together.
     """
-    process, schedule, sampler = parts["process"], parts["schedule"], parts["sampler"]
+    process, head, schedule, sampler = parts["process"], parts["head"], parts["schedule"], parts["sampler"]
     s, t = schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
     x0, raw = torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, head.outputs, *shape)
     generator = torch.Generator().manual_seed(0)

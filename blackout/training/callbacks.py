@@ -1,16 +1,22 @@
-"""What happens beside the training step: pictures, checkpoints, the progress bar's length."""
+"""What happens beside the training step: pictures, the progress bar's length."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from pytorch_lightning.loggers import Logger
+from pytorch_lightning.callbacks import Callback, RichProgressBar
+from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
+from torch import Tensor
 
 from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.samplers import Callback as SampleCallback
+from blackout.files import replacing
+from blackout.training.guards import check_finite
 from blackout.training.images import grid
+from blackout.training.preemption import signals
 
 
 class StepProgressBar(RichProgressBar):
@@ -23,48 +29,6 @@ class StepProgressBar(RichProgressBar):
 
     def _get_train_description(self, current_epoch: int) -> str:
         return "training"
-
-
-class Checkpoints(ModelCheckpoint):
-    """`last.ckpt` every so many steps and at the end, `best.ckpt` by a validation metric.
-
-    Args:
-        directory: where they go.
-        every_n_steps: optimiser steps between two saves of the last.
-        monitor: what the best is chosen by.
-        mode: whether less or more of it is better.
-    """
-
-    def __init__(
-        self, directory: str | Path, every_n_steps: int = 500, monitor: str = "val/bits_per_dim", mode: str = "min"
-    ) -> None:
-        if every_n_steps < 1:
-            raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
-        super().__init__(
-            dirpath=str(directory),
-            filename="best",
-            monitor=monitor,
-            mode=mode,
-            save_top_k=1,
-            auto_insert_metric_name=False,
-            enable_version_counter=False,
-        )
-        self._last = Path(directory) / "last.ckpt"
-        self._every = every_n_steps
-        self._saved_at = -1
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        if trainer.global_step % self._every == 0:
-            self._save_last(trainer)
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._save_last(trainer)
-
-    def _save_last(self, trainer: pl.Trainer) -> None:
-        if trainer.global_step == self._saved_at:  # micro-batches of an accumulated step
-            return
-        self._saved_at = trainer.global_step
-        trainer.save_checkpoint(self._last)
 
 
 class SampleGrid(Callback):
@@ -90,34 +54,64 @@ class SampleGrid(Callback):
             raise ValueError("every_n_steps and num_samples must be at least 1")
         self._directory, self._every, self._num_samples = Path(directory), every_n_steps, num_samples
         self._num_steps, self._seed = num_steps, seed
-        self._drawn_at = 0
+        self.drawn = 0
+        """How many grids this process has drawn."""
+        self._boundary = 0
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any, **kwargs: Any) -> None:
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """A run that goes on draws the grid that was due where it stopped, if that one is missing."""
         step = trainer.global_step
-        if step % self._every or step == self._drawn_at or not trainer.is_global_zero:
-            return
-        self._drawn_at = step
-        assert isinstance(pl_module, BlackoutDiffusion)
-        self._draw(pl_module, step, trainer.loggers)
+        self._boundary = step if step == 0 or self._path(step).exists() else -1
 
-    def _draw(self, module: BlackoutDiffusion, step: int, loggers: list[Logger]) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
+        self._at_boundary(trainer, pl_module, _leave_when_asked)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._at_boundary(trainer, pl_module, None)  # a run that has ended does not come back to draw
+
+    def _at_boundary(self, trainer: pl.Trainer, module: pl.LightningModule, watch: SampleCallback | None) -> None:
+        step = trainer.global_step
+        if step == self._boundary:
+            return
+        self._boundary = step
+        if step % self._every:
+            return
+        check_finite(trainer)
+        if trainer.is_global_zero:
+            assert isinstance(module, BlackoutDiffusion)
+            with contextlib.suppress(_Interrupted):
+                self._draw(module, step, trainer.loggers, watch)
+
+    def _path(self, step: int) -> Path:
+        return self._directory / f"step_{step:07d}.png"
+
+    def _draw(self, module: BlackoutDiffusion, step: int, loggers: list[Logger], watch: SampleCallback | None) -> None:
         from dataclasses import replace
 
         sampler = module.sampler if self._num_steps is None else replace(module.sampler, num_steps=self._num_steps)
-        counts = module.sample(self._num_samples, self._seed, sampler)
+        counts = module.sample(self._num_samples, self._seed, sampler, watch)
+        self.drawn += 1
         picture = grid(counts, module.process.max_count)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        picture.save(self._directory / f"step_{step:07d}.png")
+        with replacing(self._path(step)) as part:
+            picture.save(part, format="png")
         for logger in loggers:
             log_picture(logger, picture, step)
 
 
+class _Interrupted(Exception):
+    """A signal asked the run to leave while it was drawing."""
+
+
+def _leave_when_asked(k: int, xt: Tensor) -> None:
+    if signals.received:
+        raise _Interrupted
+
+
 def log_picture(logger: Logger, picture: Any, step: int) -> None:
     """Show a grid in the logger's dashboard, if it shows pictures."""
-    kind = type(logger).__name__
-    if kind == "WandbLogger":
-        logger.log_image("samples", [picture], step=step)  # type: ignore[attr-defined]
-    elif kind == "TensorBoardLogger":
+    if isinstance(logger, WandbLogger):
+        logger.log_image("samples", [picture], step=step)
+    elif isinstance(logger, TensorBoardLogger):
         import numpy as np
 
-        logger.experiment.add_image("samples", np.asarray(picture), step, dataformats="HWC")  # type: ignore[attr-defined]
+        logger.experiment.add_image("samples", np.asarray(picture), step, dataformats="HWC")

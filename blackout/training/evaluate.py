@@ -18,6 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
@@ -57,14 +58,21 @@ class Evaluation:
         if self.scorer is not None:
             self.scores = self.scorer.begin(self.data, config["num_samples"], module.device)
 
-    def report(self, counts: Tensor, sampler: Sampler, sampler_config: Mapping[str, Any]) -> dict[str, Any]:
+    def report(
+        self,
+        counts: Tensor,
+        sampler: Sampler,
+        sampler_config: Mapping[str, Any],
+        classes: Tensor | None = None,
+        known: KnownElements | None = None,
+    ) -> dict[str, Any]:
         """metrics.json of samples `counts` [n, *shape] drawn with the first seed; further seeds are drawn here."""
         report: dict[str, Any] = {"values": {}}
         if self.scores is not None:
             runs = [_score(self.scores, counts)]
             for seed in range(self.config["seed"] + 1, self.config["seed"] + self.config["seeds"]):
                 self.scores.reset()
-                runs.append(score_samples(self.scores, self.module, sampler, seed))
+                runs.append(score_samples(self.scores, self.module, sampler, seed, classes=classes, known=known))
             report["values"] |= runs[0]
             if len(runs) > 1:
                 report["over_seeds"] = over_seeds(runs)
@@ -78,7 +86,7 @@ class Evaluation:
         }
         report["num_samples"] = len(counts)
         report["seeds"] = [self.config["seed"] + i for i in range(self.config["seeds"])]
-        report["network_evaluations"] = sampler.num_steps
+        report["network_evaluations"] = self.module.evaluations(sampler, classes is not None)
         report["sampler"] = dict(sampler_config)
         report["weights"] = "averaged (EMA)"
         report["model"] = {"path": str(self.config["ckpt"]), **self.module.config}

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -18,9 +15,8 @@ from torch import Tensor
 import blackout
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
-from blackout.training.build import MODEL_PARTS, build_model, check_targets
-
-FORMAT = 1
+from blackout.training.build import MODEL_PARTS, build_model, check_targets, refusals
+from blackout.training.checkpoint_files import FORMAT, find_checkpoint, read_checkpoint
 
 
 def export_model(module: BlackoutDiffusion, directory: Path) -> None:
@@ -33,12 +29,13 @@ def export_model(module: BlackoutDiffusion, directory: Path) -> None:
     weights["mean"] = module.mean.cpu()
     config = {"format": FORMAT, "blackout": blackout.__version__, **module.config}
     directory.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    part = directory.with_name(f".{directory.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
     try:
         save_file(weights, part / "model.safetensors")
         (part / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         (part / "README.md").write_text(_model_card(config, sum(p.numel() for p in network.parameters())))
-        part.chmod(0o755)
         old = directory.with_name(f".{directory.name}-old")
         shutil.rmtree(old, ignore_errors=True)
         if directory.exists():
@@ -60,6 +57,11 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> BlackoutDiffu
         UserError: nothing there, not a model, damaged, or of another format.
     """
     path = Path(path)
+    with refusals(str(path)):
+        return _load(path, trusted)
+
+
+def _load(path: Path, trusted: tuple[str, ...]) -> BlackoutDiffusion:
     if not path.exists():
         raise UserError(f"no model at {path}")
     if path.is_dir():
@@ -80,9 +82,10 @@ def _inside(directory: Path) -> Path:
     """The model in a run directory, or the directory itself if it is an exported model."""
     if (directory / "config.json").exists():
         return directory
-    for candidate in (directory / "model", directory / "checkpoints" / "last.ckpt"):
-        if candidate.exists():
-            return candidate
+    if (directory / "model").exists():
+        return directory / "model"
+    if (checkpoint := find_checkpoint(directory / "checkpoints")) is not None:
+        return checkpoint
     raise UserError(f"no model in {directory}: expected config.json, model/ or checkpoints/last.ckpt there")
 
 
@@ -111,22 +114,6 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = {"format": FORMAT, **checkpoint.get("blackout", {})}
     _check(config, weights, path)
     return config, weights
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A Lightning checkpoint's contents, tensors and plain containers only.
-
-    Raises:
-        UserError: unreadable, truncated, or holding anything that would have to be executed.
-    """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} cannot be read as a checkpoint: {reason}") from None
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint or "blackout" not in checkpoint:
-        raise UserError(f"{path} is not a checkpoint of this program")
-    return checkpoint
 
 
 def _check(config: Any, weights: dict[str, Tensor], path: Path) -> None:

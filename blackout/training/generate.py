@@ -23,11 +23,12 @@ from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid, save_strip
 from blackout.training.known import read_known
 from blackout.training.run import SETTINGS as TRAINING_SETTINGS
-from blackout.training.run import quieten, resolve, save_samples, write_json
+from blackout.training.run import quieten, resolve, write_json
+from blackout.training.sample_file import SampleFile
 
 SETTINGS = frozenset(
     ("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "sampler", "metrics", "dataset")
-    + ("data_dir", "evaluate", "samples", "seeds", "likelihood", "classes", "inpaint")
+    + ("data_dir", "evaluate", "samples", "seeds", "likelihood", "classes", "inpaint", "indices")
 )
 _SHOWN = 64
 _FRAMES = 60
@@ -54,6 +55,7 @@ def generate(cfg: DictConfig) -> Path:
         return evaluate_file(config)
     if not config["ckpt"]:
         raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
+    indices = wanted(config)
     module = load_model(str(config["ckpt"]), tuple(config["trusted"])).to(find_device(config["device"]))
     sampler_config = choose_sampler(config["sampler"], module.config)
     sampler = instantiate(sampler_config, "sampler")
@@ -65,21 +67,41 @@ def generate(cfg: DictConfig) -> Path:
         scoring = Evaluation(config, module)
 
     trajectory = Trajectory() if config["trajectory"] else None
-    classes = choose_classes(config["classes"], config["num_samples"])
+    keep = config["num_samples"] if scoring is not None else _SHOWN
+    classes = choose_classes(config["classes"], indices)
     known = None if config["inpaint"] is None else read_known(Path(config["inpaint"]), module, config["num_samples"])
-    with refusals("sample"):
-        counts = draw(module, sampler, config["num_samples"], config["seed"], trajectory, classes, known)
+    if known is not None and config["indices"] is not None:
+        known = known.select(indices)
+    size = min(sampler.batch_size, config["num_samples"])  # the network rounds as in the whole run
+    with refusals("sample"), SampleFile(out / "samples.npz", len(indices)) as file:
+        counts = draw(module, sampler, indices, size, config["seed"], file, keep, trajectory, classes, known)
     max_count = module.process.max_count
-    save_samples(counts, out / "samples.npz")
     save_grid(counts[:_SHOWN], max_count, out / "grid.png")
     if trajectory is not None:
         save_animation(trajectory.levels, max_count, out / "trajectory.webp")
         save_strip(trajectory.levels, max_count, out / "trajectory.png")
-    print(f"{len(counts)} samples of {sampler.num_steps} steps in {out}")
+    evaluations = module.evaluations(sampler, classes is not None)
+    print(f"{config['num_samples']} samples of {evaluations} network evaluations in {out}")
     if scoring is not None:
-        write_json(scoring.report(counts, sampler, sampler_config), out / "metrics.json")
+        write_json(scoring.report(counts, sampler, sampler_config, classes, known), out / "metrics.json")
         print(f"scores in {out / 'metrics.json'}")
     return out
+
+
+def wanted(config: Mapping[str, Any]) -> Tensor:
+    """The indices of the samples to draw: those listed, or all from 0 to num_samples - 1.
+
+    Raises:
+        UserError: `indices` is not a list of whole numbers from 0 on, or is to be scored.
+    """
+    if config["indices"] is None:
+        return torch.arange(config["num_samples"])
+    listed = config["indices"]
+    if not isinstance(listed, list) or not listed or not all(type(k) is int and 0 <= k < 2**63 for k in listed):
+        raise UserError(f"indices must be a list of whole numbers from 0 on, such as [17,4242], not {listed!r}")
+    if config["evaluate"]:
+        raise UserError("indices are samples to be made again; scores need whole runs: leave out indices or evaluate")
+    return torch.tensor(listed, dtype=torch.int64)
 
 
 def choose_sampler(chosen: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,8 +123,8 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     return filled
 
 
-def choose_classes(classes: Any, num_samples: int) -> Tensor | None:
-    """The class of every sample, those given taken in turn.
+def choose_classes(classes: Any, indices: Tensor) -> Tensor | None:
+    """The class of every sample, those given taken in turn: sample k has the class it has in a whole run.
 
     Raises:
         UserError: not a list of whole numbers.
@@ -111,7 +133,7 @@ def choose_classes(classes: Any, num_samples: int) -> Tensor | None:
         return None
     if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
         raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
-    return torch.tensor(classes)[torch.arange(num_samples) % len(classes)]
+    return torch.tensor(classes)[indices % len(classes)]
 
 
 def default_output(ckpt: Path) -> Path:
@@ -140,27 +162,37 @@ def open_output(out: Path) -> Path:
 def draw(
     module: BlackoutDiffusion,
     sampler: Sampler,
-    num_samples: int,
+    indices: Tensor,
+    size: int,
     seed: int,
+    file: SampleFile,
+    keep: int,
     trajectory: Trajectory | None = None,
     classes: Tensor | None = None,
     known: KnownElements | None = None,
 ) -> Tensor:
-    """Samples 0..num_samples - 1 on the CPU, under a progress bar over all steps of all batches."""
-    batches = -(-num_samples // min(sampler.batch_size, num_samples))
-    drawn: list[Tensor] = []
+    """Write the samples named by `indices` to a file, under a progress bar over all steps of all batches.
+
+    Returns:
+        The first `keep` of them, on the CPU.
+    """
+    batches = -(-len(indices) // size)
+    kept: list[Tensor] = []
+    first, left = True, keep
     with Progress(transient=True) as progress:
         bar = progress.add_task("sampling", total=batches * sampler.num_steps)
 
         def after_level(k: int, xt: Tensor) -> None:
             if k < sampler.num_steps:
                 progress.advance(bar)
-            if trajectory is not None and not drawn:
+            if trajectory is not None and first:
                 trajectory.add(k, sampler.num_steps, xt)
 
-        for _, counts in module.sample_batches(torch.arange(num_samples), seed, sampler, after_level, classes, known):
-            drawn.append(counts.cpu())
-    return torch.cat(drawn)
+        for _, counts in module.sample_batches(indices, seed, sampler, after_level, classes, known, size):
+            file.write(counts)
+            kept.append(counts[: max(0, left)].cpu())
+            first, left = False, left - len(counts)
+    return torch.cat(kept)
 
 
 @dataclass

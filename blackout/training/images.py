@@ -9,6 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from blackout.files import replacing
+
 _SMALLEST_SIDE = 48
 """Pixels: smaller images are enlarged by a whole factor, each count a visible square."""
 
@@ -50,8 +52,8 @@ def grid(counts: Tensor, max_count: int, columns: int | None = None) -> Image.Im
 
 def save_grid(counts: Tensor, max_count: int, path: Path, columns: int | None = None) -> None:
     """Write a grid as PNG."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    grid(counts, max_count, columns).save(path)
+    with replacing(path) as part:
+        grid(counts, max_count, columns).save(part, format="png")
 
 
 def save_animation(levels: list[Tensor], max_count: int, path: Path, seconds: float = 4.0) -> None:
@@ -59,7 +61,10 @@ def save_animation(levels: list[Tensor], max_count: int, path: Path, seconds: fl
     frames = [grid(level, max_count) for level in levels]
     each = max(20, int(1000 * seconds / len(frames)))
     durations = [each] * (len(frames) - 1) + [1500]
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0, lossless=True)
+    with replacing(path) as part:
+        frames[0].save(
+            part, format="webp", save_all=True, append_images=frames[1:], duration=durations, loop=0, lossless=True
+        )
 
 
 def save_strip(levels: list[Tensor], max_count: int, path: Path, samples: int = 4, columns: int = 12) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+from blackout.files import replacing
 
 
 class MetricsCSV(Logger):
@@ -58,17 +60,22 @@ class MetricsCSV(Logger):
             self._write()
 
     @rank_zero_only
-    def finalize(self, status: str) -> None:
+    def flush(self) -> None:
+        """Write now: before every checkpoint, so that a run that goes on from it misses no row."""
         self._write()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        # what ended a failed run is the message, not that this file could not be written either
+        with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
+            self._write()
 
     def _write(self) -> None:
         self._written = time.monotonic()
         if not self._rows:
             return
         columns = sorted({name for row in self._rows.values() for name in row} - {"step"})
-        part = self._path.with_suffix(".part")
-        with part.open("w", newline="") as file:
+        with replacing(self._path) as part, part.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["step", *columns])
             writer.writeheader()
             writer.writerows(self._rows[step] for step in sorted(self._rows))
-        os.replace(part, self._path)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -20,13 +18,21 @@ from torch import Tensor
 from blackout.data import CountData, DataModule
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.streams import fold_seed
-from blackout.errors import UserError
-from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, refusals
-from blackout.training.export import export_model, read_checkpoint
+from blackout.errors import Preempted, UserError
+from blackout.files import replacing
+from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, reason, refusals
+from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
+from blackout.training.checkpoints import check_fits
+from blackout.training.export import export_model
 from blackout.training.images import save_grid
+from blackout.training.loggers import KeepWandbRun, continue_run, dashboards, log_results
 from blackout.training.metrics_csv import MetricsCSV
+from blackout.training.plan import plan
+from blackout.training.preemption import signals
 from blackout.training.run_directory import open_run
+from blackout.training.sample_file import save_samples
 from blackout.training.scoring import Scores
+from blackout.training.sweeps import sweeping
 
 _INITIALISATION = 1000
 _CLOSING_SAMPLES = 64
@@ -34,16 +40,19 @@ _PILOT_SAMPLES = 64
 _PILOT_STEPS = 20, 200
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
-    + ("ema_decay", "conditional", "label_dropout", "data_dir", "runs_dir", "experiment_name", "run_id")
+    + ("ema_decay", "conditional", "label_dropout", "data_on_device", "compile", "on_nonfinite", "plan")
+    + ("data_dir", "runs_dir", "experiment_name", "run_id")
 )
 
 
 _KINDS = {
     **dict.fromkeys(("seed", "batch_size", "num_samples"), int),
-    **dict.fromkeys(("flip", "trajectory", "conditional"), bool),
+    **dict.fromkeys(("flip", "plan", "trajectory", "conditional", "data_on_device", "compile"), bool),
     **dict.fromkeys(("ema_decay", "label_dropout"), float),
+    "device": str,
+    "trusted": list,
 }
-_KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number"}
+_KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number", str: "a name", list: "a list"}
 
 
 def resolve(cfg: DictConfig, settings: frozenset[str]) -> dict[str, Any]:
@@ -69,7 +78,11 @@ def train(cfg: DictConfig) -> Path:
     Raises:
         UserError: a setting, a file or the output directory is not usable.
     """
-    config = resolve(cfg, SETTINGS)
+    with signals.caught():
+        return _train(resolve(cfg, SETTINGS))
+
+
+def _train(config: dict[str, Any]) -> Path:
     quieten()
     steps = config["trainer"]["max_steps"]
     if type(steps) is not int or steps < 1:
@@ -77,18 +90,70 @@ def train(cfg: DictConfig) -> Path:
     data = instantiate(config["dataset"], "dataset")
     module = make_module(config, data)
     with refusals("dataset"):
-        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"])
+        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"], config["data_on_device"])
     with refusals("sampler"):  # one small sample: does the head predict what the kernel needs?
         module.sample(1, sampler=replace(module.sampler, num_steps=2))
+    if config["plan"]:
+        plan(config, data, module, data_module)
+        return Path(config["runs_dir"])
     run = open_run(config, data.name)
     trainer = make_trainer(config, run)
-    last = run / "checkpoints" / "last.ckpt"
-    if last.exists():
-        read_checkpoint(last)
-    print_summary(module, data, config, run, resumed=last.exists())
-    trainer.fit(module, data_module, ckpt_path=str(last) if last.exists() else None, weights_only=True)
-    finish(trainer, module, data_module, run)
+    check_launch(trainer)
+    last = find_checkpoint(run / "checkpoints")
+    if last is not None:
+        checkpoint = read_checkpoint(last)
+        check_fits(checkpoint, module, last)
+        continue_run(trainer.loggers, checkpoint)
+    print_summary(module, data, config, run, resumed=last is not None)
+    if config["compile"]:
+        module.compile_networks()
+    with dashboards(trainer.loggers, config):
+        fit(trainer, module, data_module, last)
+        finish(trainer, module, data_module, run)
     return run
+
+
+def check_launch(trainer: pl.Trainer) -> None:
+    """Refuse a sweep whose jobs would start further processes: each of those would run the whole sweep.
+
+    Raises:
+        UserError: it is one.
+    """
+    launcher = trainer.strategy.launcher
+    outside = getattr(getattr(launcher, "cluster_environment", None), "creates_processes_externally", True)
+    if sweeping() and not outside:
+        raise UserError(
+            "a sweep on several devices needs processes from outside: torchrun train.py -m ..., or "
+            "hydra/launcher=submitit_slurm; or trainer.devices=1"
+        )
+
+
+def fit(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule, last: Path | None) -> None:
+    """Train from the start or from a checkpoint.
+
+    Raises:
+        UserError: what the checkpoint holds cannot be restored, or cannot be saved any more.
+        Preempted: a signal asked the run to leave; it is saved.
+    """
+    began = Began()
+    trainer.callbacks.insert(0, began)  # type: ignore[attr-defined]
+    try:
+        with signals.listening():
+            trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
+    except Exception as error:
+        if began.yes or isinstance(error, UserError | Preempted):
+            raise
+        what = "training cannot start" if last is None else f"{last} cannot be continued"
+        raise UserError(f"{what}: {reason(error)}") from error
+
+
+class Began(pl.Callback):
+    """Knows whether training has begun, so that what goes wrong before is known to come from the checkpoint."""
+
+    yes = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.yes = True
 
 
 def make_module(config: dict[str, Any], data: CountData) -> BlackoutDiffusion:
@@ -120,7 +185,7 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     loggers = [MetricsCSV(run / "metrics.csv")]
     if config["logger"]:
         loggers.append(instantiate(config["logger"], "logger", save_dir=str(run)))
-    folders = {"checkpoints": run / "checkpoints", "samples": run / "samples"}
+    folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}
     given = {name: {"directory": str(folder)} for name, folder in folders.items()}
     chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}
     if "scores" in chosen and config["metrics"]:
@@ -128,9 +193,10 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     else:
         chosen.pop("scores", None)
     callbacks = [instantiate(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
+    callbacks.append(KeepWandbRun())
     return instantiate(
         config["trainer"], "trainer", logger=loggers, callbacks=callbacks, default_root_dir=str(run),
-        use_distributed_sampler=False,
+        use_distributed_sampler=False, plugins=[AtomicCheckpointIO()],
         enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip
 
@@ -166,6 +232,7 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
         values |= affordable[0].values
         report |= affordable[0].passport | {"sampler": module.config["model"]["sampler"]}
     write_json(report, run / "metrics.json")
+    log_results(trainer.loggers, values, trainer.global_step, run)
     for name, value in values.items():
         if not name.startswith("share_"):
             print(f"{name}: {value:.4f}")
@@ -174,9 +241,8 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
 
 def write_json(content: Any, path: Path) -> None:
     """Write JSON whole or not at all; numbers that JSON does not have become null."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
-    os.replace(part, path)
+    with replacing(path) as part:
+        part.write_text(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
 
 
 def _finite(content: Any) -> Any:
@@ -185,15 +251,6 @@ def _finite(content: Any) -> Any:
     if isinstance(content, (list, tuple)):
         return [_finite(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def save_samples(counts: Tensor, path: Path) -> None:
-    """Write counts as `samples` in an .npz, images channels last; the file appears whole or not at all."""
-    channels_last = counts.permute(0, 2, 3, 1).contiguous() if counts.ndim == 4 else counts
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        np.savez_compressed(file, samples=channels_last.numpy())
-    os.replace(part, path)
 
 
 def quieten() -> None:

@@ -9,11 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError
+from blackout.files import replacing
 
 # what may change between two starts of one run: where things lie, how long it goes on, what is shown
-_FREE = {"data_dir", "runs_dir", "run_id", "experiment_name", "logger", "callbacks", "trainer", "metrics", "sampler"}
+_FREE = {
+    "data_dir",
+    "data_on_device",
+    "compile",
+    "runs_dir",
+    "run_id",
+    "experiment_name",
+    "logger",
+    "callbacks",
+    "trainer",
+    "metrics",
+    "plan",
+    "sampler",
+}
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -23,7 +38,11 @@ def run_id(config: Mapping[str, Any]) -> str:
         if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
             raise UserError(f"run_id must be a plain directory name, not '{name}'")
         return name
-    decisive = {k: v for k, v in config.items() if k not in {"data_dir", "runs_dir", "run_id", "logger"}}
+    decisive = {
+        k: v
+        for k, v in config.items()
+        if k not in {"data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger", "plan"}
+    }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
@@ -38,13 +57,23 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            _check_same(yaml.safe_load(path.read_text()) or {}, config, directory)
-        part = directory / ".config.yaml.part"
-        part.write_text(yaml.safe_dump(dict(config), sort_keys=False))
-        part.replace(path)
+            _check_same(_read(path), config, directory)
+        if getattr(rank_zero_only, "rank", 0) == 0:
+            with replacing(path) as part:
+                part.write_text(yaml.safe_dump(dict(config), sort_keys=False))
     except OSError as error:
         raise UserError(f"cannot write the run directory {directory}: {error.strerror or error}") from None
     return directory
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        old = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}; remove it to go on") from None
+    if not isinstance(old, Mapping):
+        raise UserError(f"{path} is damaged: it holds no settings; remove it to go on")
+    return old
 
 
 def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], directory: Path) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from torch import Tensor
 
 from blackout.data import CountData
+from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.evaluation import ImageScores, Scorer
@@ -60,14 +62,26 @@ class Scores(Callback):
             self._run, pl_module, pl_module.sampler, self.seed, trainer.global_rank, trainer.world_size
         )
         self.passport = {"seed": self.seed, **self._run.passport()}
-        pl_module.log_dict(self.values, batch_size=self.num_samples)
+        pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
 
 
 def score_samples(
-    run: ImageScores, module: BlackoutDiffusion, sampler: Sampler, seed: int, rank: int = 0, world_size: int = 1
+    run: ImageScores,
+    module: BlackoutDiffusion,
+    sampler: Sampler,
+    seed: int,
+    rank: int = 0,
+    world_size: int = 1,
+    classes: Tensor | None = None,
+    known: KnownElements | None = None,
 ) -> dict[str, float]:
-    """Draw samples 0..n - 1, each on one process, and score them; the same values on every process."""
+    """Draw samples 0..n - 1, each on one process, and score them; the same values on every process.
+
+    Classes [n] and known elements are those of `BlackoutDiffusion.sample_batches`.
+    """
     mine = torch.arange(rank, run.num_samples, world_size)
-    for indices, counts in module.sample_batches(mine, seed, sampler):
+    classes = None if classes is None else classes[mine]
+    known = None if known is None else known.select(mine)
+    for indices, counts in module.sample_batches(mine, seed, sampler, classes=classes, known=known):
         run.update(counts, indices.to(counts.device))
     return run.compute()

@@ -42,6 +42,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         try:
             with cli.one_line_errors():
                 main.main()
+                cli.end_of_sweep()
         except SystemExit as exit_:
             code = int(exit_.code or 0)
         captured = capsys.readouterr()

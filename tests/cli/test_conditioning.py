@@ -11,14 +11,24 @@ from blackout.diffusion.samplers import Sampler
 from tests.cli.conftest import TINY
 
 # enough steps that the pilot run is affordable, and a network whose classes matter
-RECIPE = (*TINY, "trainer.max_steps=40", "callbacks.samples=null", "trainer.val_check_interval=40", "run_id=a")
+RECIPE = (
+    *TINY, "trainer.max_steps=40", "callbacks.samples=null", "trainer.val_check_interval=40", "optimizer.lr=0.03",
+    "optimizer.warmup_steps=0", "run_id=a",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture
-def conditional(run, tmp_path):
-    outcome = run("train", *RECIPE, "conditional=true", "head=full", f"runs_dir={tmp_path}")
-    assert outcome.code == 0, outcome.err
-    return tmp_path / "digits" / "a"
+def conditional(run, runs):
+    """One model for all tests of this file, trained by the first of them."""
+    if not (runs / "digits" / "a").exists():
+        outcome = run("train", *RECIPE, "conditional=true", "head=full", f"runs_dir={runs}")
+        assert outcome.code == 0, outcome.err
+    return runs / "digits" / "a"
 
 
 def samples(directory):
@@ -35,7 +45,7 @@ def test_classes_are_chosen_and_guided(run, conditional):
         "far": ("classes=[3]", "sampler.guidance=3"),
         "nowhere": ("classes=[3]", "sampler.guidance=3", "sampler.guidance_between=[50,60]"),
     }.items():  # fmt: skip
-        outcome = run("sample", f"ckpt={conditional}", "num_samples=4", *options)
+        outcome = run("sample", f"ckpt={conditional}", "num_samples=64", *options)
         assert outcome.code == 0, outcome.err
         drawn[name] = samples(conditional)
     assert np.array_equal(drawn["three"], drawn["one"]) and np.array_equal(drawn["three"], drawn["nowhere"])

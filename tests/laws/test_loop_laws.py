@@ -71,6 +71,7 @@ def test_evaluations_are_counted(kernel, correction, expected):
 
     sample(denoiser, PureDeath(50), times, (1, 1), torch.Generator(), kernel=kernel, correction=correction)
     assert len(calls) == count_evaluations(times, kernel, correction) == expected
+    assert count_evaluations(times, kernel, correction, None) == 2 * expected
 
 
 class ExactJointKernel:

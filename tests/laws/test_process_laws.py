@@ -23,6 +23,7 @@ from blackout.diffusion.processes import (
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import half_width, logit_times, step_times, time_of_logit
 from blackout.diffusion.streams import SampleStreams
+from blackout.laws.toys import total_variation
 from tests.laws import chains, toys
 
 P0 = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
@@ -133,7 +134,7 @@ def test_tau_leaping_converges_at_first_order(name):
 
     def error(steps):
         law = final_law(process, levels_oracle(process), TauLeap(), logit_times(steps, first, -6.0), n, 5)
-        return toys.total_variation(law, P0)
+        return total_variation(law, P0)
 
     coarse, fine = error(8), error(32)
     noise = 0.5 * np.sqrt(2 / np.pi) * np.sqrt(P0 * (1 - P0) / n).sum()
@@ -145,7 +146,7 @@ def test_tau_leaping_of_masks_needs_few_steps():
     """An unmasked element never jumps again, so that for one pixel only the time of its jump is approximate."""
     process, n = FINITE["absorbing"], 20_000
     law = final_law(process, levels_oracle(process), TauLeap(), logit_times(8, 4.0, -6.0), n, 5)
-    assert toys.total_variation(law, P0) < 0.02
+    assert total_variation(law, P0) < 0.02
 
 
 def test_two_pixels_bridged_apart_converge_at_first_order():
@@ -166,7 +167,7 @@ def test_two_pixels_bridged_apart_converge_at_first_order():
         streams = SampleStreams(1, torch.arange(n))
         x = sample(denoiser, process, logit_times(steps, 4.0, -6.0), (n, 2), streams, kernel=LevelBridge()).long()
         law = np.bincount((3 * x[:, 0] + x[:, 1]).numpy(), minlength=9) / n
-        return toys.total_variation(law, joint.flatten())
+        return total_variation(law, joint.flatten())
 
     coarse, fine = error(4), error(16)
     assert coarse > 0.02 and fine < coarse / 2.7
@@ -179,7 +180,7 @@ def test_birth_death_samplers_converge_to_the_data(kernel):
     errors = []
     for steps in (10, 40):
         law = final_law(process, birth_death_oracle(process, p0), kernel, logit_times(steps, 8.0, -8.0), n, 8)
-        errors.append(toys.total_variation(law, p0))
+        errors.append(total_variation(law, p0))
     assert errors[1] < errors[0] / 2 and errors[1] < 0.06
 
 
@@ -210,14 +211,14 @@ def test_the_corrector_leaves_its_level_alone_and_brings_a_wrong_law_to_it(name)
     def corrected(x, steps, duration):
         kernel = LevelCorrector(duration / speed)
         for k in range(steps):
-            x = kernel(None, denoiser, process, x, t, t + 1.0, streams.at(k + 10))
+            x = kernel(TauLeap(), denoiser, process, x, t, t + 1.0, streams.at(k + 10))
         return np.bincount(x.flatten().numpy(), minlength=process.num_states) / n
 
     stationary = process.sample(draw_data(P0, n), t, streams.at(0))
-    assert toys.total_variation(corrected(stationary, 1, 0.02), law) < 0.015
+    assert total_variation(corrected(stationary, 1, 0.02), law) < 0.015
     wrong = torch.zeros(n, 1, dtype=torch.uint8)
-    assert toys.total_variation(np.eye(process.num_states)[0], law) > 0.3
-    assert toys.total_variation(corrected(wrong, 60, 0.15), law) < 0.06
+    assert total_variation(np.eye(process.num_states)[0], law) > 0.3
+    assert total_variation(corrected(wrong, 60, 0.15), law) < 0.06
 
 
 def pure_death_oracle(process):

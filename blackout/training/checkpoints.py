@@ -1,0 +1,207 @@
+"""When a run is saved, and how it goes on: only at boundaries between optimiser steps, where nothing is half done.
+
+A boundary is reached when the step's metrics are logged and the validation and previews due at it are over; in
+Lightning's terms, when the next batch is about to start.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Checkpoint
+
+from blackout.errors import UserError
+from blackout.training.checkpoint_files import BEST, FORMAT, LAST, AtomicCheckpointIO
+from blackout.training.guards import check_finite
+from blackout.training.metrics_csv import MetricsCSV
+from blackout.training.preemption import signals
+
+
+class Checkpoints(Checkpoint):
+    """`last.ckpt` every so many steps, at the end, and when a signal asks the run to leave; `best.ckpt` by a metric.
+
+    Args:
+        directory: where they go.
+        every_n_steps: optimiser steps between two saves of the last.
+        monitor: what the best is chosen by; null for no best.
+        mode: whether less ("min") or more ("max") of it is better.
+
+    Raises:
+        ValueError: every_n_steps below 1, or an unknown mode.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        every_n_steps: int = 500,
+        monitor: str | None = "val/bits_per_dim",
+        mode: str = "min",
+    ) -> None:
+        if type(every_n_steps) is not int or every_n_steps < 1:
+            raise ValueError(f"every_n_steps must be a whole number of at least 1, not {every_n_steps}")
+        if mode not in ("min", "max"):
+            raise ValueError(f"mode must be min or max, not {mode}")
+        self._directory, self._every = Path(directory), every_n_steps
+        self._monitor, self._better = monitor, (lambda a, b: a < b) if mode == "min" else (lambda a, b: a > b)
+        self._best: float | None = None
+        self._saved_at = -1  # step of the last save
+        self._boundary = 0  # step of the last boundary
+        self._validating = False  # a validation within training is going on
+        self._validation_is_due = False  # the loaded checkpoint was saved in the middle of one
+
+    # --- the state of this callback, and what makes a checkpoint describe itself
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self._best, "validating": self._validating}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raises KeyError or TypeError where there is no such state; the checkpoint is then refused."""
+        self._best, self._validation_is_due = state_dict["best"], bool(state_dict["validating"])
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["made_with"] = circumstances(trainer)
+        # at a boundary Lightning already counts the batch that is about to start
+        for counts in checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"].values():
+            if isinstance(counts, dict):
+                counts["ready"] = counts["started"] = counts["processed"] = counts["completed"]
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        made, here = checkpoint.get("made_with", {}), circumstances(trainer)
+        changed = [f"{name} {made[name]} -> {here[name]}" for name in here if name in made and made[name] != here[name]]
+        if changed and trainer.is_global_zero:
+            print(f"warning: not continued bit for bit: {', '.join(changed)}", file=sys.stderr)
+
+    # --- boundaries
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        signals.install()
+        self._boundary = self._saved_at = trainer.global_step
+        loop = trainer.fit_loop.epoch_loop
+        # nothing in a checkpoint is half done, so there is nothing for Lightning to guess about
+        loop.restarting = False
+        if self._validation_is_due:
+            self._validation_is_due = False
+            trainer.validating = True
+            loop.val_loop.run()
+            trainer.training = True
+            loop._batches_that_stepped += 1
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        if trainer.global_step == self._boundary:  # a later micro-batch of an accumulated step
+            return
+        self._boundary = trainer.global_step
+        signum = signals.agreed()
+        if signum or self._boundary % self._every == 0:
+            self._save(trainer, LAST)
+        if signum:
+            self._leave(trainer, signum)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._validating = trainer.state.fn == "fit" and not trainer.sanity_checking
+
+    def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Validation changes no weights, so it can be broken off here; it is repeated when the run goes on.
+
+        The last one is not: Lightning would see nothing left to do, and never repeat it.
+        """
+        last = 0 < trainer.max_steps <= trainer.global_step
+        if self._validating and not last and (signum := signals.agreed()):
+            self._save(trainer, LAST)
+            self._leave(trainer, signum)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not self._validating:
+            return
+        self._validating = False
+        if self._monitor is None or self._monitor not in trainer.callback_metrics:
+            return
+        score = float(trainer.callback_metrics[self._monitor])
+        if score == score and (self._best is None or self._better(score, self._best)):
+            self._best = score
+            self._save(trainer, BEST)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.global_step != self._saved_at:
+            self._save(trainer, LAST)
+        if signum := signals.agreed():
+            self._leave(trainer, signum)
+
+    def _leave(self, trainer: pl.Trainer, signum: int) -> None:
+        step = trainer.global_step
+        signals.leave(signum, f"stopped by signal {signum} and saved at step {step}: the same command goes on")
+
+    def _save(self, trainer: pl.Trainer, name: str) -> None:
+        """Save on all processes together; the first one writes.
+
+        Raises:
+            UserError: the file cannot be written. The one before is untouched.
+        """
+        check_finite(trainer)
+        for logger in trainer.loggers:
+            if isinstance(logger, MetricsCSV):
+                logger.flush()
+        store = trainer.strategy.checkpoint_io
+        assert isinstance(store, AtomicCheckpointIO)
+        path = self._directory / name
+        trainer.save_checkpoint(path)
+        failure = trainer.strategy.broadcast(store.failure and (store.failure.strerror or str(store.failure)))
+        if failure:
+            if not trainer.is_global_zero:
+                sys.exit(0)
+            raise UserError(
+                f"cannot save {path} at step {trainer.global_step}: {failure}; training stopped, "
+                f"{_what_is_left(self._directory / LAST)}"
+            )
+        if name == LAST:
+            self._saved_at = trainer.global_step
+
+
+def _what_is_left(last: Path) -> str:
+    return f"the checkpoint saved before is untouched: {last}" if last.exists() else "nothing had been saved before"
+
+
+def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
+    """What must be the same for a run to continue bit for bit, besides its settings."""
+    return {
+        "torch": str(torch.__version__),
+        "pytorch_lightning": pl.__version__,
+        "processes": trainer.world_size,
+        "device": trainer.strategy.root_device.type,
+        "threads": torch.get_num_threads() if trainer.strategy.root_device.type == "cpu" else 0,
+    }
+
+
+def check_fits(checkpoint: Mapping[str, Any], module: pl.LightningModule, path: Path) -> None:
+    """Refuse, before anything is loaded, a checkpoint of other data, of another model or of another version.
+
+    Raises:
+        UserError: the message names the first difference.
+    """
+    if (found := checkpoint["blackout"].get("format", FORMAT)) != FORMAT:
+        raise UserError(f"{path} has format {found}; this version continues format {FORMAT}")
+    for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
+        if not isinstance(checkpoint.get(name), kind):
+            raise UserError(f"{path} cannot be continued: it holds no {name}")
+    was, now = dict(_leaves(checkpoint["blackout"], "")), dict(_leaves(module.config, ""))
+    for key in sorted(now.keys() | was.keys()):
+        if not key.startswith(("model.sampler", "format")) and was.get(key) != now.get(key):
+            raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
+    theirs, mine = checkpoint["state_dict"], module.state_dict()
+    for key in sorted(mine.keys() | theirs.keys()):
+        if key not in mine or key not in theirs:
+            raise UserError(f"{path} does not fit: weight {key} is only {'there' if key in theirs else 'here'}")
+        if getattr(theirs[key], "shape", None) != mine[key].shape:
+            raise UserError(f"{path} does not fit: weight {key} has another shape")
+
+
+def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node

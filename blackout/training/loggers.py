@@ -1,0 +1,237 @@
+"""Dashboards: TensorBoard and Weights & Biases beside the metrics.csv that every run has."""
+
+from __future__ import annotations
+
+import importlib.util
+import netrc
+import os
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytorch_lightning as pl
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from PIL import Image
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.loggers.logger import rank_zero_experiment
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+from blackout.errors import UserError
+from blackout.training.callbacks import log_picture
+
+_PATIENCE = 5.0
+"""Seconds in which the W&B server must answer."""
+
+
+def tensorboard(save_dir: str) -> TensorBoardLogger:
+    """Lightning's logger, with event files in `<save_dir>/tensorboard`.
+
+    Raises:
+        UserError: TensorBoard is not installed.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UserError("logger=tensorboard needs a package that is not installed: pip install tensorboard")
+    return TensorBoardLogger(save_dir, name="tensorboard", version="", default_hp_metric=False)
+
+
+class Wandb(WandbLogger):
+    """A run on Weights & Biases, or on disk until it is uploaded; its files lie in `<save_dir>/wandb`.
+
+    The run is made by the first process alone, when something is first logged.
+
+    Args:
+        save_dir: the run directory; its name is the run's name.
+        project: on W&B.
+        entity: user or team; None for the key's own.
+        group: runs shown together; None for the name of the sweep, if there is one.
+        tags: of the run.
+        mode: online, offline or disabled; None for what WANDB_MODE or `wandb offline` say, else online if there are a
+            key and a network.
+
+    Raises:
+        ValueError: another mode.
+    """
+
+    def __init__(
+        self,
+        save_dir: str,
+        project: str = "blackout",
+        entity: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+        mode: str | None = None,
+    ) -> None:
+        if mode not in (None, "online", "offline", "disabled"):
+            raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
+        super().__init__(
+            name=Path(save_dir).name,
+            save_dir=save_dir,
+            project=project,
+            entity=entity,
+            group=group or sweep_name(),
+            tags=list(tags),
+        )
+        self._wandb_init.pop("anonymous", None)  # Lightning passes on what W&B has given up
+        self._mode = mode
+
+    def continue_run(self, run_id: str) -> None:
+        """Log to the run of that id instead of a new one."""
+        self._id = self._wandb_init["id"] = run_id
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The `wandb.Run`, made on first use.
+
+        Raises:
+            UserError: W&B refuses the key, the project or the run.
+        """
+        if self._experiment is None:
+            self._open()
+        return self._experiment
+
+    def _open(self) -> None:
+        import wandb
+
+        mode, reason = (self._mode, "") if self._mode else find_mode(wandb.setup().settings)
+        self._wandb_init |= {"mode": mode, "settings": wandb.Settings(silent=mode != "online", quiet=True)}
+        try:
+            run = super().experiment
+        except wandb.Error as error:
+            problem = str(error).rstrip(".")
+            raise UserError(f"logger=wandb: {problem}; logger.mode=offline keeps the run on disk") from error
+        if mode == "offline":
+            folder = Path(run.settings.sync_dir)
+            print(f"wandb:   offline{reason}; to upload it: wandb sync {folder}", flush=True)
+        elif mode == "online":
+            print(f"wandb:   {run.url}", flush=True)
+
+
+def find_mode(settings: Any) -> tuple[str, str]:
+    """How W&B can be used here, and why not online: what the user has set, else what key and network allow.
+
+    Args:
+        settings: W&B's own, of the files that `wandb offline` and `wandb login` write.
+    """
+    if mode := os.environ.get("WANDB_MODE") or (settings.mode if settings.mode != "online" else None):
+        return {"dryrun": "offline", "run": "online"}.get(mode, mode), ""
+    server = os.environ.get("WANDB_BASE_URL") or settings.base_url
+    if not (settings.api_key or _has_key(server)):
+        return "offline", " (no key: wandb login)"
+    if not _answers(server):
+        return "offline", f" ({server} cannot be reached)"
+    return "online", ""
+
+
+def _has_key(server: str) -> bool:
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(server).netloc) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _answers(server: str) -> bool:
+    try:
+        urllib.request.urlopen(server, timeout=_PATIENCE).close()
+    except urllib.error.HTTPError:  # an answer, though not a page
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def sweep_name() -> str | None:
+    """The name of the sweep's directory, inside a job of `--multirun`."""
+    if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
+        return None
+    return Path(HydraConfig.get().sweep.dir).name
+
+
+class KeepWandbRun(Callback):
+    """Keeps the id of the W&B run in checkpoints."""
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        for logger in trainer.loggers:
+            if isinstance(logger, Wandb) and trainer.is_global_zero:
+                checkpoint["wandb_run"] = logger.version
+
+
+def continue_run(loggers: Sequence[Logger], checkpoint: Mapping[str, Any]) -> None:
+    """Go on logging to the W&B run that a checkpoint was saved in."""
+    for logger in loggers:
+        if isinstance(logger, Wandb) and "wandb_run" in checkpoint:
+            logger.continue_run(checkpoint["wandb_run"])
+
+
+@contextmanager
+def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator[None]:
+    """Open the loggers' runs and show the configuration there; afterwards close them, however training ended.
+
+    The next job of a sweep in this process then gets a run of its own.
+    """
+    failed = True
+    try:
+        for logger in loggers:
+            logger.log_hyperparams(dict(config))
+            if isinstance(logger, TensorBoardLogger):
+                text = yaml.safe_dump(dict(config), sort_keys=False)
+                logger.experiment.add_text("config", f"```\n{text}```")
+        yield
+        failed = False
+    finally:
+        for logger in loggers:
+            if isinstance(logger, Wandb):
+                _close(logger, int(failed))
+
+
+@rank_zero_only
+def _close(logger: Wandb, exit_code: int) -> None:
+    import wandb
+
+    if wandb.run is not None:
+        logger.experiment.finish(exit_code)
+
+
+@rank_zero_only
+def log_results(loggers: Sequence[Logger], values: Mapping[str, float], step: int, run: Path) -> None:
+    """Show a finished run: its last samples, and on W&B the scores as summary and the exported model as artifact."""
+    picture = Image.open(run / "samples" / "final.png")
+    for logger in loggers:
+        log_picture(logger, picture, step)
+        if isinstance(logger, Wandb):
+            logger.experiment.summary.update(dict(values))
+            _log_model(logger.experiment, run / "model")
+
+
+def _log_model(run: Any, model: Path) -> None:
+    """Hand the exported model to W&B, which reads an offline run's files only when it is uploaded."""
+    import wandb
+
+    if run.disabled:
+        return
+    # links, so that the files outlive a later export of the same run and take no space
+    kept = Path(run.settings.sync_dir).absolute() / "model"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(model, kept, copy_function=_link)
+    artifact = wandb.Artifact(f"model-{run.id}", type="model")
+    for path in sorted(kept.rglob("*")):
+        if path.is_file():
+            artifact.add_file(str(path), path.relative_to(kept).as_posix(), policy="immutable")
+    run.log_artifact(artifact)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

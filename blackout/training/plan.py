@@ -1,0 +1,145 @@
+"""`train.py plan=true`: what a run would need, before it starts."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from blackout.data import CountData, DataModule
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.training.build import instantiate
+
+_PROBED = 8
+_WARM_UP = 3
+_SECONDS = 60.0
+"""The probe stops after so many steps, or after the first that ends later than this."""
+
+
+def plan(config: dict[str, Any], data: CountData, module: BlackoutDiffusion, data_module: DataModule) -> None:
+    """Print parameters, work, memory, data and expected time of a run; nothing is written.
+
+    Raises:
+        UserError: the trainer's settings are impossible.
+    """
+    options = config["trainer"]
+    batch, accumulate = config["batch_size"], options.get("accumulate_grad_batches") or 1
+    steps = options["max_steps"]
+    images = steps * accumulate * batch
+    parameters = sum(p.numel() for p in module.network.parameters())
+    flops = flops_per_image(module)
+    activations = activation_bytes(module)
+    state = parameters * 4 * 5  # weights, gradients, Adam's two moments, average
+    size = sum(counts.numel() * counts.element_size() for counts in (data.train, data.test))
+    probe = Probe()
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer: pl.Trainer = instantiate(
+            options | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}, "trainer",
+            logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
+            default_root_dir=scratch, use_distributed_sampler=False,
+        )  # fmt: skip
+        devices = trainer.world_size
+        trainer.fit(module, data_module)
+    if not trainer.is_global_zero:
+        return
+    sampling = module.sampler.num_steps
+    second = probe.seconds_per_batch()
+    share = batch // devices
+    lines = {
+        "parameters": f"{parameters:,}",
+        "work": f"{_si(flops)}FLOP per image and network evaluation; {_si(3 * flops)}FLOP per image of training, "
+        f"{_si(3 * flops * images)}FLOP in all; {_si(flops * sampling)}FLOP per sample of {sampling} steps",
+        "memory": f"{_bytes(state)} for weights, gradients, moments and average, and about "
+        f"{_bytes(activations * share)} of activations per device of {share} images (both in 32 bit)"
+        + (f"; the probe's peak was {_bytes(probe.peak)}" if probe.peak else ""),
+        "data": f"{data.name}, {len(data.train):,} + {len(data.test):,} held out, {_bytes(size)} in memory",
+        "length": f"{steps:,} steps of {accumulate * batch:,} images on {devices} device(s): {images:,} images, "
+        f"{images / len(data.train):,.1f} epochs",
+        "time": f"{_duration(second * steps * accumulate)} of training at {batch / second:,.1f} images/s (median of "
+        f"{len(probe.seconds)} batches on {trainer.strategy.root_device}; validation, previews and scores come on top)",
+    }
+    for name, line in lines.items():
+        print(f"{name + ':':<12} {line}")
+
+
+class Probe(Callback):
+    """Times the first few batches."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.peak = 0
+        self._began = self._start = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._start = time.monotonic()
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        self._began = time.monotonic()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        if pl_module.device.type == "cuda":
+            torch.cuda.synchronize(pl_module.device)
+            self.peak = torch.cuda.max_memory_allocated(pl_module.device)
+        self.seconds.append(time.monotonic() - self._began)
+        if time.monotonic() - self._start > _SECONDS and trainer.world_size == 1:
+            trainer.should_stop = True
+
+    def seconds_per_batch(self) -> float:
+        """Median after a warm-up."""
+        return statistics.median(self.seconds[_WARM_UP:] or self.seconds[-1:])
+
+
+def _one_image(module: BlackoutDiffusion) -> tuple[Tensor, Tensor]:
+    return torch.zeros((1, *module.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
+
+
+def flops_per_image(module: BlackoutDiffusion) -> int:
+    """Floating-point operations (two per multiply-add) of one network evaluation of one image."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module.network(*_one_image(module))
+    return counter.get_total_flops()
+
+
+def activation_bytes(module: BlackoutDiffusion) -> int:
+    """Bytes that the backward pass of one image keeps, apart from the weights, in 32 bit."""
+    network = copy.deepcopy(module.network)
+    weights = {p.untyped_storage().data_ptr() for p in network.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        network(*_one_image(module))
+    return sum(kept.values())
+
+
+def _si(number: float) -> str:
+    units = ["", "k", "M", "G", "T", "P", "E"]
+    while number >= 999.5 and len(units) > 1:
+        number, units = number / 1000, units[1:]
+    return f"{number:.3g} {units[0]}"
+
+
+def _bytes(number: float) -> str:
+    return f"{_si(number)}B"
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    if days >= 2:
+        return f"{days:.1f} days"
+    if hours >= 2:
+        return f"{hours:.1f} hours"
+    return f"{minutes:.1f} minutes" if minutes >= 2 else f"{seconds:.0f} seconds"

@@ -1,0 +1,112 @@
+"""Leaving when told to: a signal only sets a flag, and training stops at a boundary where everything can be saved."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+from blackout.errors import Preempted
+
+REQUEUE = 75
+"""Exit code of a run that was asked to leave and can be started again (EX_TEMPFAIL of sysexits.h)."""
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+
+
+class Signals:
+    """SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C.
+
+    While `listening`, a signal sets a flag that the training loop looks at where it can stop; outside, it ends the
+    program at once with the same exit code, since every file there is written whole or not at all.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._listening = False
+        self._before: dict[int, Any] = {}
+        self._group: Any = None
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """Inside, the signals are ours; outside, whose they were."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self.received = None
+        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self.install()
+        try:
+            yield
+        finally:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+
+    def install(self) -> None:
+        """Take the signals, from Lightning too: its handlers save in the middle of things, or not at all."""
+        if self._before and threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                signal.signal(number, self._handle)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Inside, whoever trains promises to ask `agreed` often."""
+        self._listening = True
+        try:
+            yield
+        finally:
+            self._listening, self._group = False, None
+
+    def agreed(self) -> int | None:
+        """The signal that any of the processes has received; all of them must ask together, and all get one answer.
+
+        The answer travels over a CPU process group, so that no process waits for its accelerator.
+        """
+        number = self.received or 0
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            if self._group is None:
+                self._group = dist.new_group(backend="gloo")
+            flag = torch.tensor(number)
+            dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group)
+            number = int(flag)
+        return number or None
+
+    def leave(self, number: int, message: str) -> None:
+        """End the run after saving: through the handler that was there before (a cluster launcher's), or with a code.
+
+        Raises:
+            Preempted: always, unless the earlier handler ends the process.
+        """
+        earlier = self._before.get(number)
+        if number != signal.SIGINT and callable(earlier) and not _helper():
+            earlier(number, None)
+        raise Preempted(message, _code(number))
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        again = self.received is not None
+        self.received = number
+        if number == signal.SIGINT and (again or not self._listening):
+            raise KeyboardInterrupt
+        if not self._listening:
+            raise Preempted("stopped outside training: the same command goes on", _code(number))
+
+
+signals = Signals()
+"""A process has one set of signal handlers."""
+
+
+def _helper() -> bool:
+    """Whether this process works for another one, which speaks to the user and to the launcher."""
+    return getattr(rank_zero_only, "rank", 0) > 0
+
+
+def _code(number: int) -> int:
+    if _helper():  # a launcher that sees a helper fail kills the process that saves
+        return 0
+    return 130 if number == signal.SIGINT else REQUEUE

@@ -1,0 +1,41 @@
+"""The benchmarks run and write what they promise; their times are not looked at."""
+
+import json
+
+import pytest
+import torch
+from scipy import stats
+
+from benchmarks import counts, sampling, training
+from benchmarks.reference import ReferenceTraining, paper_network, reference_network
+from blackout.diffusion.schedules import fisher_times
+from tests.diffusion.test_counts import assert_law
+
+
+@pytest.mark.parametrize("benchmark", [counts, training, sampling])
+def test_quick_mode_prints_a_table_and_writes_json(benchmark, tmp_path, capsys):
+    benchmark.main(["--quick", "--threads", "1", "--device", "cpu", "--json", str(tmp_path / "result.json")])
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["machine"]["torch"] == torch.__version__ and result["machine"]["threads"] == 1
+    assert len(capsys.readouterr().out.splitlines()) == 2 + len(result["rows"])
+    assert all(value > 0 for row in result["rows"] for value in row.values() if isinstance(value, float))
+
+
+def test_the_reference_network_is_the_same_function():
+    torch.manual_seed(0)
+    network = paper_network(quick=True, channels_last=True).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.02)
+        x, t = torch.randint(0, 256, (2, 3, 32, 32)), torch.tensor([0.1, 3.0], dtype=torch.float64)
+        ours, reference = network(x, t), reference_network(network)(x, t)
+    assert float(ours.std()) > 1e-3 and torch.allclose(ours, reference, atol=1e-5, rtol=1e-4)
+
+
+def test_the_reference_draw_is_binomial():
+    x0 = torch.full((20, 3, 32, 32), 100, dtype=torch.uint8)
+    step = ReferenceTraining(paper_network(quick=True, channels_last=False), x0, num_steps=10)
+    torch.manual_seed(0)
+    for k in (3, 5):
+        drawn = step.draw(torch.full((20,), k))
+        assert_law(drawn, stats.binom(100, float(torch.exp(-fisher_times(10)[k + 1]))))

@@ -1,0 +1,39 @@
+"""Every experiment trains two steps at a reduced size, with data of the right kind."""
+
+import pytest
+import torch
+
+from blackout.data import CountData
+from tests.cli.test_configs import CHOICES
+
+EXPERIMENTS = [choice for group, choice in CHOICES if group == "experiment"]
+SMALL = [
+    "network.body.channels=8", "network.body.multipliers=[1,1]", "network.body.blocks_per_level=1",
+    "network.body.attention_resolutions=[]", "batch_size=4", "trainer.max_steps=2", "trainer.val_check_interval=2",
+    "+trainer.limit_val_batches=1", "trainer.accelerator=cpu", "trainer.log_every_n_steps=1", "sampler.num_steps=3",
+    "callbacks.progress=null", "callbacks.samples.num_samples=2", "callbacks.samples.every_n_steps=2",
+]  # fmt: skip
+SHAPES = {"cifar10": (3, 32, 32, 255), "celeba64": (3, 64, 64, 255), "binarized_mnist": (1, 32, 32, 1),
+          "mnist": (1, 28, 28, 255), "fashion_mnist": (1, 28, 28, 255)}  # fmt: skip
+
+
+def stand_in(name):
+    *shape, most = SHAPES[name]
+
+    def load(**_):
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randint(0, most + 1, (24, *shape), generator=generator).to(torch.uint8)
+        labels = torch.arange(24) % 10
+        return CountData(name, images[:16], images[16:], most, labels[:16], labels[16:])
+
+    return load
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_two_steps(run, tmp_path, monkeypatch, experiment):
+    for name in SHAPES:
+        monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
+    outcome = run("train", f"experiment={experiment}", *SMALL, f"runs_dir={tmp_path}", "run_id=a")
+    assert outcome.code == 0, outcome.err
+    (weights,) = tmp_path.glob("*/a/model/model.safetensors")
+    assert weights.parents[2].name == experiment

@@ -1,0 +1,32 @@
+"""Sample k is sample k: alone, in any order, in any company."""
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import TINY
+
+
+@pytest.fixture
+def drawn(run, tmp_path):
+    assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
+
+    def drawn(*arguments):
+        outcome = run("sample", f"ckpt={tmp_path / 'digits/a'}", "seed=5", f"out={tmp_path / 'out'}", *arguments)
+        assert outcome.code == 0, outcome.err
+        return np.load(tmp_path / "out/samples.npz")["samples"]
+
+    return drawn
+
+
+def test_samples_are_made_again_bit_for_bit(drawn):
+    whole = drawn("num_samples=40", "sampler.batch_size=16")
+    again = drawn("num_samples=40", "sampler.batch_size=16", "indices=[37,3,17]")
+    assert np.array_equal(again, whole[[37, 3, 17]])
+    assert len(np.unique(whole.reshape(40, -1), axis=0)) == 40
+
+
+def test_indices_beyond_the_run_and_bad_ones(run, drawn, tmp_path):
+    assert np.array_equal(drawn("indices=[4242,1]")[1], drawn("num_samples=64")[1])
+    for bad in ("[-1]", "[]", "[1.5]", "7", "[a]"):
+        run("sample", f"ckpt={tmp_path / 'digits/a'}", f"indices={bad}").assert_refused("indices")
+    run("sample", f"ckpt={tmp_path / 'digits/a'}", "indices=[1]", "evaluate=true").assert_refused("indices")

@@ -1,0 +1,57 @@
+"""A sweep survives its failures; a plan tells and writes nothing."""
+
+import csv
+
+from tests.cli.conftest import TINY
+
+
+def test_a_failing_job_does_not_end_the_sweep(run, tmp_path):
+    without_width = [option for option in TINY if "width" not in option]
+    outcome = run(
+        "train", "-m", *without_width, "network.body.width=16,0,bad,12", "trainer.max_steps=2", f"runs_dir={tmp_path}"
+    )
+    assert outcome.code == 1
+    errors = outcome.err.splitlines()
+    assert len(errors) == 3 and "2 job(s) failed" in errors[-1]
+    (table,) = tmp_path.glob("sweeps/*/results.csv")
+    rows = list(csv.DictReader(table.open()))
+    assert [row["state"] for row in rows] == ["done", "failed", "failed", "done"]
+    assert "width" in rows[1]["error"] and rows[1]["val/bits_per_dim"] == ""
+    assert float(rows[3]["val/bits_per_dim"]) > 0 and (tmp_path / "digits").is_dir()
+    assert len(list((tmp_path / "digits").glob("*/model"))) == 2
+
+
+def test_a_bug_in_a_job_leaves_its_traceback(run, tmp_path):
+    poison = "+callbacks.poison={_target_: tests.cli.test_sweeps_and_plan.Bug}"
+    outcome = run("train", "-m", *TINY, "seed=1,2", poison, "trainer.max_steps=2", f"runs_dir={tmp_path}")
+    assert outcome.code == 1
+    (table,) = tmp_path.glob("sweeps/*/results.csv")
+    assert [row["error"] for row in csv.DictReader(table.open())] == ["ZeroDivisionError: a bug"] * 2
+    assert "on_train_start" in (table.parent / "error_1.txt").read_text()
+
+
+def test_a_sweep_does_not_start_processes_that_would_sweep_again(run, tmp_path):
+    two = ["trainer.accelerator=cpu", "trainer.devices=2", "+trainer.strategy=ddp"]
+    outcome = run("train", "-m", *TINY, "seed=1", *two, "trainer.max_steps=2", f"runs_dir={tmp_path}")
+    assert outcome.code == 1 and "torchrun" in outcome.err
+
+
+def test_a_plan_tells_and_writes_nothing(run, tmp_path):
+    outcome = run("train", *TINY, "plan=true", f"runs_dir={tmp_path / 'runs'}", "trainer.max_steps=1000")
+    assert outcome.code == 0, outcome.err
+    told = dict(line.split(":", 1) for line in outcome.out.splitlines())
+    assert set(told) == {"parameters", "work", "memory", "data", "length", "time"}
+    assert told["parameters"].strip() == "3,824"
+    assert "64,000 images" in told["length"] and "1,438" in told["data"]
+    assert not (tmp_path / "runs").exists()
+
+
+class Bug:
+    def __new__(cls):
+        from pytorch_lightning.callbacks import Callback
+
+        class Bug(Callback):
+            def on_train_start(self, trainer, pl_module):
+                raise ZeroDivisionError("a bug")
+
+        return Bug()

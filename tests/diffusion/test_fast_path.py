@@ -1,0 +1,88 @@
+"""The fast path changes no numbers beyond the rounding of bfloat16, and keeps nothing."""
+
+import resource
+
+import pytest
+import torch
+
+from blackout.diffusion.heads import ScaledHead, SoftplusHead
+from blackout.diffusion.kernels import PoissonLeap
+from blackout.diffusion.losses import CountLoss
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.schedules import fisher_times
+from blackout.diffusion.streams import SampleStreams
+from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, StandardisedInputs
+
+
+@pytest.fixture(scope="module")
+def networks():
+    """One network twice: as it is, and in channels_last memory."""
+    made = []
+    for channels_last in (False, True):
+        torch.manual_seed(0)
+        body = NCSNpp((3, 16, 16), channels=16, multipliers=(1, 2), blocks_per_level=1, attention_resolutions=(8,))
+        with torch.no_grad():
+            for parameter in body.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.03)
+        made.append(CountNetwork(body, PaperInputs(255), channels_last).eval())
+    return made
+
+
+def losses(network, bfloat16):
+    """Weighted loss of each of 32 images over the schedule, and the gradient of their mean."""
+    torch.manual_seed(1)
+    x0 = torch.randint(0, 256, (32, 3, 16, 16), dtype=torch.uint8)
+    times = fisher_times(1000)[1 + torch.arange(32) * 31]
+    xt = PureDeath(255).sample(x0, times, SampleStreams(0, torch.arange(32)).at(0))
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        loss = CountLoss(scale=1000)(
+            SoftplusHead()(network(xt, times), xt, times), x0.int() - xt.int(), times / 2, times
+        )
+    network.zero_grad()
+    loss.mean().backward()
+    assert loss.dtype == torch.float32
+    return loss.detach().flatten(1).mean(1), torch.cat([p.grad.flatten() for p in network.parameters()])
+
+
+def test_losses_and_gradients_agree(networks):
+    plain, fast = networks
+    reference, gradient = losses(plain, bfloat16=False)
+    for network, bfloat16, tolerance in ((fast, False, 1e-4), (plain, True, 0.03), (fast, True, 0.03)):
+        loss, its_gradient = losses(network, bfloat16)
+        assert torch.allclose(loss, reference, rtol=tolerance, atol=tolerance * float(reference.abs().mean()))
+        assert float((its_gradient - gradient).norm() / gradient.norm()) < 2 * tolerance
+
+
+def test_kernels_take_predictions_in_any_memory_format(networks):
+    module = BlackoutDiffusion(networks[1], SoftplusHead(), PureDeath(255), torch.full((3, 16, 16), 50.0))
+    for kernel in (PoissonLeap(), Sampler().kernel):
+        assert module.sample(2, sampler=Sampler(kernel=kernel, num_steps=3)).shape == (2, 3, 16, 16)
+
+
+def perceptron():
+    torch.manual_seed(0)
+    network = CountNetwork(ResidualMLP((1, 8, 8), width=8, depth=1), StandardisedInputs(8.0, 3.0))
+    return BlackoutDiffusion(network, ScaledHead(8.0), PureDeath(16), torch.full((1, 8, 8), 8.0))
+
+
+def test_bfloat16_sampling_reaches_the_network_and_the_same_mean():
+    module, seen = perceptron(), []
+    module.network.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    drawn = {
+        bfloat16: module.sample(200, sampler=Sampler(num_steps=20, bfloat16=bfloat16)) for bfloat16 in (False, True)
+    }
+    assert seen == [False] * 20 + [True] * 20
+    means = [float(counts.double().mean()) for counts in drawn.values()]
+    assert means[0] > 1 and abs(means[0] - means[1]) < 0.05
+
+
+def test_memory_does_not_grow():
+    module = perceptron()
+    sampler = Sampler(num_steps=500)
+    module.sample(4, sampler=sampler)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for seed in range(2):
+        module.sample(4, seed, sampler)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 5 * 1024

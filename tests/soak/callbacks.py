@@ -1,0 +1,57 @@
+"""Callbacks for runs that are disturbed on purpose: `+callbacks.x._target_=tests.soak.callbacks.OrderHash`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+
+
+class OrderHash(Callback):
+    """A chain of hashes over the indices of all batches trained on; a batch left out or served twice changes it."""
+
+    def __init__(self) -> None:
+        self._chain = ""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"chain": self._chain}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._chain = state_dict["chain"]
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        link = f"{self._chain} {batch['batch']} {batch['index'].tolist()}"
+        self._chain = hashlib.sha256(link.encode()).hexdigest()
+
+
+class SignalAt(Callback):
+    """Sends this process a signal during a training step, or during the validation after it; once."""
+
+    def __init__(self, step: int, name: str = "SIGTERM", during: str = "training") -> None:
+        self._step, self._signal, self._during = step, signal.Signals[name], during
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._strike(trainer, "training")
+
+    def on_validation_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._strike(trainer, "validation")
+
+    def _strike(self, trainer: pl.Trainer, during: str) -> None:
+        if (trainer.global_step, during) == (self._step, self._during):
+            os.kill(os.getpid(), self._signal)
+
+
+class Poison(Callback):
+    """Makes one gradient infinite before an optimiser step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.global_step == self._step:
+            next(p for p in pl_module.parameters() if p.grad is not None).grad.view(-1)[0] = torch.inf  # type: ignore[union-attr]

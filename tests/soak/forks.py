@@ -1,0 +1,93 @@
+"""Programs started by fork: a fresh interpreter needs seconds to import torch, a fork of one that has it does not.
+
+The process that forks must not have trained anything itself: torch's autograd does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(program: str, arguments: list[str], output: Path, before: Callable[[], object] = lambda: None) -> int:
+    """Run `python program.py arguments` in a fork, in a process group of its own; returns its process id.
+
+    Args:
+        program: train or sample.
+        arguments: its command line.
+        output: file for what it prints.
+        before: called in the fork first.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.setsid()
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        code = _run(program, arguments, before)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def wait(child: int, seconds: float = 120) -> int:
+    """The exit code of a fork, negative for a signal; one that takes longer than `seconds` is a failure.
+
+    Raises:
+        TimeoutError: it hung, and was killed.
+    """
+    import time
+
+    deadline = time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            kill(child)
+            os.waitpid(child, 0)
+            raise TimeoutError(f"still running after {seconds} s")
+        time.sleep(0.01)
+
+
+def kill(child: int) -> None:
+    """SIGKILL to a fork and everything it started."""
+    os.killpg(child, signal.SIGKILL)
+
+
+def _run(program: str, arguments: list[str], before: Callable[[], object]) -> int:
+    sys.path.insert(0, str(ROOT))
+    sys.modules["__main__"].__spec__ = None  # Lightning starts further processes with `python argv[0]`, not `python -m`
+    sys.argv = [str(ROOT / f"{program}.py"), *arguments]
+    module = importlib.import_module(program)
+    cli = importlib.import_module("blackout.cli")
+    before()
+    try:
+        with cli.one_line_errors():
+            module.main()
+            cli.end_of_sweep()
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    return 0
+
+
+def preload() -> None:
+    """Import what the programs need, once."""
+    sys.path.insert(0, str(ROOT))
+    for name in ("train", "blackout.training.run", "sklearn.datasets", "torch.optim", "hydra._internal.core_plugins"):
+        importlib.import_module(name)

@@ -1,0 +1,83 @@
+"""What a finished run leaves, as hashes that must not depend on how often it was killed."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from PIL import Image
+
+from blackout.training.checkpoint_files import read_checkpoint
+
+
+def result(run: Path) -> dict[str, str]:
+    """Hash of each part of a finished run's outcome."""
+    last, best = read_checkpoint(run / "checkpoints/last.ckpt"), read_checkpoint(run / "checkpoints/best.ckpt")
+    weights = last["state_dict"]
+    loops = last["loops"]["fit_loop"]
+    parts: dict[str, Any] = {
+        "weights": {name: value for name, value in weights.items() if not name.startswith("ema.")},
+        "average": {name: value for name, value in weights.items() if name.startswith("ema.")},
+        "optimiser": last["optimizer_states"],
+        "learning rate": last["lr_schedulers"],
+        "order of the data, best score": last["callbacks"],
+        "steps": [last["global_step"], loops["epoch_loop.state_dict"], loops["epoch_loop.batch_progress"]["total"]],
+        "best weights": best["state_dict"],
+        "exported": (run / "model/model.safetensors").read_bytes(),
+        "samples": np.load(run / "samples/final.npz")["samples"].tobytes(),
+        "previews": [(path.name, path.read_bytes()) for path in sorted((run / "samples").glob("*.png"))],
+        "metrics": [sorted(timeless(row).items()) for row in csv.DictReader((run / "metrics.csv").open())],
+        "scores": (run / "metrics.json").read_text(),
+        "leftovers": sorted(str(path.relative_to(run)) for path in run.rglob("*") if ".part" in path.name),
+    }
+    return {name: hashlib.sha256(_bytes(part)).hexdigest() for name, part in parts.items()}
+
+
+def timeless(row: dict[str, str]) -> dict[str, str]:
+    """A row of metrics.csv without the clock."""
+    return {name: value for name, value in row.items() if value and "per_second" not in name}
+
+
+def assert_whole(run: Path) -> None:
+    """Every file that a reader could find in a run that was killed is a whole one."""
+    for path in run.rglob("*"):
+        if path.is_dir() or any(part.startswith(".") for part in path.relative_to(run).parts):
+            continue
+        match path.suffix:
+            case ".ckpt":
+                read_checkpoint(path)
+            case ".npz":
+                np.load(path)["samples"]
+            case ".png":
+                Image.open(path).load()
+            case ".csv":
+                rows = list(csv.reader(path.open()))
+                assert len({len(row) for row in rows}) == 1, path
+            case ".json":
+                json.loads(path.read_text())
+            case ".yaml":
+                assert yaml.safe_load(path.read_text()), path
+            case ".safetensors":
+                from safetensors.torch import load_file
+
+                load_file(path)
+
+
+def _bytes(part: Any) -> bytes:
+    if isinstance(part, torch.Tensor):
+        return (
+            repr((part.dtype, tuple(part.shape))).encode() + part.contiguous().view(torch.uint8).numpy().tobytes()
+            if part.ndim
+            else repr((part.dtype, part.item())).encode()
+        )
+    if isinstance(part, dict):
+        return b"{" + b",".join(_bytes(key) + b":" + _bytes(part[key]) for key in sorted(part, key=repr)) + b"}"
+    if isinstance(part, list | tuple):
+        return b"[" + b",".join(map(_bytes, part)) + b"]"
+    return part if isinstance(part, bytes) else repr(part).encode()

@@ -1,0 +1,44 @@
+"""A few of the soak's kill points, and two processes against one."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
+from tests.soak.kills import TINY
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def test_killed_runs_come_out_the_same():
+    command = [sys.executable, "-m", "tests.soak.kills", "--points", "3", "--variants", "accumulated", "--seed", "1"]
+    outcome = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert outcome.stdout.count("identical") >= 1
+
+
+def test_two_processes_train_sample_and_score_like_one(run, tmp_path):  # noqa: F811
+    dropout_is_per_process = [option for option in TINY if "dropout" not in option and "devices" not in option]
+    options = [*dropout_is_per_process, "trainer.precision=32-true", f"runs_dir={tmp_path}", "batch_size=30"]
+    assert run("train", *options, "trainer.devices=1", "run_id=one").code == 0
+    options += ["trainer.devices=2", "+trainer.strategy=ddp", "run_id=two"]
+    command = [sys.executable, str(ROOT / "train.py"), *options]
+    outcome = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert outcome.returncode == 0, outcome.stderr
+    one, two = (tmp_path / "digits" / name for name in ("one", "two"))
+    assert sorted(p.name for p in two.rglob("*")) == sorted(p.name for p in one.rglob("*"))
+    rows = [list(csv.DictReader((run / "metrics.csv").open())) for run in (one, two)]
+    for column in ("train/loss", "val/bits_per_dim"):
+        first, second = ([float(row[column]) for row in table if row[column]] for table in rows)
+        assert len(first) >= 4 and first == pytest.approx(second, rel=1e-5), column
+    scores = [json.loads((run / "metrics.json").read_text())["values"] for run in (one, two)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
+    samples = [np.load(run / "samples/final.npz")["samples"] for run in (one, two)]
+    assert (samples[0] != samples[1]).mean() < 0.01  # the weights differ in their last bits

@@ -1,0 +1,170 @@
+"""A checkpoint is whole or not there, whatever happens while it is written."""
+
+import errno
+import os
+import pickle
+import subprocess
+
+import pytest
+import torch
+
+from blackout.errors import UserError
+from blackout.training import checkpoint_files
+from blackout.training.checkpoint_files import digest_path, find_checkpoint, read_checkpoint, write_checkpoint
+
+
+def content(step):
+    return {"state_dict": {"w": torch.full((300,), float(step))}, "blackout": {}, "global_step": step}
+
+
+def step_of(path):
+    checkpoint = read_checkpoint(path)
+    assert (checkpoint["state_dict"]["w"] == checkpoint["global_step"]).all()
+    return checkpoint["global_step"]
+
+
+@pytest.fixture
+def last(tmp_path):
+    """A directory in which two checkpoints were saved."""
+    for step in (1, 2):
+        write_checkpoint(content(step), tmp_path / "last.ckpt")
+    return tmp_path / "last.ckpt"
+
+
+def test_the_one_before_is_kept_and_both_have_their_hash(last):
+    assert step_of(last) == 2 and step_of(last.with_name("previous.ckpt")) == 1
+    for path in (last, last.with_name("previous.ckpt")):
+        assert path.name in digest_path(path).read_text() or path.name == "previous.ckpt"
+        assert digest_path(path).read_text().split()[0] == checkpoint_files.digest(path)
+    subprocess.run(["sha256sum", "--check", "--quiet", digest_path(last).name], cwd=last.parent, check=True)
+    assert not [path for path in last.parent.iterdir() if path.name.startswith(".")]
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL: nothing after it runs."""
+
+
+CALLS = ("replace", "fsync", "unlink")
+
+
+def count_calls(monkeypatch, fatal=None):
+    """Replace the calls that change the disk by ones that are counted; the fatal one and all after it do nothing."""
+    made = []
+
+    def watch(function):
+        def watched(*args, **kwargs):
+            if fatal is not None and len(made) >= fatal:
+                raise Killed
+            made.append(function)
+            return function(*args, **kwargs)
+
+        return watched
+
+    for name in CALLS:
+        monkeypatch.setattr(os, name, watch(getattr(os, name)))
+    monkeypatch.setattr(checkpoint_files._HashingFile, "write", watch(checkpoint_files._HashingFile.write))
+    return made
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
+def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, name):
+    for step in (1, 2):
+        write_checkpoint(content(step), tmp_path / name)
+    with monkeypatch.context() as patch:
+        total = len(count_calls(patch))
+        made = count_calls(patch)
+        write_checkpoint(content(3), tmp_path / name)
+        total = len(made)
+    assert total > 5
+    for fatal in range(total):
+        directory = tmp_path / str(fatal)
+        for step in (1, 2):
+            write_checkpoint(content(step), directory / name)
+        with monkeypatch.context() as patch:
+            count_calls(patch, fatal)
+            with pytest.raises(Killed):
+                write_checkpoint(content(3), directory / name)
+        seen = [step_of(path) for path in directory.glob("*.ckpt")]  # none of them is damaged
+        assert max(seen) >= 2
+        if name == "last.ckpt":
+            assert step_of(find_checkpoint(directory)) in (2, 3)
+        write_checkpoint(content(4), directory / name)
+        assert step_of(directory / name) == 4
+        assert not [path for path in directory.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("number", [0, 1, 5, 20])
+def test_a_full_disk_leaves_what_was_there(last, monkeypatch, number):
+    write, calls = checkpoint_files._HashingFile.write, []
+
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def write(self, data):
+            calls.append(1)
+            if len(calls) > number:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return self.file.write(data)
+
+    def full(self, data):
+        if not isinstance(self._file, Full):
+            self._file = Full(self._file)
+        return write(self, data)
+
+    before = {path.name: path.read_bytes() for path in last.parent.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_files._HashingFile, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            write_checkpoint(content(3), last)
+    assert {path.name: path.read_bytes() for path in last.parent.iterdir()} == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "one bit", "empty", "another file's hash"])
+def test_a_damaged_last_gives_way_to_the_previous(last, capsys, damage):
+    whole = last.read_bytes()
+    if damage == "another file's hash":
+        digest_path(last).write_text("0" * 64 + "  last.ckpt\n")
+    else:
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 4
+        last.write_bytes({"cut": whole[:-9], "one bit": bytes(flipped), "empty": b""}[damage])
+    with pytest.raises(UserError, match=r"last\.ckpt"):
+        read_checkpoint(last)
+    found = find_checkpoint(last.parent)
+    assert step_of(found) == 1
+    warning = capsys.readouterr().err.splitlines()
+    assert len(warning) == 1 and warning[0].startswith("warning: ") and "previous.ckpt" in warning[0]
+    write_checkpoint(content(2), last)  # the run goes on, and the damaged file does not push the good one out
+    assert step_of(last) == 2 and step_of(found) == 1
+
+
+def test_nothing_whole_is_an_error_and_changes_nothing(last):
+    for name in ("last.ckpt", "previous.ckpt"):
+        last.with_name(name).write_bytes(b"half")
+    with pytest.raises(UserError, match=r"last\.ckpt is damaged"):
+        find_checkpoint(last.parent)
+    assert last.read_bytes() == b"half"
+
+
+def test_no_checkpoint_is_no_error(tmp_path):
+    assert find_checkpoint(tmp_path / "nowhere") is None
+
+
+class Malicious:
+    def __reduce__(self):
+        return (open, ("owned", "w"))
+
+
+def test_nothing_is_executed_even_when_the_hash_is_right(last, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for content in ({"state_dict": {}, "blackout": {}, "x": Malicious()},):
+        torch.save(content, last)
+        digest_path(last).write_text(checkpoint_files.digest(last) + "\n")
+        with pytest.raises(UserError, match="more than tensors"):
+            read_checkpoint(last)
+    last.write_bytes(pickle.dumps(Malicious()))
+    digest_path(last).unlink()
+    with pytest.raises(UserError):
+        read_checkpoint(last)
+    assert not (tmp_path / "owned").exists()

@@ -1,0 +1,74 @@
+"""Reads what an offline W&B run has on disk, without W&B's own reader (there is none in Python)."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_BLOCK, _FILE_HEADER, _HEADER = 32768, 7, 7
+_FULL, _LAST = 1, 4
+
+
+@dataclass
+class OfflineRun:
+    """The contents of `offline-run-*/run-*.wandb`."""
+
+    id: str = ""
+    name: str = ""
+    group: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    artifacts: list[Any] = field(default_factory=list)
+    exit_code: int | None = None
+
+
+def read_run(folder: Path) -> OfflineRun:
+    """The run in an `offline-run-*` folder."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = folder.glob("run-*.wandb")
+    run = OfflineRun()
+    for content in _records(file.read_bytes()):
+        record = Record.FromString(content)
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            run.id, run.name, run.group = record.run.run_id, record.run.display_name, record.run.run_group
+            run.config |= _items(record.run.config.update)
+        elif kind == "config":
+            run.config |= _items(record.config.update)
+        elif kind == "history":
+            run.history.append(_items(record.history.item))
+        elif kind == "summary":
+            run.summary |= _items(record.summary.update)
+        elif kind == "artifact":
+            run.artifacts.append(record.artifact)
+        elif kind == "exit":
+            run.exit_code = record.exit.exit_code
+    return run
+
+
+def _records(content: bytes) -> Iterator[bytes]:
+    """Payloads of LevelDB's log format: blocks of fragments, each [checksum 4][length 2][kind 1][payload]."""
+    assert content.startswith(b":W&B")
+    position, parts = _FILE_HEADER, b""
+    while position + _HEADER <= len(content):
+        left = _BLOCK - position % _BLOCK
+        if left < _HEADER:
+            position += left
+            continue
+        _, length, kind = struct.unpack("<IHB", content[position : position + _HEADER])
+        position += _HEADER
+        parts += content[position : position + length]
+        position += length
+        if kind in (_FULL, _LAST):
+            yield parts
+            parts = b""
+
+
+def _items(items: Any) -> dict[str, Any]:
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
