@@ -17,13 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from blackout.diffusion.heads import Prediction
+
+
+class Loss(Protocol):
+    """Prediction and the process's target at times t [B], one grid step after s -> one value per element."""
+
+    def __call__(self, prediction: Prediction, target: Any, s: Tensor, t: Tensor) -> Tensor: ...
 
 
 def poisson_loss(prediction: Prediction, target: Tensor) -> Tensor:

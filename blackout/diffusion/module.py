@@ -16,8 +16,8 @@ from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labe
 from blackout.diffusion.heads import Head, Prediction
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import Denoiser
-from blackout.diffusion.likelihood import bits_per_dim, continuous_bound
-from blackout.diffusion.losses import CountLoss
+from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
+from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.processes import Process
 from blackout.diffusion.samplers import Callback, Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import Schedule, stratified
@@ -58,7 +58,7 @@ class BlackoutDiffusion(pl.LightningModule):
         process: Process,
         mean: Tensor,
         schedule: Schedule = Schedule(),
-        loss: CountLoss = CountLoss(),
+        loss: Loss = CountLoss(),
         sampler: Sampler = Sampler(),
         optimization: Optimization | None = None,
         ema_decay: float | None = None,
@@ -119,12 +119,12 @@ class BlackoutDiffusion(pl.LightningModule):
         x0, position, number = batch["x0"], batch["position"], batch["batch"]
         s, t, importance = self.training_times(position, number, batch["batch_size"])
         noise = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
-        xt = self.process.sample(x0, t, noise)
+        xt, target = self.process.observe(x0, t, noise)
         classes = self._classes(batch)
         if classes is not None and self.num_classes is not None:
             coins = SampleStreams(fold_seed(self.seed, _LABELS), position).at(number)
             classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
-        losses = self.loss(self(xt, t, classes), x0.int() - xt.int(), s, t)
+        losses = self.loss(self(xt, t, classes), target, s, t)
         loss = (losses.flatten(1).mean(1) * importance).mean().float()
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
         return loss
@@ -162,7 +162,8 @@ class BlackoutDiffusion(pl.LightningModule):
         # the same times and noise at every validation make its curve smooth
         v = torch.frac((index.double() + 0.5) * _GOLDEN_RATIO)
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
-        nats = continuous_bound(self.denoiser(self._classes(batch)), self.process, x0, v, noise)
+        denoiser, final_time = self.denoiser(self._classes(batch)), self.schedule.times[-1]
+        nats = likelihood_bound(denoiser, self.process, x0, v, noise, final_time=final_time)
         self.bits_per_dim(bits_per_dim(nats, self.shape))
         self.log("val/bits_per_dim", self.bits_per_dim, batch_size=len(x0), on_epoch=True, prog_bar=True)
 

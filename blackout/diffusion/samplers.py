@@ -13,7 +13,7 @@ from torch import Tensor
 from blackout.diffusion.correctors import Corrector, ThinAndBridge
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import BinomialBridge, Denoiser, Kernel
-from blackout.diffusion.processes import Process
+from blackout.diffusion.processes import Process, count_dtype
 from blackout.diffusion.schedules import logit_survival
 from blackout.diffusion.streams import RandomSource, SampleStreams
 
@@ -107,7 +107,7 @@ def sample(
             xt = path.overwrite(k, xt)
         if callback is not None:
             callback(k, xt)
-    return xt
+    return xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
 
 
 def count_evaluations(

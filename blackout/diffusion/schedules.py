@@ -127,6 +127,21 @@ def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     return -torch.log1p(-(torch.sin(angle) ** 2))
 
 
+def step_times(num_steps: int, length: int) -> Tensor:
+    """The steps 0..length of a chain in discrete time, or as evenly spaced ones of them as there are num_steps.
+
+    Returns:
+        float64 [T + 1], whole numbers.
+
+    Raises:
+        ValueError: more steps than the chain has.
+    """
+    _check(num_steps, 1.0)
+    if num_steps > length:
+        raise ValueError(f"the chain has {length} steps, so num_steps can be at most that, not {num_steps}")
+    return torch.linspace(0, length, num_steps + 1, dtype=torch.float64).round()
+
+
 def _check(num_steps: int, final_time: float) -> None:
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, not {num_steps}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blackout.diffusion.likelihood import bits_per_dim, continuous_bound, start_bound, step_bound
+from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound, start_bound, step_bound
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.streams import SampleStreams, fold_seed
@@ -36,7 +36,7 @@ class Estimate:
 def continuous_bits(
     module: BlackoutDiffusion, counts: Tensor, repeats: int = 1, seed: int = 0, batch_size: int = 256
 ) -> Estimate:
-    """The continuous-time bound (an upper bound on the negative log-likelihood).
+    """The bound of the process (an upper bound on the negative log-likelihood); in continuous time where it runs in it.
 
     Each image is observed at `repeats` pairs of antithetic times v and 1 - v; over images, v follows a Weyl sequence,
     which covers the times evenly. The standard error is that of independent times, so it errs on the large side.
@@ -53,7 +53,8 @@ def continuous_bits(
             v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
             for half, times in enumerate((v, 1 - v)):
                 streams = SampleStreams(fold_seed(seed, repeat, half), index.to(module.device)).at(0)
-                nats = continuous_bound(denoiser, module.process, x0, times.to(module.device), streams)
+                v_here, end = times.to(module.device), module.schedule.times[-1]
+                nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end)
                 total[index] += nats.cpu() / (2 * repeats)
     return Estimate.of(total, module.shape)
 

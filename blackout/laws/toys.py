@@ -132,7 +132,7 @@ def rare_pixel(p: float = 0.3) -> Toy:
 def pixel_pair() -> Toy:
     """Two pixels of 16 levels, in one of two states: both dim and alike, or one bright and its fellow dark.
 
-        p(a, b) = 0.6 N((a, b); (4, 5), 2, correlation 0.8) + 0.4 N((a, b); (12, 9), 2.2, correlation -0.6)
+    p(a, b) = 0.6 N((a, b); (4, 5), 2, correlation 0.8) + 0.4 N((a, b); (12, 9), 2.2, correlation -0.6)
     """
     grid = np.stack(np.meshgrid(np.arange(16), np.arange(16), indexing="ij"), axis=-1)
 

@@ -2,7 +2,18 @@
 
 from blackout.networks.mlp import ResidualMLP
 from blackout.networks.ncsnpp import NCSNpp
+from blackout.networks.process_inputs import BirthDeathInputs, LevelInputs
 from blackout.networks.unet import UNet
 from blackout.networks.wrapper import CountNetwork, PaperInputs, StandardisedInputs, time_label
 
-__all__ = ["CountNetwork", "NCSNpp", "PaperInputs", "ResidualMLP", "StandardisedInputs", "UNet", "time_label"]
+__all__ = [
+    "BirthDeathInputs",
+    "CountNetwork",
+    "LevelInputs",
+    "NCSNpp",
+    "PaperInputs",
+    "ResidualMLP",
+    "StandardisedInputs",
+    "UNet",
+    "time_label",
+]

@@ -12,17 +12,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import hydra.utils
+import torch
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.diffusion.heads import Head
 from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.processes import Process
+from blackout.diffusion.processes.matrix_file import without_files
+from blackout.diffusion.samplers import sample
 from blackout.errors import Preempted, UserError
 
 _TELLTALES = {
-    "network": "forward", "head": "outputs", "process": "prior", "schedule": "intervals", "loss": "kind",
+    "network": "forward", "head": "outputs", "process": "prior", "schedule": "intervals", "loss": "scale",
     "sampler": "kernel",
 }  # fmt: skip
 """What a part must have to be taken for what it is."""
@@ -80,12 +85,14 @@ def model_config(config: Mapping[str, Any], data: CountData) -> dict[str, Any]:
         UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
     """
     parts = {name: _plain(config[name]) for name in MODEL_PARTS}
+    parts["process"] = without_files(parts["process"])
     facts = data_facts(data)
     if config.get("conditional", False):
         if data.num_classes is None:
             raise UserError(f"conditional=true: {data.name} has no labels")
         facts["num_classes"] = data.num_classes
-    outputs = instantiate(fill(parts["head"], facts, "head"), "head").outputs
+    filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
+    outputs = _make_head(filled["head"], instantiate(filled["process"], "process")).outputs
     filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
     return {
         "data": {"name": data.name, **facts},
@@ -119,13 +126,62 @@ def build_model(config: Mapping[str, Any], mean: Tensor, **training: Any) -> Bla
     Raises:
         UserError: a component refused its arguments.
     """
-    parts = {name: instantiate(config["model"][name], name) for name in MODEL_PARTS}
+    parts = {name: instantiate(config["model"][name], name) for name in MODEL_PARTS if name != "head"}
+    parts["head"] = _make_head(config["model"]["head"], parts["process"])
     for name, attribute in _TELLTALES.items():
         if not hasattr(parts[name], attribute):
             raise UserError(f"{name}: {type(parts[name]).__name__} cannot serve as the {name}")
+    with refusals("process"):
+        parts["process"].check_final_time(parts["schedule"].times[-1])
+    _check_fit(parts, tuple(mean.shape))
     module = BlackoutDiffusion(mean=mean, **parts, **training)
     module.config = dict(config)
     return module
+
+
+def _check_fit(parts: Mapping[str, Any], shape: tuple[int, ...]) -> None:
+    """Try loss and sampler once on an empty sample, so that a head, loss or sampler of another process shows now.
+
+    Raises:
+        UserError: they do not fit together.
+    """
+    process, head, schedule, sampler = parts["process"], parts["head"], parts["schedule"], parts["sampler"]
+    s, t = schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
+    x0, raw = torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, head.outputs, *shape)
+    generator = torch.Generator().manual_seed(0)
+
+    def train() -> Tensor:
+        xt, target = process.observe(x0, t, generator)
+        return parts["loss"](head(raw, xt, t), target, s, t)
+
+    def draw() -> Tensor:
+        if sampler.grid is None:
+            schedule.grid(sampler.num_steps)
+        times, correction = torch.cat([schedule.times[:1], s, t]).unique(), sampler.correction
+        return sample(
+            lambda xt, t: head(raw, xt, t), process, times, (1, *shape), generator,
+            kernel=sampler.kernel, correction=correction,
+        )  # fmt: skip
+
+    for name, trial in (("loss", train), ("sampler", draw)):
+        try:
+            fits = trial().shape == x0.shape
+        except (AttributeError, IndexError, RuntimeError, TypeError):
+            fits = False
+        except ValueError as error:
+            raise UserError(f"{name}: {error}") from error
+        if not fits:
+            part = parts["loss"] if name == "loss" else sampler.kernel
+            raise UserError(
+                f"{name}: {type(part).__name__} does not fit the process {type(process).__name__} with the head "
+                f"{type(head).__name__}; `process=` alone chooses head, loss and sampler that do"
+            )
+
+
+def _make_head(config: Mapping[str, Any], process: Process) -> Head:
+    """The head, with the process where its signature asks for one."""
+    wants_process = "process" in inspect.signature(_resolve(config, "head")).parameters
+    return instantiate(config, "head", **({"process": process} if wants_process else {}))
 
 
 def check_targets(config: Any, trusted: tuple[str, ...] = (), own: tuple[str, ...] = MODEL_MODULES) -> None:

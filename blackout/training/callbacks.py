@@ -85,9 +85,7 @@ class SampleGrid(Callback):
     def _path(self, step: int) -> Path:
         return self._directory / f"step_{step:07d}.png"
 
-    def _draw(
-        self, module: BlackoutDiffusion, step: int, loggers: list[Logger], watch: SampleCallback | None
-    ) -> None:
+    def _draw(self, module: BlackoutDiffusion, step: int, loggers: list[Logger], watch: SampleCallback | None) -> None:
         from dataclasses import replace
 
         sampler = module.sampler if self._num_steps is None else replace(module.sampler, num_steps=self._num_steps)

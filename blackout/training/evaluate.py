@@ -72,9 +72,7 @@ class Evaluation:
             runs = [_score(self.scores, counts)]
             for seed in range(self.config["seed"] + 1, self.config["seed"] + self.config["seeds"]):
                 self.scores.reset()
-                runs.append(
-                    score_samples(self.scores, self.module, sampler, seed, classes=classes, known=known)
-                )
+                runs.append(score_samples(self.scores, self.module, sampler, seed, classes=classes, known=known))
             report["values"] |= runs[0]
             if len(runs) > 1:
                 report["over_seeds"] = over_seeds(runs)

@@ -16,7 +16,7 @@ _SMALLEST_SIDE = 48
 
 
 def to_pictures(counts: Tensor, max_count: int) -> Tensor:
-    """Counts [B, C, H, W] or [B, D] -> uint8 [B, H, W, 3], black at 0 and white at max_count.
+    """Counts [B, C, H, W] or [B, D] -> uint8 [B, H, W, 3], black at 0 and white at max_count and above.
 
     One, three and four (alpha dropped) channels are shown as they are, other numbers side by side, vectors as one row
     of pixels repeated to a band.
@@ -25,7 +25,7 @@ def to_pictures(counts: Tensor, max_count: int) -> Tensor:
         counts = counts[:, None, None, :].expand(-1, 1, max(1, counts.shape[1] // 8), -1)
     if counts.ndim != 4:
         counts = counts.reshape(len(counts), 1, counts.shape[1], -1)
-    grey = (counts.double() * (255 / max_count)).round().to(torch.uint8)
+    grey = (counts.double() * (255 / max_count)).clamp(max=255).round().to(torch.uint8)
     if grey.shape[1] in (3, 4):
         pictures = grey[:, :3]
     else:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytorch_lightning as pl
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from PIL import Image
@@ -182,6 +183,9 @@ def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator
     try:
         for logger in loggers:
             logger.log_hyperparams(dict(config))
+            if isinstance(logger, TensorBoardLogger):
+                text = yaml.safe_dump(dict(config), sort_keys=False)
+                logger.experiment.add_text("config", f"```\n{text}```")
         yield
         failed = False
     finally:

@@ -62,7 +62,7 @@ class Scores(Callback):
             self._run, pl_module, pl_module.sampler, self.seed, trainer.global_rank, trainer.world_size
         )
         self.passport = {"seed": self.seed, **self._run.passport()}
-        pl_module.log_dict(self.values, batch_size=self.num_samples)
+        pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
 
 
 def score_samples(

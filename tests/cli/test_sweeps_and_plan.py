@@ -31,7 +31,7 @@ def test_a_bug_in_a_job_leaves_its_traceback(run, tmp_path):
 
 
 def test_a_sweep_does_not_start_processes_that_would_sweep_again(run, tmp_path):
-    two = ["trainer.accelerator=cpu", "trainer.devices=2", "+trainer.strategy=ddp"]
+    two = ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp"]
     outcome = run("train", "-m", *TINY, "seed=1", *two, "trainer.max_steps=2", f"runs_dir={tmp_path}")
     assert outcome.code == 1 and "torchrun" in outcome.err
 

@@ -46,16 +46,16 @@ def test_a_short_poisson_step_costs_a_quarter_of_r_squared_g(u):
 
 
 def test_the_pilot_run_estimates_g():
-    """From the samples' predictions alone, averaged over a window of steps: within 2 %."""
-    n = 40_000
+    """From the samples' predictions alone, averaged over a window of steps: within 2 %; the bias is of order r."""
+    n = 25_000
     denoiser = ExactDenoiser(PAIR)
     pilot = pilot_run(denoiser, PureDeath(15), (n, 2), SampleStreams(1, torch.arange(n)),
-                      mean=torch.from_numpy(PAIR.mean), num_steps=200, first=1.0, last=-7.0)  # fmt: skip
+                      mean=torch.from_numpy(PAIR.mean), num_steps=500, first=0.5, last=-7.0)  # fmt: skip
     logits, found = np.array(pilot["logits"]), np.array(pilot["curvature"])
-    assert len(logits) == 200 and len(found) == 199
-    for centre in (-2.0, -1.0, 0.0):
-        window = [k for k in range(199) if abs(logits[k] - centre) < 0.5]
-        exact = np.mean([PAIR.curvature(sigmoid((logits[k] + logits[k + 1]) / 2)) for k in window])
+    assert len(logits) == 500 and len(found) == 499
+    for centre in (-3.0, -2.0, -1.0):
+        window = [k for k in range(499) if abs(logits[k] - centre) < 0.4]
+        exact = np.mean([PAIR.curvature(sigmoid((logits[k] + logits[k + 1]) / 2)) for k in window[2::5]])
         assert np.mean(found[window]) == pytest.approx(exact, rel=0.02)
 
 

@@ -157,6 +157,7 @@ def test_panjer_births_have_mean_y_r_and_variance_y_r_times_one_minus_r_plus_r_f
 
 def test_panjer_is_continuous_where_it_changes_family():
     """Across F = 1 the law of the births moves as little as F does."""
+
     def law(dispersion):
         beliefs = PAIR.beliefs(0.5)
         changed = type(beliefs)(beliefs.mean, beliefs.mean * dispersion, beliefs.missing, beliefs.room)

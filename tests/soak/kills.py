@@ -37,7 +37,7 @@ VARIANTS = {
     "fp32": ("trainer.precision=32-true",),
     "bf16": ("trainer.precision=bf16-mixed",),
     "accumulated": ("trainer.precision=32-true", "trainer.accumulate_grad_batches=3", "trainer.val_check_interval=6"),
-    "two processes": ("trainer.precision=32-true", "trainer.devices=2", "+trainer.strategy=ddp"),
+    "two processes": ("trainer.precision=32-true", "trainer.devices=2", "trainer.strategy=ddp"),
 }
 EVENTS = ("write", "fsync", "replace", "training_step", "validation_step", "optimizer_step", "level")
 

@@ -71,8 +71,11 @@ def assert_whole(run: Path) -> None:
 
 def _bytes(part: Any) -> bytes:
     if isinstance(part, torch.Tensor):
-        return repr((part.dtype, tuple(part.shape))).encode() + part.contiguous().view(torch.uint8).numpy().tobytes() \
-            if part.ndim else repr((part.dtype, part.item())).encode()
+        return (
+            repr((part.dtype, tuple(part.shape))).encode() + part.contiguous().view(torch.uint8).numpy().tobytes()
+            if part.ndim
+            else repr((part.dtype, part.item())).encode()
+        )
     if isinstance(part, dict):
         return b"{" + b",".join(_bytes(key) + b":" + _bytes(part[key]) for key in sorted(part, key=repr)) + b"}"
     if isinstance(part, list | tuple):

@@ -28,7 +28,7 @@ def test_two_processes_train_sample_and_score_like_one(run, tmp_path):  # noqa: 
     dropout_is_per_process = [option for option in TINY if "dropout" not in option and "devices" not in option]
     options = [*dropout_is_per_process, "trainer.precision=32-true", f"runs_dir={tmp_path}", "batch_size=30"]
     assert run("train", *options, "trainer.devices=1", "run_id=one").code == 0
-    options += ["trainer.devices=2", "+trainer.strategy=ddp", "run_id=two"]
+    options += ["trainer.devices=2", "trainer.strategy=ddp", "run_id=two"]
     command = [sys.executable, str(ROOT / "train.py"), *options]
     outcome = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert outcome.returncode == 0, outcome.stderr

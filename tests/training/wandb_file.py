@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +28,19 @@ class OfflineRun:
     exit_code: int | None = None
 
 
-def read_run(folder: Path) -> OfflineRun:
-    """The run in an `offline-run-*` folder."""
+def read_run(folder: Path, patience: float = 30.0) -> OfflineRun:
+    """The run in an `offline-run-*` folder, once it is whole: W&B's own process writes its end a little later."""
+    (file,) = folder.glob("run-*.wandb")
+    end = time.monotonic() + patience
+    while (run := _read(file)).exit_code is None:
+        assert time.monotonic() < end, f"{file} was never finished"
+        time.sleep(0.05)
+    return run
+
+
+def _read(file: Path) -> OfflineRun:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    (file,) = folder.glob("run-*.wandb")
     run = OfflineRun()
     for content in _records(file.read_bytes()):
         record = Record.FromString(content)
@@ -54,7 +63,7 @@ def read_run(folder: Path) -> OfflineRun:
 
 def _records(content: bytes) -> Iterator[bytes]:
     """Payloads of LevelDB's log format: blocks of fragments, each [checksum 4][length 2][kind 1][payload]."""
-    assert content.startswith(b":W&B")
+    assert content[:_FILE_HEADER].startswith(b":W&B") or not content
     position, parts = _FILE_HEADER, b""
     while position + _HEADER <= len(content):
         left = _BLOCK - position % _BLOCK
@@ -63,6 +72,8 @@ def _records(content: bytes) -> Iterator[bytes]:
             continue
         _, length, kind = struct.unpack("<IHB", content[position : position + _HEADER])
         position += _HEADER
+        if position + length > len(content):
+            return
         parts += content[position : position + length]
         position += length
         if kind in (_FULL, _LAST):

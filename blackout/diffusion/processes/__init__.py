@@ -1,6 +1,30 @@
 """Forward laws: one file per process."""
 
-from blackout.diffusion.processes.base import Process
+from blackout.diffusion.processes.base import JumpProcess, Observation, Process, count_dtype
+from blackout.diffusion.processes.birth_death import BirthDeath
+from blackout.diffusion.processes.categorical import Absorbing, Ordinal, Uniform
+from blackout.diffusion.processes.clocks import PiecewiseClock, PowerClock
+from blackout.diffusion.processes.discrete_time import AbsorbingChain, DiscreteTimeChain, UniformChain
+from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess
+from blackout.diffusion.processes.generator import from_generator
 from blackout.diffusion.processes.pure_death import PureDeath
 
-__all__ = ["Process", "PureDeath"]
+__all__ = [
+    "Absorbing",
+    "AbsorbingChain",
+    "BirthDeath",
+    "DiscreteTimeChain",
+    "FiniteJumpProcess",
+    "FiniteProcess",
+    "JumpProcess",
+    "Observation",
+    "Ordinal",
+    "PiecewiseClock",
+    "PowerClock",
+    "Process",
+    "PureDeath",
+    "Uniform",
+    "UniformChain",
+    "count_dtype",
+    "from_generator",
+]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from blackout.diffusion.counts import binomial, poisson
-from blackout.diffusion.processes.base import expand_time
+from blackout.diffusion.processes.base import count_dtype, expand_time, jump_axis
 from blackout.diffusion.schedules import step_fraction
 from blackout.diffusion.streams import RandomSource
 
-
-def count_dtype(max_count: int) -> torch.dtype:
-    """The smallest integer type in use for counts up to max_count: uint8 to 255, int32 beyond."""
-    return torch.uint8 if max_count <= 255 else torch.int32
+_LOG_TINY = -690.0
 
 
 @dataclass(frozen=True)
@@ -27,15 +26,40 @@ class PureDeath:
     """
 
     max_count: int = 255
+    ordered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_count < 2**31:
             raise ValueError(f"max_count must be in 1..2147483647, not {self.max_count}")
 
+    @property
+    def num_states(self) -> int:
+        return self.max_count + 1
+
+    def elapsed(self, t: Tensor) -> Tensor:
+        return t
+
     def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
         """X_t | X_0 ~ Binomial(X_0, e^-t)  (eq. 10). Integers in, integers out, same shape and dtype."""
         t = expand_time(t, x0)
         return binomial(x0, torch.exp(-t), generator, complement=-torch.expm1(-t))
+
+    def observe(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> tuple[Tensor, Tensor]:
+        """X_t, and the number of missing units X_0 - X_t, int32 of x0's shape, as the target."""
+        xt = self.sample(x0, t, generator)
+        return xt, x0.int() - xt.int()
+
+    def pmf(self, x0: Tensor, t: Tensor | float) -> Tensor:
+        """P(X_t = . | X_0), float64 [B, ..., max_count + 1]."""
+        states = torch.arange(self.num_states, device=x0.device)
+        t = expand_time(t, x0)
+        return torch.exp(_log_binomial(x0[..., None], states, t[..., None] if t.ndim else t))
+
+    def log_likelihood(self, xt: Tensor, t: Tensor | float) -> Tensor:
+        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]; what is impossible is finite, -690."""
+        levels = torch.arange(self.num_states, device=xt.device).view(-1, *[1] * (xt.ndim - 1))
+        t = expand_time(t, xt)
+        return _log_binomial(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)
 
     def bridge(
         self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float, generator: RandomSource = None
@@ -53,6 +77,24 @@ class PureDeath:
         """Birth rate given X_0, per unit of t: (X_0 - X_t) e^-t / (1 - e^-t)  (eq. 9). Float64, shape of x0."""
         t = expand_time(t, x0)
         return (x0 - xt).to(torch.float64) / torch.expm1(t)
+
+    def rates(self, expected: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+        """Birth rate given E[X_0 - X_t | X_t] of shape [B, ...], float64 [B, 1, ...]."""
+        return (expected.double() / torch.expm1(expand_time(t, xt)))[:, None]
+
+    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+        """`reverse_rate` with an axis for its one type, float64 [B, 1, ...]."""
+        return self.reverse_rate(x0.long(), xt.long(), t)[:, None]
+
+    def reverse_jumps(self, xt: Tensor) -> Tensor:
+        return jump_axis([1], xt)
+
+    def forward_rates(self, xt: Tensor, t: Tensor | float) -> Tensor:
+        """Death rate, float64 [B, 1, ...]."""
+        return xt.double()[:, None]
+
+    def forward_jumps(self, xt: Tensor) -> Tensor:
+        return jump_axis([-1], xt)
 
     def prior(
         self,
@@ -77,3 +119,18 @@ class PureDeath:
         t = torch.as_tensor(t, dtype=torch.float64, device=device)
         rate = torch.exp(-t) * mean.to(device, torch.float64)
         return poisson(rate.expand(shape), generator).clamp_(max=self.max_count).to(dtype)
+
+    def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
+        """0: against the Poisson start it is O(e^-2t), below 1e-5 nats at t = 15 (`likelihood.start_bound`)."""
+        return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
+
+    def check_final_time(self, t: Tensor | float) -> None:
+        """Nothing is refused: the Poisson start makes up for what a short time leaves."""
+
+
+def _log_binomial(n: Tensor, k: Tensor, t: Tensor) -> Tensor:
+    """log P(Binomial(n, e^-t) = k), elementwise, -inf where k > n."""
+    n, k = n.double(), k.double()
+    rest = (n - k).clamp(min=0)
+    ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
+    return torch.where(k <= n, ways - k * t + torch.special.xlogy(rest, -torch.expm1(-t)), -math.inf)

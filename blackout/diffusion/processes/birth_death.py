@@ -1,0 +1,180 @@
+"""Immigration and death: units decay at rate 1 while new ones arrive, until only newcomers are left.
+
+X_t = S + I: survivors S ~ Binomial(X_0, q) and immigrants I ~ Poisson(a (1 - q)), q = e^-t. The mean of the data as
+the stationary mean a keeps the total brightness, where pure death (a = 0) goes black.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.categorical import categorical, uniform
+from blackout.diffusion.counts import binomial, poisson
+from blackout.diffusion.processes.base import Observation, count_dtype, expand_time, jump_axis
+from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.streams import RandomSource
+
+_LOG_TINY = -690.0
+
+
+@dataclass(frozen=True)
+class BirthDeath:
+    """Deaths at rate 1 per unit, births at rate `mean`: the stationary law is Poisson(mean).
+
+    Reverse jumps are of two types, +1 and -1, with rates E[X_0 - S | X_t] q / (1 - q) + a (1 - q) and
+    E[I | X_t] / (1 - q): the target is the pair (X_0 - S, I), both O(1 - q).
+
+    Args:
+        max_count: largest data level.
+        mean: a, in counts.
+
+    Raises:
+        ValueError: max_count is not a positive integer below 2^31, or mean is not positive.
+    """
+
+    max_count: int = 255
+    mean: float = 1.0
+    ordered: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_count < 2**31:
+            raise ValueError(f"max_count must be in 1..2147483647, not {self.max_count}")
+        if not 0 < self.mean < math.inf:
+            raise ValueError(f"the stationary mean must be positive, not {self.mean}")
+
+    @property
+    def num_states(self) -> int:
+        """Counts up to here; more immigrants than this have probability below 1e-20 and are cut off."""
+        return self.max_count + math.ceil(self.mean + 10 * math.sqrt(self.mean) + 30)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return count_dtype(self.num_states - 1)
+
+    def elapsed(self, t: Tensor) -> Tensor:
+        return t
+
+    def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
+        """X_t | X_0 = Binomial(X_0, q) + Poisson(a (1 - q))."""
+        survivors, immigrants = self._draw(x0, t, generator)
+        return (survivors + immigrants).to(self.dtype)
+
+    def observe(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> tuple[Tensor, Observation]:
+        """X_t with the target (X_0 - S, I), int32 [B, 2, ...]."""
+        survivors, immigrants = self._draw(x0, t, generator)
+        xt = (survivors + immigrants).to(self.dtype)
+        choice = uniform(tuple(x0.shape), generator, x0.device)
+        target = torch.stack([x0.int() - survivors.int(), immigrants.int()], dim=1)
+        return xt, Observation(self, x0, xt, choice, target)
+
+    def _draw(self, x0: Tensor, t: Tensor | float, generator: RandomSource) -> tuple[Tensor, Tensor]:
+        t = expand_time(t, x0)
+        gone = -torch.expm1(-t)
+        survivors = binomial(x0, torch.exp(-t), generator, complement=gone).long()
+        immigrants = poisson((self.mean * gone).expand(x0.shape), generator).long()
+        return survivors, torch.minimum(immigrants, self.num_states - 1 - survivors)
+
+    def pmf(self, x0: Tensor, t: Tensor | float) -> Tensor:
+        """P(X_t = . | X_0), float64 [B, ..., num_states]: a binomial and a Poisson law convolved."""
+        states = torch.arange(self.num_states, device=x0.device)
+        t = expand_time(t, x0)
+        return torch.exp(self._log_pmf(x0[..., None], states, t[..., None] if t.ndim else t))
+
+    def _log_joint(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+        """log P(S = k, X_t | X_0) for k = 0..max_count on a new last axis."""
+        k = torch.arange(self.max_count + 1, device=x0.device, dtype=torch.float64)
+        o, m, t = x0.double()[..., None], xt.double()[..., None], t[..., None]
+        gone = -torch.expm1(-t)
+        died, came = o - k, m - k
+        possible = (died >= 0) & (came >= 0)
+        died, came = died.clamp(min=0), came.clamp(min=0)
+        survive = torch.lgamma(o + 1) - torch.lgamma(k + 1) - torch.lgamma(died + 1) - k * t
+        arrive = torch.special.xlogy(came, self.mean * gone) - self.mean * gone - torch.lgamma(came + 1)
+        return torch.where(possible, survive + torch.special.xlogy(died, gone) + arrive, -math.inf)
+
+    def _log_pmf(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+        return torch.logsumexp(self._log_joint(x0, xt, t), -1)
+
+    def log_likelihood(self, xt: Tensor, t: Tensor | float) -> Tensor:
+        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]."""
+        levels = torch.arange(self.max_count + 1, device=xt.device).view(-1, *[1] * (xt.ndim - 1))
+        t = expand_time(t, xt)
+        return self._log_pmf(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)
+
+    def bridge(
+        self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float, generator: RandomSource = None
+    ) -> Tensor:
+        """X_s | X_0, X_t: draw the survivors among X_t, then split everyone by when they died or came."""
+        survivors = categorical(torch.exp(self._log_joint(x0, xt, expand_time(t, x0))), generator)
+        return self.bridge_from(x0.long() - survivors, xt.long() - survivors, xt, s, t, generator)
+
+    def bridge_from(
+        self, missing: Tensor, immigrants: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float,
+        generator: RandomSource = None,
+    ) -> Tensor:  # fmt: skip
+        """X_s given N = X_0 - S and I: X_t + Binomial(N, r) - Binomial(I, 1 - f) + Poisson(came and went since s).
+
+        r = (q_s - q_t) / (1 - q_t) of the missing died after s; f = (1 - q_s) (q_t / q_s) / (1 - q_t) of the
+        immigrants came before s.
+        """
+        s, t = expand_time(s, xt), expand_time(t, xt)
+        after, before = -torch.expm1(s - t), torch.expm1(-s) / torch.expm1(-t)
+        born = binomial(missing, step_fraction(s, t), generator, complement=before).long()
+        kept = before * torch.exp(s - t)
+        gone = binomial(immigrants, after / -torch.expm1(-t), generator, complement=kept).long()
+        passing = poisson((self.mean * -torch.expm1(-s) * after).expand(xt.shape), generator).long()
+        return (xt.long() + born - gone + passing).clamp_(0, self.num_states - 1).to(self.dtype)
+
+    def rates(self, expected: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+        """Rates of X -> X + 1 and X -> X - 1 given E[(X_0 - S, I) | X_t], float64 [B, 2, ...]."""
+        t = expand_time(t, xt)
+        gone, missing, immigrants = -torch.expm1(-t), *expected.double().unbind(1)
+        return torch.stack([missing * torch.exp(-t) / gone + self.mean * gone, immigrants / gone], dim=1)
+
+    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+        """The same given X_0, float64 [B, 2, ...]."""
+        joint = self._log_joint(x0, xt, expand_time(t, x0))
+        k = torch.arange(self.max_count + 1, device=x0.device, dtype=torch.float64)
+        survivors = torch.softmax(joint, -1) @ k
+        return self.rates(torch.stack([x0 - survivors, xt - survivors], dim=1).clamp(min=0.0), xt, t)
+
+    def reverse_jumps(self, xt: Tensor) -> Tensor:
+        return jump_axis([1, -1], xt)
+
+    def forward_rates(self, xt: Tensor, t: Tensor | float) -> Tensor:
+        """Rates of death and birth, float64 [B, 2, ...]."""
+        return torch.stack([xt.double(), torch.full_like(xt, self.mean, dtype=torch.float64)], dim=1)
+
+    def forward_jumps(self, xt: Tensor) -> Tensor:
+        return jump_axis([-1, 1], xt)
+
+    def prior(
+        self,
+        shape: tuple[int, ...],
+        t: Tensor | float,
+        generator: RandomSource = None,
+        mean: Tensor | None = None,
+        device: torch.device | None = None,
+    ) -> Tensor:
+        """Poisson(a), or Poisson(q E[X_0] + a (1 - q)) where the data's mean is given."""
+        t = torch.as_tensor(t, dtype=torch.float64, device=device)
+        start = self.mean if mean is None else mean.to(device, torch.float64)
+        rate = torch.exp(-t) * start - self.mean * torch.expm1(-t)
+        drawn = poisson(rate.expand(shape), generator)
+        return drawn.clamp_(max=self.num_states - 1).to(self.dtype)
+
+    def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
+        """KL(X_t's law given X_0 || Poisson(a)), float64 of x0's shape."""
+        levels = torch.arange(self.max_count + 1, device=x0.device)
+        p = self.pmf(levels, t)
+        m = torch.arange(self.num_states, device=x0.device, dtype=torch.float64)
+        log_prior = m * math.log(self.mean) - self.mean - torch.lgamma(m + 1)
+        return (torch.special.xlogy(p, p) - p * log_prior).sum(-1).clamp(min=0.0)[x0.long()]
+
+    def check_final_time(self, t: Tensor | float) -> None:
+        """Nothing is refused: the prior's mean is right at any t."""

@@ -1,0 +1,126 @@
+"""Markov chains in discrete time (appendix A): the same interface, with the number of the step for time.
+
+The reverse of a step is Bayes' rule, P(n | m, o) = P_0,k-1[o, n] P_k[n, m] / P_0k[o, m]: there are no rates.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sparse
+import torch
+from torch import Tensor
+
+from blackout.diffusion.processes.finite import FiniteProcess
+from blackout.diffusion.processes.matrix_file import Matrix, load_matrix
+
+
+class DiscreteTimeChain(FiniteProcess):
+    """A chain of num_steps steps on states 0..S - 1. Times are whole numbers 0..num_steps, as float64.
+
+    Args:
+        max_count: largest data level; states above are the chain's own.
+        num_steps: length of the chain.
+        matrix: one transition matrix for every step, [num_steps, S, S], or one for all, [S, S]; a `.npy` file's name
+            or the array.
+
+    Raises:
+        UserError: the file cannot be read.
+        ValueError: not stochastic matrices, or too few states for the data.
+    """
+
+    def __init__(self, max_count: int = 255, num_steps: int = 100, matrix: Matrix | None = None) -> None:
+        if num_steps < 1:
+            raise ValueError(f"a chain needs at least one step, not {num_steps}")
+        if matrix is None:
+            raise ValueError("matrix must be given: a .npy file with one transition matrix, or one per step")
+        loaded = load_matrix(matrix)
+        array = loaded.toarray() if sparse.issparse(loaded) else loaded
+        check_stochastic(array, num_steps)
+        super().__init__(max_count, array.shape[-1])
+        self.num_steps = num_steps
+        steps = torch.from_numpy(np.array(array, dtype=np.float64))
+        self._steps = steps.expand(num_steps, *steps.shape[-2:])
+        self._products: dict[torch.device, Tensor] = {}
+
+    def step(self, k: Tensor) -> Tensor:
+        """The matrix of steps k = 1..num_steps: from X_{k-1} to X_k."""
+        return self._steps.to(k.device)[k - 1]
+
+    def transition(self, s: Tensor, t: Tensor) -> Tensor:
+        first, last = self._index(s), self._index(t)
+        if bool((first == 0).all()):
+            return self._from_start(last.device)[last]
+        if bool((last - first == 1).all()):
+            return self.step(last)
+        pairs = [self._between(int(i), int(k)) for i, k in zip(first.tolist(), last.tolist(), strict=True)]
+        return torch.stack(pairs).to(s.device)
+
+    def _between(self, first: int, last: int) -> Tensor:
+        matrix = torch.eye(self.num_states, dtype=torch.float64)
+        for k in range(first, last):
+            matrix = matrix @ self._steps[k]
+        return matrix
+
+    def _from_start(self, device: torch.device) -> Tensor:
+        """P_0k for k = 0..num_steps, [num_steps + 1, S, S]."""
+        if device not in self._products:
+            products = [torch.eye(self.num_states, dtype=torch.float64)]
+            for step in self._steps:
+                product = products[-1] @ step
+                products.append(product / product.sum(-1, keepdim=True))
+            self._products[device] = torch.stack(products).to(device)
+        return self._products[device]
+
+    def _index(self, t: Tensor) -> Tensor:
+        k = t.round().long()
+        if bool((t != k).any()) or int(k.min()) < 0 or int(k.max()) > self.num_steps:
+            raise ValueError(
+                f"the times of this chain are whole numbers 0..{self.num_steps}: use schedule=steps with "
+                f"schedule.num_steps={self.num_steps}"
+            )
+        return k
+
+
+class UniformChain(DiscreteTimeChain):
+    """D3PM's uniform chain: at step k an element is replaced by a uniform level with probability 1 / (T - k + 1).
+
+    So 1 - k / T of the elements are still the data's at step k, and none at the last.
+    """
+
+    def __init__(self, max_count: int = 255, num_steps: int = 100) -> None:
+        size = max_count + 1
+        law = np.full((size, size), 1 / size)
+        super().__init__(max_count, num_steps, _replacing(law, num_steps))
+
+
+class AbsorbingChain(DiscreteTimeChain):
+    """D3PM's absorbing chain: as `UniformChain`, but replaced by the mask, the state max_count + 1."""
+
+    def __init__(self, max_count: int = 255, num_steps: int = 100) -> None:
+        size = max_count + 2
+        law = np.zeros((size, size))
+        law[:, -1] = 1.0
+        super().__init__(max_count, num_steps, _replacing(law, num_steps))
+        self.mask = max_count + 1
+
+
+def _replacing(law: np.ndarray, num_steps: int) -> np.ndarray:
+    replaced = 1 / (num_steps - np.arange(max(num_steps, 1), dtype=np.float64))[:, None, None]
+    return (1 - replaced) * np.eye(len(law)) + replaced * law
+
+
+def check_stochastic(matrix: np.ndarray, num_steps: int) -> None:
+    """Raises ValueError unless `matrix` is [S, S] or [num_steps, S, S] of stochastic matrices."""
+    if matrix.ndim not in (2, 3) or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] < 2:
+        raise ValueError(f"a chain needs square matrices [S, S] or [steps, S, S], not {tuple(matrix.shape)}")
+    if matrix.ndim == 3 and len(matrix) != num_steps:
+        raise ValueError(f"there are {len(matrix)} transition matrices for num_steps={num_steps} steps")
+    if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
+        raise ValueError("transition probabilities must be finite real numbers")
+    if matrix.min() < 0:
+        raise ValueError(f"transition probabilities must not be negative: the least is {matrix.min():g}")
+    total = matrix.sum(-1)
+    worst = np.unravel_index(int(np.abs(total - 1).argmax()), total.shape)
+    if abs(total[worst] - 1) > 1e-8:
+        where = f"row {worst[-1]}" + (f" of step {worst[0] + 1}" if matrix.ndim == 3 else "")
+        raise ValueError(f"the rows of a transition matrix sum to 1, but {where} sums to {total[worst]:g}")

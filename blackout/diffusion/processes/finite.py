@@ -1,0 +1,259 @@
+"""Processes on finitely many states, known by their transition matrices: everything else is Bayes' rule.
+
+With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
+
+    forward   P(m | o) = P_0t[o, m]
+    bridge    P(n | o, m) = P_0s[o, n] P_st[n, m] / P_0t[o, m]
+    reverse   rate(m -> j | o) = Q_t[j, m] P_0t[o, j] / P_0t[o, m]   (jump processes with generator Q_t)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from blackout.diffusion.categorical import categorical, cumulative, invert_rows, uniform
+from blackout.diffusion.processes.base import Observation, count_dtype, per_sample_time
+from blackout.diffusion.processes.clocks import Clock, PowerClock
+from blackout.diffusion.streams import RandomSource
+
+_REMEMBERED = 0.05
+"""Largest total variation between X_t's law given X_0 and the prior that a final time may leave."""
+_TINY = 1e-300
+
+
+class FiniteProcess(ABC):
+    """A Markov process on 0..num_states - 1 whose data are 0..max_count.
+
+    Raises:
+        ValueError: max_count is not in 1..num_states - 1.
+    """
+
+    def __init__(self, max_count: int, num_states: int) -> None:
+        if not 1 <= max_count < num_states:
+            raise ValueError(f"the process has {num_states} states, but counts 0..{max_count} need {max_count + 1}")
+        self.max_count = max_count
+        self.num_states = num_states
+
+    @abstractmethod
+    def transition(self, s: Tensor, t: Tensor) -> Tensor:
+        """P_st for times [b] and [b]: float64 [b, S, S], rows summing to 1."""
+
+    # --- rows, columns and products of P_st, for x [B, D] or weights [B, D, S] and times [1] or [B]
+
+    def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """P_st[x, .], [B, D, S]."""
+        matrix = self.transition(s, t)
+        return matrix[_sample_index(matrix, x), x]
+
+    def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """P_st[., x], [B, D, S]."""
+        matrix = self.transition(s, t).mT
+        return matrix[_sample_index(matrix, x), x]
+
+    def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """sum_i weights_i P_st[i, .], [B, D, S]."""
+        return weights @ self.transition(s, t)
+
+    # --- the interface of every process
+
+    def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
+        """X_t | X_0 by inversion of a row of P_0t: integers of x0's shape."""
+        t = per_sample_time(t, x0)
+        u = uniform(tuple(x0.shape), generator, x0.device)
+        return self._draw_rows(_flat(x0), t, u.flatten(1)).view(x0.shape).to(self.dtype)
+
+    def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
+        sums = cumulative(self.transition(torch.zeros_like(t), t))
+        return invert_rows(sums, _sample_index(sums, x) * self.num_states + x, u)
+
+    def observe(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> tuple[Tensor, Observation]:
+        """X_t and what losses need; the statistic that rates are linear in is X_0 itself, one-hot."""
+        xt = self.sample(x0, t, generator)
+        return xt, Observation(self, x0, xt, uniform(tuple(x0.shape), generator, x0.device))
+
+    def pmf(self, x0: Tensor, t: Tensor | float) -> Tensor:
+        """P_0t[x0, .], float64 [B, ..., S]."""
+        t = per_sample_time(t, x0)
+        return self.rows(_flat(x0), torch.zeros_like(t), t).view(*x0.shape, -1)
+
+    def log_likelihood(self, xt: Tensor, t: Tensor | float) -> Tensor:
+        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]; what is impossible is finite, near -690."""
+        t = per_sample_time(t, xt)
+        columns = self.columns(_flat(xt), torch.zeros_like(t), t)[..., : self.max_count + 1]
+        return _levels_first(columns.clamp(min=_TINY).log(), xt)
+
+    def bridge(
+        self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float, generator: RandomSource = None
+    ) -> Tensor:
+        """X_s | X_0, X_t by Bayes' rule; an impossible pair gives an X_s that X_0 can reach."""
+        drawn = categorical(self.bridge_pmf(x0, xt, s, t).view(*x0.shape, -1), generator)
+        return drawn.to(self.dtype)
+
+    def bridge_pmf(self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float) -> Tensor:
+        """P(X_s = . | X_0, X_t), float64 [B, ..., S]."""
+        s, t = per_sample_time(s, x0), per_sample_time(t, x0)
+        first = self.rows(_flat(x0), torch.zeros_like(s), s)
+        joint = first * self.columns(_flat(xt), s, t)
+        mass = joint.sum(-1, keepdim=True)
+        return torch.where(mass > 0, joint / mass.clamp(min=_TINY), first).view(*x0.shape, -1)
+
+    def step_divergence(self, expected: Tensor, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float) -> Tensor:
+        """KL(P(X_s | X_0, X_t) || sum_o expected_o P(X_s | o, X_t)), float64 of x0's shape.
+
+        Args:
+            expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
+        """
+        s, t = per_sample_time(s, x0), per_sample_time(t, x0)
+        full = self._over_likelihood(expected, xt, t)
+        model = self.propagate(full, torch.zeros_like(s), s) * self.columns(_flat(xt), s, t)
+        exact = self.bridge_pmf(x0, xt, s, t).view(model.shape)
+        divergence = torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, model.clamp(min=_TINY))
+        return divergence.sum(-1).view(x0.shape)
+
+    def _over_likelihood(self, expected: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+        """P(o | X_t) / P_0t[o, X_t], zero beyond the data's levels: [B, D, S]."""
+        weights = expected.double().movedim(1, -1).reshape(len(xt), -1, self.max_count + 1)
+        seen = self.columns(_flat(xt), torch.zeros_like(t), t)
+        ratio = torch.where(seen > 0, F.pad(weights, (0, self.num_states - weights.shape[-1])), 0.0)
+        return ratio / seen.clamp(min=_TINY)
+
+    def prior_law(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+        """The law sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
+        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
+        levels = torch.arange(self.max_count + 1, device=t.device)[None]
+        return self.rows(levels, torch.zeros_like(t), t)[0].mean(0)
+
+    def prior(
+        self,
+        shape: tuple[int, ...],
+        t: Tensor | float,
+        generator: RandomSource = None,
+        mean: Tensor | None = None,
+        device: torch.device | None = None,
+    ) -> Tensor:
+        """Independent draws of `prior_law`; the data's mean is not needed."""
+        sums = cumulative(self.prior_law(t, device))[None]
+        u = uniform(shape, generator, sums.device)
+        return invert_rows(sums, torch.zeros_like(u, dtype=torch.int64), u).to(self.dtype)
+
+    def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
+        """KL(P_0t[x0, .] || prior_law), float64 of x0's shape."""
+        return self._divergences(t, x0.device)[x0.long()]
+
+    def _divergences(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+        levels = torch.arange(self.max_count + 1, device=device)[None]
+        p, prior = self.pmf(levels, t)[0], self.prior_law(t, device)
+        return (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior)).sum(-1).clamp(min=0.0)
+
+    def check_final_time(self, t: Tensor | float) -> None:
+        """Refuse a final time at which the data's levels can still be told apart.
+
+        Raises:
+            ValueError: some level's law is further than 0.05 (total variation) from the prior.
+        """
+        levels = torch.arange(self.max_count + 1)[None]
+        distance = (self.pmf(levels, t)[0] - self.prior_law(t)).abs().sum(-1) / 2
+        worst = int(distance.argmax())
+        if distance[worst] > _REMEMBERED:
+            raise ValueError(
+                f"the data never reach the prior: from count {worst} the law at the final time {float(t):g} is still "
+                f"{float(distance[worst]):.2f} (total variation, at most {_REMEMBERED} is allowed) away from the "
+                "average over all counts; a later final time, a faster clock or a generator with one closed class "
+                "of states is needed"
+            )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return count_dtype(self.num_states - 1)
+
+
+class FiniteJumpProcess(FiniteProcess):
+    """A finite process in continuous time with generator speed(t) Q.
+
+    Types of jumps are their destinations 0..num_states - 1.
+
+    Args:
+        max_count: largest data level.
+        num_states: S.
+        clock: time change.
+        ordered: whether several jumps in one step add up, as for counts.
+    """
+
+    def __init__(self, max_count: int, num_states: int, clock: Clock | None = None, ordered: bool = False) -> None:
+        super().__init__(max_count, num_states)
+        self.clock = clock or PowerClock()
+        self.ordered = ordered
+
+    @abstractmethod
+    def generator(self) -> Tensor:
+        """Q, float64 [S, S], rows summing to 0, at unit speed."""
+
+    @abstractmethod
+    def transition_after(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+
+    def transition(self, s: Tensor, t: Tensor) -> Tensor:
+        return self.transition_after(self.elapsed(t) - self.elapsed(s))
+
+    def elapsed(self, t: Tensor) -> Tensor:
+        return self.clock.elapsed(t)
+
+    def _rates_into(self, x: Tensor) -> Tensor:
+        """Q[., x] without the diagonal, [B, D, S]: forward jumps into x, which reverse jumps undo."""
+        return _without_stay(self.generator().to(x.device).T)[x]
+
+    def _rates_out(self, x: Tensor) -> Tensor:
+        """Q[x, .] without the diagonal, [B, D, S]."""
+        return _without_stay(self.generator().to(x.device))[x]
+
+    def rates(self, expected: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+        """Reverse rates into every state, averaged over `expected` = P(X_0 = . | X_t), [B, max_count + 1, ...].
+
+        rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m].
+        """
+        t = per_sample_time(t, xt)
+        ratio = self.propagate(self._over_likelihood(expected, xt, t), torch.zeros_like(t), t)
+        rates = self._rates_into(_flat(xt)) * ratio
+        return _levels_first(rates * self.clock.speed(t)[:, None, None], xt)
+
+    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+        """Reverse rates into every state given X_0, float64 [B, S, ...]."""
+        t = per_sample_time(t, xt)
+        row = self.rows(_flat(x0), torch.zeros_like(t), t)
+        seen = row.gather(-1, _flat(xt)[..., None])
+        ratio = torch.where(seen > 0, row / seen.clamp(min=_TINY), 0.0)
+        return _levels_first(self._rates_into(_flat(xt)) * ratio * self.clock.speed(t)[:, None, None], xt)
+
+    def forward_rates(self, xt: Tensor, t: Tensor | float) -> Tensor:
+        """Forward rates into every state, float64 [B, S, ...]."""
+        t = per_sample_time(t, xt)
+        return _levels_first(self._rates_out(_flat(xt)) * self.clock.speed(t)[:, None, None], xt)
+
+    def reverse_jumps(self, xt: Tensor) -> Tensor:
+        states = torch.arange(self.num_states, device=xt.device)
+        return states.view(-1, *[1] * (xt.ndim - 1)) - xt.long()[:, None]
+
+    def forward_jumps(self, xt: Tensor) -> Tensor:
+        return self.reverse_jumps(xt)
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.reshape(len(x), -1).long()
+
+
+def _sample_index(matrix: Tensor, x: Tensor) -> Tensor:
+    """Which matrix [b, S, S] each row of x [B, D] uses, broadcastable to x; b is 1 or B."""
+    return torch.arange(len(matrix), device=x.device)[:, None].expand(len(x), 1)
+
+
+def _levels_first(values: Tensor, x: Tensor) -> Tensor:
+    """[B, D, S] -> [B, S, ...] for x of shape [B, ...]."""
+    return values.view(*x.shape, -1).movedim(-1, 1)
+
+
+def _without_stay(matrix: Tensor) -> Tensor:
+    return matrix - torch.diag(matrix.diagonal())

@@ -1,0 +1,159 @@
+"""Any finite generator matrix, from an array or a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+import torch
+from scipy.sparse.linalg import expm_multiply
+from torch import Tensor
+
+from blackout.diffusion.categorical import cumulative
+from blackout.diffusion.processes.clocks import Clock
+from blackout.diffusion.processes.finite import FiniteJumpProcess
+from blackout.diffusion.processes.matrix_exponential import MatrixExponential
+from blackout.diffusion.processes.matrix_file import Matrix, load_matrix
+
+_DENSE_STATES = 1024
+"""Above this a sparse generator stays sparse: its exponentials act on vectors and are never formed."""
+_TOLERANCE = 1e-8
+"""How far, relative to the largest rate, a row may sum from 0."""
+
+
+def from_generator(
+    max_count: int = 255, matrix: Matrix | None = None, clock: Clock | None = None, ordered: bool = False
+) -> FiniteJumpProcess:
+    """The jump process of a generator matrix Q: Q_ij >= 0 is the rate from state i to j, and rows sum to 0.
+
+    Data levels are states 0..max_count; states above are the process's own. Moderate state spaces use tables of
+    exp(Q t); sparse generators of more than 1,024 states use exp-times-vector products.
+
+    Args:
+        max_count: largest data level.
+        matrix: an array [S, S], a `.npy` file of one, a SciPy sparse matrix, or its `.npz` file.
+        clock: time change.
+        ordered: whether several jumps in one step add up, as for counts.
+
+    Raises:
+        UserError: the file cannot be read.
+        ValueError: not a generator, or too few states for the data.
+    """
+    if matrix is None:
+        raise ValueError("matrix must be given: a .npy file with the generator, or .npz for a SciPy sparse one")
+    loaded = load_matrix(matrix)
+    check_generator(loaded)
+    if sparse.issparse(loaded) and loaded.shape[0] > _DENSE_STATES:
+        return SparseGenerator(max_count, loaded, clock, ordered)
+    dense = loaded.toarray() if sparse.issparse(loaded) else loaded
+    return DenseGenerator(max_count, np.asarray(dense, dtype=np.float64), clock, ordered)
+
+
+def check_generator(matrix: Any) -> None:
+    """Raises ValueError, naming the offending entry, unless `matrix` is a generator."""
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 2:
+        raise ValueError(f"a generator is a square matrix of two states or more, not of shape {tuple(matrix.shape)}")
+    if matrix.dtype.kind not in "fiu":
+        raise ValueError(f"a generator holds real numbers, not {matrix.dtype}")
+    entries = sparse.coo_array(matrix)
+    value = np.asarray(entries.data, dtype=np.float64)
+    if not np.isfinite(value).all():
+        raise ValueError("the generator has entries that are not finite")
+    wrong = (value < 0) & (entries.row != entries.col)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise ValueError(
+            f"rates must not be negative, but the generator's entry [{entries.row[at]}, {entries.col[at]}] is "
+            f"{value[at]:g} (off the diagonal Q[i, j] >= 0 is the rate from i to j)"
+        )
+    total = np.bincount(entries.row, weights=value, minlength=matrix.shape[0])
+    largest = float(np.abs(value).max(initial=0.0))
+    worst = int(np.abs(total).argmax())
+    if abs(total[worst]) > _TOLERANCE * largest:
+        raise ValueError(
+            f"the rows of a generator sum to 0, but row {worst} sums to {total[worst]:g} "
+            "(its diagonal must be minus the sum of the other entries)"
+        )
+
+
+class DenseGenerator(FiniteJumpProcess):
+    """A generator of moderate size, [S, S] float64: tables of exp(Q t)."""
+
+    def __init__(self, max_count: int, matrix: np.ndarray, clock: Clock | None = None, ordered: bool = False) -> None:
+        super().__init__(max_count, len(matrix), clock, ordered)
+        self._generator = torch.from_numpy(np.ascontiguousarray(matrix))
+        self._exponential = MatrixExponential(self._generator)
+
+    def generator(self) -> Tensor:
+        return self._generator
+
+    def transition_after(self, tau: Tensor) -> Tensor:
+        return self._exponential(tau)
+
+
+class SparseGenerator(FiniteJumpProcess):
+    """A large sparse generator: rows and columns of exp(Q t) by SciPy's `expm_multiply`, one set per distinct time.
+
+    Rates into every state are dense per element, so use it with small batches of few elements.
+    """
+
+    def __init__(self, max_count: int, matrix: Any, clock: Clock | None = None, ordered: bool = False) -> None:
+        super().__init__(max_count, matrix.shape[0], clock, ordered)
+        self._forward = sparse.csr_array(matrix, dtype=np.float64)
+        self._backward = sparse.csr_array(self._forward.T)
+
+    def generator(self) -> Tensor:
+        """Dense [S, S]: for small examples only."""
+        return torch.from_numpy(self._forward.toarray())
+
+    def transition_after(self, tau: Tensor) -> Tensor:
+        """Dense [b, S, S]: for small examples only."""
+        identity = np.eye(self.num_states)
+        return torch.stack([self._act(self._forward, float(value), identity) for value in tau])
+
+    def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        return self._of_states(self._backward, x, s, t)
+
+    def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        return self._of_states(self._forward, x, s, t)
+
+    def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        tau = (self.elapsed(t) - self.elapsed(s)).expand(len(weights))
+        parts = [
+            self._act(self._backward, float(each), w.cpu().numpy().T).T for each, w in zip(tau, weights, strict=True)
+        ]
+        return torch.stack(parts).to(weights.device)
+
+    def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
+        rows = cumulative(self.rows(x, torch.zeros_like(t), t))
+        return torch.searchsorted(rows, u[..., None], right=True).squeeze(-1).clamp_(max=self.num_states - 1)
+
+    def _rates_into(self, x: Tensor) -> Tensor:
+        return _dense_rows(self._backward, x)
+
+    def _rates_out(self, x: Tensor) -> Tensor:
+        return _dense_rows(self._forward, x)
+
+    def _of_states(self, matrix: Any, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """exp(matrix tau) e_x for every x [B, D], [B, D, S]; equal states and times are worked out once."""
+        tau = (self.elapsed(t) - self.elapsed(s)).expand(len(x)).cpu()
+        out = torch.empty(*x.shape, self.num_states, dtype=torch.float64)
+        for value in tau.unique():
+            at = (tau == value).nonzero().squeeze(1)
+            states, place = x.cpu()[at].unique(return_inverse=True)
+            start = np.zeros((self.num_states, len(states)))
+            start[states.numpy(), np.arange(len(states))] = 1.0
+            out[at] = self._act(matrix, float(value), start).T[place]
+        return out.to(x.device)
+
+    @staticmethod
+    def _act(matrix: Any, tau: float, vectors: np.ndarray) -> Tensor:
+        moved = vectors if tau == 0 else expm_multiply(matrix * tau, vectors, traceA=tau * matrix.trace())
+        return torch.from_numpy(np.maximum(moved, 0.0))
+
+
+def _dense_rows(matrix: Any, x: Tensor) -> Tensor:
+    rows = matrix[x.cpu().numpy().reshape(-1)].toarray()
+    rows[np.arange(len(rows)), x.cpu().numpy().reshape(-1)] = 0.0
+    return torch.from_numpy(rows).view(*x.shape, -1).to(x.device)

@@ -1,0 +1,132 @@
+"""exp(Q tau) for a generator Q and many tau: one decomposition if Q is reversible, else scaling and squaring."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_CACHED_FROM = 64
+"""States from which matrices are worth keeping between calls."""
+_CACHE_BYTES = 640 << 20
+"""Enough for 1,000 times of 256 states in float64."""
+_TERMS = 20
+"""Taylor terms of exp(x), x <= 1, to 1 / 20! = 4e-19."""
+
+
+class MatrixExponential:
+    """tau -> exp(Q tau), for tau of any shape.
+
+    A reversible Q (pi_i Q_ij = pi_j Q_ji for a positive pi) is similar to a symmetric matrix, whose eigenvectors give
+    every tau with one product. Any other Q goes through uniformisation, e^(-x) exp(x (I + Q / rate)), by scaling and
+    squaring: all terms are non-negative, so that small probabilities keep their relative accuracy.
+
+    Args:
+        generator: float64 [S, S] on the CPU, rows summing to 0.
+    """
+
+    def __init__(self, generator: Tensor) -> None:
+        self.generator = generator
+        self.rate = float(-generator.diagonal().min())
+        self._reversible = _symmetrise(generator)
+        self._parts: dict[torch.device, tuple[Tensor, ...]] = {}
+        self._cache: OrderedDict[tuple[torch.device, float], Tensor] = OrderedDict()
+
+    def __call__(self, tau: Tensor) -> Tensor:
+        """float64 [*tau.shape, S, S] on tau's device, rows summing to 1."""
+        if len(self.generator) < _CACHED_FROM:
+            return self._compute(tau.reshape(-1)).view(*tau.shape, *self.generator.shape)
+        key = [(tau.device, value) for value in tau.reshape(-1).tolist()]
+        missing = [value for value in dict.fromkeys(key) if value not in self._cache]
+        computed: dict[tuple[torch.device, float], Tensor] = {}
+        for start in range(0, len(missing), 64):
+            part = missing[start : start + 64]
+            times = torch.tensor([value for _, value in part], dtype=torch.float64, device=tau.device)
+            computed.update(zip(part, self._compute(times).unbind(), strict=True))
+        stacked = torch.stack([computed[k] if k in computed else self._cache[k] for k in key])
+        for k, matrix in computed.items():
+            self._cache[k] = matrix.clone()
+        while len(self._cache) * 8 * self.generator.numel() > _CACHE_BYTES:
+            self._cache.popitem(last=False)
+        return stacked.view(*tau.shape, *self.generator.shape)
+
+    def _compute(self, tau: Tensor) -> Tensor:
+        if tau.device not in self._parts:
+            made = self._reversible if self._reversible is not None else (_powers(self.generator, self.rate),)
+            self._parts[tau.device] = tuple(part.to(tau.device) for part in made)
+        parts = self._parts[tau.device]
+        matrix = _from_eigen(tau, *parts) if self._reversible is not None else _by_squaring(tau * self.rate, *parts)
+        return matrix / matrix.sum(-1, keepdim=True)
+
+
+def _from_eigen(tau: Tensor, left: Tensor, values: Tensor, right: Tensor) -> Tensor:
+    # the identity is split off, so that exp(Q tau) - I keeps its digits at small tau
+    change = (left * torch.expm1(values * tau[:, None])[:, None, :]) @ right
+    return (torch.eye(len(values), dtype=tau.dtype, device=tau.device) + change).clamp_(min=0.0)
+
+
+def _by_squaring(x: Tensor, powers: Tensor) -> Tensor:
+    """exp(x (A - I)) from A^k / k! [K, S, S]."""
+    largest = float(x.max()) if len(x) else 0.0
+    squarings = max(0, math.ceil(math.log2(largest))) if largest > 0 else 0
+    # every element is halved as often as it needs, no more: those done drop out of the squaring
+    need = torch.ceil(torch.log2(x.clamp(min=1e-300))).clamp_(0, squarings).long()
+    y = x / 2.0**need
+    k = torch.arange(_TERMS + 1, dtype=x.dtype, device=x.device)
+    coefficients = torch.exp(-y)[:, None] * y[:, None] ** k
+    size = powers.shape[-1]
+    matrix = (coefficients @ powers.view(len(powers), -1)).view(-1, size, size)
+    for done in range(squarings):
+        go_on = (need > done).nonzero().squeeze(1)
+        squared = matrix[go_on] @ matrix[go_on]
+        matrix[go_on] = squared / squared.sum(-1, keepdim=True)
+    return matrix
+
+
+def _powers(generator: Tensor, rate: float) -> Tensor:
+    """A^k / k!, k = 0..20, of A = I + Q / rate >= 0."""
+    identity = torch.eye(len(generator), dtype=torch.float64)
+    jump = (identity + generator / rate).clamp_(min=0.0) if rate > 0 else identity
+    powers = [identity]
+    for k in range(1, _TERMS + 1):
+        powers.append(powers[-1] @ jump / k)
+    return torch.stack(powers)
+
+
+def _symmetrise(generator: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """(left, eigenvalues, right) of a reversible generator with a harmless pi, or None."""
+    q = generator.numpy()
+    weight = _detailed_balance(q)
+    if weight is None:
+        return None
+    root = np.exp(weight / 2)
+    symmetric = q * root[:, None] / root[None, :]
+    values, vectors = np.linalg.eigh((symmetric + symmetric.T) / 2)
+    left, right = vectors / root[:, None], vectors.T * root[None, :]
+    return torch.from_numpy(left), torch.from_numpy(np.minimum(values, 0.0)), torch.from_numpy(right)
+
+
+def _detailed_balance(q: np.ndarray) -> np.ndarray | None:
+    """log pi with pi_i q_ij = pi_j q_ji, or None: not reversible, or pi so uneven that the eigenvectors lose digits."""
+    size = len(q)
+    linked = (q > 0) & ~np.eye(size, dtype=bool)
+    if (linked != linked.T).any():
+        return None
+    log_weight = np.full(size, np.nan)
+    for root in range(size):
+        if not np.isnan(log_weight[root]):
+            continue
+        log_weight[root], queue = 0.0, [root]
+        while queue:
+            i = queue.pop()
+            for j in np.flatnonzero(linked[i] & np.isnan(log_weight)):
+                log_weight[j] = log_weight[i] + math.log(q[i, j]) - math.log(q[j, i])
+                queue.append(int(j))
+    flow = np.exp(log_weight - log_weight.max())[:, None] * q
+    off = flow - np.diag(np.diag(flow))
+    if not np.allclose(off, off.T, rtol=1e-9, atol=0.0) or np.ptp(log_weight) > math.log(1e4):
+        return None
+    return log_weight - log_weight.max()

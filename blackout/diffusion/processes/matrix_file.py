@@ -1,0 +1,53 @@
+"""Matrices that define a process: from files, arrays, or written out in a model's description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sparse
+
+from blackout.errors import UserError
+
+Matrix: TypeAlias = str | Path | np.ndarray | list | dict | Any
+"""A `.npy` or sparse `.npz` file's name, an array or nested list, a SciPy sparse matrix, or the plain form of one."""
+
+
+def load_matrix(matrix: Matrix) -> Any:
+    """An array or SciPy sparse matrix from any of these forms.
+
+    Raises:
+        UserError: the file cannot be read as a matrix.
+    """
+    if isinstance(matrix, dict):
+        return sparse.coo_array((matrix["value"], (matrix["row"], matrix["column"])), shape=tuple(matrix["shape"]))
+    if not isinstance(matrix, (str, Path)):
+        return matrix if sparse.issparse(matrix) else np.asarray(matrix)
+    try:
+        loaded = sparse.load_npz(matrix) if Path(matrix).suffix == ".npz" else np.load(matrix, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"no file {matrix}: the matrix must be a .npy array, or .npz for a SciPy sparse one") from None
+    except Exception as error:  # numpy, zipfile and scipy have a dozen ways to say that this is no array
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{matrix} cannot be read as a matrix: {reason}") from None
+    if not (isinstance(loaded, np.ndarray) or sparse.issparse(loaded)):
+        raise UserError(f"{matrix} holds {type(loaded).__name__}, not one array")
+    return loaded
+
+
+def without_files(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A process's configuration with the matrix written out in place of its file's name, so that it can travel.
+
+    Raises:
+        UserError: the file cannot be read as a matrix.
+    """
+    if not isinstance(config.get("matrix"), (str, Path)):
+        return dict(config)
+    loaded = load_matrix(config["matrix"])
+    if not sparse.issparse(loaded):
+        return {**config, "matrix": loaded.tolist()}
+    entries = sparse.coo_array(loaded)
+    plain = {"shape": list(entries.shape), "row": entries.row.tolist(), "column": entries.col.tolist()}
+    return {**config, "matrix": {**plain, "value": entries.data.tolist()}}

@@ -1,0 +1,133 @@
+"""Any generator at all: reducible, absorbing, stiff, with a clock; and what is not a generator is refused."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackout.diffusion.processes import PiecewiseClock, PowerClock, from_generator
+from blackout.diffusion.processes.generator import SparseGenerator
+from blackout.diffusion.streams import SampleStreams
+from blackout.errors import UserError
+from tests.laws import chains
+
+CLOCKS = st.one_of(
+    st.builds(PowerClock, st.floats(0.2, 3.0), st.floats(0.5, 2.0)),
+    st.builds(lambda a, b, c: PiecewiseClock((0.4, 1.0), (a, b, c)), *[st.floats(0.1, 4.0)] * 3),
+)
+
+
+@st.composite
+def processes(draw):
+    size = draw(st.integers(3, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    q = chains.random_generator(rng, size, draw(st.sampled_from([0.15, 0.4, 1.0])), draw(st.sampled_from([0.3, 1.5])))
+    if draw(st.booleans()):  # one absorbing state
+        q[draw(st.integers(0, size - 1))] = 0.0
+    return from_generator(draw(st.integers(1, size - 1)), q, clock=draw(CLOCKS))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(processes(), st.floats(0.0, 1.0), st.floats(0.05, 1.5))
+def test_laws_are_those_of_expm_and_bayes(process, s, step):
+    t, q, levels = s + step, process.generator().numpy(), process.max_count + 1
+    tau_s, tau_t = (float(process.clock.elapsed(torch.tensor(x, dtype=torch.float64))) for x in (s, t))
+    first, whole, rest = chains.expm(q * tau_s), chains.expm(q * tau_t), chains.expm(q * (tau_t - tau_s))
+    x0, xt = torch.meshgrid(torch.arange(levels), torch.arange(process.num_states), indexing="ij")
+    assert np.abs(process.pmf(torch.arange(levels)[None], t)[0].numpy() - whole[:levels]).max() < 1e-10
+    joint = process.bridge_pmf(x0, xt, s, t).numpy() * whole[:levels, :, None]
+    possible = whole[:levels] > 1e-13
+    expected = first[:levels, None, :] * rest.T[None]
+    assert np.abs(joint - expected)[possible].max() < 1e-10
+    rates = process.reverse_rates(x0, xt, t).movedim(1, -1).numpy()
+    assert np.isfinite(rates).all() and (rates >= 0).all()
+    speed = float(process.clock.speed(torch.tensor(t, dtype=torch.float64)))
+    flow = speed * (q - np.diag(np.diag(q))).T[None] * whole[:levels, None, :]
+    assert np.abs(rates * whole[:levels, :, None] - flow)[possible].max() < 1e-9 * max(1.0, speed * np.abs(q).max())
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(processes(), st.floats(0.05, 2.0))
+def test_draws_stay_where_the_process_can_go_and_depend_on_their_own_sample_alone(process, t):
+    n = 200
+    x0 = torch.randint(0, process.max_count + 1, (n, 3), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    streams = SampleStreams(3, torch.arange(n))
+    xt = process.sample(x0, t, streams.at(1))
+    xs = process.bridge(x0, xt, t / 3, t, streams.at(2))
+    assert process.pmf(x0, t).gather(-1, xt.long()[..., None]).min() > 0
+    assert process.bridge_pmf(x0, xt, t / 3, t).gather(-1, xs.long()[..., None]).min() > 0
+    alone = process.sample(x0[[17]], t, SampleStreams(3, torch.tensor([17])).at(1))
+    assert torch.equal(alone, xt[[17]])
+
+
+def test_sparse_generators_agree_with_dense_ones():
+    q = chains.birth_death_generator(2.0, 30)
+    dense = from_generator(20, q)
+    process = SparseGenerator(20, sparse.csr_array(q), ordered=True)
+    x0 = torch.randint(0, 21, (5, 4), generator=torch.Generator().manual_seed(0))
+    xt = torch.randint(0, 15, (5, 4), generator=torch.Generator().manual_seed(1))
+    t = torch.tensor([0.1, 0.5, 0.5, 1.0, 2.0], dtype=torch.float64)
+    assert torch.allclose(process.pmf(x0, t), dense.pmf(x0, t), atol=1e-12)
+    assert torch.allclose(process.bridge_pmf(x0, xt, t / 2, t), dense.bridge_pmf(x0, xt, t / 2, t), atol=1e-9)
+    assert torch.allclose(process.reverse_rates(x0, xt, t), dense.reverse_rates(x0, xt, t), rtol=1e-6, atol=1e-9)
+    expected = torch.softmax(process.log_likelihood(xt, t), 1)
+    assert torch.allclose(process.rates(expected, xt, t), dense.rates(expected, xt, t), rtol=1e-6, atol=1e-9)
+    streams = SampleStreams(0, torch.arange(5))
+    assert torch.equal(process.sample(x0, t, streams.at(0)), dense.sample(x0, t, streams.at(0)))
+
+
+def test_a_large_sparse_generator_is_never_formed():
+    size = 1500
+    births, deaths = np.full(size - 1, 5.0), np.arange(1.0, size)
+    q = sparse.diags_array([births, deaths], offsets=[1, -1], shape=(size, size)).tocsr()
+    q = q - sparse.diags_array(q.sum(1))
+    process = from_generator(50, sparse.csr_array(q), ordered=True)
+    assert isinstance(process, SparseGenerator)
+    x0 = torch.tensor([[40, 3]])
+    xt = process.sample(x0, 0.3, SampleStreams(0, torch.tensor([0])).at(0))
+    pmf = process.pmf(x0, 0.3)
+    mean = pmf @ torch.arange(float(size)).double()
+    survival = np.exp(-0.3)
+    assert torch.allclose(mean, x0.double() * survival + 5 * (1 - survival), atol=1e-6)
+    assert int(process.bridge(x0, xt, 0.1, 0.3, SampleStreams(0, torch.tensor([0])).at(1)).max()) < 100
+
+
+def good():
+    return chains.random_generator(np.random.default_rng(0), 5)
+
+
+def changed(i, j, value):
+    q = good()
+    q[i, j] = value
+    return q
+
+
+@pytest.mark.parametrize("matrix, words", [
+    (changed(1, 2, -3.0), r"\[1, 2\] is -3"), (changed(2, 2, 0.0), "row 2 sums to"), (good()[:4], r"\(4, 5\)"),
+    (good().T[0], r"\(5,\)"), (changed(0, 0, np.nan), "finite"), (good()[:3, :3] * 0, "3 states"),
+    (good().astype(complex), "complex"), (np.zeros((1, 1)), r"\(1, 1\)"), (None, "matrix must be given"),
+])  # fmt: skip
+def test_what_is_not_a_generator_is_refused(matrix, words):
+    with pytest.raises(ValueError, match=words):
+        from_generator(4, matrix)
+
+
+def test_files_that_are_no_matrix_are_refused(tmp_path):
+    (tmp_path / "text.npy").write_text("0 1")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
+    np.savez(tmp_path / "arrays.npz", a=good())
+    for name in ("none.npy", "text.npy", "objects.npy", "arrays.npz"):
+        with pytest.raises(UserError, match=name):
+            from_generator(4, str(tmp_path / name))
+
+
+def test_a_prior_that_is_not_reached_is_refused():
+    reducible = np.kron(np.eye(2), np.full((3, 3), 1 / 3)) - np.eye(6)
+    with pytest.raises(ValueError, match="never reach the prior"):
+        from_generator(5, reducible).check_final_time(15.0)
+    with pytest.raises(ValueError, match="faster clock"):
+        from_generator(4, good(), clock=PowerClock(1e-3)).check_final_time(15.0)
+    from_generator(4, good()).check_final_time(15.0)
+    from_generator(2, reducible).check_final_time(15.0)  # all data in one class

@@ -1,0 +1,50 @@
+"""Brute force for any finite process, independent of the package: scipy's expm, and Bayes' rule on whole matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import expm
+
+
+def birth_death_generator(births: float, size: int) -> np.ndarray:
+    """Immigration-death cut off at size - 1."""
+    q = np.zeros((size, size))
+    for x in range(size):
+        if x + 1 < size:
+            q[x, x + 1] = births
+        if x > 0:
+            q[x, x - 1] = x
+    return q - np.diag(q.sum(1))
+
+
+def bridge(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """P(X_s = n | X_0 = o, X_t = m), [o, m, n], from P_0s and P_st; nan where m cannot be reached from o."""
+    joint = first[:, None, :] * second.T[None, :, :]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return joint / joint.sum(-1, keepdims=True)
+
+
+def reverse_rates(generator: np.ndarray, transition: np.ndarray) -> np.ndarray:
+    """Q[j, m] P[o, j] / P[o, m], [o, m, j], without j = m."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates = generator.T[None, :, :] * transition[:, None, :] / transition[:, :, None]
+    for m in range(len(generator)):
+        rates[:, m, m] = 0.0
+    return rates
+
+
+def random_generator(rng: np.random.Generator, size: int, density: float = 1.0, spread: float = 1.0) -> np.ndarray:
+    """Off-diagonal rates exp(spread normal), each kept with probability `density`."""
+    q = np.exp(spread * rng.standard_normal((size, size))) * (rng.random((size, size)) < density)
+    np.fill_diagonal(q, 0.0)
+    return q - np.diag(q.sum(1))
+
+
+def posterior(p0: np.ndarray, transition: np.ndarray) -> np.ndarray:
+    """P(X_0 = o | X_t = m), [m, o]; where m cannot occur, the data's law."""
+    joint = transition[: len(p0)].T * p0[None, :]
+    mass = joint.sum(1, keepdims=True)
+    return np.where(mass > 0, joint / np.where(mass > 0, mass, 1.0), p0[None, :])
+
+
+__all__ = ["birth_death_generator", "bridge", "expm", "posterior", "random_generator", "reverse_rates"]

@@ -1,0 +1,313 @@
+"""With the exact conditional law as denoiser every sampler converges at its order, and every bound is tight."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from blackout.diffusion.heads import Prediction
+from blackout.diffusion.jump_kernels import BirthDeathBridge, LevelBridge, LevelCorrector, TauLeap
+from blackout.diffusion.jump_losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss
+from blackout.diffusion.likelihood import likelihood_bound, rate_divergence
+from blackout.diffusion.processes import (
+    Absorbing,
+    AbsorbingChain,
+    BirthDeath,
+    DiscreteTimeChain,
+    Ordinal,
+    PureDeath,
+    Uniform,
+    UniformChain,
+    from_generator,
+)
+from blackout.diffusion.samplers import sample
+from blackout.diffusion.schedules import half_width, logit_times, step_times, time_of_logit
+from blackout.diffusion.streams import SampleStreams
+from blackout.laws.toys import total_variation
+from tests.laws import chains, toys
+
+P0 = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
+ENTROPY = toys.entropy(P0)
+CYCLE = np.roll(np.eye(6), 1, axis=1) - np.eye(6)
+FINITE = {
+    "uniform": Uniform(4),
+    "absorbing": Absorbing(4),
+    "absorbing at 0": Absorbing(4, mask=0),
+    "ordinal": Ordinal(4),
+    "generator": from_generator(4, chains.random_generator(np.random.default_rng(3), 7)),
+    "cycle": from_generator(4, 3 * CYCLE),
+}
+LAZY_CYCLE = np.full((5, 5), 0.02) + 0.9 * (0.7 * np.eye(5) + 0.3 * np.roll(np.eye(5), 1, axis=1))
+CHAINS = {
+    "uniform": UniformChain(4, 12),
+    "absorbing": AbsorbingChain(4, 12),
+    "own": DiscreteTimeChain(4, 40, LAZY_CYCLE),
+}
+
+
+def levels_oracle(process, p0=P0):
+    """P(X_0 | X_t) of one pixel, by Bayes."""
+    prior = torch.from_numpy(p0).log()[None, :, None]
+
+    def denoiser(xt, t):
+        log_probs = torch.log_softmax(process.log_likelihood(xt, t) + prior, dim=1)
+        return Prediction(log_probs.exp(), log_probs)
+
+    return denoiser
+
+
+def birth_death_oracle(process, p0):
+    """E[(X_0 - S, I) | X_t] of one pixel."""
+
+    def means(xt, t):
+        q, gone = torch.exp(-t), -torch.expm1(-t)
+        posterior = levels_oracle(process, p0)(xt, t).mean
+        rates = sum(
+            posterior[:, o, None] * process.reverse_rates(torch.full_like(xt, o), xt, t) for o in range(len(p0))
+        )
+        if t.ndim:
+            q, gone = q[:, None], gone[:, None]
+        return torch.stack([(rates[:, 0] - process.mean * gone) * gone / q, rates[:, 1] * gone], dim=1)
+
+    def denoiser(xt, t):
+        if t.ndim:
+            mean = means(xt, t)
+        else:  # one time for all: a table over states
+            mean = means(torch.arange(process.num_states)[None], t)[0].T[xt.long()].movedim(-1, 1)
+        mean = mean.clamp(min=1e-30)
+        return Prediction(mean, mean.log())
+
+    return denoiser
+
+
+def draw_data(p0, n, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).choice(len(p0), size=(n, 1), p=p0)).to(torch.uint8)
+
+
+def final_law(process, denoiser, kernel, times, n, states):
+    x = sample(denoiser, process, times, (n, 1), SampleStreams(5, torch.arange(n)), kernel=kernel)
+    return np.bincount(x.flatten().numpy(), minlength=states) / n
+
+
+def chi_square(observed, expected, n):
+    keep = expected * n > 5
+    assert observed[~keep].sum() * n < 20
+    return stats.chisquare(observed[keep] * n, expected[keep] / expected[keep].sum() * observed[keep].sum() * n).pvalue
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_bridging_from_the_exact_posterior_is_exact_in_five_steps(name):
+    process, n = FINITE[name], 20_000
+    law = final_law(process, levels_oracle(process), LevelBridge(), logit_times(5, 3.0, -12.0), n, 5)
+    assert chi_square(law, P0, n) > 1e-3
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("num_steps", [12, 4])
+def test_chains_are_reversed_exactly_with_all_their_steps_or_some(name, num_steps):
+    process, n = CHAINS[name], 20_000
+    process.check_final_time(float(process.num_steps))
+    times = step_times(num_steps, process.num_steps)
+    law = final_law(process, levels_oracle(process), LevelBridge(), times, n, 5)
+    assert chi_square(law, P0, n) > 1e-3
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_reverse_of_a_chain_is_bayes_rule(name):
+    """P(n | m, o) = P_0,k-1[o, n] P_k[n, m] / P_0k[o, m] at every step, from products of the step matrices."""
+    process = CHAINS[name]
+    product = np.eye(process.num_states)
+    x0, xt = torch.meshgrid(torch.arange(5), torch.arange(process.num_states), indexing="ij")
+    for k in range(1, process.num_steps + 1):
+        step = process.step(torch.tensor([k]))[0].numpy()
+        expected = chains.bridge(product[:5], step)
+        bridge = process.bridge_pmf(x0, xt, k - 1.0, float(k)).numpy()
+        possible = (product @ step)[:5] > 1e-9
+        assert np.abs(bridge - expected)[possible].max() < 1e-10
+        product = product @ step
+
+
+@pytest.mark.parametrize("name", ["uniform", "ordinal", "cycle"])
+def test_tau_leaping_converges_at_first_order(name):
+    process, n = FINITE[name], 40_000
+    first = 5.0 if process.ordered else 4.0
+
+    def error(steps):
+        law = final_law(process, levels_oracle(process), TauLeap(), logit_times(steps, first, -6.0), n, 5)
+        return total_variation(law, P0)
+
+    coarse, fine = error(8), error(32)
+    noise = 0.5 * np.sqrt(2 / np.pi) * np.sqrt(P0 * (1 - P0) / n).sum()
+    assert coarse > 6 * noise, "too small to see an order"
+    assert fine < coarse / 2.7 + 2 * noise
+
+
+def test_tau_leaping_of_masks_needs_few_steps():
+    """An unmasked element never jumps again, so that for one pixel only the time of its jump is approximate."""
+    process, n = FINITE["absorbing"], 20_000
+    law = final_law(process, levels_oracle(process), TauLeap(), logit_times(8, 4.0, -6.0), n, 5)
+    assert total_variation(law, P0) < 0.02
+
+
+def test_two_pixels_bridged_apart_converge_at_first_order():
+    """Elements are drawn independently given X_t: with correlated ones the error is O(1 / T)."""
+    joint = np.array([[0.4, 0.02, 0.03], [0.02, 0.1, 0.01], [0.01, 0.01, 0.4]])
+    process, n = Uniform(2), 50_000
+    log_joint = torch.from_numpy(joint).log()
+
+    def denoiser(xt, t):
+        likelihood = process.log_likelihood(xt, t)  # [B, 3, 2]
+        posterior = torch.softmax(
+            (log_joint + likelihood[:, :, None, 0] + likelihood[:, None, :, 1]).flatten(1), 1
+        ).view(-1, 3, 3)
+        probs = torch.stack([posterior.sum(2), posterior.sum(1)], dim=-1)
+        return Prediction(probs, probs.log())
+
+    def error(steps):
+        streams = SampleStreams(1, torch.arange(n))
+        x = sample(denoiser, process, logit_times(steps, 4.0, -6.0), (n, 2), streams, kernel=LevelBridge()).long()
+        law = np.bincount((3 * x[:, 0] + x[:, 1]).numpy(), minlength=9) / n
+        return total_variation(law, joint.flatten())
+
+    coarse, fine = error(4), error(16)
+    assert coarse > 0.02 and fine < coarse / 2.7
+
+
+@pytest.mark.parametrize("kernel", [BirthDeathBridge(), TauLeap()])
+def test_birth_death_samplers_converge_to_the_data(kernel):
+    p0 = np.array([0.3, 0.1, 0.05, 0.05, 0.2, 0.0, 0.0, 0.3])
+    process, n = BirthDeath(7, 3.0), 15_000
+    errors = []
+    for steps in (10, 40):
+        law = final_law(process, birth_death_oracle(process, p0), kernel, logit_times(steps, 8.0, -8.0), n, 8)
+        errors.append(total_variation(law, p0))
+    assert errors[1] < errors[0] / 2 and errors[1] < 0.06
+
+
+def test_the_birth_death_bridge_is_exact_when_the_origin_is_known():
+    process, n = BirthDeath(9, 2.5), 40_000
+    s, t = torch.tensor(0.4, dtype=torch.float64), torch.tensor(1.1, dtype=torch.float64)
+    x0 = torch.full((n, 1), 6, dtype=torch.uint8)
+    xt = process.sample(x0, t, SampleStreams(0, torch.arange(n)).at(0))
+    xs = process.bridge(x0, xt, s, t, SampleStreams(0, torch.arange(n)).at(1))
+    q = chains.birth_death_generator(2.5, 60)
+    first, second = chains.expm(q * 0.4)[6], chains.expm(q * 0.7)
+    for m in (0, 2, 5):
+        expected = (first * second[:, m])[: process.num_states]
+        given = xs[xt == m].long().numpy()
+        law = np.bincount(given, minlength=process.num_states) / len(given)
+        assert chi_square(law, expected / expected.sum(), len(given)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["uniform", "absorbing", "ordinal"])
+def test_the_corrector_leaves_its_level_alone_and_brings_a_wrong_law_to_it(name):
+    process, n = FINITE[name], 20_000
+    t = torch.tensor(0.9, dtype=torch.float64)
+    whole = process.transition(t.new_zeros(1), t[None])[0].numpy()
+    law = P0 @ whole[:5]
+    streams, denoiser = SampleStreams(2, torch.arange(n)), levels_oracle(process)
+    speed = float(-process.generator().diagonal().min())
+
+    def corrected(x, steps, duration):
+        kernel = LevelCorrector(duration / speed)
+        for k in range(steps):
+            x = kernel(TauLeap(), denoiser, process, x, t, t + 1.0, streams.at(k + 10))
+        return np.bincount(x.flatten().numpy(), minlength=process.num_states) / n
+
+    stationary = process.sample(draw_data(P0, n), t, streams.at(0))
+    assert total_variation(corrected(stationary, 1, 0.02), law) < 0.015
+    wrong = torch.zeros(n, 1, dtype=torch.uint8)
+    assert total_variation(np.eye(process.num_states)[0], law) > 0.3
+    assert total_variation(corrected(wrong, 60, 0.15), law) < 0.06
+
+
+def pure_death_oracle(process):
+    def denoiser(xt, t):
+        posterior = levels_oracle(process)(xt, t).mean
+        mean = (torch.einsum("bo...,o->b...", posterior, torch.arange(5.0).double()) - xt).clamp(min=1e-30)
+        return Prediction(mean, mean.log())
+
+    return denoiser
+
+
+WITH_ORACLES = {name: (process, levels_oracle(process)) for name, process in FINITE.items()} | {
+    "birth-death": (BirthDeath(4, 1.9), birth_death_oracle(BirthDeath(4, 1.9), P0)),
+    "pure death": (PureDeath(4), pure_death_oracle(PureDeath(4))),
+}
+
+
+@pytest.mark.parametrize("name", WITH_ORACLES)
+def test_the_bound_with_the_exact_law_is_the_entropy(name):
+    """By enumeration over (X_0, X_t) and quadrature over u, plus what happens at the ends."""
+    process, denoiser = WITH_ORACLES[name]
+    limit = half_width(15.0)
+    u, weight = np.polynomial.legendre.leggauss(300)
+    u, weight = torch.from_numpy(u * limit), torch.from_numpy(weight * limit)
+    t = time_of_logit(u)
+    x0, xt = torch.meshgrid(torch.arange(5), torch.arange(process.num_states), indexing="ij")
+    x0, xt = (x.flatten().expand(len(t), -1) for x in (x0, xt))
+    probability = torch.from_numpy(P0)[x0] * process.pmf(x0, t).gather(-1, xt[..., None]).squeeze(-1)
+    kappa = process.rates(denoiser(xt, t).log_mean.double().exp(), xt, t)
+    divergence = rate_divergence(kappa, process.reverse_rates(x0, xt, t)).sum(1)
+    integrand = torch.where(probability > 1e-20, probability * divergence, 0.0).sum(1)
+    path = float((weight * torch.sigmoid(-u) * integrand).sum())
+    ends = float(process.prior_divergence(torch.arange(5), torch.tensor(15.0).double()) @ torch.from_numpy(P0))
+    assert 0 <= ends < 1e-5
+    assert path == pytest.approx(ENTROPY, abs=2e-4)
+
+
+@pytest.mark.parametrize("name", ["uniform", "absorbing", "birth-death"])
+def test_the_estimator_of_the_bound_agrees(name):
+    process, denoiser = WITH_ORACLES[name]
+    n = 20_000
+    v = torch.frac((torch.arange(n, dtype=torch.float64) + 0.5) * 0.6180339887498949)
+    streams = SampleStreams(0, torch.arange(n)).at(0)
+    nats = likelihood_bound(denoiser, process, draw_data(P0, n), v, streams)
+    error = float(nats.std()) / n**0.5
+    assert error < 0.08 and abs(float(nats.mean()) - ENTROPY) < 4 * error
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_bound_of_a_chain_with_the_exact_law_is_the_entropy(name):
+    """For one pixel the averaged bridge is the exact reverse step, so the bound is tight at any number of steps."""
+    process, n = CHAINS[name], 20_000
+    v = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    streams = SampleStreams(0, torch.arange(n)).at(0)
+    nats = likelihood_bound(levels_oracle(process), process, draw_data(P0, n), v, streams)
+    error = float(nats.std()) / n**0.5
+    assert error < 0.08 and abs(float(nats.mean()) - ENTROPY) < 4 * error
+
+
+@pytest.mark.parametrize("name", ["uniform", "ordinal"])
+@pytest.mark.parametrize(
+    "loss", [RateLoss(), RateLoss(sampled=True), CrossEntropy(), CrossEntropy("likelihood"), StepLoss()]
+)
+def test_losses_are_least_at_the_exact_law(name, loss):
+    process, n = FINITE[name], 40_000
+    t = torch.full((n,), 0.7, dtype=torch.float64)
+    xt, target = process.observe(draw_data(P0, n), t, SampleStreams(0, torch.arange(n)).at(0))
+    exact = levels_oracle(process)(xt, t)
+    tilt = torch.tensor([0.5, -0.5, 0.3, 0.0, -0.3])[None, :, None]
+
+    def mean_loss(amount):
+        log_probs = torch.log_softmax(exact.log_mean + amount * tilt, 1)
+        return float(loss(Prediction(log_probs.exp(), log_probs), target, t - 0.05, t).double().mean())
+
+    assert mean_loss(0.0) < min(mean_loss(0.6), mean_loss(-0.6))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_the_birth_death_loss_is_least_at_the_means_and_sampling_a_type_is_unbiased(sampled):
+    process, n = BirthDeath(4, 1.9), 40_000
+    t = torch.full((n,), 0.7, dtype=torch.float64)
+    xt, target = process.observe(draw_data(P0, n), t, SampleStreams(0, torch.arange(n)).at(0))
+    exact = birth_death_oracle(process, P0)(xt, t)
+
+    def mean_loss(first, second, sampled=sampled):
+        factor = torch.tensor([first, second]).view(1, 2, 1)
+        prediction = Prediction(exact.mean * factor, exact.log_mean + factor.log())
+        return float(BirthDeathLoss(sampled=sampled)(prediction, target, t - 0.05, t).double().mean())
+
+    least = mean_loss(1.0, 1.0)
+    assert all(least < mean_loss(*f) for f in ((1.3, 1.0), (0.7, 1.0), (1.0, 1.3), (1.0, 0.7)))
+    assert mean_loss(1.0, 1.0, True) == pytest.approx(mean_loss(1.0, 1.0, False), rel=0.05)

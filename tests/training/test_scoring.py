@@ -1,0 +1,205 @@
+"""The Scores callback measures the averaged weights, on any number of processes, and touches nothing."""
+
+import csv
+import gc
+import json
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from blackout import load_model
+from blackout.data import DataModule, digits
+from blackout.diffusion.heads import ScaledHead
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.samplers import Sampler
+from blackout.evaluation import ScoreOptions, Scorer
+from blackout.evaluation.extractors import Classifier
+from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
+from blackout.training.optimization import Optimization
+from blackout.training.scoring import Scores, score_samples
+from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
+from tests.evaluation.networks import colour_data, tiny_extractor
+from tests.training.wandb_file import read_run
+
+SAMPLES = 64
+DATA = colour_data()
+TRAINER = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+def make_module(seed=0):
+    torch.manual_seed(seed)
+    body = ResidualMLP(DATA.shape, width=16, depth=1, dropout=0.3)
+    network = CountNetwork(body, StandardisedInputs(DATA.mean, DATA.std))
+    mean = DATA.train.float().mean(0)
+    module = BlackoutDiffusion(
+        network, ScaledHead(DATA.mean), PureDeath(255), mean, sampler=Sampler(num_steps=4, batch_size=16),
+        optimization=Optimization(lr=0.01), ema_decay=0.9,
+    )  # fmt: skip
+    for number, parameter in enumerate(module.ema.parameters()):  # an average that is not the raw weights
+        parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+    return module
+
+
+@pytest.fixture
+def scorer(tmp_path):
+    options = ScoreOptions(kernel_subsets=4, kernel_subset_size=30)
+    return Scorer(tiny_extractor, ["fd", "is", "kd", "prc"], "train", options, 32, tmp_path)
+
+
+def state(module):
+    """Everything that scoring could disturb."""
+    return {
+        "weights": {name: value.clone() for name, value in module.state_dict().items()},
+        "modes": [part.training for part in module.modules()],
+        "gradients": torch.is_grad_enabled(),
+        "torch": torch.get_rng_state(),
+        "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002
+        "python": random.getstate(),
+    }
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+class Watched(Scores):
+    """Leaves the parts of the module in mixed modes, and compares what was there before with what is after."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.undisturbed = []
+
+    def on_validation_epoch_end(self, trainer, pl_module):
+        modes = {part: part.training for part in pl_module.modules()}
+        for number, part in enumerate(pl_module.modules()):
+            part.training = number % 3 == 0
+        before = state(pl_module)
+        super().on_validation_epoch_end(trainer, pl_module)
+        self.undisturbed.append(same(before, state(pl_module)))
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def trained(*callbacks):
+    module = make_module()
+    trainer = pl.Trainer(
+        **TRAINER, max_steps=6, val_check_interval=2, check_val_every_n_epoch=None, num_sanity_val_steps=0,
+        use_distributed_sampler=False, callbacks=list(callbacks), enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.fit(module, DataModule(DATA, 50))
+    return module
+
+
+def test_scoring_leaves_everything_as_it_was(scorer):
+    scores = Watched(scorer, SAMPLES, every_n_steps=2)
+    module = trained(scores)
+    assert scores.undisturbed == [True] * 3 and scores.values["fd_tiny"] > 0
+    assert same(module.state_dict(), trained().state_dict())
+
+
+def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
+    module, scores = make_module(), Scores(scorer, SAMPLES, seed=5)
+    pl.Trainer(**TRAINER, callbacks=[scores]).validate(module, DataModule(DATA, 50), verbose=False)
+
+    def values(module, seed=5):
+        return score_samples(scorer.begin(DATA, SAMPLES), module, module.sampler, seed)
+
+    assert scores.values == values(module) and scores.passport["seed"] == 5
+    assert {"fd_tiny", "is_tiny", "kd_tiny", "precision_tiny"} <= scores.values.keys()
+    assert values(module, 6) != scores.values
+    for parameter in module.network.parameters():
+        parameter.data.zero_()
+    assert values(module) == scores.values
+    for parameter in module.ema.parameters():
+        parameter.data.zero_()
+    assert values(module) != scores.values
+
+
+@pytest.mark.parametrize("every, at", [(None, []), (2, [2, 4, 6]), (4, [4])])
+def test_scores_are_made_when_they_were_asked_for(scorer, every, at):
+    made = []
+
+    class Noted(Scores):
+        def on_validation_epoch_end(self, trainer, pl_module):
+            self.values = {}
+            super().on_validation_epoch_end(trainer, pl_module)
+            made.extend([trainer.global_step] if self.values else [])
+
+    trained(Noted(scorer, SAMPLES, every_n_steps=every))
+    assert made == at
+
+
+def test_two_processes_train_one_run_and_score_as_one(tmp_path):
+    options = ("metrics.scores=[fd,is,kd]", "metrics.options.kernel_subset_size=30", "callbacks.scores.num_samples=40")
+    outcome = subprocess.run(
+        [
+            sys.executable, ROOT / "train.py", *TINY, *options, "trainer.max_steps=6", "trainer.accelerator=cpu",
+            "trainer.devices=2", "trainer.strategy=ddp", "sampler.batch_size=10", "logger=wandb", "logger.mode=offline",
+            f"runs_dir={tmp_path}", "run_id=a",
+        ],
+        capture_output=True, text=True, cwd=tmp_path, timeout=300,
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+    directory = tmp_path / "digits" / "a"
+    report = json.loads((directory / "metrics.json").read_text())
+    model = load_model(directory)
+    scorer = digits_scorer(report["options"], ["fd", "is", "kd"])
+    alone = score_samples(scorer.begin(digits(), 40), model, model.sampler, 0)
+    assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-6)
+    (folder,) = directory.glob("wandb/offline-run-*")
+    shown = read_run(folder)
+    assert shown.exit_code == 0 and shown.summary["fd_digits"] == report["values"]["fd_digits"]
+
+
+def digits_scorer(options, scores):
+    return Scorer(lambda: Classifier(digits), scores, "train", ScoreOptions(**options))
+
+
+@pytest.mark.parametrize("mode, extreme", [("min", min), ("max", max)])
+def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme):  # noqa: F811
+    outcome = run(
+        "train", *TINY, "metrics.scores=[fd]", "callbacks.scores.num_samples=100", "callbacks.scores.every_n_steps=2",
+        "callbacks.checkpoints.monitor=fd_digits", f"callbacks.checkpoints.mode={mode}", "trainer.max_steps=8",
+        "ema_decay=0.0", "optimizer.lr=0.1", "optimizer.warmup_steps=1", f"runs_dir={tmp_path}", "run_id=a",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    directory = tmp_path / "digits" / "a"
+    rows = list(csv.DictReader((directory / "metrics.csv").open()))
+    scores = {int(row["step"]) + 1: float(row["fd_digits"]) for row in rows if row["fd_digits"]}
+    scores.pop(9, None)  # of the finished run: no checkpoint is saved then
+    assert sorted(scores) == [2, 4, 6, 8]
+    best = extreme(scores, key=scores.__getitem__)
+    path = directory / "checkpoints" / "best.ckpt"
+    assert torch.load(path, weights_only=True)["global_step"] == best
+    model = load_model(path)
+    again = score_samples(digits_scorer({}, ["fd"]).begin(digits(), 100), model, model.sampler, 0)
+    assert again["fd_digits"] == pytest.approx(scores[best], rel=1e-4)
+
+
+def test_memory_stays_flat_while_many_samples_are_scored(scorer):
+    class Many:
+        """Stands for a model: random images, and a note of the memory that tensors hold early and late."""
+
+        def sample_batches(self, indices, seed, sampler, **conditions):
+            self.held = []
+            for number, batch in enumerate(indices.split(100)):
+                yield batch, torch.randint(0, 256, (len(batch), *DATA.shape), dtype=torch.uint8)
+                if number in (2, 59):
+                    self.held.append(tensor_bytes())
+
+    many = Many()
+    score_samples(scorer.begin(DATA, 6000), many, None, 0)
+    assert len(many.held) == 2 and many.held[0] == many.held[1], many.held
+
+
+def tensor_bytes():
+    storages = (value.untyped_storage() for value in gc.get_objects() if type(value) is torch.Tensor)
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
