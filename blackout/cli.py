@@ -67,10 +67,10 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
     @functools.wraps(function)
     def wrapped(*args: object, **kwargs: object) -> T:
         global _in_job
-        from blackout.training import sweeps
-
         with one_line_errors():
             _in_job = True
+            from blackout.training import sweeps
+
             return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 
