@@ -46,17 +46,19 @@ def test_a_short_poisson_step_costs_a_quarter_of_r_squared_g(u):
 
 
 def test_the_pilot_run_estimates_g():
-    """From the samples' predictions alone, averaged over a window of steps: within 2 %; the bias is of order r."""
-    n = 25_000
+    """From the samples' predictions alone, averaged over a range of levels: within 2 %.
+
+    Over seeds, the ratio to the exact G was 0.996 +- 0.004 with these steps and 0.999 +- 0.002 with four times as many.
+    """
+    n = 40_000
     denoiser = ExactDenoiser(PAIR)
     pilot = pilot_run(denoiser, PureDeath(15), (n, 2), SampleStreams(1, torch.arange(n)),
-                      mean=torch.from_numpy(PAIR.mean), num_steps=500, first=0.5, last=-7.0)  # fmt: skip
+                      mean=torch.from_numpy(PAIR.mean), num_steps=250, first=-0.5, last=-6.0)  # fmt: skip
     logits, found = np.array(pilot["logits"]), np.array(pilot["curvature"])
-    assert len(logits) == 500 and len(found) == 499
-    for centre in (-3.0, -2.0, -1.0):
-        window = [k for k in range(499) if abs(logits[k] - centre) < 0.4]
-        exact = np.mean([PAIR.curvature(sigmoid((logits[k] + logits[k + 1]) / 2)) for k in window[2::5]])
-        assert np.mean(found[window]) == pytest.approx(exact, rel=0.02)
+    assert len(logits) == 250 and len(found) == 249
+    middle = (logits[1:] + logits[:-1]) / 2
+    exact = np.mean([PAIR.curvature(sigmoid(u)) for u in np.arange(-3.375, -0.5, 0.25)])
+    assert found[(middle > -3.5) & (middle < -0.5)].mean() == pytest.approx(exact, rel=0.02)
 
 
 def exact_pilot():
