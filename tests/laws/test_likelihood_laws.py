@@ -122,3 +122,23 @@ def test_large_counts_have_only_the_continuous_bound():
         likelihood.start_bound(
             PureDeath(65535), torch.zeros(1, 1, dtype=torch.int32), torch.tensor(15.0), torch.ones(1)
         )
+
+
+def test_the_bound_of_two_correlated_pixels_is_their_joint_entropy():
+    """Elements are predicted separately, yet with the exact means the bound is tight for the joint law."""
+    from blackout.laws.toys import pixel_pair
+
+    pair = pixel_pair()
+    limit = half_width(15.0)
+    u, weight = np.polynomial.legendre.leggauss(120)
+    total = 0.0
+    missing = torch.from_numpy((pair.states[:, None, :] - pair.states[None, :, :]).clip(min=0))
+    for logit, share in zip(u * limit, weight * limit, strict=True):
+        q = 1 / (1 + np.exp(-logit))
+        joint = pair.p0[:, None] * pair.thinning(q)
+        y = torch.from_numpy(pair.beliefs(q).mean.reshape(-1, 2)).clamp(min=1e-300)
+        term = likelihood.poisson_divergence(y[None], y.log()[None], missing).sum(-1).numpy()
+        total += share * q * float((joint * np.where(joint > 1e-18, term, 0)).sum())
+    assert total == pytest.approx(pair.entropy, abs=1e-3)
+    separate = toys.entropy(pair.p0.reshape(16, 16).sum(0)) + toys.entropy(pair.p0.reshape(16, 16).sum(1))
+    assert separate > pair.entropy + 0.1
