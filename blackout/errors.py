@@ -7,8 +7,10 @@ class UserError(ValueError):
     """Bad input from outside: a file, a value, a name. The message says what is wrong, where, and what is allowed."""
 
 
-class Preempted(Exception):
+class Preempted(BaseException):
     """The run left because a signal asked it to; what it had done is saved.
+
+    A signal may arrive inside anybody's `except Exception`; like KeyboardInterrupt, it must come through.
 
     Args:
         message: what was saved, for the user.

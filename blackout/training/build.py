@@ -24,7 +24,7 @@ from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.matrix_file import without_files
 from blackout.diffusion.samplers import sample
-from blackout.errors import Preempted, UserError
+from blackout.errors import UserError
 
 _TELLTALES = {
     "network": "forward", "head": "outputs", "process": "prior", "schedule": "intervals", "loss": "scale",
@@ -60,7 +60,7 @@ def refusals(where: str) -> Iterator[None]:
     """Inside, whatever goes wrong is about what the user gave: say where, in one line."""
     try:
         yield
-    except (UserError, Preempted):
+    except UserError:
         raise
     except Exception as error:
         raise UserError(f"{where}: {reason(error)}") from error

@@ -18,7 +18,7 @@ from torch import Tensor
 from blackout.data import CountData, DataModule
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.streams import fold_seed
-from blackout.errors import Preempted, UserError
+from blackout.errors import UserError
 from blackout.files import replacing
 from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, reason, refusals
 from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
@@ -149,7 +149,7 @@ def fit(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule,
         with signals.listening():
             trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
     except Exception as error:
-        if began.yes or isinstance(error, UserError | Preempted):
+        if began.yes or isinstance(error, UserError):
             raise
         what = "training cannot start" if last is None else f"{last} cannot be continued"
         raise UserError(f"{what}: {reason(error)}") from error
