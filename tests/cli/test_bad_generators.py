@@ -81,7 +81,9 @@ OTHER_SAMPLERS = {
         "sampler/grid=logit sampler.grid.last=0": "never reach the prior",
     },
     "ordinal": {"sampler=trapezoidal": "does not fit", "sampler=birth_death_bridge": "does not fit"},
-    "discrete_absorbing": {"sampler=tau_leap sampler.num_steps=9": "does not fit", "sampler/grid=logit": "whole numbers"},
+    "discrete_absorbing": {
+        "sampler=tau_leap sampler.num_steps=9": "does not fit", "sampler/grid=logit": "whole numbers",
+    },
 }  # fmt: skip
 """Of `sample.py`, and a word of why they are refused."""
 
