@@ -39,6 +39,34 @@ def test_all_cells_of_table_1_can_be_reached(loss, sampler, kernel):
     assert config["loss"]["kind"] == loss and config["sampler"]["kernel"]["_target_"].endswith(kernel)
 
 
+PAPERS = {
+    "blackout_cifar10": "nearest_rounding", "blackout_celeba64": "nearest_rounding",
+    "blackout_cifar10_legacy": "nearest_rounding", "blackout_binarized_mnist": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("experiment", PAPERS)
+def test_the_papers_runs_keep_its_samplers_and_its_thousand_evaluations(experiment):
+    sampler = composed(f"experiment={experiment}")["sampler"]
+    assert sampler["num_steps"] == 1000 and sampler["grid"] is None
+    rounding = PAPERS[experiment]
+    kernel = "PoissonLeap" if rounding is None else "BinomialBridge"
+    assert sampler["kernel"]["_target_"].endswith(kernel)
+    assert rounding is None or sampler["kernel"]["rounding"]["_target_"].endswith(rounding)
+
+
+@pytest.mark.parametrize("overrides, kernel, evaluations", [
+    ([], "Trapezoidal", 49), (["dataset=cifar10"], "Trapezoidal", 199), (["process=birth_death"], "BirthDeathBridge", 100),
+    (["process=uniform"], "LevelBridge", 100), (["process=absorbing"], "LevelBridge", 100),
+    (["process=ordinal", "dataset=patches"], "LevelBridge", 100), (["process=discrete_uniform"], "LevelBridge", 100),
+])  # fmt: skip
+def test_the_default_sampler_is_second_order_and_other_processes_have_their_own(overrides, kernel, evaluations):
+    sampler = composed(*overrides)["sampler"]
+    assert sampler["kernel"]["_target_"].endswith(kernel)
+    per_step = 2 if kernel == "Trapezoidal" else 1
+    assert per_step * sampler["num_steps"] - (per_step - 1) == evaluations
+
+
 def test_the_legacy_experiment_keeps_the_reference_habits():
     config = composed("experiment=blackout_cifar10_legacy")
     assert config["sampler"]["keep_dropout"] and not config["sampler"]["poisson_start"]
