@@ -58,9 +58,9 @@ class GroupNorm(nn.GroupNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         narrow = self.num_channels < 16 * self.num_groups
-        if x.device.type == "cpu" and x.dtype == torch.bfloat16 and narrow:
-            if torch.is_grad_enabled() or x[0, 0].numel() < 1024:
-                return super().forward(x.float()).to(x.dtype)
+        slow = narrow and (torch.is_grad_enabled() or x[0, 0].numel() < 1024)
+        if slow and x.device.type == "cpu" and x.dtype == torch.bfloat16:
+            return super().forward(x.float()).to(x.dtype)
         return super().forward(x)
 
 
