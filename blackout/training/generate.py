@@ -18,7 +18,7 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
-from blackout.training.build import fill, instantiate, refusals
+from blackout.training.build import check_sampler, fill, instantiate, refusals
 from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid, save_strip
 from blackout.training.known import read_known
@@ -56,9 +56,12 @@ def generate(cfg: DictConfig) -> Path:
     if not config["ckpt"]:
         raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
     indices = wanted(config)
-    module = load_model(str(config["ckpt"]), tuple(config["trusted"])).to(find_device(config["device"]))
+    device = find_device(config["device"])
+    module = load_model(str(config["ckpt"]), tuple(config["trusted"]))
     sampler_config = choose_sampler(config["sampler"], module.config)
     sampler = instantiate(sampler_config, "sampler")
+    check_sampler(sampler, module.schedule, module.process, module.head, module.shape)
+    module.to(device)
     out = open_output(Path(str(config["out"])) if config["out"] else default_output(Path(str(config["ckpt"]))))
     scoring = None
     if config["evaluate"]:
