@@ -23,8 +23,9 @@ from blackout.diffusion.processes import (
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import half_width, logit_times, step_times, time_of_logit
 from blackout.diffusion.streams import SampleStreams
+from blackout.laws import chains
 from blackout.laws.toys import total_variation
-from tests.laws import chains, toys
+from tests.laws import toys
 
 P0 = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
 ENTROPY = toys.entropy(P0)

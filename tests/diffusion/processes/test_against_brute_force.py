@@ -14,7 +14,7 @@ from blackout.diffusion.processes import (
     Uniform,
     from_generator,
 )
-from tests.laws import chains
+from blackout.laws import chains
 
 RNG = np.random.default_rng(7)
 CYCLE = np.roll(np.eye(5), 1, axis=1) - np.eye(5)

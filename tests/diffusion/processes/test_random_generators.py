@@ -11,7 +11,7 @@ from blackout.diffusion.processes import PiecewiseClock, PowerClock, from_genera
 from blackout.diffusion.processes.generator import SparseGenerator
 from blackout.diffusion.streams import SampleStreams
 from blackout.errors import UserError
-from tests.laws import chains
+from blackout.laws import chains
 
 CLOCKS = st.one_of(
     st.builds(PowerClock, st.floats(0.2, 3.0), st.floats(0.5, 2.0)),

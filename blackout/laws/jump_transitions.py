@@ -1,0 +1,120 @@
+"""What the kernels for any process should do: the exact laws of their steps, and of the chains these make on a toy.
+
+A step's law is [states ** elements, elements, states]: where each element goes given the state of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy import stats
+
+from blackout.laws.jump_toys import JumpToy
+from blackout.laws.toys import Array, binomial_pmf
+from blackout.laws.transitions import independent, poisson_pmf
+
+JumpStep = Callable[[JumpToy, float, float], Array]
+"""(toy, s, t) -> the law of a step from t to s."""
+
+_LATTICE = 512
+"""Whole numbers modulo this stand for the sums of jumps, which stay well inside."""
+
+
+def level_bridge(toy: JumpToy, s: float, t: float) -> Array:
+    """X_0 from its exact law, then the exact bridge: every element's own reverse law, elements apart."""
+    return toy.before(s, t)
+
+
+def tau_leap(toy: JumpToy, s: float, t: float) -> Array:
+    """Reverse rates frozen for t - s; to s = 0, X_0 from its exact law."""
+    if s == 0.0:
+        return np.pad(toy.origins(t), [(0, 0), (0, 0), (0, toy.size - toy.levels)])
+    return leap(toy, toy.reverse_rates(t), t - s)
+
+
+def tau_leap_counts(toy: JumpToy, s: float, t: float) -> Array:
+    """The same where the prediction is of rates alone, so that the last step is a leap too."""
+    return leap(toy, toy.reverse_rates(t), t - s)
+
+
+def stay(toy: JumpToy, s: float, duration: float) -> Array:
+    """The corrector: forward and reverse rates at level s, frozen for a while."""
+    return leap(toy, toy.reverse_rates(s) + toy.forward_rates(s), duration)
+
+
+def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
+    """Jumps at constant rates [..., states] into every state: all of them, clipped, or one at most."""
+    start = toy.states
+    if not toy.matrices.ordered:
+        leaving = rates.sum(-1, keepdims=True)
+        share = np.divide(rates, leaving, out=np.zeros_like(rates), where=leaving > 0)
+        return share * -np.expm1(-leaving * duration) + np.eye(toy.size)[start] * np.exp(-leaving * duration)
+    jumps = np.zeros((*rates.shape[:-1], _LATTICE))
+    by = np.arange(toy.size) - start[..., None]
+    np.put_along_axis(jumps, by % _LATTICE, rates * duration, -1)
+    exponent = np.fft.fft(jumps)
+    total = np.fft.ifft(np.exp(exponent - exponent[..., :1])).real.clip(0.0)
+    return _land(toy, total, start)
+
+
+def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
+    """X_t + Binomial(N, r) - Binomial(I, g) + Poisson, from N and I rounded stochastically to whole numbers."""
+    q_s, q_t, top = np.exp(-s), np.exp(-t), toy.size - 1
+    r, g = (q_s - q_t) / (1 - q_t), 1 - (1 - q_s) * q_t / q_s / (1 - q_t)
+    passing = poisson_pmf(np.array([mean * (1 - q_s) * (1 - q_t / q_s)]), top)[0]
+    beliefs = missing_and_immigrants(toy, t, mean)
+    out = np.zeros((*beliefs.shape[:2], toy.size))
+    for row, element in np.ndindex(*beliefs.shape[:2]):
+        x, total = int(toy.states[row, element]), np.zeros(_LATTICE)
+        for immigrants, p in _rounded(beliefs[row, element, 1]):
+            came = min(immigrants, x)
+            room = max(toy.levels - 1 - (x - came), 0)
+            gone = binomial_pmf(np.array([came]), g, top)
+            for missing, p_missing in _rounded(beliefs[row, element, 0]):
+                born = binomial_pmf(np.array([min(missing, room)]), r, top)
+                law = np.convolve(np.convolve(born, passing), gone[::-1])  # from -top on
+                total[(np.arange(len(law)) - top) % _LATTICE] += p * p_missing * law
+        out[row, element] = _land(toy, total[None], np.array([x]))[0]
+    return out
+
+
+def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
+    """E[(X_0 - S, I) | X_t], survivors S and immigrants I: the exact denoiser of immigration and death."""
+    o, m, k = np.ogrid[: toy.levels, : toy.size, : toy.levels]
+    survive = binomial_pmf(np.arange(toy.levels)[:, None], np.exp(-t), toy.levels - 1)
+    joint = survive[:, None, :] * stats.poisson.pmf(m - k, -mean * np.expm1(-t))
+    return toy.expectation(np.stack([(joint * (o - k)).sum(-1), (joint * (m - k)).sum(-1)], axis=-1), t)
+
+
+def start(toy: JumpToy, t: float) -> Array:
+    """X_t's law averaged over the levels of every element: where finite processes start."""
+    return independent(np.tile(toy.forward(t).mean(0), (1, toy.elements, 1)))[0]
+
+
+def start_poisson(toy: JumpToy, t: float, mean: float) -> Array:
+    """Poisson(q E[X_0] + a (1 - q)), where immigration and death starts."""
+    rates = np.exp(-t) * toy.mean - mean * np.expm1(-t)
+    return independent(poisson_pmf(rates, toy.size - 1)[None])[0]
+
+
+def sampled(toy: JumpToy, law: Array, step: JumpStep, times: Sequence[float]) -> Array:
+    """The law [levels ** elements] of what the loop returns on a grid: levels at most, as it cuts off what is above."""
+    for s, t in zip(times[-2::-1], times[:0:-1], strict=True):
+        law = law @ independent(step(toy, s, t))
+    kept = np.ravel_multi_index(tuple(np.minimum(toy.states, toy.levels - 1).T), [toy.levels] * toy.elements)
+    return np.bincount(kept, weights=law, minlength=len(toy.p0))
+
+
+def _rounded(value: float) -> list[tuple[int, float]]:
+    low = int(np.floor(value))
+    return [(low, 1 - (value - low)), (low + 1, value - low)]
+
+
+def _land(toy: JumpToy, total: Array, start: Array) -> Array:
+    """Laws of sums of jumps [..., lattice] and where they start [...] -> laws of states, clipped."""
+    by = (np.arange(_LATTICE) + _LATTICE // 2) % _LATTICE - _LATTICE // 2
+    reached = np.clip(start[..., None] + by, 0, toy.size - 1)
+    out = np.zeros((*start.shape, toy.size))
+    np.add.at(out, (*np.indices(reached.shape)[:-1], reached), total)
+    return out
