@@ -11,6 +11,7 @@ from torch import Tensor
 from blackout.diffusion.categorical import categorical, uniform
 from blackout.diffusion.counts import poisson
 from blackout.diffusion.kernels import Denoiser, Kernel, OneEvaluation, Rounding, stochastic_rounding
+from blackout.diffusion.processes import FiniteProcess
 from blackout.diffusion.streams import RandomSource
 
 
@@ -109,7 +110,7 @@ class LevelCorrector:
 
 
 def _over_levels(y: Tensor, xt: Tensor, process: Any) -> bool:
-    return y.ndim == xt.ndim + 1 and y.shape[1] == process.max_count + 1
+    return isinstance(process, FiniteProcess) and y.ndim == xt.ndim + 1 and y.shape[1] == process.max_count + 1
 
 
 def _leap(

@@ -60,23 +60,18 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
 
 def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
     """X_t + Binomial(N, r) - Binomial(I, g) + Poisson, from N and I rounded stochastically to whole numbers."""
-    q_s, q_t, top = np.exp(-s), np.exp(-t), toy.size - 1
+    q_s, q_t = np.exp(-s), np.exp(-t)
     r, g = (q_s - q_t) / (1 - q_t), 1 - (1 - q_s) * q_t / q_s / (1 - q_t)
-    passing = poisson_pmf(np.array([mean * (1 - q_s) * (1 - q_t / q_s)]), top)[0]
-    beliefs = missing_and_immigrants(toy, t, mean)
-    out = np.zeros((*beliefs.shape[:2], toy.size))
-    for row, element in np.ndindex(*beliefs.shape[:2]):
-        x, total = int(toy.states[row, element]), np.zeros(_LATTICE)
-        for immigrants, p in _rounded(beliefs[row, element, 1]):
-            came = min(immigrants, x)
-            room = max(toy.levels - 1 - (x - came), 0)
-            gone = binomial_pmf(np.array([came]), g, top)
-            for missing, p_missing in _rounded(beliefs[row, element, 0]):
-                born = binomial_pmf(np.array([min(missing, room)]), r, top)
-                law = np.convolve(np.convolve(born, passing), gone[::-1])  # from -top on
-                total[(np.arange(len(law)) - top) % _LATTICE] += p * p_missing * law
-        out[row, element] = _land(toy, total[None], np.array([x]))[0]
-    return out
+    passing = mean * (1 - q_s) * (1 - q_t / q_s)
+    z = np.exp(-2j * np.pi * np.arange(_LATTICE) / _LATTICE)  # laws as their Fourier transforms, E z^jumps
+    missing, immigrants = (each[..., None] for each in np.moveaxis(missing_and_immigrants(toy, t, mean), -1, 0))
+    x, total = toy.states[..., None], 0j
+    for came, p_came in _rounded(immigrants):
+        came = np.minimum(came, x)
+        room = np.maximum(toy.levels - 1 - (x - came), 0)
+        for lost, p_lost in _rounded(missing):
+            total = total + p_came * p_lost * (1 - g + g / z) ** came * (1 - r + r * z) ** np.minimum(lost, room)
+    return _land(toy, np.fft.ifft(total * np.exp(passing * (z - 1))).real.clip(0.0), toy.states)
 
 
 def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
@@ -106,8 +101,9 @@ def sampled(toy: JumpToy, law: Array, step: JumpStep, times: Sequence[float]) ->
     return np.bincount(kept, weights=law, minlength=len(toy.p0))
 
 
-def _rounded(value: float) -> list[tuple[int, float]]:
-    low = int(np.floor(value))
+def _rounded(value: Array) -> list[tuple[Array, Array]]:
+    """The whole numbers around each value, with their probabilities."""
+    low = np.floor(value)
     return [(low, 1 - (value - low)), (low + 1, value - low)]
 
 
