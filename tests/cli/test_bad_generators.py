@@ -1,7 +1,5 @@
 """A generator or chain that is none: one clear line, exit code 2, and nothing is trained."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -74,34 +72,14 @@ def test_a_generator_travels_with_its_model(run, tmp_path):
     assert np.load(tmp_path / "out" / "samples.npz")["samples"].max() <= 16
 
 
-@pytest.mark.parametrize("process", ["birth_death", "uniform", "absorbing", "ordinal", "discrete_absorbing"])
+@pytest.mark.parametrize("process", ["birth_death", "absorbing", "ordinal", "discrete_absorbing"])
 def test_every_process_trains_samples_and_is_scored(run, tmp_path, process):
-    """For as many steps as a run of pure death needs to make its pilot run, which no other process has."""
-    arguments = [f"process={process}", "trainer.max_steps=20", "trainer.val_check_interval=20"]
-    tiny = [option for option in TINY if "val_check" not in option]
-    outcome = run("train", *tiny, *arguments, f"runs_dir={tmp_path}", "run_id=a")
-    assert outcome.code == 0, outcome.err
+    assert (
+        run("train", *TINY, f"process={process}", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
+    )
     run_directory = next(tmp_path.glob("*/a"))
     assert (run_directory / "samples" / "final.png").exists()
-    values = json.loads((run_directory / "metrics.json").read_text())["values"]
-    assert 0 < values["val/bits_per_dim"] < 40
     outcome = run("sample", f"ckpt={run_directory}", "num_samples=2", f"out={tmp_path / 'out'}")
     assert outcome.code == 0, outcome.err
     samples = np.load(tmp_path / "out" / "samples.npz")["samples"]
     assert samples.dtype == np.uint8 and samples.max() <= 16
-
-
-@pytest.mark.parametrize("process", ["uniform", "absorbing", "ordinal", "birth_death"])
-def test_correctors_by_configuration(run, tmp_path, process):
-    """With as many evaluations more as there are corrections, and other samples for it."""
-    made = run("train", *TINY, f"process={process}", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
-    assert made.code == 0, made.err
-    samples = {}
-    for steps in (0, 2):
-        out = tmp_path / str(steps)
-        outcome = run("sample", f"ckpt={next(tmp_path.glob('*/a'))}", "num_samples=4", f"out={out}",
-                      f"sampler.corrector_steps={steps}")  # fmt: skip
-        assert outcome.code == 0, outcome.err
-        assert f"{8 + 7 * steps} network evaluations" in outcome.out
-        samples[steps] = np.load(out / "samples.npz")["samples"]
-    assert samples[2].max() <= 16 and (samples[0] != samples[2]).any()
