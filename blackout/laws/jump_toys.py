@@ -147,13 +147,7 @@ def of_generator(
 def of_steps(steps: Array) -> Matrices:
     """A chain in discrete time, from the matrices of its steps [T, states, states]."""
 
-    def between(s: float, t: float) -> Array:
-        product = np.eye(steps.shape[-1])
-        for k in range(round(s), round(t)):
-            product = product @ steps[k]
-        return product
-
-    return Matrices(between)
+    return Matrices(lambda s, t: chains.product(steps[round(s) : round(t)]))
 
 
 def of_birth_death(mean: float, size: int) -> Matrices:

@@ -55,23 +55,30 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
     np.put_along_axis(jumps, by % _LATTICE, rates * duration, -1)
     exponent = np.fft.fft(jumps)
     total = np.fft.ifft(np.exp(exponent - exponent[..., :1])).real.clip(0.0)
-    return _land(toy, total, start)
+    return _land(toy.size, total, start)
 
 
 def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
-    """X_t + Binomial(N, r) - Binomial(I, g) + Poisson, from N and I rounded stochastically to whole numbers."""
-    q_s, q_t = np.exp(-s), np.exp(-t)
-    r, g = (q_s - q_t) / (1 - q_t), 1 - (1 - q_s) * q_t / q_s / (1 - q_t)
-    passing = mean * (1 - q_s) * (1 - q_t / q_s)
-    z = np.exp(-2j * np.pi * np.arange(_LATTICE) / _LATTICE)  # laws as their Fourier transforms, E z^jumps
-    missing, immigrants = (each[..., None] for each in np.moveaxis(missing_and_immigrants(toy, t, mean), -1, 0))
-    x, total = toy.states[..., None], 0j
+    """The bridge from the numbers N of missing and I of immigrants, rounded stochastically to whole ones."""
+    missing, immigrants = np.moveaxis(missing_and_immigrants(toy, t, mean), -1, 0)
+    x, law = toy.states, np.zeros((*missing.shape, toy.size))
     for came, p_came in _rounded(immigrants):
         came = np.minimum(came, x)
         room = np.maximum(toy.levels - 1 - (x - came), 0)
         for lost, p_lost in _rounded(missing):
-            total = total + p_came * p_lost * (1 - g + g / z) ** came * (1 - r + r * z) ** np.minimum(lost, room)
-    return _land(toy, np.fft.ifft(total * np.exp(passing * (z - 1))).real.clip(0.0), toy.states)
+            reached = bridge_from(toy.size, x, np.minimum(lost, room), came, s, t, mean)
+            law += (p_came * p_lost)[..., None] * reached
+    return law
+
+
+def bridge_from(size: int, x: Array, missing: Array, immigrants: Array, s: float, t: float, mean: float) -> Array:
+    """X_t = x plus Binomial(N, r) minus Binomial(I, g) plus Poisson, [..., size] for arrays [...]."""
+    q_s, q_t = np.exp(-s), np.exp(-t)
+    r, g = (q_s - q_t) / (1 - q_t), 1 - (1 - q_s) * q_t / q_s / (1 - q_t)
+    passing = mean * (1 - q_s) * (1 - q_t / q_s)
+    z = np.exp(-2j * np.pi * np.arange(_LATTICE) / _LATTICE)  # laws as their Fourier transforms, E z^jumps
+    both = (1 - g + g / z) ** immigrants[..., None] * (1 - r + r * z) ** missing[..., None]
+    return _land(size, np.fft.ifft(both * np.exp(passing * (z - 1))).real.clip(0.0), x)
 
 
 def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
@@ -107,10 +114,13 @@ def _rounded(value: Array) -> list[tuple[Array, Array]]:
     return [(low, 1 - (value - low)), (low + 1, value - low)]
 
 
-def _land(toy: JumpToy, total: Array, start: Array) -> Array:
+def _land(size: int, total: Array, start: Array) -> Array:
     """Laws of sums of jumps [..., lattice] and where they start [...] -> laws of states, clipped."""
-    by = (np.arange(_LATTICE) + _LATTICE // 2) % _LATTICE - _LATTICE // 2
-    reached = np.clip(start[..., None] + by, 0, toy.size - 1)
-    out = np.zeros((*start.shape, toy.size))
-    np.add.at(out, (*np.indices(reached.shape)[:-1], reached), total)
-    return out
+    middle = _LATTICE // 2
+    total = np.roll(total, middle, axis=-1)  # the sum d is at d + middle
+    reached = np.take_along_axis(total, np.arange(size) - start[..., None] + middle, -1)
+    up_to = np.cumsum(total, -1)
+    reached[..., 0] = np.take_along_axis(up_to, middle - start[..., None], -1)[..., 0]
+    inside = np.take_along_axis(up_to, middle + size - 2 - start[..., None], -1)[..., 0]
+    reached[..., -1] = up_to[..., -1] - inside
+    return reached

@@ -119,3 +119,32 @@ def test_a_sum_of_leaps_is_cut_off_at_the_states():
     denoiser = ExactJumpDenoiser(subject.toy, subject.expected)
     leapt = TauLeap()(denoiser, subject.law, x, s, t, SampleStreams(0, torch.arange(500)).at(0))
     assert leapt.dtype == torch.uint8 and int(leapt.max()) == 4 and int(leapt.min()) == 0
+
+
+CONTINUOUS = [process for process in CLAIMS if not process.startswith("discrete")]
+
+
+@pytest.mark.parametrize("process", CONTINUOUS)
+@pytest.mark.parametrize("t", [0.02, 0.8, 3.0])
+def test_rates_from_the_exact_denoiser_are_those_of_the_reversed_process(process, t):
+    """Q[j, m] p(j) / p(m) for every state of all elements; and flows that carry p_t back exactly as it came."""
+    for subject in {s.subject.name: s.subject for s in verify.studies([process]) if hasattr(s.subject, "law")}.values():
+        toy, time = subject.toy, torch.tensor(t, dtype=torch.float64)
+        x = torch.from_numpy(toy.states)
+        y = ExactJumpDenoiser(toy, subject.expected)(x, time).mean
+        found = subject.law.rates(y, x, time).movedim(1, -1)
+        into = (x[:, None] + subject.law.reverse_jumps(x)).movedim(1, -1)
+        inside = (into >= 0) & (into < toy.size)
+        rates = np.zeros((*toy.states.shape, toy.size + 1))
+        np.put_along_axis(rates, torch.where(inside, into, toy.size).numpy(), found.numpy(), -1)
+        marginal, exact = toy.marginal(t), toy.reverse_rates(t)
+        likely = marginal > 1e-9
+        np.testing.assert_allclose(rates[likely, :, :-1], exact[likely], rtol=1e-9, atol=1e-9)
+
+        forward = (toy.forward_rates(t) * marginal[:, None, None]).sum()
+        assert (rates[..., :-1] * marginal[:, None, None]).sum() == pytest.approx(forward, rel=1e-8)
+        for element in range(toy.elements):  # net flow of the element's own law
+            own = np.eye(toy.size)[toy.states[:, element]]
+            gone_back = marginal @ (rates[:, element, :-1] - own * rates[:, element, :-1].sum(-1, keepdims=True))
+            came = marginal @ own @ toy.rates_at(t)
+            assert np.abs(gone_back + came).max() < 1e-9
