@@ -17,7 +17,7 @@ from blackout.laws.transitions import independent, poisson_pmf
 JumpStep = Callable[[JumpToy, float, float], Array]
 """(toy, s, t) -> the law of a step from t to s."""
 
-_LATTICE = 512
+_LATTICE = 256
 """Whole numbers modulo this stand for the sums of jumps, which stay well inside."""
 
 
@@ -53,8 +53,8 @@ def leap(toy: JumpToy, rates: Array, duration: float) -> Array:
     jumps = np.zeros((*rates.shape[:-1], _LATTICE))
     by = np.arange(toy.size) - start[..., None]
     np.put_along_axis(jumps, by % _LATTICE, rates * duration, -1)
-    exponent = np.fft.fft(jumps)
-    total = np.fft.ifft(np.exp(exponent - exponent[..., :1])).real.clip(0.0)
+    exponent = np.fft.rfft(jumps)
+    total = np.fft.irfft(np.exp(exponent - exponent[..., :1]), _LATTICE).clip(0.0)
     return _land(toy.size, total, start)
 
 
@@ -76,9 +76,9 @@ def bridge_from(size: int, x: Array, missing: Array, immigrants: Array, s: float
     q_s, q_t = np.exp(-s), np.exp(-t)
     r, g = (q_s - q_t) / (1 - q_t), 1 - (1 - q_s) * q_t / q_s / (1 - q_t)
     passing = mean * (1 - q_s) * (1 - q_t / q_s)
-    z = np.exp(-2j * np.pi * np.arange(_LATTICE) / _LATTICE)  # laws as their Fourier transforms, E z^jumps
+    z = np.exp(-2j * np.pi * np.arange(_LATTICE // 2 + 1) / _LATTICE)  # laws as their Fourier transforms, E z^jumps
     both = (1 - g + g / z) ** immigrants[..., None] * (1 - r + r * z) ** missing[..., None]
-    return _land(size, np.fft.ifft(both * np.exp(passing * (z - 1))).real.clip(0.0), x)
+    return _land(size, np.fft.irfft(both * np.exp(passing * (z - 1)), _LATTICE).clip(0.0), x)
 
 
 def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
