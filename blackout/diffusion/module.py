@@ -263,7 +263,7 @@ class BlackoutDiffusion(pl.LightningModule):
         )
 
     def pilot(self, num_samples: int = 64, num_steps: int = 200) -> dict[str, list[float]]:
-        """What `OptimalGrid` needs to know of this model: num_steps evaluations of num_samples samples."""
+        """What `OptimalGrid` needs to know of a model of pure death: num_steps evaluations of num_samples samples."""
         streams = SampleStreams(fold_seed(self.seed, _PILOT), torch.arange(num_samples, device=self.device))
         with self._sampling_mode(self.sampler):
             return pilot_run(
