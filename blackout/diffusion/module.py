@@ -226,7 +226,7 @@ class BlackoutDiffusion(pl.LightningModule):
             check_classes(classes, len(indices), self.num_classes)
         elif sampler.guidance != 1:
             raise ValueError("guidance needs classes to guide towards")
-        for places in torch.arange(len(indices)).split(size):
+        for places in torch.arange(len(indices)).split(size) if len(indices) else ():
             batch = indices[places]
             places = torch.cat([places, places[-1:].expand(size - len(places))])
             padded = indices[places].to(self.device)
