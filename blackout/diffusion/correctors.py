@@ -7,14 +7,14 @@ steps of the predictor.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from blackout.diffusion.counts import poisson
 from blackout.diffusion.kernels import Denoiser, Kernel
-from blackout.diffusion.processes import Process
+from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.processes.base import expand_time
 from blackout.diffusion.schedules import logit_survival, time_of_logit
 from blackout.diffusion.streams import RandomSource
@@ -45,13 +45,14 @@ class Corrector(Protocol):
 class ThinAndBridge:
     """Let X_s decay back towards t, then take the predictor's step from there to s.
 
-    With the exact reverse kernel it leaves the law of X_s as it is, whatever the length of the step back.
+    With the exact reverse kernel it leaves the law of X_s as it is, whatever the length of the step back. For
+    processes that are homogeneous in time.
 
     Args:
         back: how far to go back, as a share of the predictor's step in logit survival.
 
     Raises:
-        ValueError: back is not in (0, 1].
+        ValueError: back is not in (0, 1]; when called, a process whose speed changes.
     """
 
     back: float = 0.5
@@ -64,7 +65,7 @@ class ThinAndBridge:
         self,
         kernel: Kernel,
         denoiser: Denoiser,
-        process: Process,
+        process: Any,
         xs: Tensor,
         s: Tensor,
         t: Tensor,
@@ -72,7 +73,10 @@ class ThinAndBridge:
     ) -> Tensor:
         u_s, u_t = logit_survival(s), logit_survival(t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
-        # the process is homogeneous in time, so X_earlier given X_s is X_(earlier - s) given X_0 = X_s
+        lived, alone = process.elapsed(earlier) - process.elapsed(s), process.elapsed(earlier - s)
+        if not torch.allclose(lived, alone, rtol=1e-6):
+            raise ValueError("thin_and_bridge needs a process homogeneous in time: use sampler/corrector=level")
+        # so that X_earlier given X_s is X_(earlier - s) given X_0 = X_s
         thinned = process.sample(xs, earlier - s, generator)
         return kernel(denoiser, process, thinned, s, earlier, generator)
 
@@ -88,7 +92,7 @@ class BirthDeath:
     both does so only in the limit of small `length`.
 
     Raises:
-        ValueError: length is not positive.
+        ValueError: length is not positive; when called, another process than pure death.
     """
 
     length: float = 0.5
@@ -107,6 +111,8 @@ class BirthDeath:
         t: Tensor,
         generator: RandomSource = None,
     ) -> Tensor:
+        if not isinstance(process, PureDeath):
+            raise ValueError("the corrector birth_death is for pure death: use sampler/corrector=level")
         duration = expand_time(self.length * (t - s), xs)
         births = poisson(denoiser(xs, s).mean.double() * duration / torch.expm1(expand_time(s, xs)), generator)
         survivors = process.sample(xs, duration, generator)

@@ -11,6 +11,7 @@ from torch import Tensor
 from blackout.diffusion.categorical import categorical, uniform
 from blackout.diffusion.counts import poisson
 from blackout.diffusion.kernels import Denoiser, Kernel, OneEvaluation, Rounding, stochastic_rounding
+from blackout.diffusion.processes import DiscreteTimeChain, FiniteProcess
 from blackout.diffusion.streams import RandomSource
 
 
@@ -27,7 +28,10 @@ class LevelBridge(OneEvaluation):
     ) -> Tensor:
         y = denoiser(xt, t).mean
         if not _over_levels(y, xt, process):
-            raise ValueError("this bridge needs a head that predicts a distribution over levels, such as head=levels")
+            raise ValueError(
+                "level_bridge needs a process of finitely many states and a head that predicts a distribution over "
+                "levels, such as process=uniform head=levels"
+            )
         x0 = categorical(y.movedim(1, -1).double(), generator)
         return process.bridge(x0, xt, s, t, generator)
 
@@ -77,7 +81,7 @@ class LevelCorrector:
         fraction: length of the stay in units of the step t - s.
 
     Raises:
-        ValueError: fraction is not positive.
+        ValueError: fraction is not positive; when called, a chain in discrete time.
     """
 
     fraction: float = 1.0
@@ -97,6 +101,8 @@ class LevelCorrector:
         generator: RandomSource = None,
     ) -> Tensor:
         """Another X_s, after the predictor's step from t to s; the predictor `kernel` is not used."""
+        if isinstance(process, DiscreteTimeChain):
+            raise ValueError("correctors at a level need a process in continuous time: a chain of steps has no rates")
         y = denoiser(xs, s).mean
         moves = [
             (process.rates(y, xs, s), process.reverse_jumps(xs)),
@@ -109,7 +115,7 @@ class LevelCorrector:
 
 
 def _over_levels(y: Tensor, xt: Tensor, process: Any) -> bool:
-    return y.ndim == xt.ndim + 1 and y.shape[1] == process.max_count + 1
+    return isinstance(process, FiniteProcess) and y.ndim == xt.ndim + 1 and y.shape[1] == process.max_count + 1
 
 
 def _leap(

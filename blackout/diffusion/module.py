@@ -226,7 +226,7 @@ class BlackoutDiffusion(pl.LightningModule):
             check_classes(classes, len(indices), self.num_classes)
         elif sampler.guidance != 1:
             raise ValueError("guidance needs classes to guide towards")
-        for places in torch.arange(len(indices)).split(size):
+        for places in torch.arange(len(indices)).split(size) if len(indices) else ():
             batch = indices[places]
             places = torch.cat([places, places[-1:].expand(size - len(places))])
             padded = indices[places].to(self.device)
@@ -263,7 +263,7 @@ class BlackoutDiffusion(pl.LightningModule):
         )
 
     def pilot(self, num_samples: int = 64, num_steps: int = 200) -> dict[str, list[float]]:
-        """What `OptimalGrid` needs to know of this model: num_steps evaluations of num_samples samples."""
+        """What `OptimalGrid` needs to know of a model of pure death: num_steps evaluations of num_samples samples."""
         streams = SampleStreams(fold_seed(self.seed, _PILOT), torch.arange(num_samples, device=self.device))
         with self._sampling_mode(self.sampler):
             return pilot_run(

@@ -78,7 +78,8 @@ BIRTHS: dict[str, Births] = {
 def step_matrix(toy: Toy, births: Births, q_s: float, q_t: float) -> Array:
     """P(X_s | X_t) of a kernel that treats elements independently given X_t, [m, n]."""
     beliefs = toy.beliefs(q_t)
-    return _joint(toy, landing(births(beliefs, fraction(q_s, q_t)), toy.max_count - beliefs.room))
+    levels = landing(births(beliefs, fraction(q_s, q_t)), toy.max_count - beliefs.room)
+    return independent(levels.reshape(-1, toy.pixels, toy.max_count + 1))
 
 
 def step_law(toy: Toy, law: Array, q_s: float, q_t: float, births: Births) -> Array:
@@ -142,12 +143,11 @@ def landing(births: Array, start: Array) -> Array:
     return reached
 
 
-def _joint(toy: Toy, levels: Array) -> Array:
-    """Rows (state, pixel) of laws of levels -> rows (state) of laws of states."""
-    per_state = levels.reshape(-1, toy.pixels, toy.max_count + 1)
-    joint = per_state[:, 0]
-    for pixel in range(1, toy.pixels):
-        joint = (joint[:, :, None] * per_state[:, pixel, None, :]).reshape(len(joint), -1)
+def independent(levels: Array) -> Array:
+    """Laws of every element [..., elements, levels] -> laws of all [..., levels ** elements]."""
+    joint = levels[..., 0, :]
+    for element in range(1, levels.shape[-2]):
+        joint = (joint[..., :, None] * levels[..., element, None, :]).reshape(*joint.shape[:-1], -1)
     return joint
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from blackout.data import CountData, DataModule
 from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.streams import fold_seed
 from blackout.errors import UserError
 from blackout.files import replacing
@@ -229,7 +230,7 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
     values = {name: float(value) for name, value in trainer.validate(module, data_module, verbose=False)[0].items()}
     if not trainer.is_global_zero:
         return
-    if budget // _PILOT_SAMPLES >= _PILOT_STEPS[0]:
+    if isinstance(module.process, PureDeath) and budget // _PILOT_SAMPLES >= _PILOT_STEPS[0]:
         module.config["pilot"] = module.pilot(_PILOT_SAMPLES, min(budget // _PILOT_SAMPLES, _PILOT_STEPS[1]))
     export_model(module, run / "model")
     wanted = module.sampler.num_steps

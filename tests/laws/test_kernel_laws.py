@@ -20,16 +20,17 @@ from blackout.diffusion.kernels import (
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.diffusion.streams import SampleStreams
-from blackout.laws import verify
+from blackout.laws import pure_death, verify
 from blackout.laws.draws import KERNELS, ExactDenoiser, p_value, step_draws
+from blackout.laws.pure_death import PureDeathSubject
 from blackout.laws.toys import Toy, binomial_pmf, pixel_pair, rare_pixel, total_variation, two_bumps
-from blackout.laws.transitions import final_law, poisson_births, step_law, walk
+from blackout.laws.transitions import BIRTHS, final_law, poisson_births, step_law, walk
 
 BUMPS, PAIR = two_bumps(), pixel_pair()
 
 
 def error(toy, kernel, times):
-    return total_variation(final_law(toy, verify.survivals(times), verify.LAWS[kernel]), toy.p0)
+    return total_variation(final_law(toy, pure_death.survivals(times), pure_death.LAWS[kernel]), toy.p0)
 
 
 def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
@@ -37,7 +38,7 @@ def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
     toy = Toy("nine", np.eye(16)[9])
     for num_steps in (10, 100):
         times = fisher_times(num_steps)
-        for k, law in walk(toy, verify.survivals(times), verify.LAWS["nearest"]):
+        for k, law in walk(toy, pure_death.survivals(times), pure_death.LAWS["nearest"]):
             assert total_variation(law, toy.marginal(math.exp(-times[k]))) < 1e-6
         assert law[9] == pytest.approx(1.0, abs=1e-9)
 
@@ -56,10 +57,10 @@ def test_orders_of_convergence_on_two_correlated_pixels():
         assert two[2] < 0.25 * one["poisson"][2]
 
 
-def test_every_claim_of_the_law_command_holds():
-    """The whole of `python -m blackout.laws` but the largest toy, whose table is checked above."""
-    studies = [study for study in verify.studies() if study.toy.name != BUMPS.name]
-    assert {study.grid_name for study in studies} == {"fisher", "logit", "optimal"}
+def test_every_claim_about_pure_death_holds():
+    """The whole of `python -m blackout.laws --process pure_death` but the largest toy, whose table is checked above."""
+    studies = [study for study in verify.studies(["pure_death"]) if study.subject.name != BUMPS.name]
+    assert {study.grid_name for study in studies} == {"fisher grid", "logit grid", "optimal grid"}
     found = [row for study in studies for row in verify.rows(study)]
     assert [row for row in found if not row.holds] == []
     assert sum(row.order == math.inf for row in found) == 6
@@ -68,14 +69,14 @@ def test_every_claim_of_the_law_command_holds():
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("toy", [rare_pixel(), PAIR], ids=lambda toy: toy.name)
 def test_kernels_and_the_loop_draw_from_their_exact_laws(toy, name):
-    assert verify.draws(toy, name, KERNELS[name], 4000).p > 1e-4
+    assert verify.draws(PureDeathSubject(toy, KERNELS), name, 4000).p > 1e-4
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_draw_from_their_exact_laws_on_256_levels(name):
     """Means far above 10 and dispersions on both sides of 1, where other ways of drawing are in use."""
     for s, t, state in ((0.0, 0.3, 60), (0.7, 1.2, 20), (2.0, 5.0, 0)):
-        law = verify.LAWS[name](BUMPS, np.eye(256)[state], math.exp(-s), math.exp(-t))
+        law = pure_death.LAWS[name](BUMPS, np.eye(256)[state], math.exp(-s), math.exp(-t))
         assert p_value(step_draws(BUMPS, KERNELS[name], state, s, t, 4000), law) > 1e-4
 
 
@@ -92,11 +93,12 @@ class TooMany(OneEvaluation):
 
 
 def test_the_law_command_finds_a_wrong_kernel_and_a_lost_order(monkeypatch):
-    assert not verify.draws(PAIR, "poisson", TooMany()).holds
-    study = verify.Study(rare_pixel(), "fisher", fisher_times, (16, 32), {"poisson": math.inf, "nearest": 0.9})
+    assert not verify.draws(PureDeathSubject(PAIR, {"poisson": TooMany()}), "poisson").holds
+    orders = {"poisson": math.inf, "nearest": 0.9}
+    study = verify.Study(PureDeathSubject(rare_pixel(), KERNELS), "fisher grid", fisher_times, (16, 32), orders)
     assert [row.holds for row in verify.rows(study)] == [False, False]
-    monkeypatch.setattr(verify, "studies", lambda: iter([study]))
-    monkeypatch.setattr(verify, "draws", lambda toy, name, kernel: verify.Draws(toy.name, name, 1, 0.5))
+    monkeypatch.setattr(verify, "studies", lambda processes: iter([study]))
+    monkeypatch.setattr(verify, "draws", lambda subject, kernel: verify.Draws(1, 0.5))
     lines: list[str] = []
     assert verify.verify(lines.append) is False and sum("FAILS" in line for line in lines) == 2
 
@@ -120,7 +122,7 @@ def test_panjer_is_continuous_where_it_changes_family():
     def law(dispersion):
         beliefs = PAIR.beliefs(0.5)
         changed = type(beliefs)(beliefs.mean, beliefs.mean * dispersion, beliefs.missing, beliefs.room)
-        return verify.BIRTHS["panjer"](changed, 0.3)
+        return BIRTHS["panjer"](changed, 0.3)
 
     middle = law(1.0)
     assert np.array_equal(middle, poisson_births(PAIR.beliefs(0.5), 0.3))
@@ -161,7 +163,7 @@ def test_kernels_stay_within_the_counts(name):
 
 
 def test_nearest_rounding_rounds():
-    law = step_law(BUMPS, np.eye(256)[60], 1.0, math.exp(-0.3), verify.BIRTHS["nearest"])
+    law = step_law(BUMPS, np.eye(256)[60], 1.0, math.exp(-0.3), BIRTHS["nearest"])
     assert BinomialBridge(nearest_rounding).evaluations(0.0) == 1
     n = round(float(BUMPS.beliefs(math.exp(-0.3)).mean[60]))
     assert law.argmax() == 60 + n and binomial_pmf(np.array([[n]]), 1.0, 255)[0, n] == 1

@@ -46,7 +46,7 @@ class Absorbing(FiniteJumpProcess):
     """
 
     def __init__(self, max_count: int = 255, mask: int | None = None, clock: Clock | None = None) -> None:
-        if mask is not None and not 0 <= mask <= max_count:
+        if mask is not None and not (isinstance(mask, int) and 0 <= mask <= max_count):
             raise ValueError(f"mask must be a count in 0..{max_count}, or null for a state of its own, not {mask}")
         super().__init__(max_count, max_count + (2 if mask is None else 1), clock)
         self.mask = max_count + 1 if mask is None else mask

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from blackout.diffusion.processes import (
     Absorbing,
@@ -14,7 +15,7 @@ from blackout.diffusion.processes import (
     Uniform,
     from_generator,
 )
-from tests.laws import chains
+from blackout.laws import chains, jump_transitions
 
 RNG = np.random.default_rng(7)
 CYCLE = np.roll(np.eye(5), 1, axis=1) - np.eye(5)
@@ -52,7 +53,7 @@ def test_forward_bridge_and_reverse_rates(name, s, t):
     q = process.generator().numpy()
     assert np.abs(q.sum(1)).max() < 1e-12 * max(1.0, np.abs(q).max()) and (q - np.diag(np.diag(q)) >= 0).all()
     tau_s, tau_t = (float(process.clock.elapsed(torch.tensor(x, dtype=torch.float64))) for x in (s, t))
-    first, whole, rest = chains.expm(q * tau_s), chains.expm(q * tau_t), chains.expm(q * (tau_t - tau_s))
+    first, whole, rest = (chains.precise_expm(q * tau) for tau in (tau_s, tau_t, tau_t - tau_s))
     levels = process.max_count + 1
     x0, xt = pair(process)
 
@@ -62,17 +63,14 @@ def test_forward_bridge_and_reverse_rates(name, s, t):
     log_likelihood = process.log_likelihood(torch.arange(process.num_states)[None], t)[0].numpy()
     assert np.abs(np.exp(log_likelihood) - whole[:levels]).max() < 1e-10
 
-    sure = whole[:levels] > 1e-7  # elsewhere expm itself has lost the digits a ratio needs
+    possible = whole[:levels] > 1e-12
     bridge = process.bridge_pmf(x0, xt, s, t).numpy()
-    expected = chains.bridge(first[:levels], rest)
-    assert np.abs(bridge - expected)[sure].max() < 1e-7
-    assert np.abs((bridge - expected) * whole[:levels, :, None])[sure].max() < 1e-10
+    assert np.abs(bridge - chains.bridge(first[:levels], rest))[possible].max() < 1e-10
 
-    if t > 0.01:
-        rates = process.reverse_rates(x0, xt, t).movedim(1, -1).numpy()
-        speed = float(process.clock.speed(torch.tensor(t, dtype=torch.float64)))
-        expected = speed * chains.reverse_rates(q, whole)[:levels]
-        assert (np.abs(rates - expected) * whole[:levels, :, None])[sure].max() < 1e-10 * max(1.0, np.abs(q).max())
+    rates = process.reverse_rates(x0, xt, t).movedim(1, -1).numpy()
+    speed = float(process.clock.speed(torch.tensor(t, dtype=torch.float64)))
+    expected = speed * chains.reverse_rates(q, whole)[:levels]
+    assert np.abs(rates - expected)[possible].max() < 1e-10 * max(1.0, float(expected[possible].max()))
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -117,8 +115,8 @@ def test_ordinal_processes_are_reversible_and_their_slowest_mode_decays_at_rate_
 @pytest.mark.parametrize("t", [0.05, 0.5, 2.0])
 def test_immigration_and_death(max_count, mean, t):
     process = BirthDeath(max_count, mean)
-    q = chains.birth_death_generator(mean, 120)
-    whole = chains.expm(q * t)
+    q = chains.birth_death_generator(mean, process.num_states + 15)
+    whole = chains.precise_expm(q * t)
     size = process.num_states
     pmf = process.pmf(torch.arange(max_count + 1)[None], t)[0].numpy()
     assert np.abs(pmf - whole[: max_count + 1, :size]).max() < 1e-10
@@ -131,18 +129,36 @@ def test_immigration_and_death(max_count, mean, t):
     exact = chains.reverse_rates(q, whole)
     for o in range(max_count + 1):
         for m in range(size - 1):
-            if whole[o, m] > 1e-9:
-                assert rates[o, 0, m] == pytest.approx(exact[o, m, m + 1], rel=1e-6, abs=1e-10)
+            if whole[o, m] > 1e-12:
+                assert rates[o, 0, m] == pytest.approx(exact[o, m, m + 1], rel=1e-10)
                 if m > 0:
-                    assert rates[o, 1, m] == pytest.approx(exact[o, m, m - 1], rel=1e-6, abs=1e-10)
-                assert abs(rates[o, 0, m] - exact[o, m, m + 1]) * whole[o, m] < 1e-10
+                    assert rates[o, 1, m] == pytest.approx(exact[o, m, m - 1], rel=1e-10)
     assert np.abs(rates[:, 1, 0]).max() == 0.0
+
+
+@pytest.mark.parametrize("max_count, mean", [(2, 0.7), (9, 3.0)])
+@pytest.mark.parametrize("s, t", [(0.02, 0.05), (0.3, 1.2), (1.0, 4.0)])
+def test_the_bridge_of_immigration_and_death(max_count, mean, s, t):
+    """Averaged over how many survived, missing and immigrants reborn, gone and passing through are Bayes' rule."""
+    size = BirthDeath(max_count, mean).num_states
+    q = chains.birth_death_generator(mean, size + 15)
+    first, whole, rest = (chains.precise_expm(q * tau)[:size, :size] for tau in (s, t, t - s))
+    o, m, k = np.meshgrid(np.arange(max_count + 1), np.arange(size), np.arange(max_count + 1), indexing="ij")
+    survivors = stats.binom.pmf(k, o, np.exp(-t)) * stats.poisson.pmf(m - k, -mean * np.expm1(-t))
+    missing, immigrants = np.maximum(o - k, 0), np.maximum(m - k, 0)
+    law = jump_transitions.bridge_from(size, m, missing, immigrants, s, t, mean)
+    joint = (survivors[..., None] * law).sum(2)
+    expected = first[: max_count + 1, None, :] * rest.T[None]
+    assert np.abs(joint - expected).max() < 1e-10
+    likely = whole[: max_count + 1] > 1e-4
+    bridge = joint / survivors.sum(2)[..., None]
+    assert np.abs(bridge - chains.bridge(first[: max_count + 1], rest))[likely].max() < 1e-10
 
 
 def test_pure_death_has_the_same_interface():
     process, t = PureDeath(12), 0.8
     q = -np.diag(np.arange(13.0)) + np.diag(np.arange(1.0, 13), -1)
-    whole = chains.expm(q * t)
+    whole = chains.precise_expm(q * t)
     assert np.abs(process.pmf(torch.arange(13)[None], t)[0].numpy() - whole).max() < 1e-12
     assert np.abs(process.log_likelihood(torch.arange(13)[None], t)[0].exp().numpy() - whole).max() < 1e-12
     x0, xt = pair(process)
@@ -150,7 +166,7 @@ def test_pure_death_has_the_same_interface():
     exact = chains.reverse_rates(q, whole)
     for o in range(13):
         for m in range(o):
-            assert rates[o, m] == pytest.approx(exact[o, m, m + 1], rel=1e-8)
+            assert rates[o, m] == pytest.approx(exact[o, m, m + 1], rel=1e-10)
 
 
 def test_the_table_of_256_states_and_a_thousand_times_fits(monkeypatch):

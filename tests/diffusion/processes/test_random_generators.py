@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackout.diffusion.processes import PiecewiseClock, PowerClock, from_generator
+from blackout.diffusion.processes import DiscreteTimeChain, PiecewiseClock, PowerClock, from_generator
 from blackout.diffusion.processes.generator import SparseGenerator
 from blackout.diffusion.streams import SampleStreams
 from blackout.errors import UserError
-from tests.laws import chains
+from blackout.laws import chains
 
 CLOCKS = st.one_of(
     st.builds(PowerClock, st.floats(0.2, 3.0), st.floats(0.5, 2.0)),
@@ -34,18 +34,44 @@ def processes(draw):
 def test_laws_are_those_of_expm_and_bayes(process, s, step):
     t, q, levels = s + step, process.generator().numpy(), process.max_count + 1
     tau_s, tau_t = (float(process.clock.elapsed(torch.tensor(x, dtype=torch.float64))) for x in (s, t))
-    first, whole, rest = chains.expm(q * tau_s), chains.expm(q * tau_t), chains.expm(q * (tau_t - tau_s))
+    first, whole, rest = (chains.precise_expm(q * tau) for tau in (tau_s, tau_t, tau_t - tau_s))
     x0, xt = torch.meshgrid(torch.arange(levels), torch.arange(process.num_states), indexing="ij")
     assert np.abs(process.pmf(torch.arange(levels)[None], t)[0].numpy() - whole[:levels]).max() < 1e-10
-    joint = process.bridge_pmf(x0, xt, s, t).numpy() * whole[:levels, :, None]
-    possible = whole[:levels] > 1e-13
-    expected = first[:levels, None, :] * rest.T[None]
-    assert np.abs(joint - expected)[possible].max() < 1e-10
+    possible = whole[:levels] > 1e-12
+    bridge = process.bridge_pmf(x0, xt, s, t).numpy()
+    assert np.abs(bridge - chains.bridge(first[:levels], rest))[possible].max() < 1e-10
     rates = process.reverse_rates(x0, xt, t).movedim(1, -1).numpy()
     assert np.isfinite(rates).all() and (rates >= 0).all()
     speed = float(process.clock.speed(torch.tensor(t, dtype=torch.float64)))
-    flow = speed * (q - np.diag(np.diag(q))).T[None] * whole[:levels, None, :]
-    assert np.abs(rates * whole[:levels, :, None] - flow)[possible].max() < 1e-9 * max(1.0, speed * np.abs(q).max())
+    expected = speed * chains.reverse_rates(q, whole)[:levels]
+    assert np.abs(rates - expected)[possible].max() < 1e-10 * max(1.0, float(expected[possible].max()))
+
+
+@st.composite
+def step_matrices(draw):
+    """[T, S, S] of random chains, reducible and absorbing ones too."""
+    size, steps = draw(st.integers(3, 9)), draw(st.integers(2, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    matrices = rng.random((steps, size, size)) * (rng.random((steps, size, size)) < draw(st.sampled_from([0.3, 1.0])))
+    matrices += np.eye(size) * 0.05
+    if draw(st.booleans()):
+        matrices[:, draw(st.integers(0, size - 1))] = np.eye(size)[0]
+    return matrices / matrices.sum(-1, keepdims=True)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(step_matrices(), st.data())
+def test_chains_are_products_of_their_steps_and_bayes(steps, data):
+    process = DiscreteTimeChain(data.draw(st.integers(1, steps.shape[1] - 1)), len(steps), steps)
+    t = data.draw(st.integers(1, len(steps)))
+    s, levels = data.draw(st.integers(0, t - 1)), process.max_count + 1
+    first, rest = (chains.product(steps[a:b]) for a, b in ((0, s), (s, t)))
+    whole = first @ rest
+    x0, xt = torch.meshgrid(torch.arange(levels), torch.arange(process.num_states), indexing="ij")
+    assert np.abs(process.pmf(torch.arange(levels)[None], t)[0].numpy() - whole[:levels]).max() < 1e-14
+    possible = whole[:levels] > 1e-14
+    bridge = process.bridge_pmf(x0, xt, s, t).numpy()
+    assert np.abs(bridge - chains.bridge(first[:levels], rest))[possible].max() < 1e-10
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

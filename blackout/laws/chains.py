@@ -6,6 +6,34 @@ import numpy as np
 from scipy.linalg import expm
 
 
+def precise_expm(generator: np.ndarray) -> np.ndarray:
+    """exp of a generator by its series in extended precision: every term is positive, so small entries keep digits."""
+    q = generator.astype(np.longdouble)
+    rate = -q.diagonal().min()
+    jump = np.eye(len(q), dtype=np.longdouble)
+    if rate == 0:
+        return jump
+    halvings = max(0, int(np.ceil(np.log2(float(rate)))) + 2)
+    y = rate / 2**halvings
+    jump = np.clip(jump + q / rate, 0, None)
+    term = total = np.eye(len(q), dtype=np.longdouble)
+    for k in range(1, 30):
+        term = term @ jump * (y / k)
+        total = total + term
+    total = total * np.exp(-y)
+    for _ in range(halvings):
+        total = total @ total
+    return total
+
+
+def product(steps: np.ndarray) -> np.ndarray:
+    """The product of matrices [T, S, S]; of none, the identity."""
+    matrix = np.eye(steps.shape[-1])
+    for step in steps:
+        matrix = matrix @ step
+    return matrix
+
+
 def birth_death_generator(births: float, size: int) -> np.ndarray:
     """Immigration-death cut off at size - 1."""
     q = np.zeros((size, size))
@@ -47,4 +75,13 @@ def posterior(p0: np.ndarray, transition: np.ndarray) -> np.ndarray:
     return np.where(mass > 0, joint / np.where(mass > 0, mass, 1.0), p0[None, :])
 
 
-__all__ = ["birth_death_generator", "bridge", "expm", "posterior", "random_generator", "reverse_rates"]
+__all__ = [
+    "birth_death_generator",
+    "bridge",
+    "expm",
+    "posterior",
+    "precise_expm",
+    "product",
+    "random_generator",
+    "reverse_rates",
+]
