@@ -48,7 +48,8 @@ def test_the_papers_runs_keep_its_samplers_and_its_thousand_evaluations(experime
 
 
 @pytest.mark.parametrize("overrides, kernel, evaluations", [
-    ([], "Trapezoidal", 49), (["dataset=cifar10"], "Trapezoidal", 199), (["process=birth_death"], "BirthDeathBridge", 100),
+    ([], "Trapezoidal", 49), (["dataset=cifar10"], "Trapezoidal", 199),
+    (["process=birth_death"], "BirthDeathBridge", 100),
     (["process=uniform"], "LevelBridge", 100), (["process=absorbing"], "LevelBridge", 100),
     (["process=ordinal", "dataset=patches"], "LevelBridge", 100), (["process=discrete_uniform"], "LevelBridge", 100),
 ])  # fmt: skip
