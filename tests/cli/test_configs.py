@@ -60,6 +60,19 @@ def test_the_default_sampler_is_second_order_and_other_processes_have_their_own(
     assert per_step * sampler["num_steps"] - (per_step - 1) == evaluations
 
 
+@pytest.mark.parametrize("overrides, target, ends", [
+    (["dataset=digits"], "logit_times", (5.0, -6.0)), (["process=ordinal"], "logit_times", (9.0, -7.0)),
+    (["process=ordinal", "sampler/grid=logit"], "logit_times", (5.0, -8.0)),
+    (["sampler/grid=logit", "sampler.grid.last=-3"], "logit_times", (5.0, -3.0)),
+    (["sampler/grid=fisher"], "fisher_times", None), (["sampler/grid=optimal"], "OptimalGrid", None),
+])  # fmt: skip
+def test_a_chosen_grid_wins_over_the_recipes(overrides, target, ends):
+    grid = composed(*overrides)["sampler"]["grid"]
+    assert grid["_target_"].endswith(target)
+    assert ends == ((grid["first"], grid["last"]) if ends else None) and ("first" in grid) == (ends is not None)
+    assert composed("process=discrete_uniform", "dataset=digits")["sampler"]["grid"] is None
+
+
 def test_the_legacy_experiment_keeps_the_reference_habits():
     config = composed("experiment=blackout_cifar10_legacy")
     assert config["sampler"]["keep_dropout"] and not config["sampler"]["poisson_start"]
