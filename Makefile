@@ -17,7 +17,7 @@ test: $(VENV)/installed  ## formatting, types, tests
 	$(RUN) -m mypy blackout train.py sample.py
 	$(RUN) -m pytest -q
 
-soak: $(VENV)/installed  ## kill runs, and give the programs nonsense, for about half an hour; SEED=1 for others
+soak: $(VENV)/installed  ## kill runs, and give the programs nonsense, for about a quarter of an hour; SEED=1 for others
 	OMP_NUM_THREADS=1 $(RUN) -m tests.soak.kills --points 20 --seed $(SEED)
 	OMP_NUM_THREADS=1 FUZZ_CASES=400 FUZZ_SEED=$(SEED) $(RUN) -m pytest -q tests/fuzz
 

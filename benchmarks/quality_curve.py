@@ -2,10 +2,12 @@
 
     python benchmarks/quality_curve.py runs/digits/<run_id>
     python benchmarks/quality_curve.py model --samplers poisson panjer@optimal trapezoidal --evaluations 10 25 50
+    python benchmarks/quality_curve.py runs/binarized_mnist/<run_id> --metrics pixels mnist --num_samples 256
 
 A sampler is the name of a file in conf/sampler, with @ and the name of a file in conf/sampler/grid for another grid
-than the training schedule's. It takes as many steps as the evaluations allow. The score is a Frechet distance to the
-held-out images: between pixels, or in the features of the classifier of `--metrics digits` or `mnist`.
+than the training schedule's, and with settings of its own after commas: trapezoidal@logit,grid.last=-7,bfloat16=true.
+It takes as many steps as the evaluations allow. A score is a Frechet distance to the held-out images: between pixels,
+or in the features of the classifier of `--metrics digits` or `mnist`. The plot is of the first one.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from blackout.data import CountData
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
-from blackout.training.build import instantiate
+from blackout.training.build import check_sampler, instantiate
 from blackout.training.generate import describe_sampler
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -48,9 +50,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS))
     parser.add_argument("--evaluations", nargs="+", type=int, default=[10, 25, 50, 100])
     parser.add_argument("--baseline", type=int, default=1000, help="evaluations of the paper's sampler, 0 for none")
+    parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--num_samples", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--metrics", choices=["pixels", "digits", "mnist"], default="pixels")
+    parser.add_argument("--metrics", nargs="+", choices=["pixels", "digits", "mnist"], default=["pixels"])
     parser.add_argument("--data_dir", default="data")
     parser.add_argument("--out", type=Path, default=Path("quality_curve"), help="writes <out>.csv and <out>.png")
     options = parser.parse_args(arguments)
@@ -63,46 +66,53 @@ def run(options: argparse.Namespace) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     module = load_model(options.model).to(device)
     data = load_data(module.config["data"]["name"], options.data_dir)
-    score = scorer(options.metrics, data, options.num_samples)
+    measures = {name: scorer(name, data, options.num_samples, options.data_dir) for name in options.metrics}
     jobs = [(name, n) for name in options.samplers for n in options.evaluations]
     if options.baseline:
         jobs.append(("binomial_bridge_nearest@fisher", options.baseline))
-    print(f"real training images: {score(data.train[: options.num_samples]):.2f}", flush=True)
+    real = {name: measure(data.train[: options.num_samples]) for name, measure in measures.items()}
+    print(f"{'real training images':<40}" + "".join(f"{real[name]:>10.2f} {name}" for name in real), flush=True)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     rows = []
     for name, evaluations in jobs:
         try:
             sampler = make_sampler(name, module, evaluations)
             began = time.perf_counter()
-            scores = [score(module.sample(options.num_samples, seed, sampler)) for seed in range(options.seeds)]
+            drawn = [module.sample(options.num_samples, seed, sampler) for seed in seeds]
         except ValueError as error:
-            print(f"{name:<34}{error}", flush=True)
+            print(f"{name:<40}{error}", flush=True)
             continue
-        seconds = (time.perf_counter() - began) / options.seeds
-        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        rows.append(
-            {"sampler": name, "evaluations": module.evaluations(sampler), "score": statistics.fmean(scores),
-             "std": spread, "seconds": seconds}
-        )  # fmt: skip
-        line = "{sampler:<34}{evaluations:>6}{score:>10.2f} +- {std:<8.2f}{seconds:>8.1f} s"
-        print(line.format(**rows[-1]), flush=True)
+        row: dict[str, Any] = {"sampler": name, "evaluations": module.evaluations(sampler)}
+        row["seconds"] = (time.perf_counter() - began) / options.seeds
+        line = f"{name:<40}{row['evaluations']:>6}"
+        for metric, measure in measures.items():
+            scores = [measure(counts) for counts in drawn]
+            row[metric] = statistics.fmean(scores)
+            row[f"{metric}_std"] = statistics.stdev(scores) if len(scores) > 1 else 0.0
+            line += f"{row[metric]:>10.2f} +- {row[f'{metric}_std']:<8.2f}"
+        rows.append(row)
+        print(f"{line}{row['seconds']:>8.1f} s", flush=True)
     with options.out.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    plot(rows, options.metrics, options.out.with_suffix(".png"))
+    plot(rows, options.metrics[0], options.out.with_suffix(".png"))
 
 
 def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Sampler:
     """The named sampler with as many steps as the evaluations allow."""
-    kernel, _, grid = name.partition("@")
+    choice, *settings = name.split(",")
+    kernel, _, grid = choice.partition("@")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         overrides = [f"sampler={kernel}", "ckpt=x"] + ([f"sampler/grid={grid}"] if grid else [])
+        overrides += [f"sampler.{setting}" for setting in settings]
         config = OmegaConf.to_container(compose("sample", overrides), resolve=True)
     assert isinstance(config, dict)
     for num_steps in range(evaluations, 0, -1):
         described = describe_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
         sampler: Sampler = instantiate(described, "sampler")
         if module.evaluations(sampler) <= evaluations:
+            check_sampler(sampler, module.schedule, module.process, module.head, module.shape)
             return sampler
     raise UserError(f"{name} cannot do with {evaluations} evaluations")
 
@@ -115,13 +125,13 @@ def load_data(name: str, data_dir: str) -> CountData:
     return data
 
 
-def scorer(metrics: str, data: CountData, num_samples: int) -> Score:
+def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Score:
     """Counts -> Frechet distance to the held-out images."""
     if metrics == "pixels":
         reference = statistics_of(data.test)
         return lambda counts: frechet_distance(*statistics_of(counts), *reference)
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config: Any = compose("train", [f"metrics={metrics}"]).metrics
+        config: Any = compose("train", [f"metrics={metrics}", f"data_dir={data_dir}"]).metrics
     plain: Any = OmegaConf.to_container(config, resolve=True)
     scores: Scorer = instantiate({**plain, "scores": ["fd"], "reference": "test"}, "metrics")
     run = scores.begin(data, num_samples)
@@ -142,7 +152,7 @@ def statistics_of(counts: Tensor) -> tuple[Tensor, Tensor]:
     return mean, covariance
 
 
-def plot(rows: list[dict[str, Any]], metrics: str, path: Path) -> None:
+def plot(rows: list[dict[str, Any]], metric: str, path: Path) -> None:
     """One line per sampler, both axes logarithmic."""
     import matplotlib
 
@@ -153,11 +163,12 @@ def plot(rows: list[dict[str, Any]], metrics: str, path: Path) -> None:
     for name in dict.fromkeys(row["sampler"] for row in rows):
         own = sorted((row for row in rows if row["sampler"] == name), key=lambda row: row["evaluations"])
         axes.errorbar(
-            [row["evaluations"] for row in own], [row["score"] for row in own], [row["std"] for row in own],
+            [row["evaluations"] for row in own], [row[metric] for row in own],
+            [row[f"{metric}_std"] for row in own],
             marker="o", markersize=3, label=name,
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="network evaluations per sample")
-    axes.set_ylabel(f"Frechet distance ({metrics})")
+    axes.set_ylabel(f"Frechet distance ({metric})")
     axes.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=150)

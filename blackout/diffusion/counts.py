@@ -89,24 +89,26 @@ def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
     small = mean < _INVERSION_LIMIT
     odds = p / (1 - p)
     start = torch.where(small, torch.exp(n * torch.log1p(-p)), 1.0)
-    drawn = _search(draw, start, lambda k, at: (n.view(-1)[at] - k) / (k + 1) * odds.reshape(-1)[at])
+    drawn = _search(draw, start, lambda k, at: (_at(n, at) - k).mul_(_at(odds, at)).div_(k + 1))
     large = (~small).view(-1).nonzero().squeeze(1)
     if large.numel():
-        drawn.view(-1)[large] = _binomial_rejection(
-            draw, tuple(n.shape), large, n.view(-1)[large], p.reshape(-1)[large]
-        )
+        drawn.view(-1)[large] = _binomial_rejection(draw, tuple(n.shape), large, _at(n, large), _at(p, large))
     return drawn
 
 
 def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
     small = rate < _INVERSION_LIMIT
     start = torch.where(small, torch.exp(-rate), 1.0)
-    flat = rate.reshape(-1)
-    drawn = _search(draw, start, lambda k, at: flat[at] / (k + 1))
+    drawn = _search(draw, start, lambda k, at: _at(rate, at).div_(k + 1))
     large = (~small).view(-1).nonzero().squeeze(1)
     if large.numel():
-        drawn.view(-1)[large] = _poisson_rejection(draw, tuple(rate.shape), large, flat[large])
+        drawn.view(-1)[large] = _poisson_rejection(draw, tuple(rate.shape), large, _at(rate, large))
     return drawn
+
+
+def _at(values: Tensor, at: Tensor) -> Tensor:
+    """Elements at flat indices; on a CPU several times faster than values.view(-1)[at]."""
+    return values.reshape(-1).index_select(0, at)
 
 
 def _search(draw: Draw, start: Tensor, ratio: Callable[[int, Tensor], Tensor]) -> Tensor:
@@ -117,16 +119,16 @@ def _search(draw: Draw, start: Tensor, ratio: Callable[[int, Tensor], Tensor]) -
     drawn = torch.zeros_like(start)
     left = draw.uniform(tuple(start.shape)).view(-1)
     at = (left > start.reshape(-1)).nonzero().squeeze(1)
-    left, mass = left[at], start.reshape(-1)[at]
+    left, mass = _at(left, at), _at(start, at)
     for k in range(_SEARCH_LIMIT):
         if not at.numel():
             break
-        drawn.view(-1)[at] = k + 1.0
-        left = left - mass
-        mass = mass * ratio(k, at)
+        drawn.view(-1).index_fill_(0, at, k + 1.0)
+        left.sub_(mass)
+        mass.mul_(ratio(k, at))
         # mass = 0: the support has ended and what is left of the uniform is rounding
-        go_on = (left > mass) & (mass > 0)
-        at, left, mass = at[go_on], left[go_on], mass[go_on]
+        go_on = ((left > mass) & (mass > 0)).nonzero().squeeze(1)
+        at, left, mass = _at(at, go_on), _at(left, go_on), _at(mass, go_on)
     return drawn
 
 
@@ -135,14 +137,13 @@ def _binomial_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, n: Tenso
     deviation = torch.sqrt(n * p * (1 - p))
     b = 1.15 + 2.53 * deviation
     a = -0.0873 + 0.0248 * b + 0.01 * p
-    mode = torch.floor((n + 1) * p)
-    log_odds = torch.log(p) - torch.log1p(-p)
-    log_hat = torch.log((2.83 + 5.1 / b) * deviation)
-    log_mode = torch.lgamma(mode + 1) + torch.lgamma(n - mode + 1)
 
     def log_density(k: Tensor, i: Tensor) -> Tensor:
-        ways = log_mode[i] - torch.lgamma(k + 1) - torch.lgamma(n[i] - k + 1)
-        return ways + (k - mode[i]) * log_odds[i] - log_hat[i]
+        n_i, p_i = _at(n, i), _at(p, i)
+        mode = torch.floor((n_i + 1) * p_i)
+        log_hat = torch.log((2.83 + 5.1 / _at(b, i)) * _at(deviation, i))
+        ways = torch.lgamma(mode + 1) + torch.lgamma(n_i - mode + 1) - torch.lgamma(k + 1) - torch.lgamma(n_i - k + 1)
+        return ways + (k - mode) * (torch.log(p_i) - torch.log1p(-p_i)) - log_hat
 
     return _transformed_rejection(draw, shape, at, a, b, n * p + 0.5, 0.92 - 4.2 / b, n, log_density)
 
@@ -151,11 +152,10 @@ def _poisson_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, rate: Ten
     """PTRS for rates >= 10."""
     b = 0.931 + 2.53 * torch.sqrt(rate)
     a = -0.059 + 0.02483 * b
-    log_hat = torch.log(1.1239 + 1.1328 / (b - 3.4))
-    log_rate = torch.log(rate)
 
     def log_density(k: Tensor, i: Tensor) -> Tensor:
-        return k * log_rate[i] - rate[i] - torch.lgamma(k + 1) - log_hat[i]
+        log_hat, rate_i = torch.log(1.1239 + 1.1328 / (_at(b, i) - 3.4)), _at(rate, i)
+        return k * torch.log(rate_i) - rate_i - torch.lgamma(k + 1) - log_hat
 
     largest = torch.full_like(rate, torch.inf)
     return _transformed_rejection(draw, shape, at, a, b, rate + 0.43, 0.9277 - 3.6224 / (b - 2), largest, log_density)
@@ -176,17 +176,23 @@ def _transformed_rejection(
     drawn = torch.empty_like(a)
     todo = torch.arange(at.numel(), device=at.device)
     attempt = 0
+
+    def of(x: Tensor) -> Tensor:
+        """Those still to be drawn; all of them at first."""
+        return x if todo.numel() == at.numel() else _at(x, todo)
+
     while todo.numel():
-        u = draw.uniform(shape, 1 + 2 * attempt, at[todo]) - 0.5
-        v = draw.uniform(shape, 2 + 2 * attempt, at[todo])
+        u = draw.uniform(shape, 1 + 2 * attempt, of(at)).sub_(0.5)
+        v = draw.uniform(shape, 2 + 2 * attempt, of(at))
         edge = 0.5 - u.abs()
-        k = torch.floor((2 * a[todo] / edge + b[todo]) * u + centre[todo])
-        accepted = (edge >= 0.07) & (v <= squeeze[todo])
-        unsure = (~accepted & (k >= 0) & (k <= largest[todo])).nonzero().squeeze(1)
-        i = todo[unsure]
-        height = torch.log(v[unsure]) - torch.log(a[i] / edge[unsure] ** 2 + b[i])
-        accepted[unsure] = height <= log_density(k[unsure], i)
-        drawn[todo[accepted]] = k[accepted]
-        todo = todo[~accepted]
+        k = torch.floor((2 * of(a) / edge + of(b)) * u + of(centre))
+        accepted = (edge >= 0.07) & (v <= of(squeeze))
+        unsure = (~accepted & (k >= 0) & (k <= of(largest))).nonzero().squeeze(1)
+        i, k_i = _at(todo, unsure), _at(k, unsure)
+        height = torch.log(_at(v, unsure)) - torch.log(_at(a, i) / _at(edge, unsure) ** 2 + _at(b, i))
+        accepted[unsure] = height <= log_density(k_i, i)
+        done = accepted.nonzero().squeeze(1)
+        drawn.index_copy_(0, _at(todo, done), _at(k, done))
+        todo = _at(todo, (~accepted).nonzero().squeeze(1))
         attempt += 1
     return drawn

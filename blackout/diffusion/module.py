@@ -89,6 +89,10 @@ class BlackoutDiffusion(pl.LightningModule):
         """How many classes the network can be told; None if it knows of none."""
         return getattr(self.network, "num_classes", None)
 
+    def classes_in_turn(self, num_samples: int) -> Tensor | None:
+        """0, 1, 2, ... and again, int64 [num_samples], for pictures of every class; None without classes."""
+        return None if self.num_classes is None else torch.arange(num_samples) % self.num_classes
+
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
         """Predict X_0 - X_t with the trained (not the averaged) network, given classes [B] or None."""
         told = () if classes is None else (classes,)
@@ -222,7 +226,7 @@ class BlackoutDiffusion(pl.LightningModule):
             check_classes(classes, len(indices), self.num_classes)
         elif sampler.guidance != 1:
             raise ValueError("guidance needs classes to guide towards")
-        for places in torch.arange(len(indices)).split(size):
+        for places in torch.arange(len(indices)).split(size) if len(indices) else ():
             batch = indices[places]
             places = torch.cat([places, places[-1:].expand(size - len(places))])
             padded = indices[places].to(self.device)

@@ -117,7 +117,8 @@ class Draw:
         elements = math.prod(shape[1:])
         if where is not None:
             sample = where // elements
-            return _uniform_((where - sample * elements).mul_(_signed(_GOLDEN)).add_(first[sample]), second[sample])
+            first, second = first.index_select(0, sample), second.index_select(0, sample)
+            return _uniform_((where - sample * elements).mul_(_signed(_GOLDEN)).add_(first), second)
         place = torch.arange(elements, device=first.device).mul_(_signed(_GOLDEN))
         rows = max(1, _CHUNK // max(1, elements))
         if len(first) <= rows or first.device.type != "cpu":

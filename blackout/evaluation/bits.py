@@ -1,4 +1,7 @@
-"""Bits per dimension of a model on data, with a standard error, and of models simple enough to be baselines."""
+"""Bits per dimension of a model on data, with a standard error, and of models simple enough to be baselines.
+
+Several processes share the batches; all of them must call, and all get the same estimate.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound, start_
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.streams import SampleStreams, fold_seed
+from blackout.evaluation.distributed import rank, sum_over_processes, world_size
 
 _GOLDEN_RATIO = 0.6180339887498949
 
@@ -56,7 +60,7 @@ def continuous_bits(
                 v_here, end = times.to(module.device), module.schedule.times[-1]
                 nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end)
                 total[index] += nats.cpu() / (2 * repeats)
-    return Estimate.of(total, module.shape)
+    return Estimate.of(sum_over_processes(total), module.shape)
 
 
 def finite_time_bits(
@@ -81,7 +85,7 @@ def finite_time_bits(
             streams = SampleStreams(fold_seed(seed, 1), index.to(module.device)).at(k)
             nats = nats + step_bound(denoiser, process, x0, times[k - 1], times[k], streams)
         total[index] = nats.cpu()
-    return Estimate.of(total, module.shape)
+    return Estimate.of(sum_over_processes(total), module.shape)
 
 
 def uniform_bits(max_count: int) -> float:
@@ -105,5 +109,5 @@ def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Estimate:
 
 
 def _batches(counts: Tensor, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    for index in torch.arange(len(counts)).split(size):
+    for index in torch.arange(len(counts)).split(size)[rank() :: world_size()]:
         yield index, counts[index].to(device)

@@ -1,11 +1,11 @@
-"""The few collective operations that scoring needs; each is a no-op in a single process."""
+"""The few collective operations that sampling and scoring need; each is a no-op in a single process."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,21 @@ Result = TypeVar("Result")
 
 _BLOCK = 1 << 24
 """Elements reduced at once, so that a large CPU buffer never needs as much device memory."""
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Inside, the processes that torchrun started are one group, each with its own `device`."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def world_size() -> int:
@@ -46,6 +61,15 @@ def sum_over_processes(values: Tensor) -> Tensor:
         if through_device:
             block.copy_(carrier)
     return values
+
+
+def gathered(mine: Result) -> list[Result]:
+    """What every process has, by rank, on process 0; nothing on the others."""
+    if world_size() == 1:
+        return [mine]
+    everything: list[Any] | None = [None] * world_size() if rank() == 0 else None
+    dist.gather_object(mine, everything)
+    return everything or []
 
 
 def agreed(mine: bool) -> bool:

@@ -7,7 +7,7 @@ decides (outputs) need not be written down: every component whose signature asks
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,8 @@ from blackout.diffusion.heads import Head
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.matrix_file import without_files
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.samplers import Sampler, sample
+from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 
 _TELLTALES = {
@@ -145,37 +146,60 @@ def _check_fit(parts: Mapping[str, Any], shape: tuple[int, ...]) -> None:
     Raises:
         UserError: they do not fit together.
     """
-    process, head, schedule, sampler = parts["process"], parts["head"], parts["schedule"], parts["sampler"]
+    process, head, schedule, loss = parts["process"], parts["head"], parts["schedule"], parts["loss"]
     s, t = schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
     x0, raw = torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, head.outputs, *shape)
-    generator = torch.Generator().manual_seed(0)
 
     def train() -> Tensor:
-        xt, target = process.observe(x0, t, generator)
-        return parts["loss"](head(raw, xt, t), target, s, t)
+        xt, target = process.observe(x0, t, torch.Generator().manual_seed(0))
+        losses: Tensor = loss(head(raw, xt, t), target, s, t)
+        return losses
+
+    _try("loss", train, loss, process, head, shape)
+    check_sampler(parts["sampler"], schedule, process, head, shape)
+
+
+def check_sampler(sampler: Sampler, schedule: Schedule, process: Process, head: Head, shape: tuple[int, ...]) -> None:
+    """Try a sampler once, on an empty sample and three of its times, before anything long.
+
+    Args:
+        sampler: whose kernel, correctors and grid are tried.
+        schedule, process, head: the model's.
+        shape: of one sample.
+
+    Raises:
+        UserError: kernel or correctors need what the head does not predict or belong to another process, or the grid
+            is not one of the process.
+    """
+    with refusals("sampler"):
+        times = (sampler.grid or schedule.grid)(sampler.num_steps)
+        process.check_final_time(times[-1])
+    few = torch.cat([times[:1], times[max(1, len(times) // 2) :][:2]])
+    raw = torch.zeros(1, head.outputs, *shape)
 
     def draw() -> Tensor:
-        if sampler.grid is None:
-            schedule.grid(sampler.num_steps)
-        times, correction = torch.cat([schedule.times[:1], s, t]).unique(), sampler.correction
         return sample(
-            lambda xt, t: head(raw, xt, t), process, times, (1, *shape), generator,
-            kernel=sampler.kernel, correction=correction,
+            lambda xt, t: head(raw, xt, t), process, few, (1, *shape), torch.Generator().manual_seed(0),
+            kernel=sampler.kernel, correction=sampler.correction,
         )  # fmt: skip
 
-    for name, trial in (("loss", train), ("sampler", draw)):
-        try:
-            fits = trial().shape == x0.shape
-        except (AttributeError, IndexError, RuntimeError, TypeError):
-            fits = False
-        except ValueError as error:
-            raise UserError(f"{name}: {error}") from error
-        if not fits:
-            part = parts["loss"] if name == "loss" else sampler.kernel
-            raise UserError(
-                f"{name}: {type(part).__name__} does not fit the process {type(process).__name__} with the head "
-                f"{type(head).__name__}; `process=` alone chooses head, loss and sampler that do"
-            )
+    _try("sampler", draw, sampler.kernel, process, head, shape)
+
+
+def _try(
+    name: str, trial: Callable[[], Tensor], part: object, process: Process, head: Head, shape: tuple[int, ...]
+) -> None:
+    try:
+        fits = trial().shape == (1, *shape)
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        fits = False
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from error
+    if not fits:
+        raise UserError(
+            f"{name}: {type(part).__name__} does not fit the process {type(process).__name__} with the head "
+            f"{type(head).__name__}; `process=` alone chooses head, loss and sampler that do"
+        )
 
 
 def _make_head(config: Mapping[str, Any], process: Process) -> Head:

@@ -34,11 +34,13 @@ class StepProgressBar(RichProgressBar):
 class SampleGrid(Callback):
     """Draws the same few samples every so many steps and shows them: `samples/step_0000500.png` and the loggers.
 
+    Models with classes draw them in turn.
+
     Args:
         directory: where the pictures go.
         every_n_steps: optimiser steps between two grids.
         num_samples: samples in a grid.
-        num_steps: network evaluations per sample; null for the sampler's own.
+        num_steps: steps per sample; null for the sampler's own.
         seed: of the samples.
     """
 
@@ -89,7 +91,8 @@ class SampleGrid(Callback):
         from dataclasses import replace
 
         sampler = module.sampler if self._num_steps is None else replace(module.sampler, num_steps=self._num_steps)
-        counts = module.sample(self._num_samples, self._seed, sampler, watch)
+        classes = module.classes_in_turn(self._num_samples)
+        counts = module.sample(self._num_samples, self._seed, sampler, watch, classes)
         self.drawn += 1
         picture = grid(counts, module.process.max_count)
         with replacing(self._path(step)) as part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pickle
 import sys
@@ -132,6 +133,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a checkpoint of this program")
     if not isinstance(checkpoint.get("blackout"), dict):
         raise UserError(f"{path} is not a checkpoint of this program")
+    try:
+        json.dumps(checkpoint["blackout"])
+    except (TypeError, ValueError):
+        raise UserError(f"{path} is damaged: the description of its model holds more than plain values") from None
     return checkpoint
 
 

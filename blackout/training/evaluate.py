@@ -24,6 +24,7 @@ from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.evaluation import ImageScores, Scorer, over_seeds
 from blackout.evaluation.bits import Estimate, continuous_bits, finite_time_bits, histogram_bits, uniform_bits
+from blackout.evaluation.distributed import rank, world_size
 from blackout.training.build import build_model, check_targets, fill, instantiate
 from blackout.training.scoring import score_samples
 
@@ -60,19 +61,23 @@ class Evaluation:
 
     def report(
         self,
-        counts: Tensor,
         sampler: Sampler,
         sampler_config: Mapping[str, Any],
         classes: Tensor | None = None,
         known: KnownElements | None = None,
     ) -> dict[str, Any]:
-        """metrics.json of samples `counts` [n, *shape] drawn with the first seed; further seeds are drawn here."""
+        """metrics.json, once `scores` has seen the samples of the first seed; further seeds are drawn here.
+
+        Every process must call it, and gets the same.
+        """
         report: dict[str, Any] = {"values": {}}
         if self.scores is not None:
-            runs = [_score(self.scores, counts)]
+            runs = [self.scores.compute()]
             for seed in range(self.config["seed"] + 1, self.config["seed"] + self.config["seeds"]):
                 self.scores.reset()
-                runs.append(score_samples(self.scores, self.module, sampler, seed, classes=classes, known=known))
+                runs.append(
+                    score_samples(self.scores, self.module, sampler, seed, rank(), world_size(), classes, known)
+                )
             report["values"] |= runs[0]
             if len(runs) > 1:
                 report["over_seeds"] = over_seeds(runs)
@@ -84,7 +89,7 @@ class Evaluation:
             for split, estimates in report["likelihood"].items()
             if split in ("train", "test")
         }
-        report["num_samples"] = len(counts)
+        report["num_samples"] = self.config["num_samples"]
         report["seeds"] = [self.config["seed"] + i for i in range(self.config["seeds"])]
         report["network_evaluations"] = self.module.evaluations(sampler, classes is not None)
         report["sampler"] = dict(sampler_config)
@@ -130,13 +135,13 @@ class Evaluation:
         }
 
 
-def evaluate_file(config: Mapping[str, Any]) -> Path:
+def evaluate_file(config: Mapping[str, Any], device: torch.device) -> Path:
     """Score samples in a file or folder against a dataset, and write `metrics.json` beside them or to `out`.
 
     Raises:
         UserError: no dataset, unreadable samples, or samples that do not fit the dataset.
     """
-    from blackout.training.generate import find_device, open_output
+    from blackout.training.generate import open_output
     from blackout.training.run import write_json
 
     path = Path(str(config["samples"]))
@@ -148,11 +153,12 @@ def evaluate_file(config: Mapping[str, Any]) -> Path:
         raise UserError("metrics=none scores nothing: choose another")
     counts = read_samples(path, data)
     out = open_output(Path(config["out"]) if config["out"] else (path if path.is_dir() else path.parent))
-    scores = scorer.begin(data, len(counts), find_device(config["device"]))
+    scores = scorer.begin(data, len(counts), device)
     report = {"values": _score(scores, counts), **scores.passport(), "samples": str(path)}
     report["date"] = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(report, out / "metrics.json")
-    print(f"scores of {len(counts)} samples in {out / 'metrics.json'}")
+    if rank() == 0:
+        write_json(report, out / "metrics.json")
+        print(f"scores of {len(counts)} samples in {out / 'metrics.json'}")
     return out
 
 
@@ -230,6 +236,6 @@ def _to_counts(array: np.ndarray, path: Path) -> Tensor:
 
 
 def _score(scores: ImageScores, counts: Tensor) -> dict[str, float]:
-    for indices in torch.arange(len(counts)).split(512):
+    for indices in torch.arange(len(counts)).split(512)[rank() :: world_size()]:
         scores.update(counts[indices].to(scores.device), indices.to(scores.device))
     return scores.compute()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
-from blackout.training.build import fill, instantiate, refusals
+from blackout.evaluation import ImageScores
+from blackout.evaluation.distributed import gathered, process_group, rank, world_size
+from blackout.training.build import check_sampler, fill, instantiate, refusals
 from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid, save_strip
 from blackout.training.known import read_known
@@ -49,16 +53,24 @@ def generate(cfg: DictConfig) -> Path:
     for name in ("num_samples", "seeds"):
         if config[name] < 1:
             raise UserError(f"{name} must be at least 1, not {config[name]}")
-    if config["samples"]:
+    if not config["ckpt"] and not config["samples"]:
+        raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
+    device = find_device(config["device"])
+    with process_group(device):
+        if not config["samples"]:
+            return _generate(config, device)
         from blackout.training.evaluate import evaluate_file
 
-        return evaluate_file(config)
-    if not config["ckpt"]:
-        raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
+        return evaluate_file(config, device)
+
+
+def _generate(config: Mapping[str, Any], device: torch.device) -> Path:
     indices = wanted(config)
-    module = load_model(str(config["ckpt"]), tuple(config["trusted"])).to(find_device(config["device"]))
+    module = load_model(str(config["ckpt"]), tuple(config["trusted"]))
     sampler_config = choose_sampler(config["sampler"], module.config)
     sampler = instantiate(sampler_config, "sampler")
+    check_sampler(sampler, module.schedule, module.process, module.head, module.shape)
+    module.to(device)
     out = open_output(Path(str(config["out"])) if config["out"] else default_output(Path(str(config["ckpt"]))))
     scoring = None
     if config["evaluate"]:
@@ -66,24 +78,26 @@ def generate(cfg: DictConfig) -> Path:
 
         scoring = Evaluation(config, module)
 
-    trajectory = Trajectory() if config["trajectory"] else None
-    keep = config["num_samples"] if scoring is not None else _SHOWN
-    classes = choose_classes(config["classes"], indices)
+    trajectory = Trajectory() if config["trajectory"] and rank() == 0 else None
     known = None if config["inpaint"] is None else read_known(Path(config["inpaint"]), module, config["num_samples"])
     if known is not None and config["indices"] is not None:
         known = known.select(indices)
     size = min(sampler.batch_size, config["num_samples"])  # the network rounds as in the whole run
-    with refusals("sample"), SampleFile(out / "samples.npz", len(indices)) as file:
-        counts = draw(module, sampler, indices, size, config["seed"], file, keep, trajectory, classes, known)
+    samples = Samples(indices, config["seed"], size, choose_classes(config["classes"], indices), known)
+    with refusals("sample"), SampleFile(out / "samples.npz", len(indices)) if rank() == 0 else nullcontext() as file:
+        counts = draw(module, sampler, samples, file, None if scoring is None else scoring.scores, trajectory)
+    report = None if scoring is None else scoring.report(sampler, sampler_config, samples.classes, known)
+    if rank() > 0:
+        return out
     max_count = module.process.max_count
-    save_grid(counts[:_SHOWN], max_count, out / "grid.png")
+    save_grid(counts, max_count, out / "grid.png")
     if trajectory is not None:
         save_animation(trajectory.levels, max_count, out / "trajectory.webp")
         save_strip(trajectory.levels, max_count, out / "trajectory.png")
-    evaluations = module.evaluations(sampler, classes is not None)
+    evaluations = module.evaluations(sampler, samples.classes is not None)
     print(f"{config['num_samples']} samples of {evaluations} network evaluations in {out}")
-    if scoring is not None:
-        write_json(scoring.report(counts, sampler, sampler_config, classes, known), out / "metrics.json")
+    if report is not None:
+        write_json(report, out / "metrics.json")
         print(f"scores in {out / 'metrics.json'}")
     return out
 
@@ -159,28 +173,63 @@ def open_output(out: Path) -> Path:
     return out
 
 
+@dataclass(frozen=True)
+class Samples:
+    """Which samples to draw.
+
+    Args:
+        indices: int64 [N], their numbers.
+        seed: theirs.
+        size: of every batch.
+        classes, known: as for `BlackoutDiffusion.sample_batches`.
+    """
+
+    indices: Tensor
+    seed: int
+    size: int
+    classes: Tensor | None = None
+    known: KnownElements | None = None
+
+    @property
+    def batches(self) -> int:
+        """How many batches they make."""
+        return -(-len(self.indices) // self.size)
+
+    def mine(self) -> Samples:
+        """Those of the batches that fall to this process: every W-th, so that no batch depends on W."""
+        places = torch.arange(len(self.indices)).split(self.size)[rank() :: world_size()]
+        here = torch.cat(places) if places else torch.empty(0, dtype=torch.int64)
+        return replace(
+            self,
+            indices=self.indices[here],
+            classes=None if self.classes is None else self.classes[here],
+            known=None if self.known is None else self.known.select(here),
+        )
+
+
 def draw(
     module: BlackoutDiffusion,
     sampler: Sampler,
-    indices: Tensor,
-    size: int,
-    seed: int,
-    file: SampleFile,
-    keep: int,
+    samples: Samples,
+    file: SampleFile | None,
+    scores: ImageScores | None = None,
     trajectory: Trajectory | None = None,
-    classes: Tensor | None = None,
-    known: KnownElements | None = None,
 ) -> Tensor:
-    """Write the samples named by `indices` to a file, under a progress bar over all steps of all batches.
+    """Draw samples on all processes, under a progress bar over the steps of this process's batches.
+
+    Args:
+        module, sampler, samples: what is drawn.
+        file: where process 0 writes them, in order.
+        scores: sees the samples of this process.
+        trajectory: sees the levels of the first batch.
 
     Returns:
-        The first `keep` of them, on the CPU.
+        The first few samples, on the CPU; on process 0 only.
     """
-    batches = -(-len(indices) // size)
-    kept: list[Tensor] = []
-    first, left = True, keep
-    with Progress(transient=True) as progress:
-        bar = progress.add_task("sampling", total=batches * sampler.num_steps)
+    mine, shown = samples.mine(), list[Tensor]()
+    first = True
+    with Progress(transient=True, disable=rank() > 0) as progress:
+        bar = progress.add_task("sampling", total=mine.batches * sampler.num_steps)
 
         def after_level(k: int, xt: Tensor) -> None:
             if k < sampler.num_steps:
@@ -188,11 +237,19 @@ def draw(
             if trajectory is not None and first:
                 trajectory.add(k, sampler.num_steps, xt)
 
-        for _, counts in module.sample_batches(indices, seed, sampler, after_level, classes, known, size):
-            file.write(counts)
-            kept.append(counts[: max(0, left)].cpu())
-            first, left = False, left - len(counts)
-    return torch.cat(kept)
+        batches = module.sample_batches(
+            mine.indices, mine.seed, sampler, after_level, mine.classes, mine.known, mine.size
+        )
+        for _ in range(0, samples.batches, world_size()):
+            numbers, counts = next(batches, (mine.indices[:0], None))
+            if scores is not None and counts is not None:
+                scores.update(counts, numbers.to(counts.device))
+            for part in gathered(None if counts is None else counts.cpu()):
+                if file is not None and part is not None:
+                    file.write(part)
+                    shown += [part[: max(0, _SHOWN - sum(map(len, shown)))]]
+            first = False
+    return torch.cat(shown) if shown else mine.indices
 
 
 @dataclass
@@ -208,13 +265,13 @@ class Trajectory:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name; auto takes CUDA where there is one.
+    """The device of that name; auto takes CUDA where there is one, each process of torchrun its own.
 
     Raises:
         UserError: there is no such device.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

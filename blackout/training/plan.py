@@ -50,13 +50,13 @@ def plan(config: dict[str, Any], data: CountData, module: BlackoutDiffusion, dat
         trainer.fit(module, data_module)
     if not trainer.is_global_zero:
         return
-    sampling = module.sampler.num_steps
+    sampling = module.evaluations(module.sampler)
     second = probe.seconds_per_batch()
     share = batch // devices
     lines = {
         "parameters": f"{parameters:,}",
         "work": f"{_si(flops)}FLOP per image and network evaluation; {_si(3 * flops)}FLOP per image of training, "
-        f"{_si(3 * flops * images)}FLOP in all; {_si(flops * sampling)}FLOP per sample of {sampling} steps",
+        f"{_si(3 * flops * images)}FLOP in all; {_si(flops * sampling)}FLOP per sample of {sampling} evaluations",
         "memory": f"{_bytes(state)} for weights, gradients, moments and average, and about "
         f"{_bytes(activations * share)} of activations per device of {share} images (both in 32 bit)"
         + (f"; the probe's peak was {_bytes(probe.peak)}" if probe.peak else ""),

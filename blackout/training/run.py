@@ -222,7 +222,8 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
         trainer.limit_val_batches = min(allowed, len(data_module.val_dataloader()))
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     scorers = [callback for callback in callbacks if isinstance(callback, Scores)]
-    affordable = [scorer for scorer in scorers if scorer.num_samples * module.sampler.num_steps <= budget]
+    evaluations = module.evaluations(module.sampler)
+    affordable = [scorer for scorer in scorers if scorer.num_samples * evaluations <= budget]
     for scorer in scorers:
         if scorer not in affordable:
             callbacks.remove(scorer)
@@ -232,8 +233,10 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
     if isinstance(module.process, PureDeath) and budget // _PILOT_SAMPLES >= _PILOT_STEPS[0]:
         module.config["pilot"] = module.pilot(_PILOT_SAMPLES, min(budget // _PILOT_SAMPLES, _PILOT_STEPS[1]))
     export_model(module, run / "model")
-    steps = min(module.sampler.num_steps, max(10, budget // _CLOSING_SAMPLES))
-    counts = module.sample(_CLOSING_SAMPLES, sampler=replace(module.sampler, num_steps=steps))
+    wanted = module.sampler.num_steps
+    steps = min(wanted, max(10, wanted * budget // (evaluations * _CLOSING_SAMPLES)))
+    sampler, classes = replace(module.sampler, num_steps=steps), module.classes_in_turn(_CLOSING_SAMPLES)
+    counts = module.sample(_CLOSING_SAMPLES, sampler=sampler, classes=classes)
     save_grid(counts, module.process.max_count, run / "samples" / "final.png")
     save_samples(counts, run / "samples" / "final.npz")
     report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": steps}

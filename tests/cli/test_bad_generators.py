@@ -72,7 +72,23 @@ def test_a_generator_travels_with_its_model(run, tmp_path):
     assert np.load(tmp_path / "out" / "samples.npz")["samples"].max() <= 16
 
 
-@pytest.mark.parametrize("process", ["birth_death", "absorbing", "ordinal", "discrete_absorbing"])
+OTHER_SAMPLERS = {
+    "birth_death": {
+        "sampler=poisson": "does not fit", "sampler=trapezoidal": "does not fit", "sampler=binomial_bridge": "not fit",
+    },
+    "absorbing": {
+        "sampler=poisson": "does not fit the process Absorbing", "sampler=panjer": "variance",
+        "sampler/grid=logit sampler.grid.last=0": "never reach the prior",
+    },
+    "ordinal": {"sampler=trapezoidal": "does not fit", "sampler=birth_death_bridge": "does not fit"},
+    "discrete_absorbing": {
+        "sampler=tau_leap sampler.num_steps=9": "does not fit", "sampler/grid=logit": "whole numbers",
+    },
+}  # fmt: skip
+"""Of `sample.py`, and a word of why they are refused."""
+
+
+@pytest.mark.parametrize("process", OTHER_SAMPLERS)
 def test_every_process_trains_samples_and_is_scored(run, tmp_path, process):
     assert (
         run("train", *TINY, f"process={process}", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
@@ -83,3 +99,7 @@ def test_every_process_trains_samples_and_is_scored(run, tmp_path, process):
     assert outcome.code == 0, outcome.err
     samples = np.load(tmp_path / "out" / "samples.npz")["samples"]
     assert samples.dtype == np.uint8 and samples.max() <= 16
+    for arguments, word in OTHER_SAMPLERS[process].items():
+        refused = run("sample", f"ckpt={run_directory}", "num_samples=2", f"out={tmp_path / 'no'}", *arguments.split())
+        refused.assert_refused("sampler", word)
+    assert not (tmp_path / "no").exists()

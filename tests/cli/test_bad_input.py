@@ -139,11 +139,14 @@ def test_the_untouched_model_works(run, model, tmp_path):
 @pytest.mark.parametrize("arguments, word", [
     (["ckpt=/nowhere/at/all"], "/nowhere"), (["num_samples=0"], "num_samples"), (["num_samples=many"], "num_samples"),
     (["sampler.num_steps=0"], "num_steps"), (["sampler=poison"], "poisson"), (["device=cuda:7"], "device"),
-    (["samples=3"], ""), (["seed=x"], "seed"),
+    (["samples=3"], ""), (["seed=x"], "seed"), (["sampler=panjer"], "variance"),
+    (["sampler=posterior_bridge"], "distribution"), (["sampler=level_bridge"], "distribution over levels"),
+    (["sampler=birth_death_bridge"], "does not fit the process PureDeath"), (["sampler/grid=optimal"], "pilot"),
 ])  # fmt: skip
 def test_sampling_settings(run, model, tmp_path, arguments, word):
     given = [] if arguments[0].startswith("ckpt") else [f"ckpt={model}"]
     run("sample", *given, f"out={tmp_path}", *arguments).assert_refused(word)
+    assert not (tmp_path / "samples.npz").exists()
 
 
 def test_a_checkpoint_must_be_named(run):

@@ -5,15 +5,17 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from blackout import load_model
 from blackout.diffusion.samplers import Sampler
+from blackout.training.images import grid
 from tests.cli.conftest import TINY
 
 # enough steps that the pilot run is affordable, and a network whose classes matter
 RECIPE = (
-    *TINY, "trainer.max_steps=40", "callbacks.samples=null", "trainer.val_check_interval=40", "optimizer.lr=0.03",
-    "optimizer.warmup_steps=0", "run_id=a",
+    *TINY, "trainer.max_steps=40", "callbacks.samples.every_n_steps=40", "trainer.val_check_interval=40",
+    "optimizer.lr=0.03", "optimizer.warmup_steps=0", "run_id=a",
 )  # fmt: skip
 
 
@@ -53,6 +55,16 @@ def test_classes_are_chosen_and_guided(run, conditional):
     assert np.array_equal(drawn["turns"][::2], drawn["three"][::2])
     for name in ("none", "turns", "far"):
         assert not np.array_equal(drawn[name], drawn["three"]), name
+
+
+def test_pictures_during_training_show_the_classes_in_turn(conditional):
+    model = load_model(conditional)
+    final = np.load(conditional / "samples" / "final.npz")["samples"]
+    drawn = model.sample(64, classes=torch.arange(64) % 10)
+    assert np.array_equal(final, drawn.movedim(1, -1).numpy())
+    with Image.open(conditional / "samples" / "step_0000040.png") as picture:
+        expected = grid(model.sample(4, classes=torch.arange(4)), 16)
+        assert picture.size == expected.size and picture.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("sampler", ["panjer", "posterior_bridge", "trapezoidal"])

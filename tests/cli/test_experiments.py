@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from blackout.data import CountData
-from tests.cli.test_configs import CHOICES
+from tests.cli.test_configs import CONF
 
-EXPERIMENTS = [choice for group, choice in CHOICES if group == "experiment"]
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 SMALL = [
     "network.body.channels=8", "network.body.multipliers=[1,1]", "network.body.blocks_per_level=1",
     "network.body.attention_resolutions=[]", "batch_size=4", "trainer.max_steps=2", "trainer.val_check_interval=2",
-    "+trainer.limit_val_batches=1", "trainer.accelerator=cpu", "trainer.log_every_n_steps=1", "sampler.num_steps=3",
+    "trainer.limit_val_batches=1", "trainer.accelerator=cpu", "trainer.log_every_n_steps=1", "sampler.num_steps=3",
     "callbacks.progress=null", "callbacks.samples.num_samples=2", "callbacks.samples.every_n_steps=2",
 ]  # fmt: skip
 SHAPES = {"cifar10": (3, 32, 32, 255), "celeba64": (3, 64, 64, 255), "binarized_mnist": (1, 32, 32, 1),

@@ -42,7 +42,7 @@ def step_divergence(toy, q_s, q_t):
 def test_a_short_poisson_step_costs_a_quarter_of_r_squared_g(u):
     q_s, q_t = sigmoid(u + 0.02), sigmoid(u)
     predicted = fraction(q_s, q_t) ** 2 * PAIR.curvature(q_t) / 4
-    assert step_divergence(PAIR, q_s, q_t) == pytest.approx(predicted, rel=0.15)
+    assert step_divergence(PAIR, q_s, q_t) == pytest.approx(predicted, rel=0.1)
 
 
 def test_the_pilot_run_estimates_g():

@@ -24,37 +24,13 @@ from blackout.laws import pure_death, verify
 from blackout.laws.draws import KERNELS, ExactDenoiser, p_value, step_draws
 from blackout.laws.pure_death import PureDeathSubject
 from blackout.laws.toys import Toy, binomial_pmf, pixel_pair, rare_pixel, total_variation, two_bumps
-from blackout.laws.transitions import BIRTHS, final_law, landing, poisson_births, poisson_pmf, step_law, walk
+from blackout.laws.transitions import BIRTHS, final_law, poisson_births, step_law, walk
 
 BUMPS, PAIR = two_bumps(), pixel_pair()
 
 
 def error(toy, kernel, times):
     return total_variation(final_law(toy, pure_death.survivals(times), pure_death.LAWS[kernel]), toy.p0)
-
-
-@pytest.mark.parametrize("num_steps, nearest, stochastic, poisson, panjer_leap", [
-    (10, 0.393, 0.380, 0.331, 0.106), (30, 0.127, 0.125, 0.106, 0.028), (100, 0.044, 0.037, 0.030, 0.0036),
-])  # fmt: skip
-def test_the_bias_of_each_kernel_on_a_two_bump_pixel(num_steps, nearest, stochastic, poisson, panjer_leap):
-    times = fisher_times(num_steps)
-    assert error(BUMPS, "nearest", times) == pytest.approx(nearest, rel=0.1)
-    assert error(BUMPS, "stochastic", times) == pytest.approx(stochastic, rel=0.1)
-    assert error(BUMPS, "poisson", times) == pytest.approx(poisson, rel=0.1)
-    assert error(BUMPS, "panjer", times) == pytest.approx(panjer_leap, rel=0.1)
-
-
-def test_ten_steps_with_a_posterior_draw_are_exact():
-    assert error(BUMPS, "posterior", fisher_times(10)) < 1e-4
-
-
-@pytest.mark.parametrize("num_steps", [10, 100, 1000])
-def test_nearest_rounding_never_lights_a_rare_pixel_and_the_unbiased_kernels_are_exact(num_steps):
-    toy = rare_pixel()
-    survivals = pure_death.survivals(fisher_times(num_steps))
-    lit = {name: final_law(toy, survivals, pure_death.LAWS[name])[1] for name in ("nearest", "stochastic", "panjer")}
-    assert lit["nearest"] < 1e-6
-    assert lit["stochastic"] == pytest.approx(0.3, abs=1e-6) and lit["panjer"] == pytest.approx(0.3, abs=1e-6)
 
 
 def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
@@ -65,23 +41,6 @@ def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
         for k, law in walk(toy, pure_death.survivals(times), pure_death.LAWS["nearest"]):
             assert total_variation(law, toy.marginal(math.exp(-times[k]))) < 1e-6
         assert law[9] == pytest.approx(1.0, abs=1e-9)
-
-
-@pytest.mark.parametrize("num_steps, right, wrong", [(10, 0.647, 0.99), (100, 0.132, 0.95), (1000, 0.0144, 0.99)])
-def test_poisson_leaps_need_the_step_fraction_not_the_printed_rate(num_steps, right, wrong):
-    """Worst level's total variation: y r converges, Algorithm 2's printed y e^-t / (1 - e^-t) does not."""
-    toy, times = Toy("nine", np.eye(16)[9]), fisher_times(num_steps)
-    y = 9.0 - np.arange(16).clip(max=9)  # the oracle, also of states that only an overshoot reaches
-
-    def worst(rate):
-        def step(toy, law, q_s, q_t):
-            return law @ landing(poisson_pmf(y * rate(q_s, q_t), 15), np.arange(16))
-
-        levels = walk(toy, pure_death.survivals(times), step)
-        return max(total_variation(law, toy.marginal(math.exp(-times[k]))) for k, law in levels)
-
-    assert worst(lambda q_s, q_t: (q_s - q_t) / (1 - q_t)) == pytest.approx(right, rel=0.02)
-    assert worst(lambda q_s, q_t: q_t / (1 - q_t)) > wrong
 
 
 def test_orders_of_convergence_on_two_correlated_pixels():

@@ -119,3 +119,18 @@ def test_sides_per_level() -> None:
         sides_per_level((64,), 1)
     with pytest.raises(ValueError, match="even number"):
         TimeEmbedding(7, 8)
+
+
+@pytest.mark.parametrize("size, gradient", [((2, 32, 4, 4), True), ((2, 32, 4, 4), False), ((1, 32, 32, 32), False)])
+@pytest.mark.parametrize("channels", [32, 128])
+def test_group_norm_of_bfloat16_is_that_of_float64(size: tuple[int, ...], gradient: bool, channels: int) -> None:
+    norm = group_norm(channels)
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 2.0)
+        norm.bias.uniform_(-1.0, 1.0)
+    x = 3 + torch.randn(size[0], channels, *size[2:]).to(torch.bfloat16, memory_format=torch.channels_last)
+    with torch.set_grad_enabled(gradient):
+        y = norm(x)
+    exact = F.group_norm(x.double(), norm.num_groups, norm.weight.double(), norm.bias.double(), norm.eps)
+    assert y.dtype == torch.bfloat16 and y.is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(y.double(), exact, rtol=2**-8, atol=2**-7)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -55,3 +57,22 @@ class Poison(Callback):
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.global_step == self._step:
             next(p for p in pl_module.parameters() if p.grad is not None).grad.view(-1)[0] = torch.inf  # type: ignore[union-attr]
+
+
+class LiveTensors(Callback):
+    """Counts the tensors alive at some training steps, into `path` at the end: a line per step."""
+
+    def __init__(self, path: str, steps: list[int]) -> None:
+        self._path, self._steps, self._counts = Path(path), steps, list[int]()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, *_: Any) -> None:
+        if trainer.global_step in self._steps:
+            self._counts.append(live_tensors())
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        self._path.write_text("\n".join(map(str, self._counts)))
+
+
+def live_tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())

@@ -28,7 +28,7 @@ from tests.soak import forks
 TINY = (
     "network=mlp", "network.body.width=16", "network.body.depth=1", "network.body.dropout=0.1", "batch_size=32",
     "schedule=fisher", "flip=true", "trainer.max_steps=12", "trainer.val_check_interval=4",
-    "+trainer.limit_val_batches=4", "trainer.log_every_n_steps=1", "trainer.accelerator=cpu", "trainer.devices=1",
+    "trainer.limit_val_batches=4", "trainer.log_every_n_steps=1", "trainer.accelerator=cpu", "trainer.devices=1",
     "callbacks.progress=null", "callbacks.checkpoints.every_n_steps=3", "callbacks.samples.every_n_steps=4",
     "callbacks.samples.num_samples=4", "sampler.num_steps=6", "callbacks.scores=null",
     "+callbacks.order._target_=tests.soak.callbacks.OrderHash",

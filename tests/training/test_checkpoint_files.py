@@ -190,3 +190,11 @@ def test_nothing_is_executed_even_when_the_hash_is_right(last, tmp_path, monkeyp
     with pytest.raises(UserError):
         read_checkpoint(last)
     assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("value", [torch.ones(2), {1, 2}, b"x"])
+def test_a_description_of_more_than_plain_values_is_refused(tmp_path, value):
+    path = tmp_path / "last.ckpt"
+    torch.save({"state_dict": {}, "blackout": {"model": {"head": value}}}, path)
+    with pytest.raises(UserError, match="more than plain values"):
+        read_checkpoint(path)

@@ -1,0 +1,98 @@
+"""Seconds to score 10,000 images, the extractor and the rest apart: `python -m benchmarks.scores`.
+
+The Inception network has random weights, which take as long as the real ones and need no download. The rest is fed
+random features: sums while images come in, and the scores at the end.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from benchmarks.measure import arguments, interleaved, peak_memory, report, summary
+from blackout.evaluation.extractors import Extractor, Inception
+from blackout.evaluation.extractors.base import Features
+from blackout.evaluation.image_scores import ImageScores
+from blackout.evaluation.options import ScoreOptions
+from blackout.evaluation.reference import Reference
+
+SCORES = (["fd"], ["is"], ["kd"], ["prc"], ["fd", "is", "kd", "prc"])
+
+
+class Ready:
+    """An extractor whose features [N, F] and logits [N, K] are there already; it hands them out in order."""
+
+    name, canonical, identity, resize = "ready", False, "", ""
+
+    def __init__(self, features: Tensor, logits: Tensor) -> None:
+        self.features, self.logits, self.at = features, logits, 0
+        self.num_features, self.num_classes = features.shape[1], logits.shape[1]
+
+    def __call__(self, images: Tensor) -> Features:
+        part = slice(self.at, self.at + len(images))
+        self.at = part.stop % len(self.features)
+        return Features(self.features[part], self.logits[part])
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the features."""
+        self.features, self.logits = self.features.to(device), self.logits.to(device)
+        return self
+
+
+def random_inception() -> Extractor:
+    from tests.evaluation.networks import write_inception_weights
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_inception_weights(Path(folder) / "weights.pth")
+        return Inception(Path(folder) / "weights.pth")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--images", type=int, default=64, help="for the extractor; its time is scaled to 10,000")
+    parser.add_argument("--batch", type=int, default=32)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    warnings.simplefilter("ignore", UserWarning)  # few images in quick mode
+    images, total, width, repetitions = (2, 50, 16, 1) if options.quick else (options.images, 10_000, 2048, 0)
+    repetitions = repetitions or options.repetitions
+
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 256, (images, 3, 32, 32), generator=generator, dtype=torch.uint8).to(device)
+    inception = random_inception().to(device)
+    cases: dict[str, Callable[[], Any]] = {
+        "extractor: Inception": lambda: [inception(batch) for batch in pictures.split(options.batch)]
+    }
+    fake, real = (torch.randn(total, width, generator=generator) + shift for shift in (0.0, 0.1))
+    logits = torch.randn(total, 1008, generator=generator)
+    reference = Reference(real.double().mean(0), torch.cov(real.T.double()), total, real)
+    settings = ScoreOptions(kernel_subset_size=min(1000, total))
+    counts = torch.zeros(total, 3, 1, 1, dtype=torch.uint8, device=device)
+    indices = torch.arange(total, device=device)
+    for scores in SCORES:
+        extractor = Ready(fake, logits)
+        accumulators = ImageScores(extractor, total, scores, reference, options=settings, device=device)
+
+        def rest(accumulators: ImageScores = accumulators) -> dict[str, float]:
+            accumulators.reset()
+            accumulators.update(counts, indices)
+            return accumulators.compute()
+
+        cases[f"rest: {', '.join(scores)}"] = rest
+    timings = {name: summary(seconds) for name, seconds in interleaved(cases, repetitions, device).items()}
+    rows = []
+    for name, timing in timings.items():
+        scale = 10_000 / (images if name.startswith("extractor") else total)
+        rows.append({"part": name, "s per 10,000 images": timing["median"] * scale, "least s": timing["least"] * scale})
+    report(f"scores, features [n, {width}]", rows, options, peak_GiB=round(peak_memory(device), 2))
+
+
+if __name__ == "__main__":
+    main()

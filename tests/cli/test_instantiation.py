@@ -1,0 +1,66 @@
+"""What every YAML file describes can be made, each with the choices it needs beside it."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.training.build import instantiate
+from blackout.training.run import make_module, make_trainer
+from tests.cli.test_configs import CONF, composed
+from tests.cli.test_experiments import SHAPES, stand_in
+
+FILES = sorted(path.relative_to(CONF).with_suffix("") for path in CONF.rglob("*.yaml") if "shared" not in path.parts)
+OF_A_TRAINED_MODEL = [("sampler", "model"), ("sampler/grid", "optimal")]  # test_conditioning.py uses them
+CHOICES = [(str(file.parent), file.name) for file in FILES if file.parent.name]
+BESIDE = {
+    ("dataset", "counts"): ["network=mlp"],
+    ("head", "birth_death"): ["process=birth_death"],
+    ("head", "levels"): ["process=uniform"],
+    ("head", "logistic"): ["process=uniform"],
+    ("loss", "birth_death"): ["process=birth_death"],
+    ("loss", "cross_entropy"): ["process=uniform"],
+    ("loss", "rates"): ["process=uniform"],
+    ("loss", "steps"): ["process=discrete_uniform"],
+    ("metrics/extractor", "module"): ["metrics=custom"],
+    ("metrics", "custom"): ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
+    ("metrics/extractor", "script"): ["metrics=custom", "metrics.extractor.path=net.pt"],
+    ("sampler", "birth_death_bridge"): ["process=birth_death"],
+    ("sampler", "level_bridge"): ["process=uniform"],
+    ("sampler", "panjer"): ["head=variance"],
+    ("sampler", "posterior_bridge"): ["head=logistic_mixture"],
+    ("sampler", "tau_leap"): ["process=uniform"],
+    ("sampler/corrector", "level"): ["process=uniform"],
+    ("schedule", "steps"): ["process=discrete_absorbing"],
+}
+
+
+def beside(group, choice, folder):
+    options = list(BESIDE.get((group, choice), []))
+    if group == "metrics/extractor":
+        options = options or ["metrics=inception"]
+        options += ["metrics.extractor.num_features=192"] if choice in ("module", "script") else []
+        options += ["metrics.extractor.module._target_=torch.nn.Flatten"] if choice == "module" else []
+    if choice in ("generator", "discrete"):
+        chain = 0.8 * np.eye(17) + 0.2 / 17
+        np.save(folder / "matrix.npy", chain if choice == "discrete" else 5 * (chain - np.eye(17)))
+        options += [f"process.matrix={folder / 'matrix.npy'}"]
+    if choice == "counts":
+        np.save(folder / "counts.npy", np.arange(400).reshape(50, 8) % 7)
+        options += [f"dataset.path={folder / 'counts.npy'}"]
+    if choice == "image_folder":
+        for number in range(12):
+            Image.new("RGB", (16, 16), (number, 0, 0)).save(folder / f"{number}.png")
+        options += [f"dataset.path={folder}", "dataset.size=16"]
+    return options
+
+
+@pytest.mark.parametrize("group, choice", [choice for choice in CHOICES if choice not in OF_A_TRAINED_MODEL])
+def test_everything_can_be_made(tmp_path, monkeypatch, group, choice):
+    for name in SHAPES:
+        monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
+    options = [f"{group}={choice}", *beside(group, choice, tmp_path)]
+    config = composed(*options, f"runs_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.devices=1")
+    module = make_module(config, instantiate(config["dataset"], "dataset"))
+    assert isinstance(module, BlackoutDiffusion)
+    make_trainer(config, tmp_path)
