@@ -61,7 +61,7 @@ def in_range(between: Sequence[float] | None, t: float) -> bool:
     return between is None or between[0] <= float(logit_survival(torch.tensor(t, dtype=torch.float64))) <= between[1]
 
 
-@torch.no_grad()
+@torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation
 def sample(
     denoiser: Denoiser,
     process: Process,
