@@ -46,9 +46,10 @@ class BlackoutDiffusion(pl.LightningModule):
         ema_decay: None for a model without an average (a loaded one).
         seed: with the step's number it decides everything a training step draws.
         label_dropout: share of training samples whose class a network with classes is not told.
+        validation_draws: times, evenly spaced, at which validation observes each image.
 
     Raises:
-        ValueError: label_dropout outside [0, 1].
+        ValueError: label_dropout outside [0, 1], or validation_draws below 1.
     """
 
     def __init__(
@@ -64,14 +65,18 @@ class BlackoutDiffusion(pl.LightningModule):
         ema_decay: float | None = None,
         seed: int = 0,
         label_dropout: float = 0.1,
+        validation_draws: int = 1,
     ) -> None:
         super().__init__()
+        if validation_draws < 1:
+            raise ValueError(f"validation_draws must be at least 1, not {validation_draws}")
         if not 0 <= label_dropout <= 1:
             raise ValueError(f"label_dropout must be in [0, 1], not {label_dropout}")
         self.network = network
         self.ema = None if ema_decay is None else EMA(network, ema_decay)
         self.head, self.process, self.schedule, self.loss = head, process, schedule, loss
         self.sampler, self.optimization, self.seed, self.label_dropout = sampler, optimization, seed, label_dropout
+        self.validation_draws = validation_draws
         self.mean: Tensor
         self.register_buffer("mean", mean.float())
         # an exact mean over all processes: Lightning's own divides by a rounded number of samples
@@ -164,11 +169,13 @@ class BlackoutDiffusion(pl.LightningModule):
         x0, index = batch["x0"], batch["index"]
         # a Weyl sequence spreads the images over the times, evenly for any subset and in any order;
         # the same times and noise at every validation make its curve smooth
-        v = torch.frac((index.double() + 0.5) * _GOLDEN_RATIO)
-        noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
+        first = (index.double() + 0.5) * _GOLDEN_RATIO
+        noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
         denoiser, final_time = self.denoiser(self._classes(batch)), self.schedule.times[-1]
-        nats = likelihood_bound(denoiser, self.process, x0, v, noise, final_time=final_time)
-        self.bits_per_dim(bits_per_dim(nats, self.shape))
+        for draw in range(self.validation_draws):
+            v = torch.frac(first + draw / self.validation_draws)
+            nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time)
+            self.bits_per_dim.update(bits_per_dim(nats, self.shape))
         self.log("val/bits_per_dim", self.bits_per_dim, batch_size=len(x0), on_epoch=True, prog_bar=True)
 
     # --- sampling

@@ -140,7 +140,7 @@ def verify(show: Callable[[str], None] = print, processes: Sequence[str] = ()) -
         for kernel in subject.kernels:
             found = draws(subject, kernel)
             which = f"{process}, {name}"
-            show(f"  {which:<40}{kernel:<20}least p of {found.tests}: {found.p:.4f}{_verdict(found.holds)}")
+            show(f"  {which:<44}{kernel:<20}least p of {found.tests}: {found.p:.4f}{_verdict(found.holds)}")
             good &= found.holds
     return good
 

@@ -32,6 +32,8 @@ _TELLTALES = {
     "sampler": "kernel",
 }  # fmt: skip
 """What a part must have to be taken for what it is."""
+_TRIED = 9
+"""Times of a grid at which a sampler is tried."""
 MODEL_PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
 MODEL_MODULES = ("blackout.networks", "blackout.diffusion")
 
@@ -160,7 +162,7 @@ def _check_fit(parts: Mapping[str, Any], shape: tuple[int, ...]) -> None:
 
 
 def check_sampler(sampler: Sampler, schedule: Schedule, process: Process, head: Head, shape: tuple[int, ...]) -> None:
-    """Try a sampler once, on an empty sample and three of its times, before anything long.
+    """Try a sampler once, on an empty sample and a few of its times, before anything long.
 
     Args:
         sampler: whose kernel, correctors and grid are tried.
@@ -174,12 +176,16 @@ def check_sampler(sampler: Sampler, schedule: Schedule, process: Process, head: 
     with refusals("sampler"):
         times = (sampler.grid or schedule.grid)(sampler.num_steps)
         process.check_final_time(times[-1])
-    few = torch.cat([times[:1], times[max(1, len(times) // 2) :][:2]])
+    few = times[torch.linspace(0, len(times) - 1, min(len(times), _TRIED)).round().long()]
     raw = torch.zeros(1, head.outputs, *shape)
+
+    def check(k: int, xt: Tensor) -> None:
+        if xt.shape != (1, *shape):  # at once: with every further step it would be larger
+            raise TypeError("a kernel for predictions of another shape")
 
     def draw() -> Tensor:
         return sample(
-            lambda xt, t: head(raw, xt, t), process, few, (1, *shape), torch.Generator().manual_seed(0),
+            lambda xt, t: head(raw, xt, t), process, few, (1, *shape), torch.Generator().manual_seed(0), check,
             kernel=sampler.kernel, correction=sampler.correction,
         )  # fmt: skip
 

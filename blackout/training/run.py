@@ -41,13 +41,13 @@ _PILOT_SAMPLES = 64
 _PILOT_STEPS = 20, 200
 SETTINGS = frozenset(
     (*MODEL_PARTS, "optimizer", "trainer", "callbacks", "logger", "metrics", "dataset", "seed", "batch_size", "flip")
-    + ("ema_decay", "conditional", "label_dropout", "data_on_device", "compile", "on_nonfinite", "plan")
-    + ("data_dir", "runs_dir", "experiment_name", "run_id")
+    + ("ema_decay", "conditional", "label_dropout", "validation_draws", "data_on_device", "compile", "on_nonfinite")
+    + ("plan", "data_dir", "runs_dir", "experiment_name", "run_id")
 )
 
 
 _KINDS = {
-    **dict.fromkeys(("seed", "batch_size", "num_samples"), int),
+    **dict.fromkeys(("seed", "batch_size", "num_samples", "validation_draws"), int),
     **dict.fromkeys(("flip", "plan", "trajectory", "conditional", "data_on_device", "compile"), bool),
     **dict.fromkeys(("ema_decay", "label_dropout"), float),
     "device": str,
@@ -178,6 +178,7 @@ def make_module(config: dict[str, Any], data: CountData) -> BlackoutDiffusion:
             ema_decay=config["ema_decay"],
             seed=config["seed"],
             label_dropout=config["label_dropout"],
+            validation_draws=config["validation_draws"],
         )
 
 
@@ -217,7 +218,7 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
     network does not end in an hour of sampling.
     """
     budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
-    allowed = max(1, budget // data_module.batch_size)
+    allowed = max(1, budget // (data_module.batch_size * module.validation_draws))
     if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
         trainer.limit_val_batches = min(allowed, len(data_module.val_dataloader()))
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from blackout.training.loggers import Wandb, dashboards, find_mode
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.training.wandb_file import read_run
 
-SCORED = (*TINY, "metrics.scores=[fd]", "callbacks.scores.num_samples=40")
+SCORED = (*TINY, "metrics.scores=[fd]", "callbacks.scores.num_samples=40", "sampler.num_steps=4")
 NO_SERVER = "http://127.0.0.1:9"
 KEY = "k" * 40
 

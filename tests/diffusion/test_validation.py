@@ -1,0 +1,40 @@
+"""What validation logs is the bound that `sample.py evaluate=true` reports."""
+
+import statistics
+
+import pytest
+import torch
+
+from blackout import BlackoutDiffusion
+from blackout.diffusion.heads import ScaledHead
+from blackout.diffusion.processes import PureDeath
+from blackout.evaluation.bits import continuous_bits
+from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
+
+X0 = torch.randint(0, 5, (40, 6), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+
+
+def untrained(draws):
+    torch.manual_seed(0)
+    network = CountNetwork(ResidualMLP(shape=(6,), width=8, depth=1), StandardisedInputs(2.0, 1.4))
+    head, mean = ScaledHead(2.0), X0.float().mean(0)
+    return BlackoutDiffusion(network, head, PureDeath(4), mean, validation_draws=draws).eval()
+
+
+def validated(draws, seed=0):
+    module = untrained(draws)
+    module.seed, module.log = seed, lambda *_, **__: None
+    for part in torch.arange(len(X0)).split(16):
+        module.validation_step({"x0": X0[part], "index": part}, 0)
+    return float(module.bits_per_dim.compute())
+
+
+def test_validation_estimates_the_bound():
+    assert validated(1000) == pytest.approx(continuous_bits(untrained(1), X0, repeats=1000).value, rel=0.01)
+
+
+def test_more_draws_are_less_noisy():
+    one, many = (statistics.stdev(validated(draws, seed) for seed in range(20)) for draws in (1, 16))
+    assert many < one / 2.5
+    with pytest.raises(ValueError, match="validation_draws"):
+        untrained(0)
