@@ -45,6 +45,14 @@ def interleaved(
     return seconds
 
 
+def first_call(run: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of the first call, in which a compiled network is compiled."""
+    start = time.perf_counter()
+    run()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
 def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import arguments, interleaved, peak_memory, report, summary
+from benchmarks.measure import arguments, first_call, interleaved, peak_memory, report, summary
 from benchmarks.reference import ReferenceSampling, paper_network
 from blackout.diffusion.heads import Prediction, SoftplusHead
 from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, nearest_rounding
@@ -74,6 +74,7 @@ def main(argv: list[str] | None = None) -> None:
     for name, (kernel, bfloat16, channels_last, compiled) in variants.items():
         sampling = FastSampling(network(channels_last), xt, num_steps, kernel, bfloat16, compiled)
         cases[name] = lambda sampling=sampling: sampling.step(k)
+    facts = {f"first_call_{name}_s": round(first_call(cases[name], device), 1) for name in cases if "compiled" in name}
     with torch.autocast(device.type, enabled=False):  # as in a run of many steps, autocast keeps its cast weights
         timings = {name: summary(seconds) for name, seconds in interleaved(cases, repetitions, device).items()}
     base = next(iter(timings.values()))["median"]
@@ -88,7 +89,7 @@ def main(argv: list[str] | None = None) -> None:
         }
         for name, timing in timings.items()
     ]
-    report(f"sampling step, batch {batch}", rows, options, peak_GiB=round(peak_memory(device), 2))
+    report(f"sampling step, batch {batch}", rows, options, **facts, peak_GiB=round(peak_memory(device), 2))
 
 
 if __name__ == "__main__":

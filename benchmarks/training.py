@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.measure import arguments, interleaved, matmul_rate, peak_memory, report, summary
+from benchmarks.measure import arguments, first_call, interleaved, matmul_rate, peak_memory, report, summary
 from benchmarks.reference import ReferenceTraining, paper_network
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.losses import CountLoss
@@ -80,6 +80,7 @@ def main(argv: list[str] | None = None) -> None:
     for name, (bfloat16, channels_last, compiled) in variants.items():
         network = paper_network(options.quick, channels_last).to(device)
         steps[name] = FastTraining(network, x0, num_steps, bfloat16, compiled).step
+    facts = {f"first_call_{name}_s": round(first_call(steps[name], device), 1) for name in steps if "compiled" in name}
     timings = {name: summary(seconds) for name, seconds in interleaved(steps, repetitions, device).items()}
 
     flops = flops_per_image(paper_network(options.quick, False), x0)
@@ -99,7 +100,7 @@ def main(argv: list[str] | None = None) -> None:
                 "of matmul rate": flops * batch / timing["median"] / rate,
             }
         )
-    facts = {f"matmul_{str(dtype)[6:]}_GFLOP/s": round(rate / 1e9) for dtype, rate in rates.items()}
+    facts |= {f"matmul_{str(dtype)[6:]}_GFLOP/s": round(rate / 1e9) for dtype, rate in rates.items()}
     memory = round(peak_memory(device), 2)
     report(f"training step, batch {batch}, {flops / 1e9:.1f} GFLOP per image", rows, options, **facts, peak_GiB=memory)
 
