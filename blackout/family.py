@@ -1,0 +1,189 @@
+"""What a family of models offers to the programs: five protocols, and nothing that only one family has.
+
+A family touches its own folder and `conf/`. The programs, the run directory, resume, preemption, guards, loggers, sweeps
+and export see a model through these protocols alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Split: TypeAlias = Literal["train", "test"]
+Samples: TypeAlias = Mapping[str, Tensor]
+"""Named arrays with one row per sample: `samples`, and whatever else the family has (`log_weight`, `order`)."""
+Watch: TypeAlias = Callable[[int, int, Tensor], None]
+"""Called with (step, number of steps, state) at the start of a batch, step 0, and after each of its steps."""
+
+
+class Source(Protocol):
+    """What a model is trained on: a dataset in memory, objects made on the fly from their index, or an energy."""
+
+    @property
+    def name(self) -> str:
+        """Short, for logs and directories."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Plain values that components ask for by parameter name: shape, num_sites, mean, ..."""
+        ...
+
+    def __str__(self) -> str:
+        """One line for the summary of a run: sizes, shape, range."""
+        ...
+
+    def size(self, split: Split) -> int | None:
+        """Number of samples; None where there is no end of them."""
+        ...
+
+    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        """The samples with these numbers.
+
+        Args:
+            index: int64 [b].
+            augment: uniforms [b], one per sample, for random mirroring and the like; None leaves samples as they are.
+        """
+        ...
+
+    def fingerprint(self, split: Split) -> str:
+        """A hash of the split's content and order: two sources with one fingerprint are the same."""
+        ...
+
+    def to(self, device: torch.device) -> Source:
+        """The same source with its training data kept on `device`, if it has any."""
+        ...
+
+
+class Draw(Protocol):
+    """One way of drawing samples 0, 1, 2, ... of a seed: a model with a sampler, labels, observed elements."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples drawn together unless the caller says otherwise."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """How many steps a batch takes, as `watch` counts them."""
+        ...
+
+    @property
+    def nfe(self) -> int:
+        """Number of network function evaluations per sample."""
+        ...
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """The sampler as plain values, for metrics.json."""
+        ...
+
+    def batches(
+        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """Draw the samples named by `indices`, int64 [n], a batch at a time.
+
+        Sample k is a function of (seed, k) alone.
+
+        Yields:
+            (indices [b], their samples).
+        """
+        ...
+
+    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
+        """Some samples laid out in a grid; None where there is nothing to see."""
+        ...
+
+
+class Scores(Protocol):
+    """Accumulated scores of `num_samples` samples, from any number of processes."""
+
+    num_samples: int
+
+    def update(self, samples: Samples, indices: Tensor) -> None:
+        """Add samples with their numbers, int64 [b]."""
+        ...
+
+    def compute(self) -> dict[str, float]:
+        """All scores by name, the same on every process; every process must call it."""
+        ...
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        ...
+
+    def provenance(self) -> dict[str, Any]:
+        """How the scores are made, as plain values: what must agree for two of them to be comparable."""
+        ...
+
+
+class Scorer(Protocol):
+    """A choice of scores, not yet applied to anything."""
+
+    def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> Scores:
+        """Accumulators for that many samples compared with `source`; what cannot work fails here.
+
+        Raises:
+            UserError: weights, files, sizes or scores that do not fit.
+        """
+        ...
+
+    def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+        """The same scores of the source's own held-out samples, at most `num_samples`; None if they are too few."""
+        ...
+
+    def read(self, path: Path, source: Source) -> Samples:
+        """Samples in a file or folder, checked against `source`.
+
+        Raises:
+            UserError: unreadable, or not samples of such a source.
+        """
+        ...
+
+
+class Family(Protocol):
+    """How one kind of model is made from settings, and made again from the plain description saved with it."""
+
+    @property
+    def monitor(self) -> str:
+        """The validation metric by which the best checkpoint is chosen."""
+        ...
+
+    def source(self, settings: Mapping[str, Any]) -> Source:
+        """What the settings say a model is to be trained on or compared with.
+
+        Raises:
+            UserError: it cannot be had.
+        """
+        ...
+
+    def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
+        """The complete plain description of a model, from which `build` makes it without source or settings.
+
+        Raises:
+            UserError: settings that do not fit the source or each other.
+        """
+        ...
+
+    def tensors(self, source: Source) -> dict[str, Tensor]:
+        """What a model keeps of its source besides weights; exported with it."""
+        ...
+
+    def build(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> Any:
+        """The model (a `blackout.training.model.Model`) of a description.
+
+        Raises:
+            UserError: a component refused its arguments.
+        """
+        ...
+
+    def card(self, description: Mapping[str, Any], parameters: int) -> str:
+        """The README.md of an exported model, in Markdown."""
+        ...
