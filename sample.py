@@ -5,15 +5,15 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from blackout.cli import end_of_sweep, one_line_errors, task
+from blackout.programs.cli import end_of_sweep, one_line_errors, task
 
 
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="sample")
 @task
 def main(cfg: DictConfig) -> Path:
-    from blackout.training.generate import generate
+    from blackout.programs.sample import sample
 
-    return generate(cfg)
+    return sample(cfg)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from blackout.cli import end_of_sweep, one_line_errors, task
+from blackout.programs.cli import end_of_sweep, one_line_errors, task
 
 
 @hydra.main(version_base="1.3", config_path=str(Path(__file__).parent / "conf"), config_name="train")
 @task
 def main(cfg: DictConfig) -> Path:
-    from blackout.training.run import train
+    from blackout.programs.train import train
 
     return train(cfg)
 

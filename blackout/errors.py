@@ -1,6 +1,24 @@
-"""What ends a program on purpose: the error a user can mend, and being told to leave."""
+"""What ends a program on purpose, and which errors a user can mend.
+
+A user mends settings and files. What a user's own code raises is for its author, and a bug of ours is for us: both keep
+their traceback.
+"""
 
 from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+_LIBRARIES = frozenset(
+    ("torch", "torchvision", "torchmetrics", "torch_fidelity", "pytorch_lightning", "lightning_fabric", "hydra")
+    + ("lightning_utilities", "omegaconf", "wandb", "safetensors", "sklearn", "scipy", "numpy", "matplotlib", "PIL")
+    + ("rich", "filelock", "yaml", "tensorboard", "fsspec")
+)
+_REFUSALS = (ValueError, RuntimeError, ArithmeticError, ImportError, OSError, MemoryError)
+"""What code raises about what it was given; the other kinds are slips of whoever wrote it."""
 
 
 class UserError(ValueError):
@@ -20,3 +38,61 @@ class Preempted(BaseException):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+def debugging() -> bool:
+    """Whether BLACKOUT_DEBUG asks for the traceback of every error."""
+    return os.environ.get("BLACKOUT_DEBUG", "") not in ("", "0")
+
+
+@contextmanager
+def naming(component: str) -> Iterator[None]:
+    """Inside, what goes wrong is about `component`.
+
+    Raises:
+        UserError: the user can mend it; one line that names the component.
+        Exception: anything else, as it was, with a note that names the component.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if mendable(error):
+            raise UserError(f"{component}: {summary(error)}") from error
+        error.add_note(f"This happened in the component `{component}`.")
+        raise
+
+
+def mendable(error: BaseException) -> bool:
+    """Whether settings or files caused an error, rather than somebody's code.
+
+    It is not, if code outside this package and its libraries took part; nor if this package itself made a slip (a wrong
+    type, a missing key or attribute).
+    """
+    packages = [_package(trace) for trace in _frames(error.__traceback__)]
+    if any(not _is_library(name) for name in packages if name != "blackout"):
+        return False
+    defined_by_library = any(kind.__module__.split(".")[0] in _LIBRARIES for kind in type(error).__mro__)
+    return isinstance(error, _REFUSALS) or defined_by_library or (bool(packages) and packages[-1] != "blackout")
+
+
+def summary(error: BaseException) -> str:
+    """An exception's first line, with its kind where that says more than the line."""
+    line = (str(error).splitlines() or [""])[0]
+    plain = isinstance(error, ValueError | TypeError | ImportError) or "Misconfiguration" in type(error).__name__
+    return line if plain and line else f"{type(error).__name__} {line}".strip()
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _package(trace: TracebackType) -> str:
+    return str(trace.tb_frame.f_globals.get("__name__", "")).split(".")[0]
+
+
+def _is_library(name: str) -> bool:
+    return name in _LIBRARIES or name in sys.stdlib_module_names or name == "_distutils_hack"

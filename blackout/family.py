@@ -156,11 +156,18 @@ class Family(Protocol):
         """The validation metric by which the best checkpoint is chosen."""
         ...
 
-    def source(self, settings: Mapping[str, Any]) -> Source:
-        """What the settings say a model is to be trained on or compared with.
+    def source(
+        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
+    ) -> Source:
+        """What a model is to be trained on or compared with.
+
+        Args:
+            settings: of the program.
+            description: of a trained model, which decides where the settings do not; the source must fit it.
+            trusted: modules besides this package's that the description may name.
 
         Raises:
-            UserError: it cannot be had.
+            UserError: it cannot be had, or does not fit.
         """
         ...
 
@@ -176,8 +183,20 @@ class Family(Protocol):
         """What a model keeps of its source besides weights; exported with it."""
         ...
 
-    def build(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> Any:
+    def build(
+        self,
+        description: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        settings: Mapping[str, Any] | None = None,
+        **training: Any,
+    ) -> Any:
         """The model (a `blackout.training.model.Model`) of a description.
+
+        Args:
+            description: what `describe` returned.
+            tensors: what `tensors` returned.
+            settings: of the program that trains it; None for a model that is only used.
+            training: optimization, ema_decay and seed of a model that is to be trained.
 
         Raises:
             UserError: a component refused its arguments.

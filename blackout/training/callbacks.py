@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback, RichProgressBar
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import Tensor
 
-from blackout.diffusion.module import BlackoutDiffusion
-from blackout.diffusion.samplers import Callback as SampleCallback
+from blackout.family import Draw, Watch
 from blackout.files import replacing
 from blackout.training.guards import check_finite
-from blackout.training.images import grid
+from blackout.training.model import Model
 from blackout.training.preemption import signals
 
 
@@ -33,8 +33,6 @@ class StepProgressBar(RichProgressBar):
 
 class SampleGrid(Callback):
     """Draws the same few samples every so many steps and shows them: `samples/step_0000500.png` and the loggers.
-
-    Models with classes draw them in turn.
 
     Args:
         directory: where the pictures go.
@@ -71,7 +69,7 @@ class SampleGrid(Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._at_boundary(trainer, pl_module, None)  # a run that has ended does not come back to draw
 
-    def _at_boundary(self, trainer: pl.Trainer, module: pl.LightningModule, watch: SampleCallback | None) -> None:
+    def _at_boundary(self, trainer: pl.Trainer, module: pl.LightningModule, watch: Watch | None) -> None:
         step = trainer.global_step
         if step == self._boundary:
             return
@@ -80,21 +78,19 @@ class SampleGrid(Callback):
             return
         check_finite(trainer)
         if trainer.is_global_zero:
-            assert isinstance(module, BlackoutDiffusion)
+            assert isinstance(module, Model)
             with contextlib.suppress(_Interrupted):
-                self._draw(module, step, trainer.loggers, watch)
+                self._show(module.preview(self._num_samples, self._num_steps), step, trainer.loggers, watch)
 
     def _path(self, step: int) -> Path:
         return self._directory / f"step_{step:07d}.png"
 
-    def _draw(self, module: BlackoutDiffusion, step: int, loggers: list[Logger], watch: SampleCallback | None) -> None:
-        from dataclasses import replace
-
-        sampler = module.sampler if self._num_steps is None else replace(module.sampler, num_steps=self._num_steps)
-        classes = module.classes_in_turn(self._num_samples)
-        counts = module.sample(self._num_samples, self._seed, sampler, watch, classes)
+    def _show(self, draw: Draw, step: int, loggers: list[Logger], watch: Watch | None) -> None:
+        batches = [samples for _, samples in draw.batches(torch.arange(self._num_samples), self._seed, watch=watch)]
         self.drawn += 1
-        picture = grid(counts, module.process.max_count)
+        picture = draw.picture({name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]})
+        if picture is None:
+            return
         with replacing(self._path(step)) as part:
             picture.save(part, format="png")
         for logger in loggers:
@@ -105,7 +101,7 @@ class _Interrupted(Exception):
     """A signal asked the run to leave while it was drawing."""
 
 
-def _leave_when_asked(k: int, xt: Tensor) -> None:
+def _leave_when_asked(step: int, steps: int, state: Tensor) -> None:
     if signals.received:
         raise _Interrupted
 

@@ -15,11 +15,16 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
 
+from blackout import addresses
 from blackout.errors import UserError
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, AtomicCheckpointIO
 from blackout.training.guards import check_finite
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.preemption import signals
+
+
+_MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor")
+"""Of a model's description: what a continued run may have otherwise."""
 
 
 class Checkpoints(Checkpoint):
@@ -187,15 +192,17 @@ def check_fits(checkpoint: Mapping[str, Any], module: pl.LightningModule, path: 
     for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
-    was, now = dict(_leaves(checkpoint["blackout"], "")), dict(_leaves(module.config, ""))
+    first = {"family": addresses.FIRST_FAMILY}
+    theirs, ours = ({**first, **description} for description in (addresses.modernise(checkpoint["blackout"]), module.config))
+    was, now = dict(_leaves(theirs, "")), dict(_leaves(ours, ""))
     for key in sorted(now.keys() | was.keys()):
-        if not key.startswith(("model.sampler", "format")) and was.get(key) != now.get(key):
+        if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
-    theirs, mine = checkpoint["state_dict"], module.state_dict()
-    for key in sorted(mine.keys() | theirs.keys()):
-        if key not in mine or key not in theirs:
-            raise UserError(f"{path} does not fit: weight {key} is only {'there' if key in theirs else 'here'}")
-        if getattr(theirs[key], "shape", None) != mine[key].shape:
+    saved, mine = checkpoint["state_dict"], module.state_dict()
+    for key in sorted(mine.keys() | saved.keys()):
+        if key not in mine or key not in saved:
+            raise UserError(f"{path} does not fit: weight {key} is only {'there' if key in saved else 'here'}")
+        if getattr(saved[key], "shape", None) != mine[key].shape:
             raise UserError(f"{path} does not fit: weight {key} has another shape")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +13,31 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import blackout
-from blackout.diffusion.module import BlackoutDiffusion
-from blackout.errors import UserError
-from blackout.training.build import MODEL_PARTS, build_model, check_targets, refusals
+from blackout import addresses
+from blackout.errors import UserError, naming
+from blackout.family import Family
 from blackout.training.checkpoint_files import FORMAT, find_checkpoint, read_checkpoint
+from blackout.training.components import check_targets, make
+from blackout.training.model import Model
+from blackout.version import __version__
 
-
-def export_model(module: BlackoutDiffusion, directory: Path) -> None:
+def export_model(model: Model, directory: Path) -> None:
     """Write `model.safetensors` (averaged weights where there are any), `config.json` and `README.md` to a directory.
 
     The directory appears whole or not at all; an existing one is replaced.
     """
-    network = module.network if module.ema is None else module.ema.module
-    weights = {f"network.{name}": value.contiguous().cpu() for name, value in network.state_dict().items()}
-    weights["mean"] = module.mean.cpu()
-    config = {"format": FORMAT, "blackout": blackout.__version__, **module.config}
+    weights = {f"network.{name}": value.contiguous().cpu() for name, value in model.averaged.state_dict().items()}
+    weights |= {name: value.cpu() for name, value in model.tensors().items()}
+    description = {"format": FORMAT, "blackout": __version__, **model.config}
+    parameters = sum(p.numel() for p in model.averaged.parameters())
     directory.parent.mkdir(parents=True, exist_ok=True)
     part = directory.with_name(f".{directory.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:
         save_file(weights, part / "model.safetensors")
-        (part / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        (part / "README.md").write_text(_model_card(config, sum(p.numel() for p in network.parameters())))
+        (part / "config.json").write_text(json.dumps(description, indent=2) + "\n")
+        (part / "README.md").write_text(family_of(description).card(description, parameters))
         old = directory.with_name(f".{directory.name}-old")
         shutil.rmtree(old, ignore_errors=True)
         if directory.exists():
@@ -46,8 +48,8 @@ def export_model(module: BlackoutDiffusion, directory: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> BlackoutDiffusion:
-    """A trained model in eval mode with its averaged weights.
+def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
+    """A trained model in eval mode with its averaged weights: for counts, a `BlackoutDiffusion`.
 
     Args:
         path: a run directory, a `.ckpt` file or an exported model directory.
@@ -57,25 +59,37 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> BlackoutDiffu
         UserError: nothing there, not a model, damaged, or of another format.
     """
     path = Path(path)
-    with refusals(str(path)):
+    with naming(str(path)):
         return _load(path, trusted)
 
 
-def _load(path: Path, trusted: tuple[str, ...]) -> BlackoutDiffusion:
+def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> Family:
+    """The family that a model's description names.
+
+    Raises:
+        UserError: it is not this package's, nor trusted.
+    """
+    family = description.get("family", addresses.FIRST_FAMILY)
+    check_targets(family, trusted)
+    made: Family = make(family, "family")
+    return made
+
+
+def _load(path: Path, trusted: tuple[str, ...]) -> Model:
     if not path.exists():
         raise UserError(f"no model at {path}")
     if path.is_dir():
         path = _inside(path)
-    config, weights = _read_export(path) if path.is_dir() else _read_checkpoint(path)
-    check_targets(config["model"], trusted)
-    module = build_model(config, mean=weights["mean"])
-    state = {name.removeprefix("network."): value for name, value in weights.items() if name != "mean"}
+    description, tensors = _read_export(path) if path.is_dir() else _read_checkpoint(path)
+    check_targets(description["model"], trusted)
+    weights = {name.removeprefix("network."): tensors.pop(name) for name in list(tensors) if name.startswith("network.")}
+    model: Model = family_of(description, trusted).build(description, tensors)
     try:
-        module.network.load_state_dict(state)
+        model.network.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: the weights do not fit the network described beside them: {reason[:300]}") from None
-    return module.eval()
+    return model.eval()
 
 
 def _inside(directory: Path) -> Path:
@@ -91,55 +105,37 @@ def _inside(directory: Path) -> Path:
 
 def _read_export(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
-        config = json.loads((directory / "config.json").read_text())
-        weights = load_file(directory / "model.safetensors")
+        description = json.loads((directory / "config.json").read_text())
+        tensors = load_file(directory / "model.safetensors")
     except FileNotFoundError as error:
-        raise UserError(
-            f"{directory} is not a whole model: {Path(error.filename or 'model.safetensors').name} is missing"
-        ) from None
+        missing = Path(error.filename or "model.safetensors").name
+        raise UserError(f"{directory} is not a whole model: {missing} is missing") from None
     except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
         raise UserError(f"{directory} is damaged: {error}") from None
-    _check(config, weights, directory)
-    return config, weights
+    return checked(description, directory), tensors
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     checkpoint = read_checkpoint(path)
     state = checkpoint.get("state_dict", {})
     prefix = "ema.module." if any(name.startswith("ema.module.") for name in state) else "network."
-    weights = {
+    tensors = {
         f"network.{name.removeprefix(prefix)}": value for name, value in state.items() if name.startswith(prefix)
     }
-    weights["mean"] = state.get("mean")
-    config = {"format": FORMAT, **checkpoint.get("blackout", {})}
-    _check(config, weights, path)
-    return config, weights
+    # what a model keeps beside its networks
+    tensors |= {name: value for name, value in state.items() if not name.startswith(("ema.", "network."))}
+    return checked({"format": FORMAT, **checkpoint["blackout"]}, path), tensors
 
 
-def _check(config: Any, weights: dict[str, Tensor], path: Path) -> None:
-    if not isinstance(config, dict) or not isinstance(config.get("model"), dict) or "data" not in config:
+def checked(description: Any, path: Path) -> dict[str, Any]:
+    """A model's description with today's addresses.
+
+    Raises:
+        UserError: it is none, or of another format.
+    """
+    if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
         raise UserError(f"{path} does not describe a Blackout model")
-    if missing := [part for part in MODEL_PARTS if part not in config["model"]]:
-        raise UserError(f"{path} does not describe a whole model: {', '.join(missing)} missing")
-    if config.get("format") != FORMAT:
-        raise UserError(f"{path} has format {config.get('format')}; this version reads format {FORMAT}")
-    if weights.get("mean") is None or list(weights["mean"].shape) != list(config["data"]["shape"]):
-        raise UserError(f"{path}: the weights are not those of {config['data']['shape']}-shaped data")
-
-
-def _model_card(config: dict[str, Any], parameters: int) -> str:
-    data, model = config["data"], config["model"]
-    return f"""# A Blackout Diffusion model of {data["name"]}
-
-- data: {data["name"]}, shape {tuple(data["shape"])}, counts 0..{data["max_count"]}
-- network: {model["network"]["body"]["_target_"].rsplit(".", 1)[-1]}, {parameters:,} parameters (averaged weights)
-- trained with blackout {config["blackout"]}, loss {model["loss"].get("kind")} ({model["loss"].get("weighting")}
-weighting)
-
-```python
-from blackout import load_model
-
-model = load_model("path/to/this/directory")
-counts = model.sample(16, seed=0)  # integers [16, {", ".join(map(str, data["shape"]))}]
-```
-"""
+    if description.get("format") != FORMAT:
+        raise UserError(f"{path} has format {description.get('format')}; this version reads format {FORMAT}")
+    current: dict[str, Any] = addresses.modernise(description)
+    return current

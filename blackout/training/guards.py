@@ -1,4 +1,4 @@
-"""Numbers that are not numbers: found without waiting for the accelerator at every step, and reported for replay."""
+"""Losses and gradients that are not finite: found without waiting for the accelerator at every step, and reported for replay."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from blackout.data import DataModule, TrainStream
-from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
 from blackout.files import replacing
+from blackout.training.feed import Feed
+from blackout.training.model import Model
 
 
 class NonFiniteGuard(Callback):
@@ -106,16 +106,14 @@ class NonFiniteGuard(Callback):
         )
 
     def _dump(self, trainer: pl.Trainer, step: int, batches: list[int], path: Path) -> None:
-        module, data = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(module, BlackoutDiffusion) and isinstance(data, DataModule)
-        stream = TrainStream(data.data, data.batch_size, data.seed, flip=data.flip, period=data.period)
-        described = []
+        model, feed = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(model, Model) and isinstance(feed, Feed)
+        stream, described = feed.stream(), []
         for number in batches:
             batch = stream.batch(number)
-            s, t, _ = module.training_times(batch["position"], number, batch["batch_size"])
-            described.append({"batch": number, "index": batch["index"].tolist(), "s": s.tolist(), "t": t.tolist()})
+            described.append({"batch": number, "index": batch["index"].tolist(), **model.replay(batch)})
         with replacing(path) as part:
-            part.write_text(json.dumps({"step": step, "seed": module.seed, "batches": described}, indent=1) + "\n")
+            part.write_text(json.dumps({"step": step, "seed": model.seed, "batches": described}, indent=1) + "\n")
 
 
 def check_finite(trainer: pl.Trainer) -> None:

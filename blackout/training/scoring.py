@@ -7,13 +7,10 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor
 
-from blackout.data import CountData
-from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.module import BlackoutDiffusion
-from blackout.diffusion.samplers import Sampler
-from blackout.evaluation import ImageScores, Scorer
+from blackout.family import Draw, Scorer
+from blackout.family import Scores as Accumulators
+from blackout.training.model import Model
 
 
 class Scores(Callback):
@@ -39,49 +36,34 @@ class Scores(Callback):
         if num_samples < 1 or (every_n_steps is not None and every_n_steps < 1):
             raise ValueError(f"num_samples and every_n_steps must be at least 1, not {num_samples} and {every_n_steps}")
         self.num_samples, self.seed = num_samples, seed
-        self.passport: dict[str, Any] = {}
+        self.provenance: dict[str, Any] = {}
         """How the last scores were made."""
         self.values: dict[str, float] = {}
         """The last scores, in full precision."""
         self._scorer, self._every = scorer, every_n_steps
-        self._run: ImageScores | None = None
+        self._scores: Accumulators | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Load extractor and reference, so that a choice that cannot work fails before anything long starts."""
-        if self._run is None:
-            data: CountData = trainer.datamodule.data  # type: ignore[attr-defined]
-            self._run = self._scorer.begin(data, self.num_samples, pl_module.device)
+        if self._scores is None:
+            source = trainer.datamodule.source  # type: ignore[attr-defined]
+            self._scores = self._scorer.begin(source, self.num_samples, pl_module.device)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         during_training = trainer.state.fn == "fit"
         if during_training and (self._every is None or trainer.global_step % self._every):
             return
-        assert self._run is not None and isinstance(pl_module, BlackoutDiffusion)
-        self._run.reset()
-        self.values = score_samples(
-            self._run, pl_module, pl_module.sampler, self.seed, trainer.global_rank, trainer.world_size
-        )
-        self.passport = {"seed": self.seed, **self._run.passport()}
+        assert self._scores is not None and isinstance(pl_module, Model)
+        self._scores.reset()
+        draw = pl_module.draw({})
+        self.values = score_samples(self._scores, draw, self.seed, trainer.global_rank, trainer.world_size)
+        self.provenance = {"seed": self.seed, **self._scores.provenance()}
         pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
 
 
-def score_samples(
-    run: ImageScores,
-    module: BlackoutDiffusion,
-    sampler: Sampler,
-    seed: int,
-    rank: int = 0,
-    world_size: int = 1,
-    classes: Tensor | None = None,
-    known: KnownElements | None = None,
-) -> dict[str, float]:
-    """Draw samples 0..n - 1, each on one process, and score them; the same values on every process.
-
-    Classes [n] and known elements are those of `BlackoutDiffusion.sample_batches`.
-    """
-    mine = torch.arange(rank, run.num_samples, world_size)
-    classes = None if classes is None else classes[mine]
-    known = None if known is None else known.select(mine)
-    for indices, counts in module.sample_batches(mine, seed, sampler, classes=classes, known=known):
-        run.update(counts, indices.to(counts.device))
-    return run.compute()
+def score_samples(scores: Accumulators, draw: Draw, seed: int, rank: int = 0, world_size: int = 1) -> dict[str, float]:
+    """Draw samples 0..n - 1, each on one process, and score them; the same values on every process."""
+    mine = torch.arange(rank, scores.num_samples, world_size)
+    for indices, samples in draw.batches(mine, seed):
+        scores.update(samples, indices.to(samples["samples"].device))
+    return scores.compute()

@@ -1,15 +1,12 @@
-"""Pictures of counts: grids and animations."""
+"""Pictures of counts."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import torch
 from PIL import Image
 from torch import Tensor
-
-from blackout.files import replacing
 
 _SMALLEST_SIDE = 48
 """Pixels: smaller images are enlarged by a whole factor, each count a visible square."""
@@ -48,27 +45,3 @@ def grid(counts: Tensor, max_count: int, columns: int | None = None) -> Image.Im
         top, left = 2 + (i // columns) * (height + 2), 2 + (i % columns) * (width + 2)
         canvas[top : top + height, left : left + width] = picture
     return Image.fromarray(canvas.numpy())
-
-
-def save_grid(counts: Tensor, max_count: int, path: Path, columns: int | None = None) -> None:
-    """Write a grid as PNG."""
-    with replacing(path) as part:
-        grid(counts, max_count, columns).save(part, format="png")
-
-
-def save_animation(levels: list[Tensor], max_count: int, path: Path, seconds: float = 4.0) -> None:
-    """Write the levels of a sampling run (black first) as an animated WebP that rests on the last."""
-    frames = [grid(level, max_count) for level in levels]
-    each = max(20, int(1000 * seconds / len(frames)))
-    durations = [each] * (len(frames) - 1) + [1500]
-    with replacing(path) as part:
-        frames[0].save(
-            part, format="webp", save_all=True, append_images=frames[1:], duration=durations, loop=0, lossless=True
-        )
-
-
-def save_strip(levels: list[Tensor], max_count: int, path: Path, samples: int = 4, columns: int = 12) -> None:
-    """Write the first few samples as rows, from black on the left to the image on the right, as PNG."""
-    chosen = [levels[round(i * (len(levels) - 1) / (columns - 1))] for i in range(columns)]
-    rows = torch.stack([level[:samples] for level in chosen], dim=1).flatten(0, 1)
-    save_grid(rows, max_count, path, columns=columns)

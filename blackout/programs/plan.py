@@ -14,9 +14,9 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from blackout.data import CountData, DataModule
-from blackout.diffusion.module import BlackoutDiffusion
-from blackout.training.build import instantiate
+from blackout.training.components import make
+from blackout.training.feed import Feed
+from blackout.training.model import Model
 
 _PROBED = 8
 _WARM_UP = 3
@@ -24,50 +24,51 @@ _SECONDS = 60.0
 """The probe stops after so many steps, or after the first that ends later than this."""
 
 
-def plan(config: dict[str, Any], data: CountData, module: BlackoutDiffusion, data_module: DataModule) -> None:
+def plan(config: dict[str, Any], model: Model, feed: Feed) -> None:
     """Print parameters, work, memory, data and expected time of a run; nothing is written.
 
     Raises:
         UserError: the trainer's settings are impossible.
     """
-    options = config["trainer"]
-    batch, accumulate = config["batch_size"], options.get("accumulate_grad_batches") or 1
-    steps = options["max_steps"]
-    images = steps * accumulate * batch
-    parameters = sum(p.numel() for p in module.network.parameters())
-    flops = flops_per_image(module)
-    activations = activation_bytes(module)
-    state = parameters * 4 * 5  # weights, gradients, Adam's two moments, average
-    size = sum(counts.numel() * counts.element_size() for counts in (data.train, data.test))
     probe = Probe()
-    with tempfile.TemporaryDirectory() as scratch:
-        trainer: pl.Trainer = instantiate(
-            options | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}, "trainer",
-            logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
-            default_root_dir=scratch, use_distributed_sampler=False,
-        )  # fmt: skip
-        devices = trainer.world_size
-        trainer.fit(module, data_module)
+    trainer = _probe(config, model, feed, probe)
     if not trainer.is_global_zero:
         return
-    sampling = module.evaluations(module.sampler)
+    steps, accumulate = config["trainer"]["max_steps"], config["trainer"].get("accumulate_grad_batches") or 1
+    batch, devices = config["batch_size"], trainer.world_size
+    images, share = steps * accumulate * batch, batch // devices
+    parameters = sum(p.numel() for p in model.network.parameters())
+    flops, nfe = flops_per_sample(model), model.draw({}).nfe
+    state = parameters * 4 * 5  # weights, gradients, Adam's two moments, average
     second = probe.seconds_per_batch()
-    share = batch // devices
+    size = feed.source.size("train")
     lines = {
         "parameters": f"{parameters:,}",
         "work": f"{_si(flops)}FLOP per image and network evaluation; {_si(3 * flops)}FLOP per image of training, "
-        f"{_si(3 * flops * images)}FLOP in all; {_si(flops * sampling)}FLOP per sample of {sampling} evaluations",
+        f"{_si(3 * flops * images)}FLOP in all; {_si(flops * nfe)}FLOP per sample of {nfe} evaluations",
         "memory": f"{_bytes(state)} for weights, gradients, moments and average, and about "
-        f"{_bytes(activations * share)} of activations per device of {share} images (both in 32 bit)"
+        f"{_bytes(activation_bytes(model) * share)} of activations per device of {share} images (both in 32 bit)"
         + (f"; the probe's peak was {_bytes(probe.peak)}" if probe.peak else ""),
-        "data": f"{data.name}, {len(data.train):,} + {len(data.test):,} held out, {_bytes(size)} in memory",
-        "length": f"{steps:,} steps of {accumulate * batch:,} images on {devices} device(s): {images:,} images, "
-        f"{images / len(data.train):,.1f} epochs",
+        "data": str(feed.source),
+        "length": f"{steps:,} steps of {accumulate * batch:,} images on {devices} device(s): {images:,} images"
+        + (f", {images / size:,.1f} epochs" if size else ""),
         "time": f"{_duration(second * steps * accumulate)} of training at {batch / second:,.1f} images/s (median of "
         f"{len(probe.seconds)} batches on {trainer.strategy.root_device}; validation, previews and scores come on top)",
     }
     for name, line in lines.items():
         print(f"{name + ':':<12} {line}")
+
+
+def _probe(config: dict[str, Any], model: Model, feed: Feed, probe: Probe) -> pl.Trainer:
+    """Train for a few batches, in a directory that is thrown away."""
+    options = config["trainer"] | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer: pl.Trainer = make(
+            options, "trainer", logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
+            default_root_dir=scratch, use_distributed_sampler=False,
+        )  # fmt: skip
+        trainer.fit(model, feed)
+    return trainer
 
 
 class Probe(Callback):
@@ -97,20 +98,16 @@ class Probe(Callback):
         return statistics.median(self.seconds[_WARM_UP:] or self.seconds[-1:])
 
 
-def _one_image(module: BlackoutDiffusion) -> tuple[Tensor, Tensor]:
-    return torch.zeros((1, *module.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
-
-
-def flops_per_image(module: BlackoutDiffusion) -> int:
-    """Floating-point operations (two per multiply-add) of one network evaluation of one image."""
+def flops_per_sample(model: Model) -> int:
+    """Floating-point operations (two per multiply-add) of one network evaluation of one sample."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module.network(*_one_image(module))
+        model.network(*model.example())
     return counter.get_total_flops()
 
 
-def activation_bytes(module: BlackoutDiffusion) -> int:
-    """Bytes that the backward pass of one image keeps, apart from the weights, in 32 bit."""
-    network = copy.deepcopy(module.network)
+def activation_bytes(model: Model) -> int:
+    """Bytes that the backward pass of one sample keeps, apart from the weights, in 32 bit."""
+    network = copy.deepcopy(model.network)
     weights = {p.untyped_storage().data_ptr() for p in network.parameters()}
     kept: dict[int, int] = {}
 
@@ -121,7 +118,7 @@ def activation_bytes(module: BlackoutDiffusion) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        network(*_one_image(module))
+        network(*model.example())
     return sum(kept.values())
 
 

@@ -9,13 +9,17 @@ from types import TracebackType
 from typing import IO
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from blackout.family import Samples
 
 
 class SampleFile:
-    """The array `samples` of an .npz, images channels last, filled batch by batch.
+    """The arrays of an .npz, filled batch by batch: `samples` on the disk, the others (small ones) at the end.
 
     A context manager: the file appears, whole, when the context is left without an error and every sample is there.
+    Samples [b, C, H, W] are images and are written channels last.
 
     Args:
         path: of the .npz.
@@ -26,26 +30,31 @@ class SampleFile:
         self._path, self._missing, self._num_samples = path, num_samples, num_samples
         self._part = path.with_name(f".{path.name}.part")
         self._member: IO[bytes] | None = None
+        self._others: dict[str, list[Tensor]] = {}
 
     def __enter__(self) -> SampleFile:
         self._archive = zipfile.ZipFile(self._part, "w", zipfile.ZIP_DEFLATED)
         return self
 
-    def write(self, counts: Tensor) -> None:
-        """Append counts [b, C, H, W] or [b, D].
+    def write(self, samples: Samples) -> None:
+        """Append samples: `samples` [b, ...], and further arrays [b, ...] by name, the same in every call.
 
         Raises:
             ValueError: more samples than were announced.
         """
-        if len(counts) > self._missing:
-            raise ValueError(f"{len(counts)} samples for a file that has room for {self._missing} more")
-        rows = (counts.permute(0, 2, 3, 1) if counts.ndim == 4 else counts).contiguous().cpu().numpy()
+        main = samples["samples"]
+        if len(main) > self._missing:
+            raise ValueError(f"{len(main)} samples for a file that has capacity for {self._missing} more")
+        rows = (main.permute(0, 2, 3, 1) if main.ndim == 4 else main).contiguous().cpu().numpy()
         if self._member is None:
             self._member = self._archive.open("samples.npy", "w", force_zip64=True)
             shape = (self._num_samples, *rows.shape[1:])
             header = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(self._member, header)
         self._member.write(rows.tobytes())
+        for name, values in samples.items():
+            if name != "samples":
+                self._others.setdefault(name, []).append(values.cpu())
         self._missing -= len(rows)
 
     def __exit__(
@@ -53,6 +62,10 @@ class SampleFile:
     ) -> None:
         if self._member is not None:
             self._member.close()
+        if kind is None:
+            for name, parts in self._others.items():
+                with self._archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, torch.cat(parts).numpy())
         self._archive.close()
         if kind is None and not self._missing:
             os.replace(self._part, self._path)
@@ -62,7 +75,8 @@ class SampleFile:
             raise ValueError(f"{self._missing} of {self._num_samples} samples were not written")
 
 
-def save_samples(counts: Tensor, path: Path) -> None:
-    """Write counts as `samples` in an .npz, images channels last; the file appears whole or not at all."""
-    with SampleFile(path, len(counts)) as file:
-        file.write(counts)
+def save_samples(samples: Samples, path: Path) -> None:
+    """Write samples to an .npz; the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with SampleFile(path, len(samples["samples"])) as file:
+        file.write(samples)

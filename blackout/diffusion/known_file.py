@@ -1,17 +1,21 @@
-"""What is known of images that are to be completed."""
+"""The elements that are given when images are to be completed, from a file."""
 
 from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
+
+if TYPE_CHECKING:
+    from blackout.diffusion.module import BlackoutDiffusion
 
 
 def read_known(path: Path, module: BlackoutDiffusion, num_samples: int) -> KnownElements:
@@ -37,8 +41,7 @@ def read_known(path: Path, module: BlackoutDiffusion, num_samples: int) -> Known
                 f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, channels last"
             )
     rows = max(len(counts), len(known))
-    dtype = torch.uint8 if max_count <= 255 else torch.int32
-    return KnownElements(counts.to(dtype).expand(rows, *module.shape), known.expand(rows, *module.shape))
+    return KnownElements(counts.to(count_dtype(max_count)).expand(rows, *module.shape), known.expand(rows, *module.shape))
 
 
 def _channels_first(array: np.ndarray, shape: tuple[int, ...]) -> Tensor:

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from blackout import addresses
 from blackout.errors import UserError
 from blackout.files import replacing
-
-# what may change between two starts of one run: where things lie, how long it goes on, what is shown
-_FREE = {
-    "data_dir",
-    "data_on_device",
-    "compile",
-    "runs_dir",
-    "run_id",
-    "experiment_name",
-    "logger",
-    "callbacks",
-    "trainer",
-    "metrics",
-    "plan",
-    "sampler",
-}
+from blackout.programs.settings import decisive, differences
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -38,12 +24,8 @@ def run_id(config: Mapping[str, Any]) -> str:
         if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
             raise UserError(f"run_id must be a plain directory name, not '{name}'")
         return name
-    decisive = {
-        k: v
-        for k, v in config.items()
-        if k not in {"data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger", "plan"}
-    }
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    spelled = addresses.as_first_spelled(decisive(config))
+    return hashlib.sha256(json.dumps(spelled, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def open_run(config: Mapping[str, Any], dataset: str) -> Path:
@@ -77,18 +59,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], directory: Path) -> None:
-    was, now = dict(_leaves(old, "")), dict(_leaves(new, ""))
-    for key in sorted(was.keys() | now.keys()):
-        if key.split(".")[0] not in _FREE and was.get(key) != now.get(key):
-            raise UserError(
-                f"{directory} holds a run with {key}={was.get(key)}, not {now.get(key)}: "
-                "give another run_id, or remove it"
-            )
-
-
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
+    for name, was, now in differences(addresses.modernise(old), new):
+        raise UserError(
+            f"{directory} holds a run with {name}={was}, not {now}: give another run_id, or remove the directory"
+        )

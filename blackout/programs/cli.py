@@ -8,12 +8,13 @@ import errno
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from blackout.errors import Preempted, UserError
+from blackout.errors import Preempted, UserError, debugging
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
@@ -39,7 +40,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        _leave(str(error))
+        _leave(str(error))  # with the traceback, if BLACKOUT_DEBUG asks for it
     except Preempted as error:
         print(str(error), file=sys.stderr)
         sys.exit(error.code)
@@ -69,7 +70,7 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
         global _in_job
         with one_line_errors():
             _in_job = True
-            from blackout.training import sweeps
+            from blackout.programs import sweeps
 
             return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
@@ -79,7 +80,7 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
 
 def end_of_sweep() -> None:
     """Exit code 1 after a sweep with jobs that failed."""
-    sweeps = sys.modules.get("blackout.training.sweeps")  # not imported: no job has run, only --help or the like
+    sweeps = sys.modules.get("blackout.programs.sweeps")  # not imported: no job has run, only --help or the like
     failed = list(sweeps.failures) if sweeps else []
     if sweeps and failed:
         sweeps.failures.clear()
@@ -88,6 +89,8 @@ def end_of_sweep() -> None:
 
 
 def _leave(message: str) -> NoReturn:
+    if debugging():
+        traceback.print_exc()
     print("error: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
 

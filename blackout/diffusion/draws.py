@@ -1,0 +1,125 @@
+"""What `sample.py` can ask of a diffusion model on counts: a sampler, classes, elements that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.known_file import read_known
+from blackout.diffusion.samplers import Sampler
+from blackout.errors import UserError
+from blackout.family import Samples, Watch
+from blackout.training.components import fill, make
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from blackout.diffusion.module import BlackoutDiffusion
+
+
+@dataclass(frozen=True)
+class CountDraw:
+    """Counts drawn from a model by a sampler.
+
+    Args:
+        model: in eval mode.
+        sampler: how to draw.
+        description: the sampler as plain values.
+        classes: int64 [c], taken in turn: sample k is of class classes[k mod c]; None draws from all.
+        known: elements that are given, one row for all samples or row k for sample k.
+    """
+
+    model: BlackoutDiffusion
+    sampler: Sampler
+    description: Mapping[str, Any]
+    classes: Tensor | None = None
+    known: KnownElements | None = None
+
+    @property
+    def batch_size(self) -> int:
+        return self.sampler.evaluation.batch_size
+
+    @property
+    def steps(self) -> int:
+        return self.sampler.num_steps
+
+    @cached_property
+    def nfe(self) -> int:
+        return self.model.evaluations(self.sampler, self.classes is not None)
+
+    def batches(
+        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """(indices [b], {"samples": counts [b, *shape] on the model's device}), a batch at a time."""
+        classes = None if self.classes is None else self.classes[indices % len(self.classes)]
+        known = None if self.known is None else self.known.select(indices)
+
+        def callback(k: int, xt: Tensor, prediction: Any) -> None:
+            if watch is not None:
+                watch(self.steps - k, self.steps, xt)
+
+        drawn = self.model.sample_batches(indices, seed, self.sampler, callback, classes, known, batch_size)
+        for numbers, counts in drawn:
+            yield numbers, {"samples": counts}
+
+    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
+        """A grid of the counts, black at 0 and white at the largest."""
+        from blackout.diffusion.pictures import grid
+
+        return grid(samples["samples"], self.model.process.max_count, columns)
+
+
+def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> CountDraw:
+    """The draw that the settings of `sample.py` ask for.
+
+    Args:
+        request: `sampler` (a description, or fields that replace the model's own), `classes`, `inpaint`, `num_samples`.
+
+    Raises:
+        UserError: something the model cannot do, or another option.
+    """
+    for name in request:
+        if name not in ("sampler", "classes", "inpaint", "num_samples"):
+            raise UserError(f"{name}: no such option")
+    if not request.get("sampler") and not request.get("classes") and not request.get("inpaint"):
+        return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
+    description = describe_sampler(request.get("sampler") or {}, model.config)
+    sampler: Sampler = make(description, "sampler")
+    classes = _classes(request.get("classes"), model.num_classes)
+    if classes is None and sampler.guidance.scale != 1:
+        raise UserError("sampler.guidance: guidance needs classes to guide towards")
+    inpaint = request.get("inpaint")
+    known = None if inpaint is None else read_known(Path(str(inpaint)), model, request["num_samples"])
+    return CountDraw(model, sampler, description, classes, known)
+
+
+def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole description of a sampler, completed with what the model and its data decide.
+
+    Args:
+        given: a description with `_target_`, or fields to replace in the model's own; null fields are the model's.
+        model: description of the model.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    config = chosen if "_target_" in chosen else {**model["model"]["sampler"], **chosen}
+    filled: dict[str, Any] = fill(dict(config), {**model["data"], "pilot": model.get("pilot")}, "sampler")
+    return filled
+
+
+def _classes(classes: Any, num_classes: int | None) -> Tensor | None:
+    if classes is None:
+        return None
+    if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
+        raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
+    if num_classes is None:
+        raise UserError("classes: this model was trained without classes")
+    if not all(0 <= one < num_classes for one in classes):
+        raise UserError(f"classes must be in 0..{num_classes - 1}, not {classes}")
+    return torch.tensor(classes)

@@ -1,0 +1,183 @@
+"""The family of diffusion models on counts: from settings and a dataset to a model, and back from its description."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.data import CountData
+from blackout.diffusion.heads import Head
+from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.processes import Process
+from blackout.diffusion.processes.matrix_file import without_files
+from blackout.errors import UserError, naming
+from blackout.training.components import check_targets, fill, find, make
+
+PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
+
+
+@dataclass(frozen=True)
+class CountDiffusion:
+    """Blackout Diffusion and its relatives: any Markov process on counts, reversed by a network.
+
+    Args:
+        monitor: the validation metric by which the best checkpoint is chosen.
+    """
+
+    monitor: str = "val/bits_per_dim"
+
+    def source(
+        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
+    ) -> CountData:
+        """The dataset chosen in the settings, else the one in a model's description, which it must fit.
+
+        Raises:
+            UserError: there is none, it cannot be read, or it does not fit the model.
+        """
+        dataset = settings.get("dataset")
+        if not dataset and description is not None:
+            dataset = description.get("dataset")
+            check_targets(dataset, trusted, ("blackout.data",))
+        if not dataset:
+            of_model = "the model does not say which dataset it is of: " if description is not None else ""
+            raise UserError(f"{of_model}dataset=... must be given")
+        data: Any = make(fill(dataset, {"data_dir": settings["data_dir"]}, "dataset"), "dataset")
+        if not isinstance(data, CountData):
+            raise UserError(f"dataset: {dataset.get('_target_')} returned {type(data).__name__}, not CountData")
+        if description is not None:
+            _check_same_kind(data, description["data"])
+        with naming("dataset"):
+            return replace(data, flip=bool(settings.get("flip", False)))
+
+    def describe(self, settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
+        """Every component with all its arguments, and the facts of the data they come from.
+
+        Raises:
+            UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
+        """
+        parts = {name: settings[name] for name in PARTS}
+        parts["process"] = without_files(parts["process"])
+        facts = {name: fact for name, fact in source.facts.items() if name != "num_classes"}
+        if settings.get("conditional", False):
+            if source.num_classes is None:
+                raise UserError(f"conditional=true: {source.name} has no labels")
+            facts["num_classes"] = source.num_classes
+        filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
+        outputs = _make_head(filled["head"], make(filled["process"], "process")).outputs
+        filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
+        dataset = {key: value for key, value in (settings.get("dataset") or {}).items() if key != "data_dir"}
+        return {
+            "data": {"name": source.name, **facts},
+            "dataset": dataset,
+            "metrics": settings.get("metrics"),
+            "model": filled,
+        }
+
+    def tensors(self, source: CountData) -> dict[str, Tensor]:
+        """`mean`: E[X_0] per element, float32, of the data's shape."""
+        return {"mean": mean_image(source.train)}
+
+    def build(
+        self,
+        description: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        settings: Mapping[str, Any] | None = None,
+        **training: Any,
+    ) -> BlackoutDiffusion:
+        """The module that `describe` describes.
+
+        Args:
+            description: what `describe` returned.
+            tensors: what `tensors` returned.
+            settings: where `label_dropout` and `validation_draws` of a model in training are.
+            training: further arguments of `BlackoutDiffusion` (optimization, ema_decay, seed).
+
+        Raises:
+            UserError: a part is missing, a component refused its arguments, or tensors of another shape.
+        """
+        shape, described = _check_description(description)
+        parts = {name: make(described[name], name) for name in PARTS if name != "head"}
+        parts["head"] = _make_head(described["head"], parts["process"])
+        mean = tensors.get("mean")
+        if mean is None or list(mean.shape) != shape:
+            raise UserError(f"the weights are not those of {shape}-shaped data")
+        training |= {name: settings[name] for name in ("label_dropout", "validation_draws") if settings is not None}
+        with naming("model"):
+            model = BlackoutDiffusion(mean=mean, **parts, **training)
+        model.config = dict(description)
+        return model
+
+    def card(self, description: Mapping[str, Any], parameters: int) -> str:
+        """The README.md of an exported model."""
+        data, model = description["data"], description["model"]
+        shape = tuple(data["shape"])
+        names = {part: _name(model[part]) for part in PARTS}
+        loss = [names["loss"], *(str(model["loss"][key]) for key in ("kind", "weighting") if key in model["loss"])]
+        weighted = " ".join(loss[:1]) + (f" ({', '.join(loss[1:])} weights)" if loss[1:] else "")
+        return f"""# A diffusion model of {data["name"]}
+
+- data: {data["name"]}, shape {shape}, counts 0..{data["max_count"]}
+- process: {names["process"]}; what is predicted: {names["head"]}
+- network: {_name(model["network"].get("body", model["network"]))}, {parameters:,} parameters (averaged weights)
+- trained with blackout {description["blackout"]}, loss {weighted}
+
+```python
+from blackout import load_model
+
+model = load_model("path/to/this/directory")
+counts = model.sample(16, seed=0)  # integers [16, {", ".join(map(str, shape))}]
+```
+"""
+
+
+def mean_image(counts: Tensor) -> Tensor:
+    """E[X_0] per element, float32, without a floating-point copy of the data.
+
+    One unit is added to each element's total: what never occurred in training must not be impossible.
+
+    Args:
+        counts: integers [N, *shape].
+    """
+    return ((counts.sum(0, dtype=torch.int64) + 1).double() / (len(counts) + 1)).float()
+
+
+def _make_head(config: Mapping[str, Any], process: Process) -> Head:
+    """The head, with the process where its signature asks for one."""
+    wants_process = "process" in inspect.signature(find(config, "head")).parameters
+    head: Head = make(config, "head", **({"process": process} if wants_process else {}))
+    if not isinstance(getattr(head, "outputs", None), int):
+        raise UserError(f"head: {type(head).__name__} does not say how many `outputs` of the network it reads")
+    return head
+
+
+def _name(component: Mapping[str, Any]) -> str:
+    return str(component["_target_"]).rsplit(".", 1)[-1]
+
+
+def _check_same_kind(data: CountData, facts: Mapping[str, Any]) -> None:
+    shape, largest = tuple(facts["shape"]), facts["max_count"]
+    if data.shape != shape or data.max_count != largest:
+        raise UserError(
+            f"the model makes {shape}-shaped counts up to {largest}, but {data.name} has shape {data.shape} and counts "
+            f"up to {data.max_count}"
+        )
+
+
+def _check_description(description: Mapping[str, Any]) -> tuple[list[int], Mapping[str, Any]]:
+    """The shape of the data and the parts of a model, of a description that may come from a damaged file."""
+    data, model = description.get("data"), description.get("model")
+    if not isinstance(data, Mapping) or not isinstance(model, Mapping):
+        raise UserError("there is no description of data and model")
+    if missing := [part for part in PARTS if not isinstance(model.get(part), Mapping)]:
+        raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
+    shape = data.get("shape")
+    if not isinstance(shape, list) or not all(type(side) is int and side > 0 for side in shape):
+        raise UserError(f"the shape of the data must be a list of whole numbers, not {shape!r}")
+    if type(data.get("max_count")) is not int:
+        raise UserError(f"max_count of the data must be a whole number, not {data.get('max_count')!r}")
+    return shape, model

@@ -1,0 +1,1 @@
+"""What the commands do, for models of any family."""

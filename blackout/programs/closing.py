@@ -1,0 +1,88 @@
+"""What a run does when training is over: score, export, draw, report.
+
+None of it evaluates the network on more samples than training did, so that a run of three steps of a large network does
+not end in an hour of sampling.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from blackout.family import Draw
+from blackout.files import replacing, write_json
+from blackout.programs.curves import save_curves
+from blackout.programs.sample_file import save_samples
+from blackout.training.export import export_model
+from blackout.training.feed import Feed
+from blackout.training.loggers import log_results
+from blackout.training.model import Model
+from blackout.training.scoring import Scores
+
+_SAMPLES = 64
+_FEWEST_STEPS = 10
+
+
+def close(trainer: pl.Trainer, model: Model, feed: Feed, run: Path) -> None:
+    """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
+    budget = trainer.global_step * trainer.accumulate_grad_batches * feed.batch_size
+    scorer = keep_affordable_scorer(trainer, model, budget)
+    values = validate(trainer, model, feed, budget)
+    if not trainer.is_global_zero:
+        return
+    model.before_export(budget)
+    export_model(model, run / "model")
+    draw = closing_draw(model, budget)
+    draw_samples(draw, run / "samples")
+    report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": draw.steps}
+    if scorer is not None:
+        values |= scorer.values
+        report |= scorer.provenance | {"sampler": dict(model.draw({}).description)}
+    write_json(report, run / "metrics.json")
+    save_curves(run / "metrics.csv", run / "curves.png")
+    log_results(trainer.loggers, values, trainer.global_step, run)
+    for name, value in values.items():
+        if not name.startswith("share_"):
+            print(f"{name}: {value:.4f}")
+    print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}")
+
+
+def keep_affordable_scorer(trainer: pl.Trainer, model: Model, budget: int) -> Scores | None:
+    """Take away the scoring of samples where it would cost more than the budget of network evaluations."""
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    scorers = [callback for callback in callbacks if isinstance(callback, Scores)]
+    nfe = model.draw({}).nfe if scorers else 0
+    affordable = [scorer for scorer in scorers if scorer.num_samples * nfe <= budget]
+    for scorer in scorers:
+        if scorer not in affordable:
+            callbacks.remove(scorer)
+    return affordable[0] if affordable else None
+
+
+def validate(trainer: pl.Trainer, model: Model, feed: Feed, budget: int) -> dict[str, float]:
+    """Validation metrics of the final model, on as many batches as the budget allows."""
+    allowed = max(1, budget // (feed.batch_size * model.validation_cost))
+    if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
+        trainer.limit_val_batches = min(allowed, len(feed.val_dataloader()))
+    (metrics,) = trainer.validate(model, feed, verbose=False) or [{}]
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def closing_draw(model: Model, budget: int) -> Draw:
+    """How the closing samples are drawn: as previews are, in fewer steps where the budget asks for it."""
+    draw = model.preview(_SAMPLES)
+    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (model.draw({}).nfe * _SAMPLES)))
+    return draw if steps == draw.steps else model.preview(_SAMPLES, steps)
+
+
+def draw_samples(draw: Draw, directory: Path) -> None:
+    """Write the closing samples to final.npz, and as a picture where the family has one to final.png."""
+    batches = [samples for _, samples in draw.batches(torch.arange(_SAMPLES), 0)]
+    samples = {name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]}
+    if (picture := draw.picture(samples)) is not None:
+        with replacing(directory / "final.png") as part:
+            picture.save(part, format="png")
+    save_samples(samples, directory / "final.npz")

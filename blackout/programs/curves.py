@@ -1,0 +1,64 @@
+"""curves.png: what metrics.csv holds, as people look at it."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+from blackout.files import replacing
+
+_SMOOTHED = 60
+"""Points of a training curve beyond which a running mean is drawn over it."""
+
+
+def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """(steps, values) of every column of a metrics.csv, finite values only."""
+    curves: dict[str, tuple[list[int], list[float]]] = {}
+    if not path.exists():
+        return curves
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            for name, text in row.items():
+                if name != "step" and text and math.isfinite(float(text)):
+                    steps, values = curves.setdefault(name, ([], []))
+                    steps.append(int(row["step"]))
+                    values.append(float(text))
+    return curves
+
+
+def save_curves(metrics: Path, path: Path) -> None:
+    """Draw the training loss, the validation metrics and the scores of a run, one panel each, as PNG."""
+    curves = {name: curve for name, curve in read_curves(metrics).items() if not name.endswith("per_second")}
+    shown = sorted((name for name in curves if "share_" not in name and not name.endswith("_std")), key=_order)[:9]
+    if not shown:
+        return
+    from matplotlib.figure import Figure  # at once, not with the program: it takes a second
+
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    figure = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
+    for number, name in enumerate(shown):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        steps, values = curves[name]
+        crowded = len(values) > _SMOOTHED
+        axes.plot(steps, values, "-" if len(values) > 30 else "o-", color="0.75" if crowded else "C0", markersize=4)
+        if crowded:
+            axes.plot(steps, _running_mean(values, len(values) // 20), color="C0")
+        axes.set_title(name, fontsize=10)
+        axes.set_xlabel("optimiser step", fontsize=9)
+        axes.grid(alpha=0.3)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=110)
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (0 if name.startswith("train/") else 1 if name.startswith("val/") else 2), name
+
+
+def _running_mean(values: list[float], width: int) -> list[float]:
+    means, window = [], 0.0
+    for end, value in enumerate(values):
+        window += value - (values[end - width] if end >= width else 0.0)
+        means.append(window / min(end + 1, width))
+    return means

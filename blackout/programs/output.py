@@ -1,0 +1,50 @@
+"""Where a program writes, and on which device it computes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+
+from blackout.errors import UserError
+
+
+def default_output(ckpt: Path) -> Path:
+    """samples/ in the run directory a checkpoint or model belongs to, or beside the model."""
+    if ckpt.is_dir() and not (ckpt / "config.json").exists():
+        return ckpt / "samples"
+    parent = ckpt.parent
+    return (parent.parent if parent.name == "checkpoints" else parent) / "samples"
+
+
+def open_output(out: Path) -> Path:
+    """Make the output directory and find out now, not after an hour of sampling, whether it can be written.
+
+    Raises:
+        UserError: it cannot.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
+    return out
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; auto takes CUDA where there is one, each process of torchrun its own.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    if name == "auto":
+        return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
+    return device

@@ -1,0 +1,138 @@
+"""Scores of a model's samples, or of samples in a file: `sample.py evaluate=true`.
+
+metrics.json says how every number was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+
+from blackout.distributed import rank, world_size
+from blackout.errors import UserError
+from blackout.evaluation import over_seeds
+from blackout.family import Draw, Samples, Scorer, Scores, Source
+from blackout.files import write_json
+from blackout.programs.output import open_output
+from blackout.programs.settings import path
+from blackout.training.components import check_targets, fill, make
+from blackout.training.export import family_of
+from blackout.training.model import Model
+from blackout.training.scoring import score_samples
+
+INCEPTION = {
+    "_target_": "blackout.evaluation.Scorer",
+    "extractor": {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True},
+    "scores": ["fid", "is", "kid", "prc"],
+}
+_AT_ONCE = 512
+"""Samples of a file that are scored together."""
+
+
+class Scoring:
+    """Everything that can fail is loaded and checked here, before sampling starts.
+
+    Args:
+        config: the settings of `sample.py`.
+        model: whose samples are to be scored.
+
+    Raises:
+        UserError: dataset or scores that do not fit.
+    """
+
+    def __init__(self, config: Mapping[str, Any], model: Model) -> None:
+        self.config, self.model = config, model
+        trusted = tuple(config["trusted"])
+        self.source = family_of(model.config, trusted).source(config, model.config, trusted)
+        self.scorer = find_scorer(config, model.config, self.source)
+        self.scores: Scores | None = None
+        if self.scorer is not None:
+            self.scores = self.scorer.begin(self.source, config["num_samples"], model.device)
+
+    def report(self, draw: Draw) -> dict[str, Any]:
+        """metrics.json, once `scores` has seen the samples of the first seed; further seeds are drawn here.
+
+        Every process must call it, and gets the same.
+        """
+        config, report = self.config, dict[str, Any](values={})
+        seeds = [config["seed"] + i for i in range(config["seeds"])]
+        if self.scores is not None and self.scorer is not None:
+            runs = [self.scores.compute()]
+            for seed in seeds[1:]:
+                self.scores.reset()
+                runs.append(score_samples(self.scores, draw, seed, rank(), world_size()))
+            report["values"] |= runs[0]
+            if len(runs) > 1:
+                report["over_seeds"] = over_seeds(runs)
+            report |= self.scores.provenance()
+            report["held_out_data"] = self.scorer.held_out(self.source, config["num_samples"], self.model.device)
+        said = self.model.report(self.source, config)
+        report["values"] |= said.pop("values", {})
+        return report | said | {
+            "num_samples": config["num_samples"],
+            "seeds": seeds,
+            "network_evaluations": draw.nfe,
+            "sampler": dict(draw.description),
+            "weights": "averaged (EMA)",
+            "model": {"path": str(config["ckpt"]), **self.model.config},
+            "date": now(),
+        }  # fmt: skip
+
+
+def now() -> str:
+    """The date and time, in UTC, as reports carry it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
+    """Score samples in a file or folder against a dataset, and write `metrics.json` beside them or to `out`.
+
+    Raises:
+        UserError: no dataset, unreadable samples, or samples that do not fit the dataset.
+    """
+    samples_path = Path(str(path(config, "samples")))
+    if not config["dataset"]:
+        raise UserError("samples= needs the dataset to compare with: dataset=...")
+    source: Source = make(fill(config["dataset"], {"data_dir": config["data_dir"]}, "dataset"), "dataset")
+    scorer = find_scorer(config, {}, source)
+    if scorer is None:
+        raise UserError("metrics=none scores nothing: choose another")
+    samples = scorer.read(samples_path, source)
+    beside = samples_path if samples_path.is_dir() else samples_path.parent
+    out = open_output(Path(path(config, "out") or beside))
+    number = len(samples["samples"])
+    scores = scorer.begin(source, number, device)
+    report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
+    report["date"] = now()
+    if rank() == 0:
+        write_json(report, out / "metrics.json")
+        print(f"scores of {number} samples in {out / 'metrics.json'}")
+    return out
+
+
+def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], source: Source) -> Scorer | None:
+    """The scores chosen on the command line, else the model's, else Inception's for images."""
+    if HydraConfig.get().runtime.choices.get("metrics") == "none":
+        return None
+    chosen = config["metrics"]
+    if not chosen:
+        chosen = description.get("metrics")
+        check_targets(chosen, tuple(config["trusted"]), ("blackout.evaluation", "blackout.data"))
+    shape = source.facts.get("shape", ())
+    if not chosen and len(shape) == 3 and shape[0] in (1, 3):
+        chosen = INCEPTION
+    scorer: Scorer | None = make(chosen, "metrics") if chosen else None
+    return scorer
+
+
+def _score(scores: Scores, samples: Samples, device: torch.device) -> dict[str, float]:
+    number = len(samples["samples"])
+    for indices in torch.arange(number).split(_AT_ONCE)[rank() :: world_size()]:
+        part = {name: values[indices].to(device) for name, values in samples.items()}
+        scores.update(part, indices.to(device))
+    return scores.compute()

@@ -1,0 +1,168 @@
+"""The settings of a program: one table, derived from its composed defaults.
+
+The table says of every setting what kind it is, whether it decides the result (and so the run's id), and whether a run
+that is continued may have another. It feeds the checks of the command line, the run id, the check of a continued run
+and docs/survival.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from blackout.addresses import FIRST_FAMILY
+from blackout.errors import UserError
+
+_WHERE_AND_HOW = frozenset(
+    ("data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger", "plan", "family.monitor")
+)
+"""Where things lie and how they are computed or shown: other values give the same run."""
+_MAY_CHANGE = _WHERE_AND_HOW | {
+    "experiment_name", "callbacks", "trainer", "metrics", "sampler", "optimizer.decay_steps",
+}  # fmt: skip
+"""How long a run goes on, what is shown and scored on the way: a continued run may have others."""
+_YOUNGER = {"family": FIRST_FAMILY, "ema_half_life": None}
+"""Settings that came after the first runs: as long as they have these values, a run's id is what it was."""
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a name", list: "a list"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a program.
+
+    Args:
+        name: dotted below the top level only where a part is treated apart.
+        kind: of its value; None for anything.
+        decides: whether it is part of a run's id.
+        may_change: whether a run that is continued may have another value.
+    """
+
+    name: str
+    kind: type | None
+    decides: bool
+    may_change: bool
+
+
+def table(defaults: Mapping[str, Any]) -> dict[str, Setting]:
+    """The settings of a program with these defaults, by name."""
+    kinds = {name: type(value) if type(value) in _KINDS else None for name, value in defaults.items()}
+    kinds |= {name: None for name in _MAY_CHANGE if "." in name and name.split(".")[0] in defaults}
+    return {name: Setting(name, kinds[name], name not in _WHERE_AND_HOW, name in _MAY_CHANGE) for name in kinds}
+
+
+def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
+    """The settings as plain containers.
+
+    Args:
+        cfg: what Hydra composed.
+        extra: let settings pass that the program does not have; whoever reads them refuses what they do not know.
+
+    Raises:
+        UserError: a setting this program does not know (an addition with +), one it needs and was taken away, or one of
+            the wrong kind.
+    """
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    settings = table(_defaults(cfg))
+    for name in sorted(config.keys() | {name for name in settings if "." not in name}):
+        if name not in config:
+            raise UserError(f"{name} must be given")
+        if name not in settings and not extra:
+            raise UserError(f"{name}: no such option")
+        if name in settings:
+            config[name] = _checked(settings[name], config[name])
+    return config
+
+
+def _defaults(cfg: DictConfig) -> Mapping[str, Any]:
+    """The program's composed default with the chosen family; the settings themselves where Hydra did not start it."""
+    if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
+        return cfg
+    hydra, job = GlobalHydra.instance().hydra, HydraConfig.get()
+    assert hydra is not None and job.job.config_name is not None
+    chosen = [f"family={job.runtime.choices['family']}"] if job.runtime.choices.get("family") else []
+    # where else to look for choices; and no dataset, whose recipe is for the default family
+    kept = [given for given in job.overrides.hydra if given.startswith("hydra.searchpath")]
+    if chosen and chosen != ["family=blackout"]:
+        chosen.append("dataset=null")
+    composed = hydra.compose_config(job.job.config_name, [*chosen, *kept], RunMode.RUN, from_shell=False)
+    plain = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(plain, dict)
+    return {str(name): value for name, value in plain.items() if name != "hydra"}
+
+
+def _checked(setting: Setting, value: Any) -> Any:
+    kind = setting.kind
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is str and type(value) in (int, float):
+        return str(value)  # a directory may be called 17
+    if kind is not None and type(value) is not kind:
+        raise UserError(f"{setting.name} must be {_KINDS[kind]}, not {value!r}")
+    return value
+
+
+def path(config: Mapping[str, Any], name: str) -> str | None:
+    """A setting that names a file or directory, or null.
+
+    Raises:
+        UserError: it is a list or a mapping.
+    """
+    value = config[name]
+    if isinstance(value, dict | list | bool):
+        raise UserError(f"{name} must be the name of a file or directory, not {value!r}")
+    return None if value is None else str(value)
+
+
+def asked_for(group: str) -> bool:
+    """Whether the command line itself chooses a group or a part of it, rather than a recipe."""
+    return any(given.lstrip("+~").startswith(group) for given in HydraConfig.get().overrides.task)
+
+
+def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides a run's result, in the form in which its id has always been made."""
+    settings = table(config)
+    return {
+        name: value
+        for name, value in config.items()
+        if settings[name].decides and not (name in _YOUNGER and _plain_family(name, value) == _YOUNGER[name])
+    }
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(name, old, new) of the settings that a continued run must not have changed, but has."""
+    free = {name for name, setting in table(new).items() if setting.may_change}
+    was, now = (dict(leaves({**_YOUNGER, **settings})) for settings in (old, new))
+    for name in sorted(was.keys() | now.keys()):
+        parts = name.split(".")
+        if not any(".".join(parts[:n]) in free for n in range(1, len(parts) + 1)) and was.get(name) != now.get(name):
+            yield name, was.get(name), now.get(name)
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of everything in nested mappings."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
+
+
+def _plain_family(name: str, value: Any) -> Any:
+    return {"_target_": value.get("_target_")} if name == "family" and isinstance(value, Mapping) else value
+
+
+def quieten() -> None:
+    """Silence what Lightning says about choices that are deliberate here."""
+    for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    deliberate = ("does not have many workers", "in eval mode at the start of training", "treespec, LeafSpec")
+    for message in deliberate:
+        warnings.filterwarnings("ignore", f".*{message}")

@@ -1,0 +1,180 @@
+"""`train.py`: from settings to a trained, sampled and exported model in its run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig
+
+from blackout.errors import UserError, mendable, naming, summary
+from blackout.family import Family, Source
+from blackout.programs.closing import close
+from blackout.programs.plan import plan
+from blackout.programs.run_directory import open_run
+from blackout.programs.settings import quieten, resolve
+from blackout.programs.sweeps import sweeping
+from blackout.random.streams import fold_seed
+from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
+from blackout.training.checkpoints import check_fits
+from blackout.training.components import make
+from blackout.training.feed import Feed
+from blackout.training.loggers import KeepWandbRun, continue_run, dashboards
+from blackout.training.metrics_csv import MetricsCSV
+from blackout.training.model import Model
+from blackout.training.preemption import signals
+
+_INITIALISATION = 1000
+"""The key of the initial weights among the uses of a run's seed."""
+
+
+def train(cfg: DictConfig) -> Path:
+    """Train the configured model, or continue it, and leave model, samples and scores in the run directory.
+
+    Everything that a wrong setting or file can break is done before the first long step.
+
+    Raises:
+        UserError: a setting, a file or the output directory is not usable.
+    """
+    with signals.caught():
+        return _train(resolve(cfg))
+
+
+def _train(config: dict[str, Any]) -> Path:
+    quieten()
+    steps = config["trainer"]["max_steps"]
+    if type(steps) is not int or steps < 1:
+        raise UserError(f"trainer.max_steps must be a whole number of at least 1, not {steps}")
+    family: Family = make(config["family"], "family")
+    source = family.source(config)
+    model = make_model(family, config, source)
+    with naming("dataset"):
+        feed = Feed(source, config["batch_size"], config["seed"], config["data_on_device"])
+    model.rehearse()
+    if config["plan"]:
+        plan(config, model, feed)
+        return Path(config["runs_dir"])
+    run = open_run(config, source.name)
+    trainer = make_trainer(config, run)
+    check_launch(trainer)
+    last = find_checkpoint(run / "checkpoints")
+    if last is not None:
+        checkpoint = read_checkpoint(last)
+        check_fits(checkpoint, model, last)
+        continue_run(trainer.loggers, checkpoint)
+    print_summary(model, source, config, run, resumed=last is not None)
+    if config["compile"]:
+        model.compile_networks()
+    with dashboards(trainer.loggers, config):
+        fit(trainer, model, feed, last)
+        close(trainer, model, feed, run)
+    return run
+
+
+def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Model:
+    """The untrained model for `source`, initialised from the seed."""
+    description = {"family": config["family"], **family.describe(config, source)}
+    torch.manual_seed(fold_seed(config["seed"], _INITIALISATION))
+    optimization = make(config["optimizer"], "optimizer")
+    model: Model = family.build(
+        description,
+        family.tensors(source),
+        settings=config,
+        optimization=optimization,
+        ema_decay=ema_decay(config),
+        seed=config["seed"],
+    )
+    return model
+
+
+def ema_decay(config: Mapping[str, Any]) -> float:
+    """The decay of the averaged weights per optimiser step: `ema_decay`, or by a half-life in images.
+
+    Raises:
+        UserError: a half-life that is not positive.
+    """
+    half_life = config["ema_half_life"]
+    if half_life is None:
+        return float(config["ema_decay"])
+    if isinstance(half_life, bool) or not isinstance(half_life, int | float) or not half_life > 0:
+        raise UserError(f"ema_half_life must be a positive number of images, or null, not {half_life!r}")
+    images = config["batch_size"] * (config["trainer"].get("accumulate_grad_batches") or 1)
+    return float(0.5 ** (images / half_life))
+
+
+def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
+    """Lightning's trainer with the configured callbacks and loggers; metrics.csv is always written."""
+    loggers = [MetricsCSV(run / "metrics.csv")]
+    if config["logger"]:
+        loggers.append(make(config["logger"], "logger", save_dir=str(run)))
+    folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}
+    given = {name: {"directory": str(folder)} for name, folder in folders.items()}
+    chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}
+    if "scores" in chosen and config["metrics"]:
+        given["scores"] = {"scorer": make(config["metrics"], "metrics")}
+    else:
+        chosen.pop("scores", None)
+    callbacks = [make(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
+    trainer: pl.Trainer = make(
+        config["trainer"], "trainer", logger=loggers, callbacks=[*callbacks, KeepWandbRun()], default_root_dir=str(run),
+        use_distributed_sampler=False, plugins=[AtomicCheckpointIO()],
+        enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
+    )  # fmt: skip
+    return trainer
+
+
+def check_launch(trainer: pl.Trainer) -> None:
+    """Refuse a sweep whose jobs would start further processes: each of those would run the whole sweep.
+
+    Raises:
+        UserError: it is one.
+    """
+    launcher = trainer.strategy.launcher
+    outside = getattr(getattr(launcher, "cluster_environment", None), "creates_processes_externally", True)
+    if sweeping() and not outside:
+        raise UserError(
+            "a sweep on several devices needs processes from outside: torchrun train.py -m ..., or "
+            "hydra/launcher=submitit_slurm; or trainer.devices=1"
+        )
+
+
+def fit(trainer: pl.Trainer, model: Model, feed: Feed, last: Path | None) -> None:
+    """Train from the start or from a checkpoint.
+
+    Raises:
+        UserError: what the checkpoint holds cannot be restored, or cannot be saved any more.
+        Preempted: a signal asked the run to leave; it is saved.
+    """
+    began = Began()
+    trainer.callbacks.insert(0, began)  # type: ignore[attr-defined]
+    try:
+        with signals.listening():
+            trainer.fit(model, feed, ckpt_path=None if last is None else str(last), weights_only=True)
+    except Exception as error:
+        if isinstance(error, UserError) or began.yes or (last is None and not mendable(error)):
+            raise
+        what = "training cannot start" if last is None else f"{last} cannot be continued"
+        raise UserError(f"{what}: {summary(error)}") from error
+
+
+class Began(pl.Callback):
+    """Knows whether training has begun, so that what goes wrong before is known to come from the checkpoint."""
+
+    yes = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.yes = True
+
+
+@pl.utilities.rank_zero_only
+def print_summary(model: Model, source: Source, config: Mapping[str, Any], run: Path, resumed: bool) -> None:
+    """What is about to be trained, in three lines."""
+    parameters = sum(p.numel() for p in model.network.parameters())
+    steps, batch = config["trainer"]["max_steps"], config["batch_size"]
+    network = type(getattr(model.network, "body", model.network)).__name__
+    print(f"data:    {source}")
+    print(f"model:   {network}, {parameters:,} parameters; {steps:,} steps of {batch}")
+    print(f"run:     {run}{' (continued)' if resumed else ''}", flush=True)
