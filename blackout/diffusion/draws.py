@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.interface import CountModel
 from blackout.diffusion.known_file import read_known
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.family import Samples, Watch
 from blackout.training.components import fill, make
+from blackout.training.model import refuse_unknown
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from blackout.diffusion.module import BlackoutDiffusion
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CountDraw:
         known: elements that are given, one row for all samples or row k for sample k.
     """
 
-    model: BlackoutDiffusion
+    model: CountModel
     sampler: Sampler
     description: Mapping[str, Any]
     classes: Tensor | None = None
@@ -76,7 +76,7 @@ class CountDraw:
         return grid(samples["samples"], self.model.process.max_count, columns)
 
 
-def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> CountDraw:
+def requested(model: CountModel, request: Mapping[str, Any]) -> CountDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
@@ -85,9 +85,7 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> CountDraw
     Raises:
         UserError: something the model cannot do, or another option.
     """
-    for name in request:
-        if name not in ("sampler", "classes", "inpaint", "num_samples"):
-            raise UserError(f"{name}: no such option")
+    refuse_unknown(request, "sampler", "classes", "inpaint")
     if not request.get("sampler") and not request.get("classes") and not request.get("inpaint"):
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
     description = describe_sampler(request.get("sampler") or {}, model.config)
@@ -96,7 +94,7 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> CountDraw
     if classes is None and sampler.guidance.scale != 1:
         raise UserError("sampler.guidance: guidance needs classes to guide towards")
     inpaint = request.get("inpaint")
-    known = None if inpaint is None else read_known(Path(str(inpaint)), model, request["num_samples"])
+    known = None if inpaint is None else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"])
     return CountDraw(model, sampler, description, classes, known)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,11 +13,8 @@ from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
 from blackout.errors import UserError
 
-if TYPE_CHECKING:
-    from blackout.diffusion.module import BlackoutDiffusion
 
-
-def read_known(path: Path, module: BlackoutDiffusion, num_samples: int) -> KnownElements:
+def read_known(path: Path, sample_shape: tuple[int, ...], max_count: int, num_samples: int) -> KnownElements:
     """Read `x0` and `mask` from an .npz: arrays of one sample or of num_samples, images channels last.
 
     Raises:
@@ -29,19 +25,18 @@ def read_known(path: Path, module: BlackoutDiffusion, num_samples: int) -> Known
             x0, mask = file["x0"], file["mask"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise UserError(f"inpaint={path} is not an .npz with the arrays x0 and mask: {error}") from None
-    max_count = module.process.max_count
     if not np.issubdtype(x0.dtype, np.integer) or mask.dtype != bool:
         raise UserError(f"inpaint={path}: x0 must be integers and mask booleans, not {x0.dtype} and {mask.dtype}")
     if x0.size and not 0 <= x0.min() <= x0.max() <= max_count:
         raise UserError(f"inpaint={path}: x0 must be counts in 0..{max_count}, not {x0.min()}..{x0.max()}")
-    counts, known = (_channels_first(array, module.shape) for array in (x0.astype(np.int64), mask))
+    counts, known = (_channels_first(array, sample_shape) for array in (x0.astype(np.int64), mask))
     for name, array in (("x0", counts), ("mask", known)):
-        if tuple(array.shape[1:]) != module.shape or len(array) not in (1, num_samples):
+        if tuple(array.shape[1:]) != sample_shape or len(array) not in (1, num_samples):
             raise UserError(
                 f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, channels last"
             )
     rows = max(len(counts), len(known))
-    return KnownElements(counts.to(count_dtype(max_count)).expand(rows, *module.shape), known.expand(rows, *module.shape))
+    return KnownElements(counts.to(count_dtype(max_count)).expand(rows, *sample_shape), known.expand(rows, *sample_shape))
 
 
 def _channels_first(array: np.ndarray, shape: tuple[int, ...]) -> Tensor:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from rich.progress import Progress
 from torch import Tensor
 
-from blackout.distributed import gathered, process_group, rank, world_size
+from blackout.distributed import gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, naming
 from blackout.family import Draw, Samples, Scores
 from blackout.files import write_json
@@ -137,11 +137,10 @@ def draw_all(
     Returns:
         The first few samples, on the CPU; on process 0 only.
     """
-    parts = indices.split(size)
-    mine = torch.cat([*parts[rank() :: world_size()], indices[:0]])
+    mine = my_batches(indices, size)
     shown: list[Samples] = []
     with Progress(transient=True, disable=rank() > 0) as progress:
-        bar = progress.add_task("sampling", total=len(parts[rank() :: world_size()]) * draw.steps)
+        bar = progress.add_task("sampling", total=len(mine) * draw.steps)
         first = True
 
         def watch(step: int, steps: int, state: Tensor) -> None:
@@ -150,8 +149,9 @@ def draw_all(
             if trajectory is not None and first:
                 trajectory.add(step, steps, state)
 
-        batches = draw.batches(mine, seed, size, watch)
-        for samples in _in_order(batches, -(-len(parts) // world_size()), scores):
+        batches = draw.batches(torch.cat([*mine, indices[:0]]), seed, size, watch)
+        rounds = -(-len(indices) // (size * world_size()))
+        for samples in _in_order(batches, rounds, scores):
             first = False
             if file is not None:
                 file.write(samples)

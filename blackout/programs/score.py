@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 
-from blackout.distributed import rank, world_size
+from blackout.distributed import my_batches, rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
 from blackout.family import Draw, Samples, Scorer, Scores, Source
@@ -42,7 +42,7 @@ class Scoring:
         model: whose samples are to be scored.
 
     Raises:
-        UserError: dataset or scores that do not fit.
+        UserError: source or scores that do not fit.
     """
 
     def __init__(self, config: Mapping[str, Any], model: Model) -> None:
@@ -65,7 +65,7 @@ class Scoring:
             runs = [self.scores.compute()]
             for seed in seeds[1:]:
                 self.scores.reset()
-                runs.append(score_samples(self.scores, draw, seed, rank(), world_size()))
+                runs.append(score_samples(self.scores, draw, seed))
             report["values"] |= runs[0]
             if len(runs) > 1:
                 report["over_seeds"] = over_seeds(runs)
@@ -132,7 +132,7 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], sourc
 
 def _score(scores: Scores, samples: Samples, device: torch.device) -> dict[str, float]:
     number = len(samples["samples"])
-    for indices in torch.arange(number).split(_AT_ONCE)[rank() :: world_size()]:
+    for indices in my_batches(number, _AT_ONCE):
         part = {name: values[indices].to(device) for name, values in samples.items()}
         scores.update(part, indices.to(device))
     return scores.compute()

@@ -16,6 +16,7 @@ from blackout.errors import UserError
 from blackout.files import replacing
 from blackout.training.feed import Feed
 from blackout.training.model import Model
+from blackout.training.stream import TrainStream
 
 
 class NonFiniteGuard(Callback):
@@ -108,7 +109,8 @@ class NonFiniteGuard(Callback):
     def _dump(self, trainer: pl.Trainer, step: int, batches: list[int], path: Path) -> None:
         model, feed = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(model, Model) and isinstance(feed, Feed)
-        stream, described = feed.stream(), []
+        stream = TrainStream(feed.source, feed.batch_size, feed.seed, period=feed.period)
+        described = []
         for number in batches:
             batch = stream.batch(number)
             described.append({"batch": number, "index": batch["index"].tolist(), **model.replay(batch)})

@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from blackout.errors import UserError
 from blackout.family import Draw, Source
 from blackout.random.streams import fold_seed
 from blackout.training.checkpoint_files import FORMAT
@@ -58,14 +59,14 @@ class Model(pl.LightningModule, ABC):
         """
 
     @abstractmethod
-    def preview(self, num_samples: int, num_steps: int | None = None) -> Draw:
-        """How pictures are drawn during and after training: varied samples, in `num_steps` steps if that is given."""
-
-    @abstractmethod
     def example(self) -> tuple[Tensor, ...]:
         """Arguments of one network evaluation for one sample, to measure its work and memory."""
 
     # --- what a family may give
+
+    def preview(self, num_samples: int, num_steps: int | None = None) -> Draw:
+        """How pictures are drawn during and after training: varied samples, in `num_steps` steps if that is given."""
+        return self.draw({})
 
     @property
     def validation_cost(self) -> int:
@@ -80,8 +81,8 @@ class Model(pl.LightningModule, ABC):
         """
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is exported besides the weights."""
-        return {}
+        """What is exported besides the weights: the model's own buffers."""
+        return dict(self.named_buffers(recurse=False))
 
     def replay(self, batch: Mapping[str, Any]) -> dict[str, list[float]]:
         """What a non-finite step is reported with, besides the numbers of its samples."""
@@ -132,3 +133,18 @@ class Model(pl.LightningModule, ABC):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["blackout"] = {"format": FORMAT, **self.config}
+
+
+def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
+    """Refuse settings of `sample.py` that a family does not have.
+
+    Args:
+        request: as `Model.draw` receives it.
+        options: names of those it has.
+
+    Raises:
+        UserError: another option.
+    """
+    for name in request:
+        if name not in (*options, "num_samples"):
+            raise UserError(f"{name}: no such option")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 
+from blackout.distributed import my_samples
 from blackout.family import Draw, Scorer
 from blackout.family import Scores as Accumulators
 from blackout.training.model import Model
@@ -56,14 +56,13 @@ class Scores(Callback):
         assert self._scores is not None and isinstance(pl_module, Model)
         self._scores.reset()
         draw = pl_module.draw({})
-        self.values = score_samples(self._scores, draw, self.seed, trainer.global_rank, trainer.world_size)
+        self.values = score_samples(self._scores, draw, self.seed)
         self.provenance = {"seed": self.seed, **self._scores.provenance()}
         pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
 
 
-def score_samples(scores: Accumulators, draw: Draw, seed: int, rank: int = 0, world_size: int = 1) -> dict[str, float]:
+def score_samples(scores: Accumulators, draw: Draw, seed: int) -> dict[str, float]:
     """Draw samples 0..n - 1, each on one process, and score them; the same values on every process."""
-    mine = torch.arange(rank, scores.num_samples, world_size)
-    for indices, samples in draw.batches(mine, seed):
+    for indices, samples in draw.batches(my_samples(scores.num_samples), seed):
         scores.update(samples, indices.to(samples["samples"].device))
     return scores.compute()

@@ -1,0 +1,77 @@
+"""Every component tried once on an empty sample, before anything long starts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.interface import CountModel
+from blackout.diffusion.predictions import Prediction
+from blackout.diffusion.samplers import Sampler, sample
+from blackout.errors import UserError, naming
+
+_TIMES = 9
+"""Times of a grid at which a sampler is tried."""
+
+
+def rehearse(model: CountModel) -> None:
+    """Observe, predict, score and draw one empty sample, so that components that do not fit show now.
+
+    Raises:
+        UserError: which component refuses, and why; or what it returns has the wrong shape.
+    """
+    x0 = torch.zeros(1, *model.shape, dtype=torch.uint8)
+    with naming("process"):
+        model.process.check_final_time(model.schedule.times[-1])
+    with naming("schedule"):
+        s, t = model.schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
+    with naming("process"):
+        xt, target = model.process.observe(x0, t, torch.Generator().manual_seed(0))
+    training = model.network.training
+    with naming("network"), torch.no_grad():
+        raw = model.network.eval()(xt, t)
+        model.network.train(training)
+    if raw.shape != (expected := (1, model.head.outputs, *model.shape)):
+        raise UserError(f"network: its output is {list(raw.shape)}, where the head reads {list(expected)}")
+    with naming("head"):
+        prediction = model.head(raw, xt, t)
+    with naming("loss"):
+        _check_losses(model.loss(prediction, target, s, t), model)
+    rehearse_sampler(model, model.sampler)
+
+
+def rehearse_sampler(model: CountModel, sampler: Sampler) -> None:
+    """Take a few steps of a sampler on an empty sample.
+
+    Raises:
+        UserError: kernel or correctors need what the head does not predict or belong to another process, or the grid is
+            not one of the process.
+    """
+    with naming("sampler"):
+        times = (sampler.grid or model.schedule.grid)(sampler.num_steps)
+        model.process.check_final_time(times[-1])
+    few = times[torch.linspace(0, len(times) - 1, min(len(times), _TIMES)).round().long()]
+    raw = torch.zeros(1, model.head.outputs, *model.shape)
+
+    def check(k: int, xt: Tensor, prediction: Prediction | None) -> None:
+        if xt.shape != (1, *model.shape):  # at once: with every further step it would be larger
+            raise ValueError(f"{_fit(sampler.kernel, model)}: it made {list(xt.shape)} of {[1, *model.shape]}")
+
+    with naming("sampler"):
+        sample(
+            lambda xt, t: model.head(raw, xt, t), model.process, few, (1, *model.shape),
+            torch.Generator().manual_seed(0), check, kernel=sampler.kernel, correction=sampler.correction,
+        )  # fmt: skip
+
+
+def _check_losses(losses: Tensor, model: CountModel) -> None:
+    if not isinstance(losses, Tensor) or losses.shape != (1, *model.shape):
+        found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise ValueError(f"{_fit(model.loss, model)}: it returned {found}, not one value per element")
+
+
+def _fit(component: object, model: CountModel) -> str:
+    return (
+        f"{type(component).__name__} does not fit the process {type(model.process).__name__} with the head "
+        f"{type(model.head).__name__}"
+    )

@@ -1,0 +1,49 @@
+"""Bits per dimension of a model for metrics.json: on both splits, by the bounds asked for, beside simple baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from blackout.data import CountData
+from blackout.diffusion.bits import Estimate, continuous_bits, finite_time_bits, histogram_bits, uniform_bits
+from blackout.diffusion.interface import CountModel
+
+
+def likelihood_report(model: CountModel, untrained: CountModel | None, data: CountData, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What `sample.py evaluate=true` says of likelihoods.
+
+    Args:
+        model: in eval mode.
+        untrained: the same with fresh weights, a baseline; None for no baselines.
+        data: whose first few samples of each split are bounded.
+        settings: images, repeats, finite_steps and baselines of conf/sample.yaml.
+
+    Returns:
+        values: held-out and training bits per dimension by name; likelihood: how they were made.
+    """
+    n, likelihood = settings["images"], dict[str, Any]()
+    if not n:
+        return {"values": {}, "likelihood": likelihood}
+    for split, counts in (("train", data.train[:n]), ("test", data.test[:n])):
+        likelihood[split] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"]))}
+        if settings["finite_steps"]:
+            bound = finite_time_bits(model, counts, settings["finite_steps"])
+            likelihood[split]["finite_time"] = {"num_steps": settings["finite_steps"], **asdict(bound)}
+    values = {f"bits_per_dim_{split}": bounds["continuous"]["value"] for split, bounds in likelihood.items()}
+    if untrained is not None:
+        likelihood["baselines"] = _baselines(untrained, data, data.test[:n], settings["repeats"])
+    return {"values": values, "likelihood": likelihood}
+
+
+def _baselines(untrained: CountModel, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:
+    """Held-out bits per dimension of models that know little or nothing."""
+    uniform = Estimate(uniform_bits(data.max_count), 0.0, len(test))
+    return {
+        "uniform": asdict(uniform),
+        "independent_histograms": asdict(histogram_bits(data.train, test, data.max_count)),
+        "untrained_network": asdict(continuous_bits(untrained, test, repeats)),
+    }

@@ -1,0 +1,120 @@
+"""The smallest family there can be, outside the package: a sampler trained on an energy, without data."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import nn
+
+from blackout.random.streams import SampleStreams, fold_seed
+from blackout.training.components import fill, make
+from blackout.training.model import Model, refuse_unknown
+
+
+@dataclass
+class Fields:
+    """E(x) = -sum_i h_i x_i on {0, 1}^n, with fields drawn from a fixed seed."""
+
+    num_sites: int
+    strength: float
+    name: str = "spins"
+
+    def __post_init__(self):
+        self.facts = {"num_sites": self.num_sites}
+        self.field = self.strength * torch.randn(self.num_sites, generator=torch.Generator().manual_seed(0))
+
+    def size(self, split):
+        return None if split == "train" else 64
+
+    def batch(self, split, index, augment=None):
+        return {}
+
+    def fingerprint(self, split):
+        return str(self)
+
+    def to(self, device):
+        return self
+
+
+class Logits(nn.Module):
+        def __init__(self, num_sites: int):
+        super().__init__()
+        self.logits = nn.Parameter(0.1 * torch.randn(num_sites))
+
+    def forward(self, size):
+        return self.logits.expand(size, -1)
+
+
+class SpinSampler(Model):
+    """Least KL(q || p) by the score-function estimator, against a running baseline that checkpoints keep."""
+
+    def __init__(self, network, field, **training):
+        super().__init__(network, **training)
+        self.register_buffer("field", field)
+        self.register_buffer("baseline", torch.zeros(()))
+
+    def training_step(self, batch, batch_idx):
+        logits = self.network(len(batch["index"]))
+        streams = SampleStreams(fold_seed(self.seed, 0), batch["position"]).at(batch["batch"])
+        x = (streams.next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())).float()
+        log_q = -F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(1)
+        free_energy = (log_q - x @ self.field).detach()
+        loss = (log_q * (free_energy - self.baseline)).mean()
+        self.baseline.lerp_(free_energy.mean(), 0.1)
+        self.log("train/loss", free_energy.mean(), sync_dist=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        logits = self.averaged(1)[0]
+        kl = torch.sigmoid(logits) * (logits - self.field) - F.softplus(logits) + F.softplus(self.field)
+        self.log("val/kl", kl.sum(), batch_size=len(batch["index"]), sync_dist=True)
+
+    def draw(self, request):
+        refuse_unknown(request, "temperature")
+        return SpinDraw(self, float(request.get("temperature", 1.0)))
+
+    def example(self):
+        return (1,)
+
+
+class SpinDraw:
+    batch_size, steps, nfe = 32, 1, 1
+
+    def __init__(self, model, temperature=1.0):
+        self.model, self.temperature, self.description = model, temperature, {"temperature": temperature}
+
+    def batches(self, indices, seed, batch_size=None, watch=None):
+        for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
+            logits = self.model.averaged(len(part)).detach() / self.temperature
+            x = SampleStreams(seed, part).at(0).next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())
+            if watch is not None:
+                watch(1, 1, x)
+            yield part, {"samples": x.to(torch.uint8), "log_weight": (x * self.model.field).sum(1)}
+
+    def picture(self, samples, columns=None):
+        return Image.fromarray(255 * samples["samples"].cpu().numpy()).resize((160, 160), Image.Resampling.NEAREST)
+
+
+@dataclass(frozen=True)
+class SpinFamily:
+    monitor: str = "val/kl"
+
+    def source(self, settings, description=None, trusted=()):
+        given = description["model"] if description else settings
+        return Fields(given["num_sites"], given["strength"])
+
+    def describe(self, settings, source):
+        network = fill(settings["network"], source.facts, "network")
+        return {"model": {"network": network, "num_sites": source.num_sites, "strength": source.strength}}
+
+    def tensors(self, source):
+        return {"field": source.field}
+
+    def build(self, description, tensors, settings=None, **training):
+        model = SpinSampler(make(description["model"]["network"], "network"), tensors["field"], **training)
+        model.config = dict(description)
+        return model
+
+    def card(self, description, parameters):
+        return f"# Spins\n\n{parameters} parameters\n"

@@ -1,0 +1,117 @@
+"""A family outside the package gets everything the programs offer, without a line changed in the package."""
+
+import csv
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from blackout import load_model
+from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+
+TOY = ["hydra.searchpath=[pkg://tests.toy.conf]", "experiment=toy", "callbacks.progress=null"]
+SAMPLE = ["trusted=[tests.toy]", "device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An undisturbed run, in a process of its own as a user starts it."""
+    runs = tmp_path_factory.mktemp("toy")
+    command(runs, "whole").wait_for(0)
+    return runs
+
+
+class command:
+    def __init__(self, runs, run_id, *arguments):
+        given = [*TOY, f"runs_dir={runs}", f"run_id={run_id}", *arguments]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, ROOT / "train.py", *given], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+        )
+
+    def wait_for(self, code):
+        _, errors = self.process.communicate()
+        assert self.process.returncode == code, errors
+
+
+def content(run_directory):
+    """What must not depend on kills: weights, baseline, curves, samples."""
+    checkpoint = torch.load(run_directory / "checkpoints/last.ckpt", weights_only=True)
+    state = {name: value.numpy().tobytes() for name, value in checkpoint["state_dict"].items()}
+    rows = list(csv.DictReader((run_directory / "metrics.csv").open()))
+    curves = [{k: v for k, v in row.items() if "per_second" not in k} for row in rows]
+    files = ("model/model.safetensors", "samples/final.npz", "samples/step_0000030.png")
+    return state, curves, [hashlib.sha256((run_directory / file).read_bytes()).hexdigest() for file in files]
+
+
+def test_it_trains_and_leaves_what_every_run_leaves(whole):
+    run_directory = whole / "toy/whole"
+    for file in ("config.yaml", "metrics.json", "curves.png", "samples/final.png", "model/README.md"):
+        assert (run_directory / file).exists()
+    rows = [row for row in csv.DictReader((run_directory / "metrics.csv").open()) if row["val/kl"]]
+    assert float(rows[-1]["val/kl"]) < 0.5 * float(rows[0]["val/kl"])
+    final = np.load(run_directory / "samples/final.npz")
+    assert final["samples"].shape == (64, 16) and final["log_weight"].shape == (64,)
+
+
+def test_it_is_killed_and_continues_bit_for_bit(whole):
+    for _ in range(2):
+        cut = command(whole, "cut")
+        deadline = time.monotonic() + 60
+        before = list((whole / "toy/cut/checkpoints").glob("last.ckpt"))
+        stamp = before[0].stat().st_mtime_ns if before else 0
+        while time.monotonic() < deadline and cut.process.poll() is None:
+            last = whole / "toy/cut/checkpoints/last.ckpt"
+            if last.exists() and last.stat().st_mtime_ns != stamp:
+                break
+            time.sleep(0.01)
+        cut.process.send_signal(signal.SIGKILL)
+        cut.process.communicate()
+    command(whole, "cut").wait_for(0)
+    assert content(whole / "toy/cut") == content(whole / "toy/whole")
+
+
+def test_it_plans_and_sweeps(run, tmp_path):  # noqa: F811
+    planned = run("train", *TOY, "plan=true", f"runs_dir={tmp_path}")
+    assert planned.code == 0 and "16" in planned.out, planned.err
+    swept = run("train", "-m", *TOY, "seed=1,2", "trainer.max_steps=4", f"runs_dir={tmp_path}")
+    assert swept.code == 0, swept.err
+    (table,) = tmp_path.glob("sweeps/*/results.csv")
+    rows = list(csv.DictReader(table.open()))
+    assert [row["state"] for row in rows] == ["done", "done"] and float(rows[0]["val/kl"]) > 0
+
+
+def test_it_logs_to_wandb_offline(run, tmp_path):  # noqa: F811
+    logged = run("train", *TOY, "logger=wandb", "logger.mode=offline", "trainer.max_steps=6", f"runs_dir={tmp_path}",
+                 "run_id=a")  # fmt: skip
+    assert logged.code == 0, logged.err
+    assert list((tmp_path / "toy/a/wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_its_model_is_loaded_only_when_trusted(run, whole, tmp_path):  # noqa: F811
+    model = load_model(whole / "toy/whole", trusted=("tests.toy",))
+    assert model.network.logits.shape == (16,)
+    refused = run("sample", f"ckpt={whole / 'toy/whole'}", f"out={tmp_path}")
+    refused.assert_refused("tests.toy")
+
+
+def test_it_is_sampled_by_one_process_and_by_two(run, whole, tmp_path):  # noqa: F811
+    options = [f"ckpt={whole / 'toy/whole'}", *SAMPLE, "num_samples=80", "+temperature=2", "evaluate=true"]
+    alone = run("sample", *options, f"out={tmp_path / 'one'}")
+    assert alone.code == 0, alone.err
+    report = json.loads((tmp_path / "one/metrics.json").read_text())
+    assert report["sampler"] == {"temperature": 2.0} and report["network_evaluations"] == 1
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "sample.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    shared = subprocess.run([*launch, *options, f"out={tmp_path / 'two'}"], capture_output=True, text=True, cwd=ROOT,
+                            env=environment)  # fmt: skip
+    assert shared.returncode == 0, shared.stderr
+    assert (tmp_path / "one/samples.npz").read_bytes() == (tmp_path / "two/samples.npz").read_bytes()
+    run("sample", *options, "+colour=red", f"out={tmp_path / 'no'}").assert_refused("colour: no such option")
