@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from blackout.version import __version__
+
 if TYPE_CHECKING:
     from blackout.diffusion.module import BlackoutDiffusion
     from blackout.training.export import load_model
 
-__version__ = "0.1.0"
-__all__ = ["BlackoutDiffusion", "load_model"]
+__all__ = ["BlackoutDiffusion", "__version__", "load_model"]
 
 _HOMES = {"BlackoutDiffusion": "blackout.diffusion.module", "load_model": "blackout.training.export"}
 

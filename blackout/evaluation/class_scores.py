@@ -20,10 +20,10 @@ class MeanAndSpread(NamedTuple):
 class InceptionScore(Metric):
     """exp of the mean KL divergence between p(class | image) and p(class) (Salimans et al. 2016, section 4).
 
-    Mean and standard deviation over ``splits`` parts of the shuffled samples. Because a sample's part follows
+    Mean and standard deviation over `splits` parts of the shuffled samples. Because a sample's part follows
     from its index, only the sums of p and of p log p of each part are kept: memory does not grow with the
     number of samples, and processes add up exactly. Shuffle and parts are those of torch-fidelity
-    (``numpy.random.RandomState(seed).permutation(n)``, part s = positions sn/splits .. (s+1)n/splits).
+    (`numpy.random.RandomState(seed).permutation(n)`, part s = positions sn/splits .. (s+1)n/splits).
 
     Args:
         num_samples: n, known in advance.
@@ -76,14 +76,14 @@ class InceptionScore(Metric):
 
 
 class Recognition(NamedTuple):
-    """``recognised``: share of samples with a clear class; ``shares``: share of each class in all samples."""
+    """`recognised`: share of samples with a clear class; `shares`: share of each class in all samples."""
 
     recognised: float
     shares: list[float]
 
 
 class ClassShares(Metric):
-    """Share of samples whose largest class probability exceeds ``threshold``, and the share of each class.
+    """Share of samples whose largest class probability exceeds `threshold`, and the share of each class.
 
     A generative model of digits should give recognisable digits, each about as often as in the data.
     """

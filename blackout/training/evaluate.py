@@ -5,26 +5,25 @@ metrics.json says how every number was made.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.diffusion.bits import Estimate, continuous_bits, finite_time_bits, histogram_bits, uniform_bits
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
+from blackout.distributed import rank
 from blackout.errors import UserError
-from blackout.evaluation import ImageScores, Scorer, over_seeds
-from blackout.evaluation.bits import Estimate, continuous_bits, finite_time_bits, histogram_bits, uniform_bits
-from blackout.evaluation.distributed import rank, world_size
+from blackout.evaluation import ImageScores, Scorer, over_seeds, score_all
+from blackout.files import write_json
 from blackout.training.build import build_model, check_targets, fill, instantiate
 from blackout.training.scoring import score_samples
 
@@ -75,14 +74,13 @@ class Evaluation:
             runs = [self.scores.compute()]
             for seed in range(self.config["seed"] + 1, self.config["seed"] + self.config["seeds"]):
                 self.scores.reset()
-                runs.append(
-                    score_samples(self.scores, self.module, sampler, seed, rank(), world_size(), classes, known)
-                )
+                runs.append(score_samples(self.scores, self.module, sampler, seed, classes, known))
             report["values"] |= runs[0]
             if len(runs) > 1:
                 report["over_seeds"] = over_seeds(runs)
-            report |= self.scores.passport()
-            report["held_out_data"] = self.yardstick()
+            report |= self.scores.provenance()
+            assert self.scorer is not None
+            report["held_out_data"] = self.scorer.held_out(self.data, self.config["num_samples"], self.module.device)
         report["likelihood"] = self.likelihood()
         report["values"] |= {
             f"bits_per_dim_{split}": estimates["continuous"]["value"]
@@ -97,16 +95,6 @@ class Evaluation:
         report["model"] = {"path": str(self.config["ckpt"]), **self.module.config}
         report["date"] = datetime.now(UTC).isoformat(timespec="seconds")
         return report
-
-    def yardstick(self) -> dict[str, Any] | None:
-        """The same scores of the held-out data themselves, at most as many as there are samples; None if too few."""
-        assert self.scorer is not None
-        real = self.data.test[: self.config["num_samples"]]
-        try:
-            scores = self.scorer.begin(self.data, len(real), self.module.device)
-        except UserError:
-            return None
-        return {"num_samples": len(real), "values": _score(scores, real)}
 
     def likelihood(self) -> dict[str, Any]:
         """Bits per dimension on both splits, by the bounds asked for, and the baselines if wanted."""
@@ -142,7 +130,6 @@ def evaluate_file(config: Mapping[str, Any], device: torch.device) -> Path:
         UserError: no dataset, unreadable samples, or samples that do not fit the dataset.
     """
     from blackout.training.generate import open_output
-    from blackout.training.run import write_json
 
     path = Path(str(config["samples"]))
     if not config["dataset"]:
@@ -151,14 +138,15 @@ def evaluate_file(config: Mapping[str, Any], device: torch.device) -> Path:
     scorer = find_scorer(config, {}, data)
     if scorer is None:
         raise UserError("metrics=none scores nothing: choose another")
-    counts = read_samples(path, data)
+    samples = scorer.read(path, data)
+    count = len(samples["samples"])
     out = open_output(Path(config["out"]) if config["out"] else (path if path.is_dir() else path.parent))
-    scores = scorer.begin(data, len(counts), device)
-    report = {"values": _score(scores, counts), **scores.passport(), "samples": str(path)}
+    scores = scorer.begin(data, count, device)
+    report = {"values": score_all(scores, samples), **scores.provenance(), "samples": str(path)}
     report["date"] = datetime.now(UTC).isoformat(timespec="seconds")
     if rank() == 0:
         write_json(report, out / "metrics.json")
-        print(f"scores of {len(counts)} samples in {out / 'metrics.json'}")
+        print(f"scores of {count} samples in {out / 'metrics.json'}")
     return out
 
 
@@ -185,57 +173,3 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], data:
         check_targets(stored, tuple(config["trusted"]), ("blackout.evaluation", "blackout.data"))
         return instantiate(stored, "metrics")
     return instantiate(INCEPTION, "metrics") if len(data.shape) == 3 and data.shape[0] in (1, 3) else None
-
-
-def read_samples(path: Path, data: CountData) -> Tensor:
-    """Samples [n, *shape of data]: `samples` (or the only array) of an .npz, an .npy, or a folder of images.
-
-    Raises:
-        UserError: unreadable, or not integers of the dataset's shape and range.
-    """
-    if path.is_dir():
-        from blackout.data.folder import read_folder
-
-        counts = read_folder(path, data.shape)
-    else:
-        counts = _to_counts(_read_array(path), path)
-    if counts.ndim == 4 and tuple(counts.shape[1:]) != data.shape:
-        counts = counts.permute(0, 3, 1, 2).contiguous()
-    if tuple(counts.shape[1:]) != data.shape:
-        raise UserError(f"{path}: samples of shape {tuple(counts.shape[1:])} cannot be compared with {data.shape}")
-    low, high = int(counts.min()), int(counts.max())
-    if low < 0 or high > data.max_count:
-        raise UserError(f"{path}: counts {low}..{high} leave {data.name}'s range 0..{data.max_count}")
-    return counts
-
-
-def _read_array(path: Path) -> np.ndarray:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        names = loaded.files
-        name = "samples" if "samples" in names else names[0] if len(names) == 1 else None
-        if name is None:
-            raise UserError(f"{path} must hold an array named samples; it has {', '.join(names) or 'none'}")
-        return loaded[name]
-    except FileNotFoundError:
-        raise UserError(f"no samples at {path}") from None
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path} cannot be read as an array: {str(error).splitlines()[0]}") from None
-
-
-def _to_counts(array: np.ndarray, path: Path) -> Tensor:
-    if array.dtype.kind not in "iu":
-        raise UserError(f"{path} holds {array.dtype}; samples are integer counts, for images uint8")
-    if array.ndim < 2 or len(array) < 1:
-        raise UserError(f"{path} has shape {array.shape}; samples are [n, ...]")
-    return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64) if array.dtype.itemsize > 1 else array))
-
-
-def _score(scores: ImageScores, counts: Tensor) -> dict[str, float]:
-    for indices in torch.arange(len(counts)).split(512)[rank() :: world_size()]:
-        scores.update(counts[indices].to(scores.device), indices.to(scores.device))
-    return scores.compute()

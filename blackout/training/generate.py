@@ -19,15 +19,16 @@ from torch import Tensor
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
+from blackout.distributed import gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError
 from blackout.evaluation import ImageScores
-from blackout.evaluation.distributed import gathered, process_group, rank, world_size
+from blackout.files import write_json
 from blackout.training.build import check_sampler, fill, instantiate, refusals
 from blackout.training.export import load_model
 from blackout.training.images import save_animation, save_grid, save_strip
 from blackout.training.known import read_known
 from blackout.training.run import SETTINGS as TRAINING_SETTINGS
-from blackout.training.run import quieten, resolve, write_json
+from blackout.training.run import quieten, resolve
 from blackout.training.sample_file import SampleFile
 
 SETTINGS = frozenset(
@@ -197,7 +198,7 @@ class Samples:
 
     def mine(self) -> Samples:
         """Those of the batches that fall to this process: every W-th, so that no batch depends on W."""
-        places = torch.arange(len(self.indices)).split(self.size)[rank() :: world_size()]
+        places = my_batches(len(self.indices), self.size)
         here = torch.cat(places) if places else torch.empty(0, dtype=torch.int64)
         return replace(
             self,
@@ -243,7 +244,7 @@ def draw(
         for _ in range(0, samples.batches, world_size()):
             numbers, counts = next(batches, (mine.indices[:0], None))
             if scores is not None and counts is not None:
-                scores.update(counts, numbers.to(counts.device))
+                scores.update({"samples": counts}, numbers.to(counts.device))
             for part in gathered(None if counts is None else counts.cpu()):
                 if file is not None and part is not None:
                     file.write(part)

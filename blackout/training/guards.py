@@ -12,10 +12,11 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from blackout.data import DataModule, TrainStream
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
 from blackout.files import replacing
+from blackout.training.feed import Feed
+from blackout.training.stream import TrainStream
 
 
 class NonFiniteGuard(Callback):
@@ -106,9 +107,9 @@ class NonFiniteGuard(Callback):
         )
 
     def _dump(self, trainer: pl.Trainer, step: int, batches: list[int], path: Path) -> None:
-        module, data = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(module, BlackoutDiffusion) and isinstance(data, DataModule)
-        stream = TrainStream(data.data, data.batch_size, data.seed, flip=data.flip, period=data.period)
+        module, feed = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(module, BlackoutDiffusion) and isinstance(feed, Feed)
+        stream = TrainStream(feed.source, feed.batch_size, feed.seed, period=feed.period)
         described = []
         for number in batches:
             batch = stream.batch(number)

@@ -14,9 +14,10 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from blackout.data import CountData, DataModule
+from blackout.data import CountData
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.training.build import instantiate
+from blackout.training.feed import Feed
 
 _PROBED = 8
 _WARM_UP = 3
@@ -24,7 +25,7 @@ _SECONDS = 60.0
 """The probe stops after so many steps, or after the first that ends later than this."""
 
 
-def plan(config: dict[str, Any], data: CountData, module: BlackoutDiffusion, data_module: DataModule) -> None:
+def plan(config: dict[str, Any], data: CountData, module: BlackoutDiffusion, feed: Feed) -> None:
     """Print parameters, work, memory, data and expected time of a run; nothing is written.
 
     Raises:
@@ -47,7 +48,7 @@ def plan(config: dict[str, Any], data: CountData, module: BlackoutDiffusion, dat
             default_root_dir=scratch, use_distributed_sampler=False,
         )  # fmt: skip
         devices = trainer.world_size
-        trainer.fit(module, data_module)
+        trainer.fit(module, feed)
     if not trainer.is_global_zero:
         return
     sampling = module.evaluations(module.sampler)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +13,17 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from blackout.data import CountData, DataModule
+from blackout.data import CountData
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.streams import fold_seed
 from blackout.errors import UserError
-from blackout.files import replacing
+from blackout.files import write_json
 from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, reason, refusals
 from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
 from blackout.training.checkpoints import check_fits
 from blackout.training.export import export_model
+from blackout.training.feed import Feed
 from blackout.training.images import save_grid
 from blackout.training.loggers import KeepWandbRun, continue_run, dashboards, log_results
 from blackout.training.metrics_csv import MetricsCSV
@@ -99,11 +98,12 @@ def _train(config: dict[str, Any]) -> Path:
     data = instantiate(config["dataset"], "dataset")
     module = make_module(config, data)
     with refusals("dataset"):
-        data_module = DataModule(data, config["batch_size"], config["seed"], config["flip"], config["data_on_device"])
+        data = replace(data, flip=config["flip"])
+        feed = Feed(data, config["batch_size"], config["seed"], config["data_on_device"])
     with refusals("sampler"):  # one small sample: does the head predict what the kernel needs?
         module.sample(1, sampler=replace(module.sampler, num_steps=2))
     if config["plan"]:
-        plan(config, data, module, data_module)
+        plan(config, data, module, feed)
         return Path(config["runs_dir"])
     run = open_run(config, data.name)
     trainer = make_trainer(config, run)
@@ -117,8 +117,8 @@ def _train(config: dict[str, Any]) -> Path:
     if config["compile"]:
         module.compile_networks()
     with dashboards(trainer.loggers, config):
-        fit(trainer, module, data_module, last)
-        finish(trainer, module, data_module, run)
+        fit(trainer, module, feed, last)
+        finish(trainer, module, feed, run)
     return run
 
 
@@ -137,7 +137,7 @@ def check_launch(trainer: pl.Trainer) -> None:
         )
 
 
-def fit(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule, last: Path | None) -> None:
+def fit(trainer: pl.Trainer, module: BlackoutDiffusion, feed: Feed, last: Path | None) -> None:
     """Train from the start or from a checkpoint.
 
     Raises:
@@ -148,7 +148,7 @@ def fit(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule,
     trainer.callbacks.insert(0, began)  # type: ignore[attr-defined]
     try:
         with signals.listening():
-            trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
+            trainer.fit(module, feed, ckpt_path=None if last is None else str(last), weights_only=True)
     except Exception as error:
         if began.yes or isinstance(error, UserError):
             raise
@@ -211,16 +211,16 @@ def make_trainer(config: dict[str, Any], run: Path) -> pl.Trainer:
     )  # fmt: skip
 
 
-def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModule, run: Path) -> None:
+def finish(trainer: pl.Trainer, module: BlackoutDiffusion, feed: Feed, run: Path) -> None:
     """Score the final model, export it, and draw the closing samples.
 
     None of these evaluates the network on more images than training did, so that a run of three steps of a large
     network does not end in an hour of sampling.
     """
-    budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
-    allowed = max(1, budget // (data_module.batch_size * module.validation_draws))
+    budget = trainer.global_step * trainer.accumulate_grad_batches * feed.batch_size
+    allowed = max(1, budget // (feed.batch_size * module.validation_draws))
     if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
-        trainer.limit_val_batches = min(allowed, len(data_module.val_dataloader()))
+        trainer.limit_val_batches = min(allowed, len(feed.val_dataloader()))
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     scorers = [callback for callback in callbacks if isinstance(callback, Scores)]
     evaluations = module.evaluations(module.sampler)
@@ -228,7 +228,7 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
     for scorer in scorers:
         if scorer not in affordable:
             callbacks.remove(scorer)
-    values = {name: float(value) for name, value in trainer.validate(module, data_module, verbose=False)[0].items()}
+    values = {name: float(value) for name, value in trainer.validate(module, feed, verbose=False)[0].items()}
     if not trainer.is_global_zero:
         return
     if isinstance(module.process, PureDeath) and budget // _PILOT_SAMPLES >= _PILOT_STEPS[0]:
@@ -243,27 +243,13 @@ def finish(trainer: pl.Trainer, module: BlackoutDiffusion, data_module: DataModu
     report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": steps}
     if affordable:
         values |= affordable[0].values
-        report |= affordable[0].passport | {"sampler": module.config["model"]["sampler"]}
+        report |= affordable[0].provenance | {"sampler": module.config["model"]["sampler"]}
     write_json(report, run / "metrics.json")
     log_results(trainer.loggers, values, trainer.global_step, run)
     for name, value in values.items():
         if not name.startswith("share_"):
             print(f"{name}: {value:.4f}")
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}")
-
-
-def write_json(content: Any, path: Path) -> None:
-    """Write JSON whole or not at all; numbers that JSON does not have become null."""
-    with replacing(path) as part:
-        part.write_text(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def quieten() -> None:
@@ -280,7 +266,6 @@ def print_summary(module: BlackoutDiffusion, data: CountData, config: dict[str, 
     """What is about to be trained, in three lines."""
     parameters = sum(p.numel() for p in module.network.parameters())
     steps, batch = config["trainer"]["max_steps"], config["batch_size"]
-    sizes = f"{len(data.train):,} + {len(data.test):,} held out"
-    print(f"data:    {data.name}, {sizes}, shape {data.shape}, counts 0..{data.max_count}")
+    print(f"data:    {data}")
     print(f"model:   {type(module.network.body).__name__}, {parameters:,} parameters; {steps:,} steps of {batch}")
     print(f"run:     {run}{' (continued)' if resumed else ''}", flush=True)

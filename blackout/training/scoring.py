@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from blackout.data import CountData
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
+from blackout.distributed import my_samples
 from blackout.evaluation import ImageScores, Scorer
 
 
@@ -39,7 +38,7 @@ class Scores(Callback):
         if num_samples < 1 or (every_n_steps is not None and every_n_steps < 1):
             raise ValueError(f"num_samples and every_n_steps must be at least 1, not {num_samples} and {every_n_steps}")
         self.num_samples, self.seed = num_samples, seed
-        self.passport: dict[str, Any] = {}
+        self.provenance: dict[str, Any] = {}
         """How the last scores were made."""
         self.values: dict[str, float] = {}
         """The last scores, in full precision."""
@@ -49,8 +48,8 @@ class Scores(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Load extractor and reference, so that a choice that cannot work fails before anything long starts."""
         if self._run is None:
-            data: CountData = trainer.datamodule.data  # type: ignore[attr-defined]
-            self._run = self._scorer.begin(data, self.num_samples, pl_module.device)
+            source = trainer.datamodule.source  # type: ignore[attr-defined]
+            self._run = self._scorer.begin(source, self.num_samples, pl_module.device)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         during_training = trainer.state.fn == "fit"
@@ -58,10 +57,8 @@ class Scores(Callback):
             return
         assert self._run is not None and isinstance(pl_module, BlackoutDiffusion)
         self._run.reset()
-        self.values = score_samples(
-            self._run, pl_module, pl_module.sampler, self.seed, trainer.global_rank, trainer.world_size
-        )
-        self.passport = {"seed": self.seed, **self._run.passport()}
+        self.values = score_samples(self._run, pl_module, pl_module.sampler, self.seed)
+        self.provenance = {"seed": self.seed, **self._run.provenance()}
         pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
 
 
@@ -70,8 +67,6 @@ def score_samples(
     module: BlackoutDiffusion,
     sampler: Sampler,
     seed: int,
-    rank: int = 0,
-    world_size: int = 1,
     classes: Tensor | None = None,
     known: KnownElements | None = None,
 ) -> dict[str, float]:
@@ -79,9 +74,9 @@ def score_samples(
 
     Classes [n] and known elements are those of `BlackoutDiffusion.sample_batches`.
     """
-    mine = torch.arange(rank, run.num_samples, world_size)
+    mine = my_samples(run.num_samples)
     classes = None if classes is None else classes[mine]
     known = None if known is None else known.select(mine)
     for indices, counts in module.sample_batches(mine, seed, sampler, classes=classes, known=known):
-        run.update(counts, indices.to(counts.device))
+        run.update({"samples": counts}, indices.to(counts.device))
     return run.compute()

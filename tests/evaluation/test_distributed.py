@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from blackout.distributed import computed_once, first_process_first
 from blackout.errors import UserError
 from blackout.evaluation import ScoreOptions, Scorer
-from blackout.evaluation.distributed import computed_once, first_process_first
 from tests.evaluation.networks import colour_data, images, tiny_extractor
 
 SAMPLES = 75
@@ -24,13 +24,13 @@ def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
     run = choice.begin(colour_data(), SAMPLES)
     samples = images(SAMPLES, 9, spread=2)
     for indices in torch.arange(SAMPLES)[rank::processes].split(11):
-        run.update(samples[indices], indices)
+        run.update({"samples": samples[indices]}, indices)
     return run.compute()
 
 
 def lost_sample(rank: int, cache: Path) -> str:
     run = Scorer(tiny_extractor, ["fd"], "train", OPTIONS, 16, cache).begin(colour_data(), SAMPLES)
-    run.update(images(30, rank), torch.arange(30) + 30 * rank)
+    run.update({"samples": images(30, rank)}, torch.arange(30) + 30 * rank)
     with pytest.raises(UserError) as caught:
         run.compute()
     return str(caught.value)

@@ -28,7 +28,7 @@ def scorer(tmp_path: Path, scores: list[str] = ALL, **changes: object) -> Scorer
 
 def scored(run: ImageScores, samples: Tensor, batch: int = 32, order: Tensor | None = None) -> dict[str, float]:
     for indices in (torch.arange(len(samples)) if order is None else order).split(batch):
-        run.update(samples[indices], indices)
+        run.update({"samples": samples[indices]}, indices)
     return run.compute()
 
 
@@ -87,16 +87,16 @@ def test_counts_are_mapped_to_bytes_and_this_is_recorded(tmp_path: Path) -> None
     value = scored(run, coarse.test)["fd_tiny"]
     direct = CountData("direct", coarse.train * 17, coarse.test * 17, 255)
     assert value == scored(scorer(tmp_path, ["fd"]).begin(direct, 60), direct.test)["fd_tiny"]
-    assert "0..15" in run.passport()["images"]
+    assert "0..15" in run.provenance()["images"]
 
 
-def test_passport_is_plain_and_complete(tmp_path: Path) -> None:
-    passport = scorer(tmp_path, reference="test").begin(colour_data(), 50).passport()
-    assert json.loads(json.dumps(passport)) == passport
-    assert passport["reference"]["split"] == "test" and passport["reference"]["dataset"] == "colours"
-    assert passport["extractor"]["identity"] == tiny_extractor().identity
-    assert passport["num_samples"] == 50
-    assert {"torch", "torch-fidelity", "blackout"} < passport["versions"].keys()
+def test_provenance_is_plain_and_complete(tmp_path: Path) -> None:
+    provenance = scorer(tmp_path, reference="test").begin(colour_data(), 50).provenance()
+    assert json.loads(json.dumps(provenance)) == provenance
+    assert provenance["reference"]["split"] == "test" and provenance["reference"]["dataset"] == "colours"
+    assert provenance["extractor"]["identity"] == tiny_extractor().identity
+    assert provenance["num_samples"] == 50
+    assert {"torch", "torch-fidelity", "blackout"} < provenance["versions"].keys()
 
 
 def test_statistics_file_as_reference(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_memory_is_flat_for_sums(tmp_path: Path) -> None:
 
     before = held()
     for indices in torch.arange(2000).split(500):
-        run.update(images(500, 0), indices)
+        run.update({"samples": images(500, 0)}, indices)
     assert held() == before < 1_000_000
     assert run._samples is None
 
@@ -194,8 +194,8 @@ def test_bad_images(tmp_path: Path) -> None:
         (images(3, 0), "3 images came with 4 numbers"),
     ]:
         with pytest.raises(UserError, match=message):
-            run.update(bad, indices)
-    run.update(images(4, 0), indices)
+            run.update({"samples": bad}, indices)
+    run.update({"samples": images(4, 0)}, indices)
     with pytest.raises(UserError, match="60 samples were asked for, but only 4"):
         run.compute()
 

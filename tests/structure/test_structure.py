@@ -98,7 +98,7 @@ def test_imports_go_down() -> None:
         f"{module} -> {target}"
         for module, targets in ARROWS.items()
         for target in targets
-        if part(target) != part(module) and floor(target) >= floor(module) > 0
+        if (part(target) != part(module) and floor(target) >= floor(module) > 0)
         or floor(target) > floor(module)
     ]  # fmt: skip
     assert sorted(upward) == []
