@@ -1,4 +1,4 @@
-"""What every dataset becomes: two tensors of counts, and what is known about them."""
+"""What every dataset becomes: two tensors of counts, and facts about them."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics import Metric
+
+from blackout.evaluation.features import SumMetric
 
 
 class MeanAndSpread(NamedTuple):
@@ -17,7 +18,7 @@ class MeanAndSpread(NamedTuple):
     std: float
 
 
-class InceptionScore(Metric):
+class InceptionScore(SumMetric):
     """exp of the mean KL divergence between p(class | image) and p(class) (Salimans et al. 2016, section 4).
 
     Mean and standard deviation over `splits` parts of the shuffled samples. Because a sample's part follows
@@ -26,7 +27,7 @@ class InceptionScore(Metric):
     (`numpy.random.RandomState(seed).permutation(n)`, part s = positions sn/splits .. (s+1)n/splits).
 
     Args:
-        num_samples: n, known in advance.
+        num_samples: n.
         num_classes: K, the width of the logits.
         splits: number of parts, at most n.
         seed: seed of the shuffle.
@@ -35,9 +36,7 @@ class InceptionScore(Metric):
         ValueError: fewer samples than parts.
     """
 
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
 
     part_of: Tensor
     sizes: Tensor
@@ -82,15 +81,11 @@ class Recognition(NamedTuple):
     shares: list[float]
 
 
-class ClassShares(Metric):
+class ClassShares(SumMetric):
     """Share of samples whose largest class probability exceeds `threshold`, and the share of each class.
 
     A generative model of digits should give recognisable digits, each about as often as in the data.
     """
-
-    is_differentiable = False
-    higher_is_better = None
-    full_state_update = False
 
     clear: Tensor
     per_class: Tensor

@@ -23,7 +23,15 @@ class Moments(NamedTuple):
     n: int
 
 
-class FeatureStatistics(Metric):
+class SumMetric(Metric):
+    """A metric whose states are sums over samples, and so over processes."""
+
+    is_differentiable = False
+    higher_is_better: bool | None = None
+    full_state_update = False
+
+
+class FeatureStatistics(SumMetric):
     """Mean and covariance of features, accumulated in float64 and summed over processes.
 
     The states are n, the sum of the features and the sum of their outer products, so memory does not
@@ -32,10 +40,6 @@ class FeatureStatistics(Metric):
     Args:
         num_features: F, the width of the features.
     """
-
-    is_differentiable = False
-    higher_is_better = None
-    full_state_update = False
 
     count: Tensor
     total: Tensor
@@ -73,12 +77,8 @@ class FeatureStatistics(Metric):
         return Moments(mu, (sigma + sigma.T) / 2, n)
 
 
-class SampleLedger(Metric):
+class SampleLedger(SumMetric):
     """Makes sure that each of `num_samples` samples is scored exactly once, over all processes."""
-
-    is_differentiable = False
-    higher_is_better = None
-    full_state_update = False
 
     seen: Tensor
 

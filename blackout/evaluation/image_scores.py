@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -218,7 +218,7 @@ def check_reference(scores: Sequence[str], reference: Reference | None, extracto
         )
 
 
-def check_sizes(scores: Collection[str], num_samples: int, reference: Reference | None, options: ScoreOptions) -> None:
+def check_sizes(scores: Sequence[str], num_samples: int, reference: Reference | None, options: ScoreOptions) -> None:
     """Checks that there are enough samples and reference images for the scores.
 
     Raises:

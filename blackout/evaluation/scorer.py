@@ -15,7 +15,7 @@ from blackout.evaluation.extractors import Extractor
 from blackout.evaluation.image_scores import ImageScores
 from blackout.evaluation.options import ScoreOptions, check_scores, general_names
 from blackout.evaluation.reference import Reference, dataset_reference, file_reference
-from blackout.evaluation.sources import count_data, count_images, read_samples
+from blackout.evaluation.sources import count_images, read_samples
 from blackout.family import Samples, Scores, Source
 
 _BATCH = 512
@@ -88,18 +88,10 @@ class Scorer:
         )
 
     def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The same scores of the held-out images themselves; every process must call it.
-
-        Args:
-            source: count images.
-            num_samples: at most so many of its held-out images are scored.
-            device: where extractor and accumulators work.
+        """The same scores of held-out images, at most `num_samples`; every process must call it.
 
         Returns:
             `num_samples` and the scores, `values`; None if there are too few held-out images.
-
-        Raises:
-            UserError: another kind of source.
         """
         real = count_images(source).test[:num_samples]
         try:
@@ -114,7 +106,7 @@ class Scorer:
         Raises:
             UserError: unreadable, or not integers of the shape and range of `source`.
         """
-        return {"samples": read_samples(path, count_data(source))}
+        return {"samples": read_samples(path, count_images(source))}
 
     @torch.inference_mode(False)
     def _reference(self, data: CountData, scores: Sequence[str], device: torch.device | str) -> Reference:

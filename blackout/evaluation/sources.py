@@ -15,27 +15,17 @@ from blackout.errors import UserError
 from blackout.family import Source
 
 
-def count_data(source: Source) -> CountData:
-    """The source, if it is a dataset of counts.
-
-    Raises:
-        UserError: it is something else.
-    """
-    if not isinstance(source, CountData):
-        raise UserError(f"{source.name}: image scores need a dataset of counts, not a {type(source).__name__}")
-    return source
-
-
 def count_images(source: Source) -> CountData:
     """The source, if it is a dataset of images of counts, grey or colour.
 
     Raises:
         UserError: it is something else.
     """
-    data = count_data(source)
-    if len(data.shape) != 3 or data.shape[0] not in (1, 3):
-        raise UserError(f"{data.name}: scores need images [1 or 3, H, W], but a sample has shape {data.shape}")
-    return data
+    if not isinstance(source, CountData):
+        raise UserError(f"{source.name}: image scores need a dataset of counts, not a {type(source).__name__}")
+    if len(source.shape) != 3 or source.shape[0] not in (1, 3):
+        raise UserError(f"{source.name}: scores need images [1 or 3, H, W], but a sample has shape {source.shape}")
+    return source
 
 
 def read_samples(path: Path, data: CountData) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from blackout.diffusion.streams import fold_seed
 from blackout.family import Source, Split
 
 
+@dataclass(eq=False, repr=False)
 class TrainStream:
     """Endless training batches, each a pure function of (source, seed, batch number).
 
@@ -41,33 +43,25 @@ class TrainStream:
         ValueError: sizes or ranks out of range.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        batch_size: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        start_batch: int = 0,
-        period: int | None = None,
-    ) -> None:
-        check_sharding(batch_size, rank, world_size)
-        self.source = source
-        self.batch_size = batch_size
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.next_batch = start_batch
-        self.period = period
-        self._size = source.size("train")
+    source: Source
+    batch_size: int
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    start_batch: int = 0
+    period: int | None = None
+
+    def __post_init__(self) -> None:
+        check_sharding(self.batch_size, self.rank, self.world_size)
+        self._next = self.start_batch
+        self._size = self.source.size("train")
         # two, because a batch may straddle an epoch border
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         while True:
-            number = self.next_batch
-            self.next_batch += 1
-            yield self.batch(number)
+            self._next += 1
+            yield self.batch(self._next - 1)
 
     def batch(self, number: int) -> dict[str, Any]:
         """This process's part of global batch `number`."""
@@ -119,6 +113,7 @@ class TrainStream:
         return torch.randperm(self._size, generator=generator), torch.rand(self._size, generator=generator)
 
 
+@dataclass(eq=False, repr=False)
 class EvalShard:
     """One process's share of a split: samples `rank, rank + world_size, ...`, each exactly once.
 
@@ -137,17 +132,22 @@ class EvalShard:
         ValueError: sizes or ranks out of range, or fewer samples than processes.
     """
 
-    def __init__(
-        self, source: Source, batch_size: int, rank: int = 0, world_size: int = 1, split: Split = "test"
-    ) -> None:
-        check_sharding(batch_size, rank, world_size)
-        self.source, self.split = source, split
-        size = source.size(split)
-        if size is not None and size < world_size:
-            raise ValueError(f"{source.name} has {size} {split} samples, fewer than the {world_size} processes")
-        self._index = torch.arange(size or 0)[rank::world_size]
+    source: Source
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    split: Split = "test"
+
+    def __post_init__(self) -> None:
+        check_sharding(self.batch_size, self.rank, self.world_size)
+        size = self.source.size(self.split) or 0
+        if 0 < size < self.world_size:
+            raise ValueError(
+                f"{self.source.name} has {size} {self.split} samples, fewer than the {self.world_size} processes"
+            )
+        self._index = torch.arange(size)[self.rank :: self.world_size]
         # at most size // world_size batches, so that the smallest share still fills every one
-        self._batches = min(-(-size // batch_size), size // world_size) if size else 0
+        self._batches = min(-(-size // self.batch_size), size // self.world_size)
 
     def __len__(self) -> int:
         return self._batches

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -97,6 +98,31 @@ def test_provenance_is_plain_and_complete(tmp_path: Path) -> None:
     assert provenance["extractor"]["identity"] == tiny_extractor().identity
     assert provenance["num_samples"] == 50
     assert {"torch", "torch-fidelity", "blackout"} < provenance["versions"].keys()
+
+
+def test_held_out_images_are_scored_like_samples(tmp_path: Path) -> None:
+    choice, data = scorer(tmp_path), colour_data()
+    held_out = choice.held_out(data, 50)
+    assert held_out == {"num_samples": 50, "values": scored(choice.begin(data, 50), data.test[:50], batch=512)}
+    assert choice.held_out(data, 39) is None  # fewer than the kernel distance needs
+
+
+def test_samples_are_read_as_images_of_the_source(tmp_path: Path) -> None:
+    samples = images(5, 0)
+    np.savez(tmp_path / "samples.npz", samples=samples.permute(0, 2, 3, 1).numpy())
+    assert torch.equal(scorer(tmp_path).read(tmp_path / "samples.npz", colour_data())["samples"], samples)
+    np.save(tmp_path / "other.npy", np.zeros((5, 4, 4, 3), dtype=np.uint8))
+    with pytest.raises(UserError, match=r"samples of shape \(3, 4, 4\) cannot be compared with \(3, 8, 8\)"):
+        scorer(tmp_path).read(tmp_path / "other.npy", colour_data())
+
+
+def test_only_images_of_counts_can_be_scored(tmp_path: Path) -> None:
+    energy = mock.Mock()
+    energy.name = "ising"
+    vectors = CountData("vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255)
+    for source, message in ((energy, "ising: image scores need a dataset of counts"), (vectors, r"shape \(6,\)")):
+        with pytest.raises(UserError, match=message):
+            scorer(tmp_path, ["is"]).begin(source, 60)
 
 
 def test_statistics_file_as_reference(tmp_path: Path) -> None:
