@@ -15,9 +15,14 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, shared: bool) -> Non
     with replacing(path, shared) as part:
         part.write_text("one")
         assert not path.exists()
-    with pytest.raises(KeyboardInterrupt), replacing(path, shared) as part:
-        part.write_text("tw")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with replacing(path, shared) as part:
+            part.write_text("tw")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert path.read_text() == "one" and list(path.parent.iterdir()) == [path]
 
 

@@ -196,7 +196,8 @@ def _save(path: Path, reference: Reference) -> None:
         arrays["n"] = np.array(reference.num_samples)
     if reference.features is not None:
         arrays["features"] = reference.features.numpy()
-    np.savez(path, origin=np.array(json.dumps(dict(reference.origin))), **arrays)  # type: ignore[arg-type]
+    with path.open("wb") as file:  # given a name, NumPy would append .npz to it
+        np.savez(file, origin=np.array(json.dumps(dict(reference.origin))), **arrays)  # type: ignore[arg-type]
 
 
 def _read(archive: Any, with_features: bool) -> Reference:
