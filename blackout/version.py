@@ -1,3 +1,3 @@
-"""The version of this package, as exported models and reports name it."""
+"""The version of the package, as exported models and reports name it."""
 
 __version__ = "0.1.0"
