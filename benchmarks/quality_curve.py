@@ -138,7 +138,7 @@ def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Sc
 
     def score(counts: Tensor) -> float:
         run.reset()
-        run.update(counts, torch.arange(len(counts)))
+        run.update({"samples": counts}, torch.arange(len(counts)))
         return next(iter(run.compute().values()))
 
     return score

@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
 
         def rest(accumulators: ImageScores = accumulators) -> dict[str, float]:
             accumulators.reset()
-            accumulators.update(counts, indices)
+            accumulators.update({"samples": counts}, indices)
             return accumulators.compute()
 
         cases[f"rest: {', '.join(scores)}"] = rest

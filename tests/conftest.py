@@ -4,6 +4,18 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import pytest
 import torch
 
+from blackout.data import CountData
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def numbered() -> CountData:
+    """23 training and 9 held-out images [1, 2, 3]; image k is filled with k, except that its left column is 30."""
+    train = torch.arange(23).view(-1, 1, 1, 1).expand(23, 1, 2, 3).clone()
+    test = torch.arange(9).view(-1, 1, 1, 1).expand(9, 1, 2, 3).clone()
+    train[..., 0] = 30
+    return CountData("numbered", train, test, 30, torch.arange(23) % 3, torch.arange(9) % 3)

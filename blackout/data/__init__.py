@@ -1,27 +1,18 @@
-"""Datasets of counts, and the one DataModule that serves them.
+"""Datasets of counts in memory.
 
-A source is a plain function that returns `CountData`; a new one needs no registration, only a YAML file in
-``conf/dataset`` that names it.
+A dataset is a plain function that returns `CountData`; a new one needs no registration, only a YAML file in
+`conf/dataset` that names it.
 """
-
-from __future__ import annotations
 
 from blackout.data.array_file import counts
 from blackout.data.arrays import CountData
 from blackout.data.celeba import celeba64
 from blackout.data.embedded import digits, patches
 from blackout.data.folder import image_folder
-from blackout.data.module import DataModule
-from blackout.data.stream import EvalBatch, EvalShard, TrainBatch, TrainStream
 from blackout.data.torchvision_sets import binarized_mnist, cifar10, fashion_mnist, mnist
 
 __all__ = [
     "CountData",
-    "DataModule",
-    "EvalBatch",
-    "EvalShard",
-    "TrainBatch",
-    "TrainStream",
     "binarized_mnist",
     "celeba64",
     "cifar10",

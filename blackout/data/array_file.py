@@ -23,10 +23,10 @@ Array = npt.NDArray[Any]
 def counts(
     path: str | os.PathLike[str], max_count: int | None = None, holdout: float = 0.1, seed: int = 0
 ) -> CountData:
-    """Counts from an ``.npy`` file or an ``.npz`` archive: [N, C, H, W], [N, H, W] (one channel) or [N, D].
+    """Counts from an `.npy` file or an `.npz` archive: [N, C, H, W], [N, H, W] (one channel) or [N, D].
 
-    An archive holds either ``train`` and ``test``, optionally with ``train_labels`` and ``test_labels``;
-    or ``counts``, or a single array of any name, optionally with ``labels``, which is split here (by class,
+    An archive holds either `train` and `test`, optionally with `train_labels` and `test_labels`;
+    or `counts`, or a single array of any name, optionally with `labels`, which is split here (by class,
     if there are labels). Counts may be of any integer type, boolean, or floating-point whole numbers, as
     many programs save them. Pickled objects are never loaded.
 
@@ -38,7 +38,7 @@ def counts(
 
     Raises:
         UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole,
-            or above ``max_count``. The message names the file, the value and its index.
+            or above `max_count`. The message names the file, the value and its index.
     """
     file = Path(path).expanduser()
     arrays = _read(file)

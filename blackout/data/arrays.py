@@ -1,16 +1,18 @@
-"""What every dataset becomes: two tensors of counts, and what is known about them."""
+"""What every dataset becomes: two tensors of counts, and facts about them."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Split = Literal["train", "test"]
+from blackout.family import Split
+
 LARGEST_COUNT = 2**31 - 1
 CHUNK = 4096  # samples widened to int64 or float64 at a time, so that a pass over CIFAR-10 needs no gigabyte
 
@@ -22,21 +24,22 @@ def count_dtype(max_count: int) -> torch.dtype:
 
 @dataclass(frozen=True, eq=False)
 class CountData:
-    """A dataset of counts with a held-out split, in memory.
+    """A dataset of counts with a held-out split, in memory: a `blackout.family.Source`.
 
     Attributes:
         name: short name for logs and file names.
         train: counts [N, C, H, W] or [N, D], any integer dtype on entry; kept as uint8 when
-            ``max_count <= 255``, else as int32.
+            `max_count <= 255`, else as int32.
         test: held-out counts [M, C, H, W] or [M, D].
         max_count: the largest value a count may have, 1 .. 2^31 - 1.
         train_labels: class of each training sample, int64 [N], or None.
         test_labels: class of each held-out sample, int64 [M], or None.
+        flip: mirror training images left-right where `batch` is given a number below 1/2.
 
     Raises:
-        ValueError: counts that are not integers, negative, or above ``max_count``; an empty split;
+        ValueError: counts that are not integers, negative, or above `max_count`; an empty split;
             shapes that differ between the splits or are neither images nor vectors; labels that do
-            not match.
+            not match; `flip` for data that are not images.
     """
 
     name: str
@@ -45,6 +48,8 @@ class CountData:
     max_count: int
     train_labels: Tensor | None = None
     test_labels: Tensor | None = None
+    flip: bool = False
+    _served: Tensor = field(init=False, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,6 +75,13 @@ class CountData:
             if labels is not None:
                 _check_labels(f"{self.name} {split} labels", labels, len(counts))
                 object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
+        if self.flip and len(self.shape) != 3:
+            raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
+        object.__setattr__(self, "_served", self.train)
+
+    def __str__(self) -> str:
+        sizes = f"{len(self.train):,} + {len(self.test):,} held out"
+        return f"{self.name}, {sizes}, shape {self.shape}, counts 0..{self.max_count}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,6 +94,12 @@ class CountData:
         if self.train_labels is None or self.test_labels is None:
             return None
         return int(max(self.train_labels.max(), self.test_labels.max())) + 1
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What components may ask for by name: shape, max_count, mean, std and, with labels, num_classes."""
+        facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
+        return facts if self.num_classes is None else {**facts, "num_classes": self.num_classes}
 
     @property
     def mean(self) -> float:
@@ -103,6 +121,36 @@ class CountData:
         mean = total / self.train.numel()
         return mean, max(square / self.train.numel() - mean**2, 0.0) ** 0.5
 
+    def size(self, split: Split) -> int:
+        """Number of samples of a split."""
+        return len(self.train if split == "train" else self.test)
+
+    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        """The samples with these numbers.
+
+        Args:
+            split: where they are.
+            index: int64 [b], on the CPU.
+            augment: uniforms [b]; with `flip`, samples whose number is below 1/2 are mirrored. None mirrors none.
+
+        Returns:
+            `x0`, counts [b, *shape], where the split is kept; with labels also `label`, int64 [b], on the CPU.
+        """
+        counts, labels = (self._served, self.train_labels) if split == "train" else (self.test, self.test_labels)
+        x0 = counts.index_select(0, index.to(counts.device, non_blocking=True))
+        if self.flip and augment is not None:
+            x0 = _mirrored(x0, augment < 0.5)
+        return {"x0": x0} if labels is None else {"x0": x0, "label": labels[index]}
+
+    def to(self, device: torch.device | str) -> CountData:
+        """The same data, whose training batches are made on `device` from counts kept there as the integers they are.
+
+        `train` itself stays where it is, for hashes and moments.
+        """
+        moved = copy.copy(self)
+        object.__setattr__(moved, "_served", self.train.to(device))
+        return moved
+
     def fingerprint(self, split: Split = "train") -> str:
         """SHA-256 (hex) of a split's shape, dtype and bytes, in the order of its samples.
 
@@ -117,9 +165,22 @@ class CountData:
         return self._fingerprints[split]
 
 
+def _mirrored(x0: Tensor, chosen: Tensor) -> Tensor:
+    """Images [b, C, H, W] turned left-right where `chosen`, bool [b] on the CPU; may write to `x0`."""
+    if x0.device.type == "cpu":
+        x0[chosen] = x0[chosen].flip(-1)
+        return x0
+    # a selection by a mask would wait for the device
+    return torch.where(chosen.to(x0.device, non_blocking=True)[:, None, None, None], x0.flip(-1), x0)
+
+
+def _check_integers(what: str, values: Tensor) -> None:
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"{what} must be integers, got {values.dtype}")
+
+
 def _check_counts(what: str, counts: Tensor, max_count: int) -> None:
-    if counts.is_floating_point() or counts.is_complex() or counts.dtype == torch.bool:
-        raise ValueError(f"{what}: counts must be integers, got {counts.dtype}")
+    _check_integers(f"{what}: counts", counts)
     if counts.ndim not in (2, 4) or 0 in counts.shape[1:]:
         raise ValueError(f"{what}: the shape must be [N, C, H, W] or [N, D], got {list(counts.shape)}")
     if len(counts) == 0:
@@ -127,20 +188,19 @@ def _check_counts(what: str, counts: Tensor, max_count: int) -> None:
     info = torch.iinfo(counts.dtype)
     if info.min >= 0 and info.max <= max_count:
         return  # the dtype itself keeps the promise
-    for start in range(0, len(counts), CHUNK):
-        chunk = counts[start : start + CHUNK].long()
-        bad = (chunk < 0) | (chunk > max_count)
+    for number, chunk in enumerate(counts.split(CHUNK)):
+        wide = chunk.long()
+        bad = (wide < 0) | (wide > max_count)
         if bad.any():
             first = torch.nonzero(bad)[0]
-            value = int(chunk[tuple(first)])
-            place = [start + int(first[0]), *first[1:].tolist()]
+            value = int(wide[tuple(first)])
+            index = [number * CHUNK + int(first[0]), *first[1:].tolist()]
             allowed = "must not be negative" if value < 0 else f"must be at most max_count={max_count}"
-            raise ValueError(f"{what}: counts {allowed}, got {value} at index {place}")
+            raise ValueError(f"{what}: counts {allowed}, got {value} at index {index}")
 
 
 def _check_labels(what: str, labels: Tensor, count: int) -> None:
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"{what}: labels must be integers, got {labels.dtype}")
+    _check_integers(f"{what}: labels", labels)
     if labels.shape != (count,):
         raise ValueError(f"{what}: one label per sample is needed, [{count}], got {list(labels.shape)}")
     if labels.min() < 0:

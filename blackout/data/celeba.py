@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -10,31 +9,31 @@ import torch
 from filelock import FileLock
 from PIL import Image
 from torch import Tensor
-from torchvision.datasets import CelebA
 
 from blackout.data.arrays import CountData
 from blackout.data.file_errors import file_error
 from blackout.data.images import load_images, read_image, square
 from blackout.data.torchvision_sets import StrPath, open_torchvision
 from blackout.errors import UserError
+from blackout.files import replacing
 
-_CROP, _SIZE = 140, 64
+_HOME, _CROP, _SIZE = "celeba", 140, 64
 
 
 def celeba64(data_dir: StrPath = "data") -> CountData:
     """CelebA: 162,770 training and 19,962 test faces [3, 64, 64], counts 0..255.
 
     The central 140 x 140 pixels of the aligned 178 x 218 images, resized to 64 with an antialiased
-    bilinear filter; torchvision's ``train`` and ``test`` splits. Decoding takes minutes, so the result is
-    kept beside the data as ``celeba/blackout64_<split>.npy``; once it is there the images are not needed.
+    bilinear filter; torchvision's `train` and `test` splits. Decoding takes minutes, so the result is
+    kept beside the data as `celeba/blackout64_<split>.npy`; once it is there the images are not needed.
 
     Args:
-        data_dir: folder that has ``celeba`` with ``img_align_celeba`` and the five ``.txt`` files.
+        data_dir: folder that has `celeba` with `img_align_celeba` and the five `.txt` files.
 
     Raises:
         UserError: files absent and not downloadable, or damaged.
     """
-    home = Path(data_dir).expanduser() / CelebA.base_folder
+    home = Path(data_dir).expanduser() / _HOME
     caches = {split: home / f"blackout{_SIZE}_{split}.npy" for split in ("train", "test")}
     if not all(cache.exists() for cache in caches.values()):
         faces = _open(Path(data_dir), list(caches))
@@ -43,20 +42,23 @@ def celeba64(data_dir: StrPath = "data") -> CountData:
             with FileLock(home / ".blackout.lock"):
                 for split, cache in caches.items():
                     if not cache.exists():
-                        _save(cache, _decode(home / "img_align_celeba", faces[split], split))
+                        images = _decode(home / "img_align_celeba", faces[split], split)
+                        with replacing(cache, shared=True) as part:
+                            np.save(part, images.numpy())
         except OSError as error:
             raise file_error(home, "the decoded images cannot be kept here", error) from error
-    images = [_load(cache) for cache in caches.values()]
-    return CountData("celeba64", images[0], images[1], 255)
+    return CountData("celeba64", _load(caches["train"]), _load(caches["test"]), 255)
 
 
 def _open(data_dir: Path, splits: list[str]) -> dict[str, list[str]]:
     """File names of the images of each split."""
+    from torchvision.datasets import CelebA
+
     sums: dict[str, str | None] = {name: md5 for _, md5, name in CelebA.file_list}
     del sums["img_align_celeba.zip"]  # only its contents are needed
     sums["img_align_celeba"] = None
     which = [{"split": split} for split in splits]
-    opened = open_torchvision(CelebA, data_dir, CelebA.base_folder, sums, *which)
+    opened = open_torchvision(CelebA, data_dir, _HOME, sums, *which)
     return {split: dataset.filename for split, dataset in zip(splits, opened, strict=True)}
 
 
@@ -68,19 +70,6 @@ def _decode(folder: Path, names: list[str], split: str) -> Tensor:
         return square(image, _SIZE, _CROP)
 
     return load_images([folder / name for name in names], face, f"decoding CelebA {split}, once")
-
-
-def _save(cache: Path, images: Tensor) -> None:
-    """Writes the whole file or nothing."""
-    part = cache.with_suffix(".part")
-    try:
-        with part.open("wb") as stream:
-            np.save(stream, images.numpy())
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(cache)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _load(cache: Path) -> Tensor:

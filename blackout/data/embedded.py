@@ -21,7 +21,7 @@ def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
         seed: seed of the split.
 
     Raises:
-        ValueError: ``holdout`` outside (0, 1).
+        ValueError: `holdout` outside (0, 1).
     """
     from sklearn.datasets import load_digits  # slow to import, and only these two sources need it
 
@@ -35,8 +35,8 @@ def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
 def patches(size: int = 32, stride: int = 8, holdout: float = 0.2) -> CountData:
     """Crops of two colour photographs (a temple and a flower, 427 x 640): 8-bit RGB images [3, size, size].
 
-    The right-hand ``holdout`` of each photograph's width is kept for the held-out crops and the rest for
-    training, so that no pixel is in both. Crops lie on a grid of ``stride`` pixels within each part, from
+    The right-hand `holdout` of each photograph's width is kept for the held-out crops and the rest for
+    training, so that no pixel is in both. Crops lie on a grid of `stride` pixels within each part, from
     the top left; the defaults make 6,100 training and 1,300 held-out images. Labels name the photograph.
 
     Args:

@@ -8,12 +8,14 @@ from pathlib import Path
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from blackout.data.arrays import CountData
 from blackout.data.images import MODES, load_images, read_image, square
 from blackout.data.splits import held_out_split
 from blackout.errors import UserError
+
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Those of torchvision's ImageFolder."""
 
 
 def image_folder(
@@ -42,8 +44,8 @@ def image_folder(
 
     Raises:
         UserError: no such folder, no image in it, or a file that cannot be read as an 8-bit image.
-        ValueError: images with different numbers of channels and no ``channels``; a value above
-            ``max_count``; arguments out of range.
+        ValueError: images with different numbers of channels and no `channels`; a value above
+            `max_count`; arguments out of range.
     """
     root = Path(path).expanduser()
     if size < 1:

@@ -30,9 +30,9 @@ _WORTH_A_BAR = 2000  # files
 
 
 def square(image: Image.Image, size: int, crop: int | None = None) -> Image.Image:
-    """The central ``crop`` x ``crop`` pixels, resized to ``size`` with an antialiased bilinear filter.
+    """The central `crop` x `crop` pixels, resized to `size` with an antialiased bilinear filter.
 
-    Without ``crop`` the largest central square is taken.
+    Without `crop` the largest central square is taken.
     """
     side = min(image.size) if crop is None else crop
     left, top = (image.width - side) // 2, (image.height - side) // 2
@@ -42,7 +42,7 @@ def square(image: Image.Image, size: int, crop: int | None = None) -> Image.Imag
 
 
 def read_image(path: Path, mode: str | None = None) -> Image.Image:
-    """Opens an 8-bit image upright (by its EXIF orientation), in ``mode`` or in its own of `MODES`.
+    """Opens an 8-bit image upright (by its EXIF orientation), in `mode` or in its own of `MODES`.
 
     Bilevel images become grey, palettes become RGB or RGBA, CMYK and the like become RGB.
 
@@ -68,7 +68,7 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
 
 
 def load_images(paths: Sequence[Path], transform: Callable[[Path], Image.Image], title: str) -> Tensor:
-    """Decodes images of equal size and mode in threads: uint8 [N, C, H, W], in the order of ``paths``.
+    """Decodes images of equal size and mode in threads: uint8 [N, C, H, W], in the order of `paths`.
 
     Args:
         paths: at least one file.

@@ -10,7 +10,7 @@ def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | N
     """Divides the indices 0..count-1 at random into a training and a held-out set.
 
     The samples are shuffled, sorted by class, and every (1/holdout)-th is held out: each class keeps its
-    share to within one sample, and the held-out set has exactly ``round(holdout * count)`` members
+    share to within one sample, and the held-out set has exactly `round(holdout * count)` members
     (at least 1, at most count - 1), however small the classes are.
 
     Args:

@@ -6,6 +6,7 @@ downloads only a set that is absent.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import socket
@@ -19,8 +20,6 @@ import torch
 import torch.nn.functional as F
 from filelock import FileLock
 from torch import Tensor
-from torchvision.datasets import CIFAR10, MNIST, FashionMNIST
-from torchvision.datasets.utils import calculate_md5
 
 from blackout.data.arrays import CHUNK, CountData
 from blackout.data.file_errors import file_error
@@ -42,22 +41,26 @@ def mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
     """MNIST: 60,000 + 10,000 grey digits [1, 28, 28] (or [1, 32, 32], zero-padded), counts 0..255.
 
     Args:
-        data_dir: folder that has, or will have, ``MNIST/raw``.
+        data_dir: folder that has, or will have, `MNIST/raw`.
         size: 28, or 32 for networks that halve the image often.
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
         ValueError: another size.
     """
+    from torchvision.datasets import MNIST  # torchvision is slow to import: only where it is needed
+
     return _grey("mnist", MNIST, _MNIST_MD5, data_dir, size)
 
 
 def fashion_mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
     """Fashion-MNIST: 60,000 + 10,000 grey images [1, 28, 28] (or [1, 32, 32]), counts 0..255.
 
-    Arguments and errors as for `mnist`; the folder is ``FashionMNIST/raw``. No sums are published for the
+    Arguments and errors as for `mnist`; the folder is `FashionMNIST/raw`. No sums are published for the
     unpacked files, so only their structure can be checked.
     """
+    from torchvision.datasets import FashionMNIST
+
     return _grey("fashion_mnist", FashionMNIST, dict.fromkeys(_MNIST_MD5), data_dir, size)
 
 
@@ -68,7 +71,7 @@ def binarized_mnist(data_dir: StrPath = "data") -> CountData:
     thresholded, as by Santos, Fox, Lubbers & Lin (2023).
 
     Args:
-        data_dir: folder that has, or will have, ``MNIST/raw``.
+        data_dir: folder that has, or will have, `MNIST/raw`.
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
@@ -83,11 +86,13 @@ def cifar10(data_dir: StrPath = "data") -> CountData:
     """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32], counts 0..255, ten classes.
 
     Args:
-        data_dir: folder that has, or will have, ``cifar-10-batches-py``.
+        data_dir: folder that has, or will have, `cifar-10-batches-py`.
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
     """
+    from torchvision.datasets import CIFAR10
+
     sums = dict([*CIFAR10.train_list, *CIFAR10.test_list, (CIFAR10.meta["filename"], CIFAR10.meta["md5"])])
     # torchvision unpickles these files: harmless, because their sums are checked first, here and there
     splits = open_torchvision(CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, {"train": True}, {"train": False})
@@ -107,8 +112,8 @@ def open_torchvision(
 
     Args:
         dataset: torchvision's class.
-        data_dir: its ``root``.
-        folder: where its files are, below ``data_dir``.
+        data_dir: its `root`.
+        folder: where its files are, below `data_dir`.
         sums: the files it needs there and their MD5 sums (None: not published).
         splits: for each split, the keyword arguments that select it.
 
@@ -133,7 +138,8 @@ def _check_sums(home: Path, sums: Mapping[str, str | None]) -> None:
         if expected is None or not file.exists():
             continue
         try:
-            found = calculate_md5(file)
+            with file.open("rb") as stream:
+                found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         except OSError as error:
             raise file_error(file, "cannot be read", error) from error
         if found != expected:

@@ -10,7 +10,7 @@ from blackout.evaluation.neighbours import precision_recall
 from blackout.evaluation.options import ScoreOptions
 from blackout.evaluation.reference import Reference, dataset_reference, file_reference, write_reference
 from blackout.evaluation.report import over_seeds
-from blackout.evaluation.scorer import Scorer
+from blackout.evaluation.scorer import Scorer, score_all
 
 __all__ = [
     "ClassShares",
@@ -26,6 +26,7 @@ __all__ = [
     "kernel_distance",
     "over_seeds",
     "precision_recall",
+    "score_all",
     "to_uint8",
     "write_reference",
 ]

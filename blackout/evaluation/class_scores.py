@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics import Metric
+
+from blackout.evaluation.features import SumMetric
 
 
 class MeanAndSpread(NamedTuple):
@@ -17,16 +18,16 @@ class MeanAndSpread(NamedTuple):
     std: float
 
 
-class InceptionScore(Metric):
+class InceptionScore(SumMetric):
     """exp of the mean KL divergence between p(class | image) and p(class) (Salimans et al. 2016, section 4).
 
-    Mean and standard deviation over ``splits`` parts of the shuffled samples. Because a sample's part follows
+    Mean and standard deviation over `splits` parts of the shuffled samples. Because a sample's part follows
     from its index, only the sums of p and of p log p of each part are kept: memory does not grow with the
     number of samples, and processes add up exactly. Shuffle and parts are those of torch-fidelity
-    (``numpy.random.RandomState(seed).permutation(n)``, part s = positions sn/splits .. (s+1)n/splits).
+    (`numpy.random.RandomState(seed).permutation(n)`, part s = positions sn/splits .. (s+1)n/splits).
 
     Args:
-        num_samples: n, known in advance.
+        num_samples: n.
         num_classes: K, the width of the logits.
         splits: number of parts, at most n.
         seed: seed of the shuffle.
@@ -35,9 +36,7 @@ class InceptionScore(Metric):
         ValueError: fewer samples than parts.
     """
 
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
 
     part_of: Tensor
     sizes: Tensor
@@ -76,21 +75,17 @@ class InceptionScore(Metric):
 
 
 class Recognition(NamedTuple):
-    """``recognised``: share of samples with a clear class; ``shares``: share of each class in all samples."""
+    """`recognised`: share of samples with a clear class; `shares`: share of each class in all samples."""
 
     recognised: float
     shares: list[float]
 
 
-class ClassShares(Metric):
-    """Share of samples whose largest class probability exceeds ``threshold``, and the share of each class.
+class ClassShares(SumMetric):
+    """Share of samples whose largest class probability exceeds `threshold`, and the share of each class.
 
     A generative model of digits should give recognisable digits, each about as often as in the data.
     """
-
-    is_differentiable = False
-    higher_is_better = None
-    full_state_update = False
 
     clear: Tensor
     per_class: Tensor

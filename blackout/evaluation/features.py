@@ -11,19 +11,27 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from blackout.distributed import sum_over_processes, world_size
 from blackout.errors import UserError
-from blackout.evaluation.distributed import sum_over_processes, world_size
 
 
 class Moments(NamedTuple):
-    """Mean ``mu`` [F], unbiased covariance ``sigma`` [F, F] (both float64) and number of samples ``n``."""
+    """Mean `mu` [F], unbiased covariance `sigma` [F, F] (both float64) and number of samples `n`."""
 
     mu: Tensor
     sigma: Tensor
     n: int
 
 
-class FeatureStatistics(Metric):
+class SumMetric(Metric):
+    """A metric whose states are sums over samples, and so over processes."""
+
+    is_differentiable = False
+    higher_is_better: bool | None = None
+    full_state_update = False
+
+
+class FeatureStatistics(SumMetric):
     """Mean and covariance of features, accumulated in float64 and summed over processes.
 
     The states are n, the sum of the features and the sum of their outer products, so memory does not
@@ -32,10 +40,6 @@ class FeatureStatistics(Metric):
     Args:
         num_features: F, the width of the features.
     """
-
-    is_differentiable = False
-    higher_is_better = None
-    full_state_update = False
 
     count: Tensor
     total: Tensor
@@ -73,12 +77,8 @@ class FeatureStatistics(Metric):
         return Moments(mu, (sigma + sigma.T) / 2, n)
 
 
-class SampleLedger(Metric):
-    """Makes sure that each of ``num_samples`` samples is scored exactly once, over all processes."""
-
-    is_differentiable = False
-    higher_is_better = None
-    full_state_update = False
+class SampleLedger(SumMetric):
+    """Makes sure that each of `num_samples` samples is scored exactly once, over all processes."""
 
     seen: Tensor
 
@@ -134,7 +134,7 @@ class SampleFeatures:
     """The features of every sample, float32 on the CPU, in the order of the sample indices.
 
     The buffer is allocated at once: 4 n F bytes (400 MB for 50,000 samples of 2048 features) and memory
-    stays flat from then on. Rows of other processes stay zero until ``gather``.
+    stays flat from then on. Rows of other processes stay zero until `gather`.
 
     Args:
         num_samples: n.
@@ -145,7 +145,7 @@ class SampleFeatures:
         self._rows = torch.zeros(num_samples, num_features, dtype=torch.float32)
 
     def update(self, features: Tensor, indices: Tensor) -> None:
-        """Store features [B, F] as the rows ``indices`` [B]."""
+        """Store features [B, F] as the rows `indices` [B]."""
         self._rows[indices.cpu()] = features.detach().to(device="cpu", dtype=torch.float32)
 
     def gather(self) -> Tensor:
@@ -158,7 +158,11 @@ class SampleFeatures:
 
 
 def check_features(features: Tensor, num_features: int) -> None:
-    """Raise ValueError unless ``features`` is a finite float tensor [B, num_features]."""
+    """Checks features.
+
+    Raises:
+        ValueError: not a finite float tensor [B, num_features].
+    """
     if features.dim() != 2 or features.shape[1] != num_features:
         raise ValueError(f"features must be [B, {num_features}], but their shape is {tuple(features.shape)}")
     if not features.dtype.is_floating_point:

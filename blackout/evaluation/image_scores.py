@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.distributed import computed_once
 from blackout.errors import UserError
 from blackout.evaluation.class_scores import ClassShares, InceptionScore, MeanAndSpread, Recognition
-from blackout.evaluation.distributed import computed_once
 from blackout.evaluation.extractors import Extractor
 from blackout.evaluation.extractors.base import full_float32
 from blackout.evaluation.features import FeatureStatistics, Moments, SampleFeatures, SampleLedger
@@ -23,20 +23,21 @@ from blackout.evaluation.neighbours import precision_recall
 from blackout.evaluation.options import ScoreOptions, check_scores, reported_name
 from blackout.evaluation.reference import Reference, extractor_origin
 from blackout.evaluation.report import library_versions
+from blackout.family import Samples
 
 
 class ImageScores:
-    """Scores of ``num_samples`` images, fed batch by batch, in any order and from any number of processes.
+    """Scores of `num_samples` images, fed batch by batch, in any order and from any number of processes.
 
     Each image passes the extractor once. The Frechet distance, the Inception Score and the class shares keep
     sums only; the kernel distance and precision/recall keep the features of every sample on the CPU.
 
     Args:
-        extractor: gives features and logits; it is moved to ``device``.
+        extractor: gives features and logits; it is moved to `device`.
         num_samples: n; images are numbered 0..n-1 over all processes.
         scores: some of fd, is, kd, prc, classes.
         reference: real images through the same extractor, for fd, kd and prc (for kd and prc with features).
-        max_count: the images hold counts 0..max_count and are mapped to 0..255 by ``to_uint8``.
+        max_count: the images hold counts 0..max_count and are mapped to 0..255 by `to_uint8`.
         options: constants of the scores.
         batch_size: images per call of the extractor.
         device: where everything is computed.
@@ -64,7 +65,9 @@ class ImageScores:
         self.max_count = max_count
         self.batch_size = batch_size
         self.device = device
-        self._check_sizes()
+        check_reference(self.scores, reference, extractor)
+        check_sizes(self.scores, num_samples, reference, self.options)
+        self._warn_if_singular()
         width, classes = extractor.num_features, extractor.num_classes or 0
         with torch.inference_mode(False):
             self._ledger = SampleLedger(num_samples).to(device)
@@ -80,12 +83,17 @@ class ImageScores:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def update(self, counts: Tensor, indices: Tensor) -> None:
-        """Add images [B, 1 or 3, H, W], integers 0..max_count, with the numbers ``indices`` [B].
+    def update(self, samples: Samples, indices: Tensor) -> None:
+        """Add images.
+
+        Args:
+            samples: of which `samples` are scored, integers 0..max_count [B, 1 or 3, H, W].
+            indices: their numbers, int64 [B].
 
         Raises:
             UserError: float images, values or numbers out of range, another shape.
         """
+        counts = samples["samples"]
         if len(counts) != len(indices):
             raise UserError(f"{len(counts)} images came with {len(indices)} numbers")
         images = to_rgb(to_uint8(counts, self.max_count))
@@ -124,8 +132,8 @@ class ImageScores:
             if part is not None:
                 part.reset()
 
-    def passport(self) -> dict[str, Any]:
-        """What makes the scores comparable, in plain values: extractor, reference, constants, versions."""
+    def provenance(self) -> dict[str, Any]:
+        """What must agree for scores to be comparable, in plain values: extractor, reference, constants, versions."""
         reference = self.reference
         return {
             "num_samples": self.num_samples,
@@ -149,70 +157,85 @@ class ImageScores:
         features: Tensor | None,
     ) -> dict[str, float]:
         values: dict[str, float] = {}
-        name = self._name
-        real, options = self.reference, self.options
+        name, real = self._name, self.reference
         if moments is not None and real is not None:
             values[name("fd")] = frechet_distance(moments.mu, moments.sigma, real.mu, real.sigma)
         if score is not None:
             values |= {name("is"): score.mean, name("is", "_std"): score.std}
         if features is not None and real is not None and real.features is not None:
-            if "kd" in self.scores:
-                kernel = kernel_distance(
-                    features,
-                    real.features,
-                    options.kernel_subsets,
-                    options.kernel_subset_size,
-                    options.seed,
-                    self.device,
-                )
-                values |= {name("kd"): kernel.mean, name("kd", "_std"): kernel.std}
-            if "prc" in self.scores:
-                shares = precision_recall(
-                    features, real.features, options.neighbours, options.density_neighbours, self.device
-                )
-                values |= {name(share): value for share, value in shares._asdict().items()}
+            values |= self._between_sets(features, real.features)
         if recognition is not None:
             values[name("recognised")] = recognition.recognised
             values |= {name("share", f"_{label}"): share for label, share in enumerate(recognition.shares)}
         return values
 
+    def _between_sets(self, features: Tensor, real: Tensor) -> dict[str, float]:
+        """The scores of features [n, F] that compare them with each of the reference's [m, F]."""
+        values: dict[str, float] = {}
+        name, options = self._name, self.options
+        if "kd" in self.scores:
+            subsets, size = options.kernel_subsets, options.kernel_subset_size
+            kernel = kernel_distance(features, real, subsets, size, options.seed, self.device)
+            values |= {name("kd"): kernel.mean, name("kd", "_std"): kernel.std}
+        if "prc" in self.scores:
+            shares = precision_recall(features, real, options.neighbours, options.density_neighbours, self.device)
+            values |= {name(share): value for share, value in shares._asdict().items()}
+        return values
+
     def _name(self, score: str, ending: str = "") -> str:
         return reported_name(score, self.extractor) + ending
 
-    def _check_sizes(self) -> None:
-        chosen, options, real = set(self.scores), self.options, self.reference
-        if self.num_samples < 2:
-            raise UserError(f"{self.num_samples} samples cannot be scored; at least 2 are needed")
-        if {"fd", "kd", "prc"} & chosen and real is None:
-            raise UserError(f"metrics.scores={list(self.scores)}: fd, kd and prc need a reference")
-        if real is not None and {"kd", "prc"} & chosen and real.features is None:
-            raise UserError(
-                f"metrics.scores={list(self.scores)}: kd and prc compare single images, but this reference "
-                "has only mu and sigma; use metrics.reference=train or test, or score fd and is alone"
-            )
-        if real is not None and len(real.mu) != self.extractor.num_features:
-            raise UserError(
-                f"the reference has {len(real.mu)} features, but the extractor {self.extractor.name} "
-                f"{self.extractor.num_features}"
-            )
-        sizes = [("samples", self.num_samples)]
-        if real is not None and real.features is not None:
-            sizes.append(("reference images", len(real.features)))
-        limits = {
-            "is": (options.splits, f"the Inception Score over {options.splits} splits", sizes[:1]),
-            "kd": (options.kernel_subset_size, "metrics.options.kernel_subset_size", sizes),
-            "prc": (max(options.neighbours, options.density_neighbours) + 1, "precision and recall", sizes),
-        }
-        for score, (least, what, counted) in limits.items():
-            for kind, size in counted:
-                if score in chosen and size < least:
-                    raise UserError(f"{what} needs at least {least} {kind}, but there are {size}")
-        fewest = min(size for _, size in sizes)
-        if real is not None and real.num_samples is not None:
-            fewest = min(fewest, real.num_samples)
-        if "fd" in chosen and fewest <= self.extractor.num_features:
+    def _warn_if_singular(self) -> None:
+        real, width = self.reference, self.extractor.num_features
+        sizes = [self.num_samples, *([] if real is None or real.num_samples is None else [real.num_samples])]
+        if "fd" in self.scores and min(sizes) <= width:
             warnings.warn(
-                f"{self._name('fd')} from {fewest} images with {self.extractor.num_features} features: the "
+                f"{self._name('fd')} from {min(sizes)} images with {width} features: the "
                 "covariance is singular and the value too large; compare it only with those of as many images",
                 stacklevel=4,
             )
+
+
+def check_reference(scores: Sequence[str], reference: Reference | None, extractor: Extractor) -> None:
+    """Checks that a reference has what the scores compare with.
+
+    Raises:
+        UserError: it is missing, without features, or of another extractor.
+    """
+    if reference is None:
+        if {"fd", "kd", "prc"} & set(scores):
+            raise UserError(f"metrics.scores={list(scores)}: fd, kd and prc need a reference")
+        return
+    if {"kd", "prc"} & set(scores) and reference.features is None:
+        raise UserError(
+            f"metrics.scores={list(scores)}: kd and prc compare single images, but this reference "
+            "has only mu and sigma; use metrics.reference=train or test, or score fd and is alone"
+        )
+    if len(reference.mu) != extractor.num_features:
+        raise UserError(
+            f"the reference has {len(reference.mu)} features, but the extractor {extractor.name} "
+            f"{extractor.num_features}"
+        )
+
+
+def check_sizes(scores: Sequence[str], num_samples: int, reference: Reference | None, options: ScoreOptions) -> None:
+    """Checks that there are enough samples and reference images for the scores.
+
+    Raises:
+        UserError: there are too few.
+    """
+    if num_samples < 2:
+        raise UserError(f"{num_samples} samples cannot be scored; at least 2 are needed")
+    sizes = {"samples": num_samples}
+    if reference is not None and reference.features is not None:
+        sizes["reference images"] = len(reference.features)
+    neighbours = max(options.neighbours, options.density_neighbours)
+    limits = {
+        "is": (options.splits, f"the Inception Score over {options.splits} splits", ["samples"]),
+        "kd": (options.kernel_subset_size, "metrics.options.kernel_subset_size", list(sizes)),
+        "prc": (neighbours + 1, "precision and recall", list(sizes)),
+    }
+    for score, (least, what, counted) in limits.items():
+        for kind in counted:
+            if score in scores and sizes[kind] < least:
+                raise UserError(f"{what} needs at least {least} {kind}, but there are {sizes[kind]}")

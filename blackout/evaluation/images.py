@@ -11,7 +11,7 @@ from blackout.errors import UserError
 def to_uint8(counts: Tensor, max_count: int) -> Tensor:
     """Map counts 0..max_count to grey levels 0..255: round(255 x / max_count), halves upwards.
 
-    Exact (integer arithmetic) for every ``max_count``; the identity for 255, {0, 255} for 1.
+    Exact (integer arithmetic) for every `max_count`; the identity for 255, {0, 255} for 1.
 
     Args:
         counts: integer tensor of any shape, values in 0..max_count.
@@ -21,7 +21,7 @@ def to_uint8(counts: Tensor, max_count: int) -> Tensor:
         uint8 tensor of the same shape.
 
     Raises:
-        UserError: ``counts`` is not of an integer dtype, or a value lies outside 0..max_count.
+        UserError: `counts` is not of an integer dtype, or a value lies outside 0..max_count.
     """
     if max_count < 1:
         raise UserError(f"max_count is {max_count}; it must be at least 1")
@@ -33,7 +33,11 @@ def to_uint8(counts: Tensor, max_count: int) -> Tensor:
 
 
 def check_counts(counts: Tensor, max_count: int) -> None:
-    """Raise UserError unless ``counts`` is a non-empty integer tensor with values in 0..max_count."""
+    """Checks counts of any shape.
+
+    Raises:
+        UserError: no integers, none at all, or a value outside 0..max_count.
+    """
     if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype is torch.bool:
         raise UserError(
             f"scores are computed from integer counts in 0..{max_count}, but the images are {counts.dtype}; "

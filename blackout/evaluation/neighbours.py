@@ -56,7 +56,10 @@ def precision_recall(
                 f"precision and recall with {max(neighbours, density_neighbours)} neighbours need more than "
                 f"that many {name}, not {len(features)}"
             )
-    fake, real = samples.to(device), reference.to(device)
+    return _shares(samples.to(device), reference.to(device), neighbours, density_neighbours)
+
+
+def _shares(fake: Tensor, real: Tensor, neighbours: int, density_neighbours: int) -> PrecisionRecall:
     (fake_radius,) = _radii(fake, [neighbours])
     real_radius, density_radius = _radii(real, [neighbours, density_neighbours])
 

@@ -56,7 +56,7 @@ class ScoreOptions:
 
 
 def general_names(scores: Sequence[str]) -> tuple[str, ...]:
-    """The chosen scores with fd for ``fid`` and kd for ``kid``.
+    """The chosen scores with fd for `fid` and kd for `kid`.
 
     Raises:
         UserError: no score, an unknown one, or one named twice.

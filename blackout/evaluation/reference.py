@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,15 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.distributed import agreed, my_batches, writes_for_its_machine
 from blackout.errors import UserError
-from blackout.evaluation.cache import cache_dir, keep, key_hash, write_atomically
-from blackout.evaluation.distributed import agreed, rank, world_size, writes_for_its_machine
+from blackout.evaluation.cache import cache_dir, keep, key_hash
 from blackout.evaluation.extractors import Extractor
 from blackout.evaluation.features import FeatureStatistics, SampleFeatures
 from blackout.evaluation.images import to_rgb, to_uint8
+from blackout.evaluation.sources import count_images
+from blackout.family import Split
+from blackout.files import replacing
 
 FORMAT = 1
 """Raise when the content of the cached files changes its meaning: older ones are then computed anew."""
@@ -46,7 +49,7 @@ class Reference:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of ``origin``: references with one fingerprint are the same."""
+        """Hash of `origin`: references with one fingerprint are the same."""
         return key_hash(self.origin)
 
 
@@ -67,7 +70,7 @@ def dataset_reference(
     Args:
         data: the dataset, of images [N, 1 or 3, H, W].
         split: "train" or "test".
-        extractor: gives the features, on ``device`` already.
+        extractor: gives the features, on `device` already.
         with_features: also keep every image's features, as the kernel distance and precision/recall need.
         batch_size: images per call of the extractor.
         device: where statistics are accumulated.
@@ -78,31 +81,22 @@ def dataset_reference(
     """
     if split not in ("train", "test"):
         raise UserError(f"metrics.reference={split}: allowed are train, test and the path of a .npz file")
-    if len(data.shape) != 3 or data.shape[0] not in (1, 3):
-        raise UserError(f"{data.name}: scores need images [1 or 3, H, W], but a sample has shape {data.shape}")
-    counts = data.train if split == "train" else data.test
+    counts = count_images(data).train if split == "train" else count_images(data).test
     if len(counts) < 2:
         raise UserError(f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}")
-    origin = {
-        "dataset": data.name,
-        "split": split,
-        "data": data.fingerprint("train" if split == "train" else "test"),
-        "shape": list(data.shape),
-        "max_count": data.max_count,
-        **extractor_origin(extractor),
-    }
+    origin = _dataset_origin(data, "train" if split == "train" else "test", extractor)
     path = (cache_dir() if cache is None else Path(cache)) / f"reference-{key_hash(origin)}.npz"
     cached = _load_cached(path, origin, with_features)
     if agreed(cached is not None) and cached is not None:
         return cached
     computed = _compute(counts, data.max_count, extractor, with_features, batch_size, device, origin)
     if writes_for_its_machine():
-        keep(path, lambda temporary: _save(temporary, computed))
+        keep(path, lambda part: _save(part, computed))
     return computed
 
 
 def file_reference(path: str | Path, extractor: Extractor) -> Reference:
-    """Statistics from a .npz file with arrays ``mu`` [F] and ``sigma`` [F, F], as most FID programs write.
+    """Statistics from a .npz file with arrays `mu` [F] and `sigma` [F, F], as most FID programs write.
 
     Files that this package wrote also say which extractor made them, and are refused for any other.
 
@@ -120,11 +114,20 @@ def file_reference(path: str | Path, extractor: Extractor) -> Reference:
                     f"{path}: the arrays mu and sigma are expected, but the file has {sorted(archive.files)}"
                 )
             reference = _read(archive, with_features="features" in archive.files)
+    except UserError:
+        raise
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"{path} is not a readable .npz file of statistics") from error
-    width = extractor.num_features
+    _check_statistics(reference, path, extractor)
+    if reference.origin.get("identity") is None:
+        digest = key_hash({"mu": reference.mu.tolist(), "trace": float(reference.sigma.trace())})
+        origin = {"file": path.name, "statistics": digest, "made_by": "unknown extractor"}
+        return Reference(reference.mu, reference.sigma, reference.num_samples, None, origin)
+    return reference
+
+
+def _check_statistics(reference: Reference, path: Path, extractor: Extractor) -> None:
+    width, made_by = extractor.num_features, reference.origin.get("identity")
     if reference.mu.shape != (width,) or reference.sigma.shape != (width, width):
         raise UserError(
             f"{path}: mu is {list(reference.mu.shape)} and sigma {list(reference.sigma.shape)}, but "
@@ -132,22 +135,17 @@ def file_reference(path: str | Path, extractor: Extractor) -> Reference:
         )
     if not bool(torch.isfinite(reference.mu).all() & torch.isfinite(reference.sigma).all()):
         raise UserError(f"{path}: the statistics contain NaN or infinity")
-    made_by = reference.origin.get("identity")
     if made_by is not None and made_by != extractor.identity:
         raise UserError(
             f"{path} was made with another extractor: {reference.origin.get('extractor')} ({made_by[:12]}), "
             f"not {extractor.name} ({extractor.identity[:12]})"
         )
-    if made_by is None:
-        digest = key_hash({"mu": reference.mu.tolist(), "trace": float(reference.sigma.trace())})
-        origin = {"file": path.name, "statistics": digest, "made_by": "unknown extractor"}
-        return Reference(reference.mu, reference.sigma, reference.num_samples, None, origin)
-    return reference
 
 
 def write_reference(path: str | Path, reference: Reference) -> None:
     """Write a reference as .npz (mu, sigma, n, origin and, if present, features), atomically."""
-    write_atomically(Path(path), lambda temporary: _save(temporary, reference))
+    with replacing(Path(path), shared=True) as part:
+        _save(part, reference)
 
 
 def extractor_origin(extractor: Extractor) -> dict[str, Any]:
@@ -158,6 +156,17 @@ def extractor_origin(extractor: Extractor) -> dict[str, Any]:
         "identity": extractor.identity,
         "num_features": extractor.num_features,
         "resize": extractor.resize,
+    }
+
+
+def _dataset_origin(data: CountData, split: Split, extractor: Extractor) -> dict[str, Any]:
+    return {
+        "dataset": data.name,
+        "split": split,
+        "data": data.fingerprint(split),
+        "shape": list(data.shape),
+        "max_count": data.max_count,
+        **extractor_origin(extractor),
     }
 
 
@@ -172,7 +181,7 @@ def _compute(
 ) -> Reference:
     statistics = FeatureStatistics(extractor.num_features).to(device)
     samples = SampleFeatures(len(counts), extractor.num_features) if with_features else None
-    for indices in _shares(len(counts), batch_size):
+    for indices in my_batches(len(counts), batch_size):
         features = extractor(to_rgb(to_uint8(counts[indices], max_count))).features
         statistics.update(features)
         if samples is not None:
@@ -181,18 +190,14 @@ def _compute(
     return Reference(mu.cpu(), sigma.cpu(), n, samples.gather() if samples is not None else None, origin)
 
 
-def _shares(total: int, batch_size: int) -> Iterator[Tensor]:
-    """This process's batches of indices: every ``world_size``-th one, so that each index is done once."""
-    yield from torch.arange(total).split(batch_size)[rank() :: world_size()]
-
-
 def _save(path: Path, reference: Reference) -> None:
     arrays = {"mu": reference.mu.numpy(), "sigma": reference.sigma.numpy()}
     if reference.num_samples is not None:
         arrays["n"] = np.array(reference.num_samples)
     if reference.features is not None:
         arrays["features"] = reference.features.numpy()
-    np.savez(path, origin=np.array(json.dumps(dict(reference.origin))), **arrays)  # type: ignore[arg-type]
+    with path.open("wb") as file:  # given a name, NumPy would append .npz to it
+        np.savez(file, origin=np.array(json.dumps(dict(reference.origin))), **arrays)  # type: ignore[arg-type]
 
 
 def _read(archive: Any, with_features: bool) -> Reference:

@@ -6,14 +6,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
-import blackout
+from blackout.version import __version__
 
 LIBRARIES = ("torch", "torchvision", "torch-fidelity", "torchmetrics", "numpy")
 
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that take part in a score."""
-    return {"blackout": blackout.__version__, **{name: version(name) for name in LIBRARIES}}
+    return {"blackout": __version__, **{name: version(name) for name in LIBRARIES}}
 
 
 def over_seeds(values: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from blackout.data import CountData
+from blackout.distributed import my_batches
 from blackout.errors import UserError
 from blackout.evaluation.extractors import Extractor
 from blackout.evaluation.image_scores import ImageScores
 from blackout.evaluation.options import ScoreOptions, check_scores, general_names
 from blackout.evaluation.reference import Reference, dataset_reference, file_reference
+from blackout.evaluation.sources import count_images, read_samples
+from blackout.family import Samples, Scores, Source
+
+_BATCH = 512
 
 
 class Scorer:
-    """A choice of extractor, scores and reference; ``begin`` makes the accumulators for one set of samples.
+    """A choice of extractor, scores and reference; `begin` makes the accumulators for one set of samples.
 
-    Nothing is loaded before ``begin``. The extractor and the reference are then kept for the next call.
+    Nothing is loaded before `begin`. The extractor and the reference are then kept for the next call.
 
     Args:
-        extractor: makes the extractor, for instance a ``functools.partial`` from Hydra.
+        extractor: makes the extractor, for instance a `functools.partial` from Hydra.
         scores: some of fd (FID), is, kd (KID), prc, classes.
         reference: "train", "test" or the path of a .npz file with mu and sigma.
         options: constants of the scores.
@@ -61,42 +67,69 @@ class Scorer:
                 self._extractor = self._make_extractor()
         return self._extractor
 
-    def begin(self, data: CountData, num_samples: int, device: torch.device | str = "cpu") -> ImageScores:
-        """Accumulators for ``num_samples`` images, compared with ``data``; every process must call it.
+    def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> ImageScores:
+        """Accumulators for `num_samples` images, compared with `source`; every process must call it.
 
         Call it once before anything long starts: a choice that cannot work fails here.
 
         Args:
-            data: the dataset of the reference; the images hold counts 0..data.max_count.
+            source: count images, the dataset of the reference; samples hold counts 0..max_count like them.
             num_samples: n, over all processes.
             device: where extractor and accumulators work.
 
         Raises:
-            UserError: weights, files, sizes or scores that do not fit.
+            UserError: another kind of source; weights, files, sizes or scores that do not fit.
         """
-        extractor = self.extractor.to(device)
+        data, extractor = count_images(source), self.extractor.to(device)
         scores = check_scores(self.scores, extractor)
         reference = self._reference(data, scores, device) if {"fd", "kd", "prc"} & set(scores) else None
         return ImageScores(
             extractor, num_samples, scores, reference, data.max_count, self.options, self.batch_size, device
         )
 
+    def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+        """The same scores of held-out images, at most `num_samples`; every process must call it.
+
+        Returns:
+            `num_samples` and the scores, `values`; None if there are too few held-out images.
+        """
+        real = count_images(source).test[:num_samples]
+        try:
+            scores = self.begin(source, len(real), device)
+        except UserError:
+            return None
+        return {"num_samples": len(real), "values": score_all(scores, {"samples": real})}
+
+    def read(self, path: Path, source: Source) -> Samples:
+        """Samples in a file or folder, int64 or uint8 [n, *shape], as `samples`.
+
+        Raises:
+            UserError: unreadable, or not integers of the shape and range of `source`.
+        """
+        return {"samples": read_samples(path, count_images(source))}
+
     @torch.inference_mode(False)
     def _reference(self, data: CountData, scores: Sequence[str], device: torch.device | str) -> Reference:
         if self.reference not in ("train", "test"):
-            key = self.reference
-            if key not in self._references:
-                self._references[key] = file_reference(key, self.extractor)
-        else:
-            key = data.fingerprint("train" if self.reference == "train" else "test")
-            if key not in self._references:
-                self._references[key] = dataset_reference(
-                    data,
-                    self.reference,
-                    self.extractor,
-                    bool({"kd", "prc"} & set(scores)),
-                    self.batch_size,
-                    device,
-                    self.cache,
-                )
+            if self.reference not in self._references:
+                self._references[self.reference] = file_reference(self.reference, self.extractor)
+            return self._references[self.reference]
+        key = data.fingerprint("train" if self.reference == "train" else "test")
+        if key not in self._references:
+            with_features = bool({"kd", "prc"} & set(scores))
+            self._references[key] = dataset_reference(
+                data, self.reference, self.extractor, with_features, self.batch_size, device, self.cache
+            )
         return self._references[key]
+
+
+def score_all(scores: Scores, samples: Samples) -> dict[str, float]:
+    """Scores of samples that every process has whole; each adds its share, and all get the same values.
+
+    Args:
+        scores: accumulators for as many samples.
+        samples: named arrays [n, ...].
+    """
+    for indices in my_batches(scores.num_samples, _BATCH):
+        scores.update({name: array[indices] for name, array in samples.items()}, indices)
+    return scores.compute()

@@ -1,4 +1,4 @@
-"""`sample.py evaluate=true`: scores and bits of a model, scores of files, and a passport for every number."""
+"""`sample.py evaluate=true`: scores and bits of a model, scores of files, and the provenance of every number."""
 
 import json
 
@@ -34,7 +34,7 @@ def model(tmp_path_factory):
     return folder / "digits" / "a"
 
 
-def test_the_report_is_a_passport(run, model, tmp_path):
+def test_the_report_holds_the_provenance(run, model, tmp_path):
     outcome = run(
         "sample", f"ckpt={model}", "num_samples=250", "evaluate=true", "seeds=2", "likelihood.images=200",
         "likelihood.finite_steps=5", "likelihood.baselines=true", f"out={tmp_path}", "seed=4",

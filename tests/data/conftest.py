@@ -1,4 +1,4 @@
-"""Where the tests find downloaded data sets, and small data of known contents."""
+"""Where the tests find downloaded data sets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-
-from blackout.data import CountData
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,12 +24,3 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("real_data")
     subprocess.run([sys.executable, str(unpack), str(folder)], check=True)
     return folder
-
-
-@pytest.fixture
-def numbered() -> CountData:
-    """23 training and 9 held-out images [1, 2, 3]; image k is filled with k, except that its left column is 30."""
-    train = torch.arange(23).view(-1, 1, 1, 1).expand(23, 1, 2, 3).clone()
-    test = torch.arange(9).view(-1, 1, 1, 1).expand(9, 1, 2, 3).clone()
-    train[..., 0] = 30
-    return CountData("numbered", train, test, 30, torch.arange(23) % 3, torch.arange(9) % 3)

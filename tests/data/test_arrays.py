@@ -88,3 +88,18 @@ def test_bad_max_count_is_refused(max_count: int) -> None:
 def test_bad_labels_are_refused(labels: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**labels)
+
+
+def test_batches_are_mirrored_where_the_uniform_is_below_one_half() -> None:
+    images = torch.arange(24).view(4, 1, 2, 3)
+    data = make(images, images, 23, train_labels=torch.arange(4), test_labels=torch.arange(4), flip=True)
+    index, augment = torch.tensor([2, 0, 3]), torch.tensor([0.49, 0.5, 0.0])
+    for source in (data, data.to("cpu")):
+        batch = source.batch("train", index, augment)
+        assert torch.equal(batch["x0"], torch.stack([images[2].flip(-1), images[0], images[3].flip(-1)]).byte())
+        assert torch.equal(batch["label"], index)
+        assert torch.equal(source.batch("train", index)["x0"], images[index].byte())
+        assert source.fingerprint() == data.fingerprint() and torch.equal(source.train, data.train)
+    assert torch.equal(make(images, images, 23).batch("train", index, augment)["x0"], images[index].byte())
+    with pytest.raises(ValueError, match=r"flip mirrors images \[C, H, W\], but toy has samples of shape \(3,\)"):
+        make(torch.zeros(2, 3).long(), torch.zeros(2, 3).long(), flip=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from blackout.distributed import computed_once, first_process_first, my_batches, my_samples
 from blackout.errors import UserError
 from blackout.evaluation import ScoreOptions, Scorer
-from blackout.evaluation.distributed import computed_once, first_process_first
 from tests.evaluation.networks import colour_data, images, tiny_extractor
 
 SAMPLES = 75
@@ -24,13 +25,13 @@ def scores(rank: int, processes: int, cache: Path) -> dict[str, float]:
     run = choice.begin(colour_data(), SAMPLES)
     samples = images(SAMPLES, 9, spread=2)
     for indices in torch.arange(SAMPLES)[rank::processes].split(11):
-        run.update(samples[indices], indices)
+        run.update({"samples": samples[indices]}, indices)
     return run.compute()
 
 
 def lost_sample(rank: int, cache: Path) -> str:
     run = Scorer(tiny_extractor, ["fd"], "train", OPTIONS, 16, cache).begin(colour_data(), SAMPLES)
-    run.update(images(30, rank), torch.arange(30) + 30 * rank)
+    run.update({"samples": images(30, rank)}, torch.arange(30) + 30 * rank)
     with pytest.raises(UserError) as caught:
         run.compute()
     return str(caught.value)
@@ -60,27 +61,33 @@ def work(rank: int, folder: Path) -> None:
         "cached": scores(rank, 2, cache),
         "lost": lost_sample(rank, cache),
         "refused": refused(rank),
+        "shares": [[batch.tolist() for batch in my_batches(torch.arange(10, 15), 2)], my_samples(5).tolist()],
     }
     torch.save(result, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, float]]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("processes")
     mp.spawn(work, (folder,), nprocs=2)
     assert len(list((folder / "cache").iterdir())) == 1
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-def test_two_processes_agree_with_one(results: list[dict[str, dict[str, float]]], tmp_path: Path) -> None:
+def test_two_processes_agree_with_one(results: list[dict[str, Any]], tmp_path: Path) -> None:
     alone = scores(0, 1, tmp_path)
     assert results[0]["fresh"] == results[1]["fresh"]
     assert results[0]["fresh"] == pytest.approx(alone, rel=1e-6, abs=1e-9)
     assert results[0]["cached"] == pytest.approx(alone, rel=1e-6, abs=1e-9)
 
 
-def test_every_process_hears_of_a_failure(results: list[dict[str, dict[str, float]]]) -> None:
+def test_every_process_hears_of_a_failure(results: list[dict[str, Any]]) -> None:
     for result in results:
         assert "75 samples were asked for, but only 60" in str(result["lost"])
         assert result["refused"] == "only the first process knows"
+
+
+def test_processes_share_batches_and_samples(results: list[dict[str, Any]]) -> None:
+    assert results[0]["shares"] == [[[10, 11], [14]], [0, 2, 4]]
+    assert results[1]["shares"] == [[[12, 13]], [1, 3]]

@@ -95,7 +95,7 @@ def ours(extractor: Extractor, fake: Tensor, real: Tensor, options: ScoreOptions
         extractor, len(fake), ["fd", "is", "kd", "prc"], Reference(mu, sigma, n, features), options=options
     )
     for indices in order.split(50):
-        scores.update(fake[indices], indices)
+        scores.update({"samples": fake[indices]}, indices)
     return scores.compute()
 
 

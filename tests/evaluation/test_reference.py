@@ -111,8 +111,8 @@ def test_refuses_other_splits_and_data() -> None:
 def test_file_round_trip(tmp_path: Path) -> None:
     extractor = tiny_extractor()
     made = dataset_reference(colour_data(), "train", extractor, with_features=True, cache=tmp_path)
-    write_reference(tmp_path / "statistics.npz", made)
-    read = file_reference(tmp_path / "statistics.npz", extractor)
+    write_reference(tmp_path / "statistics", made)
+    read = file_reference(tmp_path / "statistics", extractor)
     assert same(made, read) and read.num_samples == 150
     assert read.features is not None and made.features is not None and torch.equal(read.features, made.features)
 

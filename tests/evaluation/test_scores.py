@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def scorer(tmp_path: Path, scores: list[str] = ALL, **changes: object) -> Scorer
 
 def scored(run: ImageScores, samples: Tensor, batch: int = 32, order: Tensor | None = None) -> dict[str, float]:
     for indices in (torch.arange(len(samples)) if order is None else order).split(batch):
-        run.update(samples[indices], indices)
+        run.update({"samples": samples[indices]}, indices)
     return run.compute()
 
 
@@ -87,16 +88,41 @@ def test_counts_are_mapped_to_bytes_and_this_is_recorded(tmp_path: Path) -> None
     value = scored(run, coarse.test)["fd_tiny"]
     direct = CountData("direct", coarse.train * 17, coarse.test * 17, 255)
     assert value == scored(scorer(tmp_path, ["fd"]).begin(direct, 60), direct.test)["fd_tiny"]
-    assert "0..15" in run.passport()["images"]
+    assert "0..15" in run.provenance()["images"]
 
 
-def test_passport_is_plain_and_complete(tmp_path: Path) -> None:
-    passport = scorer(tmp_path, reference="test").begin(colour_data(), 50).passport()
-    assert json.loads(json.dumps(passport)) == passport
-    assert passport["reference"]["split"] == "test" and passport["reference"]["dataset"] == "colours"
-    assert passport["extractor"]["identity"] == tiny_extractor().identity
-    assert passport["num_samples"] == 50
-    assert {"torch", "torch-fidelity", "blackout"} < passport["versions"].keys()
+def test_provenance_is_plain_and_complete(tmp_path: Path) -> None:
+    provenance = scorer(tmp_path, reference="test").begin(colour_data(), 50).provenance()
+    assert json.loads(json.dumps(provenance)) == provenance
+    assert provenance["reference"]["split"] == "test" and provenance["reference"]["dataset"] == "colours"
+    assert provenance["extractor"]["identity"] == tiny_extractor().identity
+    assert provenance["num_samples"] == 50
+    assert {"torch", "torch-fidelity", "blackout"} < provenance["versions"].keys()
+
+
+def test_held_out_images_are_scored_like_samples(tmp_path: Path) -> None:
+    choice, data = scorer(tmp_path), colour_data()
+    held_out = choice.held_out(data, 50)
+    assert held_out == {"num_samples": 50, "values": scored(choice.begin(data, 50), data.test[:50], batch=512)}
+    assert choice.held_out(data, 39) is None  # fewer than the kernel distance needs
+
+
+def test_samples_are_read_as_images_of_the_source(tmp_path: Path) -> None:
+    samples = images(5, 0)
+    np.savez(tmp_path / "samples.npz", samples=samples.permute(0, 2, 3, 1).numpy())
+    assert torch.equal(scorer(tmp_path).read(tmp_path / "samples.npz", colour_data())["samples"], samples)
+    np.save(tmp_path / "other.npy", np.zeros((5, 4, 4, 3), dtype=np.uint8))
+    with pytest.raises(UserError, match=r"samples of shape \(3, 4, 4\) cannot be compared with \(3, 8, 8\)"):
+        scorer(tmp_path).read(tmp_path / "other.npy", colour_data())
+
+
+def test_only_images_of_counts_can_be_scored(tmp_path: Path) -> None:
+    energy = mock.Mock()
+    energy.name = "ising"
+    vectors = CountData("vectors", torch.zeros(4, 6, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8), 255)
+    for source, message in ((energy, "ising: image scores need a dataset of counts"), (vectors, r"shape \(6,\)")):
+        with pytest.raises(UserError, match=message):
+            scorer(tmp_path, ["is"]).begin(source, 60)
 
 
 def test_statistics_file_as_reference(tmp_path: Path) -> None:
@@ -118,7 +144,7 @@ def test_memory_is_flat_for_sums(tmp_path: Path) -> None:
 
     before = held()
     for indices in torch.arange(2000).split(500):
-        run.update(images(500, 0), indices)
+        run.update({"samples": images(500, 0)}, indices)
     assert held() == before < 1_000_000
     assert run._samples is None
 
@@ -194,8 +220,8 @@ def test_bad_images(tmp_path: Path) -> None:
         (images(3, 0), "3 images came with 4 numbers"),
     ]:
         with pytest.raises(UserError, match=message):
-            run.update(bad, indices)
-    run.update(images(4, 0), indices)
+            run.update({"samples": bad}, indices)
+    run.update({"samples": images(4, 0)}, indices)
     with pytest.raises(UserError, match="60 samples were asked for, but only 4"):
         run.compute()
 

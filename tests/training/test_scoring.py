@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 import torch
 
 from blackout import load_model
-from blackout.data import DataModule, digits
+from blackout.data import digits
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
@@ -21,6 +21,7 @@ from blackout.diffusion.samplers import Sampler
 from blackout.evaluation import ScoreOptions, Scorer
 from blackout.evaluation.extractors import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
+from blackout.training.feed import Feed
 from blackout.training.optimization import Optimization
 from blackout.training.scoring import Scores, score_samples
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
@@ -94,7 +95,7 @@ def trained(*callbacks):
         **TRAINER, max_steps=6, val_check_interval=2, check_val_every_n_epoch=None, num_sanity_val_steps=0,
         use_distributed_sampler=False, callbacks=list(callbacks), enable_checkpointing=False,
     )  # fmt: skip
-    trainer.fit(module, DataModule(DATA, 50))
+    trainer.fit(module, Feed(DATA, 50))
     return module
 
 
@@ -107,12 +108,12 @@ def test_scoring_leaves_everything_as_it_was(scorer):
 
 def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
     module, scores = make_module(), Scores(scorer, SAMPLES, seed=5)
-    pl.Trainer(**TRAINER, callbacks=[scores]).validate(module, DataModule(DATA, 50), verbose=False)
+    pl.Trainer(**TRAINER, callbacks=[scores]).validate(module, Feed(DATA, 50), verbose=False)
 
     def values(module, seed=5):
         return score_samples(scorer.begin(DATA, SAMPLES), module, module.sampler, seed)
 
-    assert scores.values == values(module) and scores.passport["seed"] == 5
+    assert scores.values == values(module) and scores.provenance["seed"] == 5
     assert {"fd_tiny", "is_tiny", "kd_tiny", "precision_tiny"} <= scores.values.keys()
     assert values(module, 6) != scores.values
     for parameter in module.network.parameters():

@@ -27,7 +27,7 @@ class Extractor(Protocol):
     """A fixed network from 8-bit RGB images to features.
 
     Attributes:
-        name: short name; every score carries it, as in ``fd_digits``.
+        name: short name; every score carries it, as in `fd_digits`.
         canonical: True for the network by which FID and KID are defined; only its scores bear these names.
         num_features: F.
         num_classes: K, or None when the network gives no logits.
@@ -56,7 +56,7 @@ class Extractor(Protocol):
 
 
 class ModuleExtractor:
-    """Any ``nn.Module`` that takes uint8 images [B, 3, H, W] and returns features, or (features, logits).
+    """Any `nn.Module` that takes uint8 images [B, 3, H, W] and returns features, or (features, logits).
 
     The module scales and resizes its input itself. It is switched to eval mode and frozen, and runs in full
     float32 whatever mixed precision or TF32 setting the training uses, so that scores do not depend on these.

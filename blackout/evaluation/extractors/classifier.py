@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from blackout.data import CountData
+from blackout.distributed import first_process_first
 from blackout.errors import UserError
 from blackout.evaluation.cache import cache_dir, keep, key_hash
-from blackout.evaluation.distributed import first_process_first
 from blackout.evaluation.extractors.base import ModuleExtractor
 from blackout.evaluation.images import to_rgb, to_uint8
 
@@ -30,12 +30,12 @@ class Classifier(ModuleExtractor):
     """A convolutional classifier of a labelled grey dataset; its features are the layer before the logits.
 
     For digits and MNIST this gives honest scores in seconds and without a download: distances in a space that
-    tells digits apart. They are reported under its own name (``fd_digits``) and compare models of these data
+    tells digits apart. They are reported under its own name (`fd_digits`) and compare models of these data
     with each other only. It is trained on the training split with a fixed seed and kept in the cache folder;
-    the weights, and with them ``identity``, can differ in the last bits from one kind of machine to another.
+    the weights, and with them `identity`, can differ in the last bits from one kind of machine to another.
 
     Args:
-        source: gives the labelled data, as ``blackout.data.digits`` does.
+        source: gives the labelled data, as `blackout.data.digits` does.
         seed: seed of initialisation and order of batches.
         cache: folder for the trained classifier; by default the user's cache folder.
 
@@ -162,11 +162,11 @@ def _scrambled(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def _save(network: _Network, accuracy: float, path: Path) -> None:
     state = network.state_dict()
-    keep(path, lambda temporary: save_file(state, temporary, metadata={"accuracy": repr(accuracy)}))
+    keep(path, lambda part: save_file(state, part, metadata={"accuracy": repr(accuracy)}))
 
 
 def _load(network: _Network, path: Path) -> float | None:
-    """Accuracy of the cached classifier, now in ``network``; None when there is none or it is damaged."""
+    """Accuracy of the cached classifier, now in `network`; None when there is none or it is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118

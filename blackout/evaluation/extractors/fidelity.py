@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from blackout.distributed import first_process_first
 from blackout.errors import UserError
-from blackout.evaluation.distributed import first_process_first
 from blackout.evaluation.extractors.base import ModuleExtractor
 
 DINOV2_WIDTHS = {"s": 384, "b": 768, "l": 1024, "g": 1536}
@@ -23,7 +23,7 @@ class Inception(ModuleExtractor):
     this resizing, so values made with another one are not comparable.
 
     Args:
-        weights: file with the network's state (torch-fidelity's ``weights-inception-2015-12-05-*.pth``); by
+        weights: file with the network's state (torch-fidelity's `weights-inception-2015-12-05-*.pth`); by
             default torch-fidelity downloads it on first use into PyTorch's hub folder.
 
     Raises:
@@ -56,9 +56,9 @@ class Inception(ModuleExtractor):
 class DINOv2(ModuleExtractor):
     """Features of DINOv2 through torch-fidelity, for the Frechet distance that Stein et al. (2023) propose.
 
-    Their FD-DINOv2 is that of ``size="l"``, resized to 224 x 224 bicubically; torch-fidelity resizes
+    Their FD-DINOv2 is that of `size="l"`, resized to 224 x 224 bicubically; torch-fidelity resizes
     bilinearly as TensorFlow 1, so compare only scores made with one of the two. The code and the weights
-    come from ``facebookresearch/dinov2`` through PyTorch's hub on first use, and that code is executed.
+    come from `facebookresearch/dinov2` through PyTorch's hub on first use, and that code is executed.
 
     Args:
         size: s, b, l or g.

@@ -18,7 +18,7 @@ class ScriptExtractor(ModuleExtractor):
     Such a file is a program: scoring with it runs it. Use files you trust.
 
     Args:
-        path: file written by ``torch.jit.save``.
+        path: file written by `torch.jit.save`.
         num_features: F, the width of its features.
         num_classes: K, the width of its logits; None when it returns features alone.
         name: short name for the scores; by default the file's.

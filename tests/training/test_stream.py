@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from blackout.data import CountData, EvalShard, TrainStream
+from blackout.data import CountData
+from blackout.family import Split
+from blackout.training.stream import EvalShard, TrainStream
 
 
 def indices(stream: TrainStream, batches: int) -> torch.Tensor:
@@ -33,8 +37,9 @@ def test_seeds_give_unrelated_orders(numbered: CountData) -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("flip", [False, True])
 def test_processes_share_the_global_batch(numbered: CountData, world_size: int, flip: bool) -> None:
-    whole = TrainStream(numbered, 8, seed=1, flip=flip)
-    parts = [TrainStream(numbered, 8, 1, rank, world_size, flip) for rank in range(world_size)]
+    data = replace(numbered, flip=flip)
+    whole = TrainStream(data, 8, seed=1)
+    parts = [TrainStream(data, 8, 1, rank, world_size) for rank in range(world_size)]
     for expected, shares in islice(zip(whole, zip(*parts, strict=True), strict=False), 12):
         positions = torch.cat([share["position"] for share in shares])
         assert positions.sort().values.tolist() == list(range(8))
@@ -54,7 +59,7 @@ def test_batches_hold_the_samples_they_name(numbered: CountData) -> None:
 
 def test_half_of_the_images_are_mirrored_and_differently_in_each_epoch(numbered: CountData) -> None:
     mirrored = []
-    for batch in islice(TrainStream(numbered, 23, flip=True), 100):
+    for batch in islice(TrainStream(replace(numbered, flip=True), 23), 100):
         original = numbered.train[batch["index"]]
         turned = (batch["x0"] == original.flip(-1)).flatten(1).all(1)
         assert ((batch["x0"] == original).flatten(1).all(1) ^ turned).all()
@@ -66,7 +71,7 @@ def test_half_of_the_images_are_mirrored_and_differently_in_each_epoch(numbered:
 
 def test_serving_leaves_the_data_alone(numbered: CountData) -> None:
     before = numbered.train.clone()
-    for batch in islice(TrainStream(numbered, 5, flip=True), 10):
+    for batch in islice(TrainStream(replace(numbered, flip=True), 5), 10):
         batch["x0"].zero_()
     assert torch.equal(numbered.train, before)
 
@@ -79,7 +84,7 @@ def test_a_stream_can_start_anywhere_and_go_on(numbered: CountData) -> None:
 
 
 def test_a_period_repeats_the_first_batches(numbered: CountData) -> None:
-    batches = list(islice(TrainStream(numbered, 5, flip=True, period=2), 6))
+    batches = list(islice(TrainStream(replace(numbered, flip=True), 5, period=2), 6))
     assert [batch["batch"] for batch in batches] == list(range(6))
     for key in ("x0", "index"):
         first, second, *others = (batch[key] for batch in batches)
@@ -92,7 +97,7 @@ def test_vectors_have_no_labels_and_cannot_be_mirrored() -> None:
     assert "label" not in TrainStream(data, 2).batch(0)
     assert "label" not in next(iter(EvalShard(data, 2)))
     with pytest.raises(ValueError, match=r"flip mirrors images \[C, H, W\]"):
-        TrainStream(data, 2, flip=True)
+        replace(data, flip=True)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +140,44 @@ def test_resuming_another_stream_is_refused(numbered: CountData) -> None:
     for stream, name in [
         (TrainStream(numbered, 7, seed=1), "batch_size=6"),
         (TrainStream(numbered, 6, seed=2), "seed=1"),
-        (TrainStream(numbered, 6, seed=1, flip=True), "flip=False"),
         (TrainStream(other, 6, seed=1), "data="),
     ]:
         with pytest.raises(ValueError, match=f"cannot resume: the checkpoint was trained with {name}"):
             stream.load_state_dict(state)
+
+
+def test_a_state_from_before_sources_had_the_flip_is_accepted(numbered: CountData) -> None:
+    stream = TrainStream(numbered, 6, seed=1)
+    stream.load_state_dict({**stream.state_dict(), "flip": True})
+
+
+class Endless:
+    """An energy: there are no data, only numbers of samples."""
+
+    name = "endless"
+    facts: ClassVar[dict[str, Any]] = {"num_sites": 4}
+
+    def __str__(self) -> str:
+        return self.name
+
+    def size(self, split: Split) -> int | None:
+        return None
+
+    def batch(self, split: Split, index: torch.Tensor, augment: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        assert split == "train" and augment is None
+        return {"twice": 2 * index}
+
+    def fingerprint(self, split: Split) -> str:
+        return "endless"
+
+    def to(self, device: torch.device) -> Endless:
+        return self
+
+
+def test_a_source_without_end_is_served_by_position() -> None:
+    streams = [TrainStream(Endless(), 4, rank=rank, world_size=2, start_batch=3) for rank in range(2)]
+    first, second = (next(iter(stream)) for stream in streams)
+    assert first["index"].tolist() == [12, 14] and second["twice"].tolist() == [26, 30]
+    assert TrainStream(Endless(), 4, period=2).batch(7)["index"].tolist() == [4, 5, 6, 7]
+    shard = EvalShard(Endless(), 4, 1, 2)
+    assert len(shard) == 0 and list(shard) == []

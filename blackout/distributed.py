@@ -1,4 +1,4 @@
-"""The few collective operations that sampling and scoring need; each is a no-op in a single process."""
+"""How processes share samples, and the few collective operations this needs; each is a no-op in a single process."""
 
 from __future__ import annotations
 
@@ -44,13 +44,32 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
+def my_batches(samples: int | Tensor, size: int) -> tuple[Tensor, ...]:
+    """This process's batches, every W-th of all of them: no batch, and so no rounding, depends on W.
+
+    Args:
+        samples: how many there are, or their numbers, int64 [n].
+        size: samples per batch; the last may have fewer.
+
+    Returns:
+        Sample numbers, int64 [b] each.
+    """
+    indices = torch.arange(samples) if isinstance(samples, int) else samples
+    return indices.split(size)[rank() :: world_size()]
+
+
+def my_samples(num_samples: int) -> Tensor:
+    """This process's samples, every W-th from its rank on, int64 [n]: even shares, whose batches depend on W."""
+    return torch.arange(rank(), num_samples, world_size())
+
+
 def writes_for_its_machine() -> bool:
     """Whether this process is the one of its machine that writes shared cache files."""
     return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
 
 def sum_over_processes(values: Tensor) -> Tensor:
-    """Element-wise sum over processes, in place, for a contiguous CPU or device tensor of any size."""
+    """Element-wise sum over processes, in place, of a contiguous CPU or device tensor of any shape."""
     if world_size() == 1:
         return values
     flat = values.view(-1)
@@ -82,7 +101,7 @@ def agreed(mine: bool) -> bool:
 
 
 def computed_once(compute: Callable[[], Result]) -> Result:
-    """Result of ``compute()`` on process 0, given to all; a ValueError there is raised on all."""
+    """Result of `compute()` on process 0, given to all; a ValueError there is raised on all."""
     if world_size() == 1:
         return compute()
     outcome: list[object] = [None, None]

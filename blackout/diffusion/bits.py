@@ -6,7 +6,6 @@ Several processes share the batches; all of them must call, and all get the same
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,7 @@ from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound, start_
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.streams import SampleStreams, fold_seed
-from blackout.evaluation.distributed import rank, sum_over_processes, world_size
+from blackout.distributed import my_batches, sum_over_processes
 
 _GOLDEN_RATIO = 0.6180339887498949
 
@@ -52,7 +51,8 @@ def continuous_bits(
     """
     denoiser = module.denoiser()
     total = torch.zeros(len(counts), dtype=torch.float64)
-    for index, x0 in _batches(counts, batch_size, module.device):
+    for index in my_batches(len(counts), batch_size):
+        x0 = counts[index].to(module.device)
         for repeat in range(repeats):
             v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
             for half, times in enumerate((v, 1 - v)):
@@ -79,7 +79,8 @@ def finite_time_bits(
     times = module.schedule.grid(num_steps)
     denoiser = module.denoiser()
     total = torch.zeros(len(counts), dtype=torch.float64)
-    for index, x0 in _batches(counts, batch_size, module.device):
+    for index in my_batches(len(counts), batch_size):
+        x0 = counts[index].to(module.device)
         nats = start_bound(process, x0, times[-1], module.mean)
         for k in range(num_steps, 0, -1):
             streams = SampleStreams(fold_seed(seed, 1), index.to(module.device)).at(k)
@@ -106,8 +107,3 @@ def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Estimate:
         histogram = torch.bincount(flat_train[:, element], minlength=cells).double() + 1
         nats -= torch.log(histogram / histogram.sum())[flat_test[:, element]]
     return Estimate.of(nats, tuple(test.shape[1:]))
-
-
-def _batches(counts: Tensor, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    for index in torch.arange(len(counts)).split(size)[rank() :: world_size()]:
-        yield index, counts[index].to(device)

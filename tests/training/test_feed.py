@@ -1,7 +1,8 @@
-"""The DataModule inside a real Trainer: what Lightning prefetches and saves must not change what is trained on."""
+"""The Feed inside a real Trainer: what Lightning prefetches and saves must not change what is trained on."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from blackout.data import CountData, DataModule, TrainBatch
+from blackout.data import CountData
+from blackout.training.feed import Feed
 
 # Lightning talks about workers, loggers and lengths that these trainers do without
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -26,7 +28,7 @@ class Recorder(pl.LightningModule):
         self.trained: list[tuple[int, list[int]]] = []
         self.validated: list[list[int]] = []
 
-    def training_step(self, batch: TrainBatch, batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
         if batch["batch"] == self.die_at:
             raise KeyboardInterrupt
         self.trained.append((batch["batch"], batch["index"].tolist()))
@@ -56,7 +58,7 @@ def fit(
         "default_root_dir": folder,
     }
     built = pl.Trainer(**settings | trainer)
-    built.fit(model, datamodule=DataModule(data, batch_size=5, seed=seed, flip=True), ckpt_path=ckpt)
+    built.fit(model, datamodule=Feed(replace(data, flip=True), batch_size=5, seed=seed), ckpt_path=ckpt)
     return built
 
 
@@ -138,7 +140,7 @@ def test_checkpoints_need_no_pickle(numbered: CountData, tmp_path: Path) -> None
 
 
 def test_without_a_trainer_everything_is_served_here(numbered: CountData) -> None:
-    module = DataModule(numbered, 4)
+    module = Feed(numbered, 4)
     assert next(iter(module.train_dataloader()))["batch"] == 0
     assert sum(len(batch["index"]) for batch in module.val_dataloader()) == 9
     assert sum(len(batch["index"]) for batch in module.test_dataloader()) == 9
@@ -148,4 +150,4 @@ def test_without_a_trainer_everything_is_served_here(numbered: CountData) -> Non
 def test_bad_values_are_refused_at_once(batch_size: int, flip: bool) -> None:
     data = CountData("vectors", torch.arange(12).view(4, 3), torch.arange(6).view(2, 3), 11)
     with pytest.raises(ValueError, match=r"positive multiple|flip mirrors"):
-        DataModule(data, batch_size, flip=flip)
+        Feed(replace(data, flip=flip), batch_size)

@@ -1,0 +1,172 @@
+"""In what order samples are served: training as an endless stateless stream, evaluation as exact shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.streams import fold_seed
+from blackout.family import Source, Split
+
+
+@dataclass(eq=False, repr=False)
+class TrainStream:
+    """Endless training batches, each a pure function of (source, seed, batch number).
+
+    The stream is the concatenation of one permutation of the training set per epoch; global batch `n`
+    is its positions `n * batch_size .. (n + 1) * batch_size - 1`, across epoch borders, so that nothing
+    is dropped or padded. Process `rank` takes every `world_size`-th position of each batch: the global
+    batch does not depend on how many processes share it. Each position of the stream comes with a uniform for
+    random mirroring and the like, drawn, like the permutation, from (seed, epoch) alone.
+
+    A source without end has no order: the sample at position `p` of the stream has the number `p`, and no uniform.
+
+    Iterating again goes on where the last iterator stopped. A batch holds what the source gives, and
+    `index` (which samples these are, int64 [b]), `position` (theirs within the global batch, int64 [b]), `batch` (the
+    number of the global batch since the start of training) and `batch_size` (of the global batch).
+
+    Args:
+        source: where the samples come from.
+        batch_size: global number of samples per batch, a multiple of `world_size`.
+        seed: decides the order and the uniforms.
+        rank: this process.
+        world_size: number of processes.
+        start_batch: number of the first batch to serve.
+        period: serve batches 0 .. period - 1 over and over, to overfit them; None for the whole source.
+
+    Raises:
+        ValueError: sizes or ranks out of range.
+    """
+
+    source: Source
+    batch_size: int
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    start_batch: int = 0
+    period: int | None = None
+
+    def __post_init__(self) -> None:
+        check_sharding(self.batch_size, self.rank, self.world_size)
+        self._next = self.start_batch
+        self._size = self.source.size("train")
+        # two, because a batch may straddle an epoch border
+        self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while True:
+            self._next += 1
+            yield self.batch(self._next - 1)
+
+    def batch(self, number: int) -> dict[str, Any]:
+        """This process's part of global batch `number`."""
+        position = torch.arange(self.rank, self.batch_size, self.world_size)
+        first = (number if self.period is None else number % self.period) * self.batch_size
+        index, augment = self._look_up(first + position)
+        about = {"index": index, "position": position, "batch": number, "batch_size": self.batch_size}
+        return {**self.source.batch("train", index, augment), **about}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What decides the order of the data; kept in checkpoints and compared on resume.
+
+        How far training has come is not in it. A loader only knows what it has served, and Lightning fetches
+        one batch ahead; the trainer's own count of finished batches, in the same checkpoint, is the truth,
+        and `Feed` starts the stream from it.
+        """
+        return {"data": self.source.fingerprint("train"), "batch_size": self.batch_size, "seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Checks that the run to be resumed saw the same stream.
+
+        Raises:
+            ValueError: it did not; the message names what differs.
+        """
+        for name, mine in self.state_dict().items():
+            theirs = state.get(name)
+            if theirs != mine:
+                raise ValueError(
+                    f"cannot resume: the checkpoint was trained with {name}={theirs}, "
+                    f"this run has {name}={mine}; "
+                    "resume with the same data, batch size and seed, or start a new run"
+                )
+
+    def _look_up(self, positions: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Sample numbers and uniforms at positions [b] of the endless stream: int64 [b], float32 [b]."""
+        if self._size is None:
+            return positions, None
+        epochs, entries = positions // self._size, positions % self._size
+        index, augment = torch.empty_like(entries), torch.empty(len(entries))
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+            here = epochs == epoch
+            order, uniforms = self._epoch(epoch)
+            index[here], augment[here] = order[entries[here]], uniforms[entries[here]]
+        return index, augment
+
+    def _draw_epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
+        assert self._size is not None
+        generator = torch.Generator().manual_seed(fold_seed(self.seed, epoch))
+        return torch.randperm(self._size, generator=generator), torch.rand(self._size, generator=generator)
+
+
+@dataclass(eq=False, repr=False)
+class EvalShard:
+    """One process's share of a split: samples `rank, rank + world_size, ...`, each exactly once.
+
+    Nothing is padded or repeated, so sums over processes are exact. All processes have the same number of
+    batches (of nearly equal sizes), because code that communicates once per batch would otherwise hang.
+    A batch holds what the source gives, and `index`, int64 [b]. A split of size None has no batches.
+
+    Args:
+        source: where the samples come from.
+        batch_size: global number of samples per batch, a multiple of `world_size`.
+        rank: this process.
+        world_size: number of processes.
+        split: which split to serve.
+
+    Raises:
+        ValueError: sizes or ranks out of range, or fewer samples than processes.
+    """
+
+    source: Source
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    split: Split = "test"
+
+    def __post_init__(self) -> None:
+        check_sharding(self.batch_size, self.rank, self.world_size)
+        size = self.source.size(self.split) or 0
+        if 0 < size < self.world_size:
+            raise ValueError(
+                f"{self.source.name} has {size} {self.split} samples, fewer than the {self.world_size} processes"
+            )
+        self._index = torch.arange(size)[self.rank :: self.world_size]
+        # at most size // world_size batches, so that the smallest share still fills every one
+        self._batches = min(-(-size // self.batch_size), size // self.world_size)
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for index in self._index.tensor_split(self._batches) if self._batches else ():
+            yield {**self.source.batch(self.split, index), "index": index}
+
+
+def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
+    """Checks that a batch divides evenly among the processes.
+
+    Raises:
+        ValueError: it does not, or there is no such rank.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}")
+    if batch_size < 1 or batch_size % world_size:
+        raise ValueError(
+            f"batch_size counts the samples of all processes together: with {world_size} of them it must be "
+            f"a positive multiple of {world_size}, got {batch_size}"
+        )

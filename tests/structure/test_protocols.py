@@ -1,0 +1,46 @@
+"""What the scores and datasets of this package are to the programs, checked by mypy where they are written as such."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from blackout import family
+from blackout.data import CountData, digits
+from blackout.evaluation import ImageScores, Scorer
+
+
+def as_source(data: CountData) -> family.Source:
+    return data
+
+
+def as_scorer(scorer: Scorer) -> family.Scorer:
+    return scorer
+
+
+def as_scores(scores: ImageScores) -> family.Scores:
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("own", "protocol"), [(CountData, family.Source), (Scorer, family.Scorer), (ImageScores, family.Scores)]
+)
+def test_methods_take_what_the_protocol_says(own: type, protocol: type) -> None:
+    for name, method in inspect.getmembers(protocol, inspect.isfunction):
+        if not name.startswith("_"):
+            asked = list(inspect.signature(method).parameters)
+            assert list(inspect.signature(getattr(own, name)).parameters)[: len(asked)] == asked, name
+
+
+def test_a_dataset_describes_itself() -> None:
+    data = digits()
+    assert str(as_source(data)) == "digits, 1,438 + 359 held out, shape (1, 8, 8), counts 0..16"
+    assert data.facts == {
+        "shape": [1, 8, 8],
+        "max_count": 16,
+        "mean": data.mean,
+        "std": data.std,
+        "num_classes": 10,
+    }
+    assert (data.size("train"), data.size("test")) == (1438, 359)

@@ -1,0 +1,133 @@
+"""The house stands: imports go down its floors and never in a circle, files and functions stay small."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLOORS = (
+    ("family", "random", "networks", "errors", "files", "distributed", "counts", "addresses", "version"),
+    ("data",),
+    ("evaluation",),
+    ("training",),
+    ("diffusion", "flows", "permutations", "laws"),
+    ("posterior", "programs"),
+    ("",),  # blackout/__init__.py
+)
+"""Folders and files of blackout/, from the ground floor up."""
+FAMILIES = FLOORS[4]
+SHARED = ("training", "programs", "family.py")
+"""What knows no family."""
+COMPLEX: set[str] = set()
+"""At most three functions whose cyclomatic complexity may exceed ten, as `folder/file.py:function` below blackout/."""
+FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.glob("blackout/**/*.py"))}
+MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension, ast.match_case)
+
+
+def part(module: str) -> str:
+    """The folder or file of blackout/ to which a module belongs; "" for the package itself."""
+    return (module.split(".") + [""])[1]
+
+
+def imported(module: str) -> Iterator[str]:
+    """The package's modules that a module imports anywhere: at the top, in functions, for type checking, by name."""
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+            names = [literal.value for literal in node.args if isinstance(literal, ast.Constant)]
+        else:
+            continue
+        for name in map(str, names):
+            if name.split(".")[0] == "blackout":
+                yield name if name in MODULES else name.rpartition(".")[0]
+
+
+ARROWS = {module: set(imported(module)) - {module} for module in MODULES}
+
+
+def floor(module: str) -> int:
+    return next((number for number, names in enumerate(FLOORS) if part(module) in names), len(FLOORS))
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for module, path in MODULES.items():
+        for node in ast.walk(TREES[module]):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path.relative_to(ROOT / 'blackout')}:{node.name}", node
+
+
+def complexity(function: ast.AST) -> int:
+    """McCabe's number, counting every condition of `and` and `or`; inner functions count for themselves."""
+    total, nodes = 1, list(ast.iter_child_nodes(function))
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        total += isinstance(node, BRANCHES) + (len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0)
+        nodes += ast.iter_child_nodes(node)
+    return total
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """What remains of a graph without circles when nodes that nothing enters or leaves are taken away: nothing."""
+    left = set(arrows)
+    while ends := {
+        node for node in left if not arrows[node] & left or not any(node in arrows[other] for other in left)
+    }:
+        left -= ends
+    return sorted(left)
+
+
+def test_every_module_has_a_floor() -> None:
+    known = {name for names in FLOORS for name in names}
+    assert {part(module) for module in MODULES} <= known
+
+
+def test_imports_go_down() -> None:
+    arrows = [(module, target) for module, targets in ARROWS.items() for target in targets]
+    upward = [f"{module} -> {target}" for module, target in arrows if floor(target) > floor(module)]
+    assert sorted(upward) == []
+
+
+def test_programs_import_no_family() -> None:
+    chosen = [(module, target) for module in MODULES if part(module) == "programs" for target in ARROWS[module]]
+    assert [pair for pair in chosen if part(pair[1]) in FAMILIES] == []
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    assert circle(ARROWS) == []
+    folders: dict[str, set[str]] = {part(module): set() for module in MODULES}
+    for module, targets in ARROWS.items():
+        folders[part(module)] |= {part(target) for target in targets} - {part(module)}
+    assert circle(folders) == []
+
+
+def test_files_are_short() -> None:
+    sizes = {path: len(path.read_text().splitlines()) for path in [*MODULES.values(), *ROOT.glob("*.py")]}
+    limits = {path: 200 if "programs" in path.parts else 300 for path in sizes}
+    assert [f"{path.relative_to(ROOT)}: {size}" for path, size in sizes.items() if size > limits[path]] == []
+
+
+def test_functions_are_short_and_simple() -> None:
+    lines = [(name, (node.end_lineno or 0) - node.lineno + 1) for name, node in functions()]
+    assert [(name, size) for name, size in lines if size > 45] == []
+    numbers = [(name, complexity(node)) for name, node in functions()]
+    assert len(COMPLEX) <= 3 and [(name, n) for name, n in numbers if n > 10 and name not in COMPLEX] == []
+
+
+@pytest.mark.parametrize("where", SHARED)
+def test_what_is_shared_names_no_family(where: str) -> None:
+    word = re.compile(r"BlackoutDiffusion|CountData|PureDeath|max_count")
+    files = [path for path in MODULES.values() if path.relative_to(ROOT / "blackout").parts[0] == where]
+    assert [f"{path.relative_to(ROOT)}: {found[0]}" for path in files if (found := word.search(path.read_text()))] == []
