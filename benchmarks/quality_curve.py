@@ -20,20 +20,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hydra.utils
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from blackout import BlackoutDiffusion, load_model
-from blackout.cli import one_line_errors
+from blackout.programs.cli import one_line_errors
 from blackout.data import CountData
+from blackout.diffusion.draws import describe_sampler
+from blackout.diffusion.rehearsal import rehearse_sampler
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
-from blackout.training.build import check_sampler, instantiate
-from blackout.training.generate import describe_sampler
+from blackout.training.components import make
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SAMPLERS = (
@@ -110,9 +110,9 @@ def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Samp
     assert isinstance(config, dict)
     for num_steps in range(evaluations, 0, -1):
         described = describe_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
-        sampler: Sampler = instantiate(described, "sampler")
+        sampler: Sampler = make(described, "sampler")
         if module.evaluations(sampler) <= evaluations:
-            check_sampler(sampler, module.schedule, module.process, module.head, module.shape)
+            rehearse_sampler(module, sampler)
             return sampler
     raise UserError(f"{name} cannot do with {evaluations} evaluations")
 
@@ -121,7 +121,7 @@ def load_data(name: str, data_dir: str) -> CountData:
     """The data a model was trained on, by name."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"dataset={name}", f"data_dir={data_dir}"])
-    data: CountData = hydra.utils.instantiate(config.dataset, _convert_="all")
+    data: CountData = make(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
     return data
 
 
@@ -133,7 +133,7 @@ def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Sc
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"metrics={metrics}", f"data_dir={data_dir}"]).metrics
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    scores: Scorer = instantiate({**plain, "scores": ["fd"], "reference": "test"}, "metrics")
+    scores: Scorer = make({**plain, "scores": ["fd"], "reference": "test"}, "metrics")
     run = scores.begin(data, num_samples)
 
     def score(counts: Tensor) -> float:

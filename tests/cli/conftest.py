@@ -37,7 +37,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         GlobalHydra.instance().clear()
         monkeypatch.setattr(sys, "argv", [str(ROOT / f"{program}.py"), *map(str, arguments)])
         main = importlib.import_module(program)
-        cli = importlib.import_module("blackout.cli")
+        cli = importlib.import_module("blackout.programs.cli")
         code = 0
         try:
             with cli.one_line_errors():

@@ -105,7 +105,7 @@ def test_outputs_that_cannot_be_written(run, tmp_path):
 def model(tmp_path_factory):
     """An exported model, made once without training."""
     from blackout.data import CountData
-    from blackout.training.build import build_model, model_config
+    from blackout.diffusion import CountDiffusion
     from blackout.training.export import export_model
 
     data = CountData("toy", torch.arange(64).view(4, 1, 4, 4), torch.arange(16).view(1, 1, 4, 4), 63)
@@ -122,7 +122,8 @@ def model(tmp_path_factory):
         "sampler": {"_target_": "blackout.diffusion.samplers.Sampler", "num_steps": 3},
     }
     directory = tmp_path_factory.mktemp("exported") / "model"
-    export_model(build_model(model_config(parts, data), mean=data.train.float().mean(0)), directory)
+    family = CountDiffusion()
+    export_model(family.build(family.describe(parts, data), family.tensors(data)), directory)
     return directory
 
 

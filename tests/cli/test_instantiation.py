@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from blackout.diffusion.module import BlackoutDiffusion
-from blackout.training.build import instantiate
-from blackout.training.run import make_module, make_trainer
+from blackout.programs.train import make_model, make_trainer
+from blackout.training.components import make
 from tests.cli.test_configs import CONF, composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
@@ -61,6 +61,8 @@ def test_everything_can_be_made(tmp_path, monkeypatch, group, choice):
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
     options = [f"{group}={choice}", *beside(group, choice, tmp_path)]
     config = composed(*options, f"runs_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.devices=1")
-    module = make_module(config, instantiate(config["dataset"], "dataset"))
-    assert isinstance(module, BlackoutDiffusion)
+    family = make(config["family"], "family")
+    model = make_model(family, config, family.source(config))
+    assert isinstance(model, BlackoutDiffusion)
+    model.rehearse()
     make_trainer(config, tmp_path)

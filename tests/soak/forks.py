@@ -75,7 +75,7 @@ def _run(program: str, arguments: list[str], before: Callable[[], object]) -> in
     sys.modules["__main__"].__spec__ = None  # Lightning starts further processes with `python argv[0]`, not `python -m`
     sys.argv = [str(ROOT / f"{program}.py"), *arguments]
     module = importlib.import_module(program)
-    cli = importlib.import_module("blackout.cli")
+    cli = importlib.import_module("blackout.programs.cli")
     before()
     try:
         with cli.one_line_errors():
@@ -89,5 +89,5 @@ def _run(program: str, arguments: list[str], before: Callable[[], object]) -> in
 def preload() -> None:
     """Import what the programs need, once."""
     sys.path.insert(0, str(ROOT))
-    for name in ("train", "blackout.training.run", "sklearn.datasets", "torch.optim", "hydra._internal.core_plugins"):
+    for name in ("train", "blackout.programs.train", "sklearn.datasets", "torch.optim", "hydra._internal.core_plugins"):
         importlib.import_module(name)

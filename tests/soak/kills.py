@@ -114,10 +114,10 @@ class Harness:
         def before() -> None:
             events = Events(report=report)
             events.install()
-            import blackout.training.run as program
+            import blackout.programs.train as program
 
-            finish = program.finish
-            program.finish = lambda *args: (finish(*args), events.report())  # type: ignore[assignment]
+            close = program.close
+            program.close = lambda *args: (close(*args), events.report())  # type: ignore[assignment]
 
         began = time.monotonic()
         code = forks.wait(self.start("undisturbed", before))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.training.sample_file import SampleFile, save_samples
+from blackout.programs.sample_file import SampleFile, save_samples
 
 
 @pytest.mark.parametrize("shape, dtype", [((3, 4, 5), torch.uint8), ((7,), torch.int32)])
@@ -10,12 +10,13 @@ def test_batches_become_one_array(tmp_path, shape, dtype):
     counts = torch.randint(0, 200, (10, *shape)).to(dtype)
     with SampleFile(tmp_path / "samples.npz", 10) as file:
         for batch in counts.split(4):
-            file.write(batch)
+            file.write({"samples": batch, "weight": batch.flatten(1)[:, 0]})
             assert not (tmp_path / "samples.npz").exists()
     expected = counts.permute(0, 2, 3, 1) if counts.ndim == 4 else counts
     archive = np.load(tmp_path / "samples.npz")
-    assert archive.files == ["samples"] and np.array_equal(archive["samples"], expected.numpy())
-    save_samples(counts, tmp_path / "whole.npz")
+    assert archive.files == ["samples", "weight"] and np.array_equal(archive["samples"], expected.numpy())
+    assert np.array_equal(archive["weight"], counts.flatten(1)[:, 0].numpy())
+    save_samples({"samples": counts}, tmp_path / "whole.npz")
     assert np.array_equal(np.load(tmp_path / "whole.npz")["samples"], expected.numpy())
 
 
@@ -24,7 +25,7 @@ def test_nothing_half_written_is_left(tmp_path):
 
     def write(interrupted):
         with SampleFile(tmp_path / "samples.npz", 10) as file:
-            file.write(torch.zeros(7, 2))
+            file.write({"samples": torch.zeros(7, 2)})
             if interrupted:
                 raise KeyboardInterrupt
 
@@ -37,6 +38,6 @@ def test_nothing_half_written_is_left(tmp_path):
 
 
 def test_more_samples_than_announced_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="room for 2"):
+    with pytest.raises(ValueError, match="for 2 more"):
         with SampleFile(tmp_path / "samples.npz", 2) as file:
-            file.write(torch.zeros(3, 2))
+            file.write({"samples": torch.zeros(3, 2)})
