@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, interleaved, report, summary
-from blackout.diffusion.counts import binomial, poisson
+from blackout.random import binomial, poisson
 from blackout.diffusion.schedules import fisher_times
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams
 
 
 def main(argv: list[str] | None = None) -> None:

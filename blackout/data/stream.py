@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from blackout.data.arrays import CountData, Split
-from blackout.diffusion.streams import fold_seed
+from blackout.random import fold_seed
 
 
 class TrainBatch(TypedDict):

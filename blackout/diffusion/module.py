@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
 from blackout.diffusion.grids import pilot_run
-from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels
-from blackout.diffusion.heads import Head, Prediction
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels
+from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import Denoiser
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import CountLoss, Loss
+from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process
 from blackout.diffusion.samplers import Callback, Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import Schedule, stratified
-from blackout.diffusion.streams import SampleStreams, fold_seed
+from blackout.random import SampleStreams, fold_seed
 from blackout.training.checkpoint_files import FORMAT
 from blackout.training.ema import EMA
 from blackout.training.optimization import Optimization
@@ -36,8 +36,8 @@ class BlackoutDiffusion(pl.LightningModule):
 
     Args:
         network: (xt [B, ...], t [B]) -> raw output [B, outputs, ...]; it scales its own input.
-        head: raw output -> expected missing count.
-        process: the forward law.
+        head: raw output -> prediction.
+        process: the forward process.
         mean: E[X_0], float, of the data's shape; where sampling starts from.
         schedule: training times, and the sampler's grid unless it has its own.
         loss: weights and kind.
@@ -45,7 +45,7 @@ class BlackoutDiffusion(pl.LightningModule):
         optimization: None for a model that is only used.
         ema_decay: None for a model without an average (a loaded one).
         seed: with the step's number it decides everything a training step draws.
-        label_dropout: share of training samples whose class a network with classes is not told.
+        label_dropout: share of training samples whose label a conditional network does not see.
         validation_draws: times, evenly spaced, at which validation observes each image.
 
     Raises:
@@ -55,11 +55,11 @@ class BlackoutDiffusion(pl.LightningModule):
     def __init__(
         self,
         network: nn.Module,
-        head: Head,
-        process: Process,
+        head: Head[Any],
+        process: Process[Any],
         mean: Tensor,
         schedule: Schedule = Schedule(),
-        loss: Loss = CountLoss(),
+        loss: Loss[Any, Any] = CountLoss(),
         sampler: Sampler = Sampler(),
         optimization: Optimization | None = None,
         ema_decay: float | None = None,
@@ -91,7 +91,7 @@ class BlackoutDiffusion(pl.LightningModule):
 
     @property
     def num_classes(self) -> int | None:
-        """How many classes the network can be told; None if it knows of none."""
+        """Number of classes of a conditional network; None for an unconditional one."""
         return getattr(self.network, "num_classes", None)
 
     def classes_in_turn(self, num_samples: int) -> Tensor | None:
@@ -99,15 +99,16 @@ class BlackoutDiffusion(pl.LightningModule):
         return None if self.num_classes is None else torch.arange(num_samples) % self.num_classes
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
-        """Predict X_0 - X_t with the trained (not the averaged) network, given classes [B] or None."""
-        told = () if classes is None else (classes,)
-        return self.head(self.network(xt, t, *told), xt, t)
+        """Predict with the trained (not the averaged) network, given classes [B] or None."""
+        condition = () if classes is None else (classes,)
+        prediction: Prediction = self.head(self.network(xt, t, *condition), xt, t)
+        return prediction
 
     def denoiser(self, classes: Tensor | None = None) -> Denoiser:
-        """(xt, t) -> Prediction with the averaged weights, where there are any, given classes [B] or None."""
+        """(xt, t) -> prediction with the averaged weights, where there are any, given classes [B] or None."""
         network = self.network if self.ema is None else self.ema
-        told = () if classes is None else (classes,)
-        return lambda xt, t: self.head(network(xt, t, *told), xt, t)
+        condition = () if classes is None else (classes,)
+        return lambda xt, t: self.head(network(xt, t, *condition), xt, t)
 
     def _classes(self, batch: dict[str, Any]) -> Tensor | None:
         """The batch's labels, if the network has a use for them."""
@@ -217,7 +218,7 @@ class BlackoutDiffusion(pl.LightningModule):
             indices: int64 [N].
             seed, sampler, callback: None for the model's own sampler; see `blackout.diffusion.samplers`.
             classes: int64 [N], the class of each; None draws from all.
-            known: elements that are given, for inpainting.
+            known: observed elements, for inpainting.
             batch_size: of every batch; None for the sampler's, or all samples if they are fewer.
 
         Yields:
@@ -227,50 +228,49 @@ class BlackoutDiffusion(pl.LightningModule):
             ValueError: classes that the model does not know, or guidance without classes.
         """
         sampler = sampler or self.sampler
-        size = batch_size or min(sampler.batch_size, len(indices))
-        times = self.times(sampler)
+        size = batch_size or min(sampler.evaluation.batch_size, len(indices))
         if classes is not None:
             check_classes(classes, len(indices), self.num_classes)
-        elif sampler.guidance != 1:
+        elif sampler.guidance.scale != 1:
             raise ValueError("guidance needs classes to guide towards")
-        for places in torch.arange(len(indices)).split(size) if len(indices) else ():
-            batch = indices[places]
-            places = torch.cat([places, places[-1:].expand(size - len(places))])
-            padded = indices[places].to(self.device)
-            with self._sampling_mode(sampler):
-                counts = sample(
-                    self._guided(sampler, None if classes is None else classes[places].to(self.device)),
-                    self.process,
-                    times.to(self.device),
-                    (size, *self.shape),
-                    SampleStreams(seed, padded),
-                    callback,
-                    kernel=sampler.kernel,
-                    correction=sampler.correction,
-                    known=None if known is None else known.select(places),
-                    mean=self.mean if sampler.poisson_start else None,
-                    device=self.device,
-                )
-            yield batch, counts[: len(batch)]
+        for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
+            padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
+            of_batch = None if classes is None else classes[padded].to(self.device)
+            observed = None if known is None else known.select(padded)
+            streams = SampleStreams(seed, indices[padded].to(self.device))
+            counts = self._sample(sampler, streams, size, callback, of_batch, observed)
+            yield indices[rows], counts[: len(rows)]
+
+    def _sample(
+        self, sampler: Sampler, streams: SampleStreams, size: int, callback: Callback | None, classes: Tensor | None,
+        known: KnownElements | None,
+    ) -> Tensor:  # fmt: skip
+        """One batch, counts [size, *shape]."""
+        with self._sampling_mode(sampler):
+            return sample(
+                self._guided(sampler, classes), self.process, self.times(sampler).to(self.device),
+                (size, *self.shape), streams, callback, kernel=sampler.kernel, correction=sampler.correction, known=known,
+                mean=self.mean if sampler.poisson_start else None, device=self.device,
+            )  # fmt: skip
 
     def times(self, sampler: Sampler) -> Tensor:
         """The grid a sampler walks, float64 [T + 1]: its own, or one of the training schedule's family."""
         return (sampler.grid or self.schedule.grid)(sampler.num_steps)
 
     def evaluations(self, sampler: Sampler, with_classes: bool = False) -> int:
-        """How often a sample evaluates the network; guidance doubles the evaluations where it acts."""
-        guided = sampler.guidance_between if with_classes and sampler.guidance not in (0, 1) else ()
-        return count_evaluations(self.times(sampler), sampler.kernel, sampler.correction, guided)
+        """The number of network function evaluations (NFE) of a sample; guidance doubles them where it acts."""
+        guidance = sampler.guidance if with_classes else Guidance()
+        times = self.times(sampler)
+        return count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance)
 
     def _guided(self, sampler: Sampler, classes: Tensor | None) -> Denoiser:
         if classes is None:
             return self.denoiser()
-        return GuidedDenoiser(
-            self.denoiser(classes), self.denoiser(), sampler.guidance, self.process.max_count, sampler.guidance_between
-        )
+        guidance, largest = sampler.guidance, self.process.max_count
+        return GuidedDenoiser(self.denoiser(classes), self.denoiser(), guidance.scale, largest, guidance.between)
 
     def pilot(self, num_samples: int = 64, num_steps: int = 200) -> dict[str, list[float]]:
-        """What `OptimalGrid` needs to know of a model of pure death: num_steps evaluations of num_samples samples."""
+        """What `OptimalGrid` needs of a model of pure death: a run of num_samples samples of num_steps evaluations."""
         streams = SampleStreams(fold_seed(self.seed, _PILOT), torch.arange(num_samples, device=self.device))
         with self._sampling_mode(self.sampler):
             return pilot_run(
@@ -286,9 +286,9 @@ class BlackoutDiffusion(pl.LightningModule):
         """
         network = self.network if self.ema is None else self.ema.module
         modes = {module: module.training for module in network.modules()}
-        network.train(sampler.keep_dropout)
+        network.train(sampler.evaluation.keep_dropout)
         try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=sampler.bfloat16):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=sampler.evaluation.bfloat16):
                 yield
         finally:
             for module, mode in modes.items():

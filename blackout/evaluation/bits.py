@@ -15,8 +15,8 @@ from torch import Tensor
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound, start_bound, step_bound
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.streams import SampleStreams, fold_seed
 from blackout.evaluation.distributed import rank, sum_over_processes, world_size
+from blackout.random import SampleStreams, fold_seed
 
 _GOLDEN_RATIO = 0.6180339887498949
 

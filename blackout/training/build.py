@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
+from blackout.addresses import current, modernise
 from blackout.data import CountData
 from blackout.diffusion.heads import Head
 from blackout.diffusion.module import BlackoutDiffusion
@@ -28,7 +29,7 @@ from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 
 _TELLTALES = {
-    "network": "forward", "head": "outputs", "process": "prior", "schedule": "intervals", "loss": "scale",
+    "network": "forward", "head": "outputs", "process": "prior", "schedule": "intervals", "loss": "__call__",
     "sampler": "kernel",
 }  # fmt: skip
 """What a part must have to be taken for what it is."""
@@ -49,6 +50,7 @@ def instantiate(config: Any, where: str, **kwargs: Any) -> Any:
     Raises:
         UserError: the component refused its arguments, or does not exist.
     """
+    config = modernise(config)
     with refusals(where):
         try:
             if not kwargs:
@@ -179,7 +181,7 @@ def check_sampler(sampler: Sampler, schedule: Schedule, process: Process, head: 
     few = times[torch.linspace(0, len(times) - 1, min(len(times), _TRIED)).round().long()]
     raw = torch.zeros(1, head.outputs, *shape)
 
-    def check(k: int, xt: Tensor) -> None:
+    def check(k: int, xt: Tensor, prediction: object) -> None:
         if xt.shape != (1, *shape):  # at once: with every further step it would be larger
             raise TypeError("a kernel for predictions of another shape")
 
@@ -244,7 +246,7 @@ def check_targets(config: Any, trusted: tuple[str, ...] = (), own: tuple[str, ..
 
 def _resolve(part: Mapping[str, Any], where: str) -> Any:
     try:
-        return hydra.utils.get_object(part["_target_"])
+        return hydra.utils.get_object(current(part["_target_"]))
     except KeyError:
         raise UserError(f"{where}: the configuration names no _target_") from None
     except Exception as error:  # hydra raises bare ImportError and its own kinds alike

@@ -105,7 +105,7 @@ class _Interrupted(Exception):
     """A signal asked the run to leave while it was drawing."""
 
 
-def _leave_when_asked(k: int, xt: Tensor) -> None:
+def _leave_when_asked(k: int, xt: Tensor, prediction: object) -> None:
     if signals.received:
         raise _Interrupted
 

@@ -15,6 +15,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
 
+from blackout.addresses import modernise
 from blackout.errors import UserError
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, AtomicCheckpointIO
 from blackout.training.guards import check_finite
@@ -187,7 +188,7 @@ def check_fits(checkpoint: Mapping[str, Any], module: pl.LightningModule, path: 
     for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
-    was, now = dict(_leaves(checkpoint["blackout"], "")), dict(_leaves(module.config, ""))
+    was, now = dict(_leaves(modernise(checkpoint["blackout"]), "")), dict(_leaves(module.config, ""))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(("model.sampler", "format")) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")

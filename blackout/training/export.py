@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import blackout
+from blackout.addresses import modernise
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
 from blackout.training.build import MODEL_PARTS, build_model, check_targets, refusals
@@ -67,6 +68,7 @@ def _load(path: Path, trusted: tuple[str, ...]) -> BlackoutDiffusion:
     if path.is_dir():
         path = _inside(path)
     config, weights = _read_export(path) if path.is_dir() else _read_checkpoint(path)
+    config = {**config, "model": modernise(config["model"])}
     check_targets(config["model"], trusted)
     module = build_model(config, mean=weights["mean"])
     state = {name.removeprefix("network."): value for name, value in weights.items() if name != "mean"}

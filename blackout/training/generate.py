@@ -82,7 +82,7 @@ def _generate(config: Mapping[str, Any], device: torch.device) -> Path:
     known = None if config["inpaint"] is None else read_known(Path(config["inpaint"]), module, config["num_samples"])
     if known is not None and config["indices"] is not None:
         known = known.select(indices)
-    size = min(sampler.batch_size, config["num_samples"])  # the network rounds as in the whole run
+    size = min(sampler.evaluation.batch_size, config["num_samples"])  # the network rounds as in the whole run
     samples = Samples(indices, config["seed"], size, choose_classes(config["classes"], indices), known)
     with refusals("sample"), SampleFile(out / "samples.npz", len(indices)) if rank() == 0 else nullcontext() as file:
         counts = draw(module, sampler, samples, file, None if scoring is None else scoring.scores, trajectory)
@@ -231,7 +231,7 @@ def draw(
     with Progress(transient=True, disable=rank() > 0) as progress:
         bar = progress.add_task("sampling", total=mine.batches * sampler.num_steps)
 
-        def after_level(k: int, xt: Tensor) -> None:
+        def after_level(k: int, xt: Tensor, prediction: object) -> None:
             if k < sampler.num_steps:
                 progress.advance(bar)
             if trajectory is not None and first:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.errors import UserError
@@ -37,8 +38,7 @@ def read_known(path: Path, module: BlackoutDiffusion, num_samples: int) -> Known
                 f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, channels last"
             )
     rows = max(len(counts), len(known))
-    dtype = torch.uint8 if max_count <= 255 else torch.int32
-    return KnownElements(counts.to(dtype).expand(rows, *module.shape), known.expand(rows, *module.shape))
+    return KnownElements(counts.to(count_dtype(max_count)).expand(rows, *module.shape), known.expand(rows, *module.shape))
 
 
 def _channels_first(array: np.ndarray, shape: tuple[int, ...]) -> Tensor:

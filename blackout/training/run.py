@@ -18,9 +18,9 @@ from torch import Tensor
 from blackout.data import CountData, DataModule
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.streams import fold_seed
 from blackout.errors import UserError
 from blackout.files import replacing
+from blackout.random import fold_seed
 from blackout.training.build import MODEL_PARTS, build_model, instantiate, model_config, reason, refusals
 from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
 from blackout.training.checkpoints import check_fits

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from blackout.addresses import as_first_spelled, modernise
 from blackout.errors import UserError
 from blackout.files import replacing
 
@@ -43,7 +44,8 @@ def run_id(config: Mapping[str, Any]) -> str:
         for k, v in config.items()
         if k not in {"data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger", "plan"}
     }
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    spelled = as_first_spelled(decisive)
+    return hashlib.sha256(json.dumps(spelled, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def open_run(config: Mapping[str, Any], dataset: str) -> Path:
@@ -77,7 +79,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], directory: Path) -> None:
-    was, now = dict(_leaves(old, "")), dict(_leaves(new, ""))
+    was, now = dict(_leaves(modernise(old), "")), dict(_leaves(modernise(new), ""))
     for key in sorted(was.keys() | now.keys()):
         if key.split(".")[0] not in _FREE and was.get(key) != now.get(key):
             raise UserError(

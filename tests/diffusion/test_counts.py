@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.counts import bernoulli, binomial, poisson
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import bernoulli, binomial, poisson
+from blackout.random import SampleStreams
 
 DRAWS = 400_000
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.dispersed_heads import LogisticMixture, LogisticMixtureHead, VarianceHead
+from blackout.diffusion.heads import LogisticMixture, LogisticMixtureHead, VarianceHead
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.losses import poisson_loss
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams
 from blackout.laws.draws import p_value
 
 VARIANCE = VarianceHead(ScaledHead(5.0))

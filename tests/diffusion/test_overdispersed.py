@@ -3,8 +3,8 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.overdispersed import gamma, negative_binomial
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import gamma, negative_binomial
+from blackout.random import SampleStreams
 
 N = 40_000
 

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.heads import Prediction
-from blackout.diffusion.jump_losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss
+from blackout.diffusion.losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss
 from blackout.diffusion.likelihood import likelihood_bound, rate_divergence
 from blackout.diffusion.processes import (
     Absorbing,
@@ -21,7 +21,7 @@ from blackout.diffusion.processes import (
     from_generator,
 )
 from blackout.diffusion.schedules import half_width, time_of_logit
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams
 from blackout.laws import chains
 from tests.laws import toys
 

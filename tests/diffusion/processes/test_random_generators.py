@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from blackout.diffusion.processes import DiscreteTimeChain, PiecewiseClock, PowerClock, from_generator
 from blackout.diffusion.processes.generator import SparseGenerator
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams
 from blackout.errors import UserError
 from blackout.laws import chains
 
