@@ -26,13 +26,13 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from blackout import BlackoutDiffusion, load_model
-from blackout.programs.cli import one_line_errors
 from blackout.data import CountData
 from blackout.diffusion.draws import describe_sampler
 from blackout.diffusion.rehearsal import rehearse_sampler
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
+from blackout.programs.cli import one_line_errors
 from blackout.training.components import make
 
 CONF = Path(__file__).resolve().parents[1] / "conf"

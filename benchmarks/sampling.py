@@ -12,8 +12,8 @@ from blackout.diffusion.heads import Prediction, SoftplusHead
 from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, nearest_rounding
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times
-from blackout.diffusion.streams import SampleStreams
 from blackout.networks import CountNetwork
+from blackout.random import SampleStreams
 
 
 class FastSampling:

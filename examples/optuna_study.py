@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from blackout.errors import Preempted
-from blackout.programs.train import train
 from blackout.programs.sweeps import free_memory
+from blackout.programs.train import train
 
 
 def suggest(trial: optuna.Trial) -> list[str]:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.data.arrays import LARGEST_COUNT, CountData
+from blackout.counts import LARGEST_COUNT
+from blackout.data.arrays import CountData
 from blackout.data.file_errors import file_error
 from blackout.data.splits import held_out_split
 from blackout.errors import UserError

@@ -11,15 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.family import Split
 
-LARGEST_COUNT = 2**31 - 1
 CHUNK = 4096  # samples widened to int64 or float64 at a time, so that a pass over CIFAR-10 needs no gigabyte
-
-
-def count_dtype(max_count: int) -> torch.dtype:
-    """The dtype that holds 0..max_count throughout the package: uint8 up to 255, int32 above."""
-    return torch.uint8 if max_count <= 255 else torch.int32
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,1 +1,174 @@
-"""Blackout Diffusion: processes, schedules, losses, samplers, likelihood bounds."""
+"""Blackout Diffusion: processes, schedules, heads, losses, samplers, likelihood bounds.
+
+Every component is exported here, and this is how YAML files and saved models name it (`blackout.diffusion.PoissonLeap`),
+so that files can move.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from blackout.diffusion.correctors import BirthDeath as BirthDeathCorrector
+from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
+from blackout.diffusion.grids import OptimalGrid, pilot_run
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser
+from blackout.diffusion.heads import (
+    BirthDeathHead,
+    BoundedHead,
+    Head,
+    LevelHead,
+    LogisticHead,
+    LogisticMixtureHead,
+    ScaledHead,
+    SoftplusHead,
+    VarianceHead,
+)
+from blackout.diffusion.importance import GradientImportance
+from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    BirthDeathBridge,
+    Kernel,
+    LevelBridge,
+    PanjerLeap,
+    PoissonLeap,
+    PosteriorBridge,
+    StatefulKernel,
+    TauLeap,
+    Trapezoidal,
+    nearest_rounding,
+    stochastic_rounding,
+)
+from blackout.diffusion.likelihood import bits_per_dim, continuous_bound, finite_time_bound, likelihood_bound
+from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss, RateLoss, StepLoss, loss_weights
+from blackout.diffusion.predictions import (
+    BirthDeathPrediction,
+    CategoricalPrediction,
+    CountPrediction,
+    Denoiser,
+    Prediction,
+)
+from blackout.diffusion.processes import (
+    Absorbing,
+    AbsorbingChain,
+    BirthDeath,
+    DiscreteTimeChain,
+    FiniteJumpProcess,
+    FiniteProcess,
+    JumpProcess,
+    Observation,
+    Ordinal,
+    PiecewiseClock,
+    PowerClock,
+    Process,
+    PureDeath,
+    Uniform,
+    UniformChain,
+    from_generator,
+)
+from blackout.diffusion.samplers import Evaluation, Sampler, count_evaluations, make_sampler, sample
+from blackout.diffusion.schedules import (
+    Schedule,
+    cosine_times,
+    fisher_times,
+    logistic_times,
+    logit_times,
+    step_times,
+    uniform_times,
+)
+
+if TYPE_CHECKING:
+    from blackout.diffusion.family import CountDiffusion
+    from blackout.diffusion.module import BlackoutDiffusion
+
+__all__ = [
+    "Absorbing",
+    "AbsorbingChain",
+    "BinomialBridge",
+    "BirthDeath",
+    "BirthDeathBridge",
+    "BirthDeathCorrector",
+    "BirthDeathHead",
+    "BirthDeathLoss",
+    "BirthDeathPrediction",
+    "BlackoutDiffusion",
+    "BoundedHead",
+    "CategoricalPrediction",
+    "Correction",
+    "Corrector",
+    "CountDiffusion",
+    "CountLoss",
+    "CountPrediction",
+    "CrossEntropy",
+    "Denoiser",
+    "DiscreteTimeChain",
+    "Evaluation",
+    "FiniteJumpProcess",
+    "FiniteProcess",
+    "GradientImportance",
+    "Guidance",
+    "GuidedDenoiser",
+    "Head",
+    "JumpProcess",
+    "Kernel",
+    "KnownElements",
+    "LevelBridge",
+    "LevelCorrector",
+    "LevelHead",
+    "LogisticHead",
+    "LogisticMixtureHead",
+    "Loss",
+    "Observation",
+    "OptimalGrid",
+    "Ordinal",
+    "PanjerLeap",
+    "PiecewiseClock",
+    "PoissonLeap",
+    "PosteriorBridge",
+    "PowerClock",
+    "Prediction",
+    "Process",
+    "PureDeath",
+    "RateLoss",
+    "Sampler",
+    "ScaledHead",
+    "Schedule",
+    "SoftplusHead",
+    "StatefulKernel",
+    "StepLoss",
+    "TauLeap",
+    "ThinAndBridge",
+    "Trapezoidal",
+    "Uniform",
+    "UniformChain",
+    "VarianceHead",
+    "bits_per_dim",
+    "continuous_bound",
+    "cosine_times",
+    "count_evaluations",
+    "finite_time_bound",
+    "fisher_times",
+    "from_generator",
+    "likelihood_bound",
+    "logistic_times",
+    "logit_times",
+    "loss_weights",
+    "make_sampler",
+    "nearest_rounding",
+    "pilot_run",
+    "sample",
+    "step_times",
+    "stochastic_rounding",
+    "uniform_times",
+]
+
+_HOMES = {"BlackoutDiffusion": "blackout.diffusion.module", "CountDiffusion": "blackout.diffusion.family"}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs Lightning is imported at its first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'blackout.diffusion' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

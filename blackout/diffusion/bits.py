@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blackout.diffusion.interface import CountModel
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound, start_bound, step_bound
-from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.streams import SampleStreams, fold_seed
 from blackout.distributed import my_batches, sum_over_processes
+from blackout.random import SampleStreams, fold_seed
 
 _GOLDEN_RATIO = 0.6180339887498949
 
@@ -37,7 +37,7 @@ class Estimate:
 
 
 def continuous_bits(
-    module: BlackoutDiffusion, counts: Tensor, repeats: int = 1, seed: int = 0, batch_size: int = 256
+    module: CountModel, counts: Tensor, repeats: int = 1, seed: int = 0, batch_size: int = 256
 ) -> Estimate:
     """The bound of the process (an upper bound on the negative log-likelihood); in continuous time where it runs in it.
 
@@ -64,7 +64,7 @@ def continuous_bits(
 
 
 def finite_time_bits(
-    module: BlackoutDiffusion, counts: Tensor, num_steps: int, seed: int = 0, batch_size: int = 256
+    module: CountModel, counts: Tensor, num_steps: int, seed: int = 0, batch_size: int = 256
 ) -> Estimate:
     """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule.
 

@@ -1,4 +1,4 @@
-"""Correctors: steps that stay at one level and move a sample towards the model's law there.
+"""Correctors: steps that stay at one time and move a sample towards the model's distribution there.
 
 They mend what an imperfect network did on the way; with a perfect one the same evaluations are better spent on more
 steps of the predictor.
@@ -6,38 +6,41 @@ steps of the predictor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from blackout.diffusion.counts import poisson
-from blackout.diffusion.kernels import Denoiser, Kernel
-from blackout.diffusion.processes import Process, PureDeath
+from blackout.diffusion.kernels.base import Kernel
+from blackout.diffusion.kernels.births import predicted_count
+from blackout.diffusion.kernels.jumps import leap
+from blackout.diffusion.predictions import Denoiser, require
+from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.processes.base import expand_time
-from blackout.diffusion.schedules import logit_survival, time_of_logit
-from blackout.diffusion.streams import RandomSource
+from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
+from blackout.random import RandomSource, poisson
 
 
 class Corrector(Protocol):
-    """One step at level s, after the predictor `kernel` came there from t."""
+    """One step at time s, after the predictor `kernel` came there from t."""
 
     def __call__(
         self,
         kernel: Kernel,
         denoiser: Denoiser,
-        process: Process,
+        process: Process[Any],
         xs: Tensor,
         s: Tensor,
         t: Tensor,
         generator: RandomSource = None,
     ) -> Tensor:
-        """Another X_s: counts of xs's shape and dtype."""
-        ...
+        """Another X_s: states of xs's shape [B, ...] and dtype; s and t are float64 scalars.
 
-    def evaluations(self, kernel: Kernel, s: float) -> int:
-        """How often one step at level s evaluates the denoiser."""
+        Raises:
+            ValueError: the method needs another kind of prediction or process.
+        """
         ...
 
 
@@ -45,14 +48,14 @@ class Corrector(Protocol):
 class ThinAndBridge:
     """Let X_s decay back towards t, then take the predictor's step from there to s.
 
-    With the exact reverse kernel it leaves the law of X_s as it is, whatever the length of the step back. For
+    With the exact reverse kernel it leaves the distribution of X_s as it is, whatever the length of the step back. For
     processes that are homogeneous in time.
 
     Args:
         back: how far to go back, as a share of the predictor's step in logit survival.
 
     Raises:
-        ValueError: back is not in (0, 1]; when called, a process whose speed changes.
+        ValueError: back is not in (0, 1]; when called, a process in discrete time or whose speed changes.
     """
 
     back: float = 0.5
@@ -65,31 +68,32 @@ class ThinAndBridge:
         self,
         kernel: Kernel,
         denoiser: Denoiser,
-        process: Any,
+        process: Process[Any],
         xs: Tensor,
         s: Tensor,
         t: Tensor,
         generator: RandomSource = None,
     ) -> Tensor:
+        jump = _with_rates(self, process)
         u_s, u_t = logit_survival(s), logit_survival(t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
-        lived, alone = process.elapsed(earlier) - process.elapsed(s), process.elapsed(earlier - s)
+        lived, alone = jump.elapsed(earlier) - jump.elapsed(s), jump.elapsed(earlier - s)
         if not torch.allclose(lived, alone, rtol=1e-6):
             raise ValueError("thin_and_bridge needs a process homogeneous in time: use sampler/corrector=level")
         # so that X_earlier given X_s is X_(earlier - s) given X_0 = X_s
         thinned = process.sample(xs, earlier - s, generator)
         return kernel(denoiser, process, thinned, s, earlier, generator)
 
-    def evaluations(self, kernel: Kernel, s: float) -> int:
-        return kernel.evaluations(s)
-
 
 @dataclass(frozen=True)
 class BirthDeath:
     """Deaths of the forward process and births of the reverse one at the same time (Campbell et al. 2022, section 4.4).
 
-    Both run for `length` times t - s at frozen s, where their sum leaves the law of X_s as it is; a single leap of
-    both does so only in the limit of small `length`.
+    Both run for `length` times t - s at frozen s, where their sum leaves the distribution of X_s as it is; a single
+    leap of both does so only in the limit of small `length`.
+
+    Args:
+        length: of the leap, in units of the predictor's step t - s.
 
     Raises:
         ValueError: length is not positive; when called, another process than pure death.
@@ -105,7 +109,7 @@ class BirthDeath:
         self,
         kernel: Kernel,
         denoiser: Denoiser,
-        process: Process,
+        process: Process[Any],
         xs: Tensor,
         s: Tensor,
         t: Tensor,
@@ -114,9 +118,84 @@ class BirthDeath:
         if not isinstance(process, PureDeath):
             raise ValueError("the corrector birth_death is for pure death: use sampler/corrector=level")
         duration = expand_time(self.length * (t - s), xs)
-        births = poisson(denoiser(xs, s).mean.double() * duration / torch.expm1(expand_time(s, xs)), generator)
+        y = predicted_count(self, denoiser, process, xs, s).mean.double()
+        births = poisson(y * duration / torch.expm1(expand_time(s, xs)), generator)
         survivors = process.sample(xs, duration, generator)
         return (survivors + births).clamp_(max=process.max_count).to(xs.dtype)
 
-    def evaluations(self, kernel: Kernel, s: float) -> int:
-        return 1
+
+@dataclass(frozen=True)
+class LevelCorrector:
+    """A stay at time s: forward and reverse jumps together for a while leave the distribution p_s as it is.
+
+    The rates are those of both generators at s, frozen for `fraction` (t - s) (Campbell et al. 2022, section 4.4).
+    A perfect network gains nothing by it; an imperfect one is brought nearer to its own distribution at s.
+
+    Args:
+        fraction: length of the stay in units of the step t - s.
+
+    Raises:
+        ValueError: fraction is not positive; when called, a chain in discrete time.
+    """
+
+    fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.fraction > 0:
+            raise ValueError(f"the corrector's fraction of a step must be positive, not {self.fraction}")
+
+    def __call__(
+        self,
+        kernel: Kernel,
+        denoiser: Denoiser,
+        process: Process[Any],
+        xs: Tensor,
+        s: Tensor,
+        t: Tensor,
+        generator: RandomSource = None,
+    ) -> Tensor:
+        jump = _with_rates(self, process)
+        prediction = require(
+            denoiser(xs, s), jump.prediction, self, process, "a head that predicts what its rates need"
+        )
+        moves = [
+            (jump.rates(prediction.mean, xs, s), jump.reverse_jumps(xs)),
+            (jump.forward_rates(xs, s), jump.forward_jumps(xs)),
+        ]
+        return leap(jump, xs, moves, self.fraction * float(t - s), generator)
+
+
+def _with_rates(part: Corrector, process: Process[Any]) -> JumpProcess[Any]:
+    if isinstance(process, JumpProcess):
+        return process
+    raise ValueError(f"{type(part).__name__} needs a process in continuous time: a chain of steps has no rates")
+
+
+THIN_AND_BRIDGE = ThinAndBridge()
+
+
+@dataclass(frozen=True)
+class Correction:
+    """How often, how and where to correct.
+
+    Args:
+        steps: corrector steps after every step of the kernel; 0 for none.
+        corrector: one such step.
+        between: (lowest, highest) logit of survival of the times to correct at; None for all.
+
+    Raises:
+        ValueError: a negative number of steps, or an empty range.
+    """
+
+    steps: int = 0
+    corrector: Corrector = THIN_AND_BRIDGE
+    between: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"corrector_steps must not be negative, not {self.steps}")
+        check_range(self.between, "corrector_between")
+
+    def at(self, s: float) -> int:
+        """The number of corrector steps at time s; never any at s = 0, where all is done."""
+        return self.steps if s > 0 and in_range(self.between, s) else 0

@@ -94,7 +94,11 @@ def requested(model: CountModel, request: Mapping[str, Any]) -> CountDraw:
     if classes is None and sampler.guidance.scale != 1:
         raise UserError("sampler.guidance: guidance needs classes to guide towards")
     inpaint = request.get("inpaint")
-    known = None if inpaint is None else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"])
+    known = (
+        None
+        if inpaint is None
+        else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"])
+    )
     return CountDraw(model, sampler, description, classes, known)
 
 

@@ -19,11 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blackout.diffusion.kernels import Denoiser, PoissonLeap
+from blackout.diffusion.kernels import PoissonLeap
+from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_survival, logit_times, step_fraction, time_of_logit
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams
 
 FIRST_LOGIT, LAST_LOGIT = 10.0, -12.0
 """Where pilot runs look: beyond it, steps cost nothing that counts."""
@@ -31,7 +32,7 @@ FIRST_LOGIT, LAST_LOGIT = 10.0, -12.0
 
 def pilot_run(
     denoiser: Denoiser,
-    process: Process,
+    process: Process[Any],
     shape: tuple[int, ...],
     generator: torch.Generator | SampleStreams | None = None,
     *,
@@ -46,7 +47,7 @@ def pilot_run(
     Args:
         denoiser, process, generator, mean, device: as for `sample`.
         shape: [B, ...]; a few hundred elements in all, B of them independent, are plenty.
-        num_steps: evaluations of the denoiser, at least 3.
+        num_steps: of the grid, one evaluation of the denoiser each; at least 3.
         first, last: logits of survival between which the grid runs.
 
     Returns:
@@ -60,17 +61,19 @@ def pilot_run(
     times = logit_times(num_steps, first, last)
     means: list[Tensor] = []
 
-    def recording(xt: Tensor, t: Tensor) -> Any:
-        prediction = denoiser(xt, t)
-        means.append(prediction.mean)
-        return prediction
+    def record(k: int, xt: Tensor, prediction: Prediction | None) -> None:
+        if prediction is not None:
+            means.append(prediction.mean)  # at times[k + 1]
 
-    sample(recording, process, times.to(device), shape, generator, kernel=PoissonLeap(), mean=mean, device=device)
+    sample(
+        denoiser, process, times.to(device), shape, generator, record, kernel=PoissonLeap(), mean=mean, device=device
+    )
     curvature = []
     for k in range(1, num_steps):
         s, t = times[k], times[k + 1]
         r = float(step_fraction(s, t))
         y_s, y_t = (means[num_steps - j].double().flatten(1) for j in (k, k + 1))
+        # E[X_0 | X_t] is a martingale: y_s is (1 - r) y_t on average, and differs by what the births teach
         moved = (y_s - (1 - r) * y_t) ** 2 / y_t.clamp(min=1e-30)
         curvature.append(float(moved.sum(1).mean()) / r)
     return {"logits": logit_survival(times[1:]).tolist(), "curvature": curvature}
@@ -102,7 +105,7 @@ class OptimalGrid:
             raise ValueError(f"the floor of the optimal grid must be in [0, 1], not {self.floor}")
 
     def __call__(self, num_steps: int) -> Tensor:
-        """float64 [num_steps + 1]."""
+        """The grid, float64 [num_steps + 1]."""
         if num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, not {num_steps}")
         assert self.pilot is not None
@@ -113,7 +116,7 @@ class OptimalGrid:
         even = width / width.sum()
         share = (1 - self.floor) * wanted / wanted.sum() + self.floor * even if wanted.sum() > 0 else even
         passed = torch.cat([share.new_zeros(1), share.cumsum(0)])
-        # the step to t = 0 takes the first share
+        # where the running sum of shares passes 1/T, 2/T, ..., 1; the step to t = 0 takes the first
         goal = torch.linspace(0, 1, num_steps + 1, dtype=torch.float64)[1:] * passed[-1]
         k = (torch.searchsorted(passed, goal) - 1).clamp(0, len(share) - 1)
         logit = u[k] - (goal - passed[k]) / share[k].clamp(min=1e-300) * width[k]

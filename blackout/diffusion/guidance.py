@@ -14,24 +14,54 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blackout.diffusion.counts import bernoulli
-from blackout.diffusion.heads import Prediction
-from blackout.diffusion.kernels import Denoiser
-from blackout.diffusion.samplers import in_range
-from blackout.diffusion.streams import RandomSource
+from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
+from blackout.diffusion.schedules import check_range, in_range
+from blackout.random import RandomSource, bernoulli
 
 
-def guided(conditional: Prediction, unconditional: Prediction, scale: float, room: Tensor) -> Prediction:
-    """The geometric mean, formed from the logarithms and clipped to [0, room].
+@dataclass(frozen=True)
+class Guidance:
+    """How strongly and where samples are guided towards their class.
+
+    Args:
+        scale: of p(x) p(c | x)^scale; 1 is the plain conditional model, 0 the unconditional one.
+        between: (lowest, highest) logit of survival where guidance acts; None for everywhere.
+
+    Raises:
+        ValueError: a negative scale, or an empty range.
+    """
+
+    scale: float = 1.0
+    between: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.scale >= 0:
+            raise ValueError(f"guidance must not be negative, not {self.scale}")
+        check_range(self.between, "guidance_between")
+
+    def doubles(self, t: float) -> bool:
+        """Whether both models are evaluated at time t."""
+        return self.scale not in (0, 1) and in_range(self.between, t)
+
+
+def guided(
+    conditional: CountPrediction, unconditional: CountPrediction, scale: float, headroom: Tensor
+) -> CountPrediction:
+    """The geometric mean, formed from the logarithms and clipped to what can be missing.
 
     A variance keeps the conditional's ratio to the mean; a distribution has no such mean and is left out.
+
+    Args:
+        conditional, unconditional: y(x | c) and y(x), [B, ...].
+        scale: g.
+        headroom: max_count - x, int64 [B, ...].
     """
     log_mean = (1 - scale) * unconditional.log_mean + scale * conditional.log_mean
-    mean = torch.minimum(torch.exp(log_mean), room.to(log_mean.dtype))
+    mean = torch.minimum(torch.exp(log_mean), headroom.to(log_mean.dtype))
     variance = conditional.variance
     if variance is not None:
         variance = variance * (mean / conditional.mean.clamp(min=1e-30))
-    return Prediction(mean, torch.minimum(log_mean, torch.log(room.clamp(min=1).to(log_mean.dtype))), variance)
+    return CountPrediction(mean, torch.minimum(log_mean, torch.log(headroom.clamp(min=1).to(log_mean.dtype))), variance)
 
 
 @dataclass(frozen=True)
@@ -43,6 +73,9 @@ class GuidedDenoiser:
         scale: 0 is the unconditional model, 1 the conditional one, exactly and without the other's evaluation.
         max_count: largest count.
         between: (lowest, highest) logit of survival where guidance acts; elsewhere the model is the conditional one.
+
+    Raises:
+        ValueError: when called, predictions of something else than missing counts.
     """
 
     conditional: Denoiser
@@ -56,8 +89,10 @@ class GuidedDenoiser:
             return self.conditional(xt, t)
         if self.scale == 0:
             return self.unconditional(xt, t)
-        room = self.max_count - xt.to(torch.int64)
-        return guided(self.conditional(xt, t), self.unconditional(xt, t), self.scale, room)
+        conditional, unconditional = self.conditional(xt, t), self.unconditional(xt, t)
+        if not (isinstance(conditional, CountPrediction) and isinstance(unconditional, CountPrediction)):
+            raise ValueError("guidance is known for predictions of the missing count, as of process=pure_death, only")
+        return guided(conditional, unconditional, self.scale, self.max_count - xt.to(torch.int64))
 
 
 def check_classes(classes: Tensor, num_samples: int, num_classes: int | None) -> None:
@@ -71,6 +106,6 @@ def check_classes(classes: Tensor, num_samples: int, num_classes: int | None) ->
 
 
 def drop_labels(classes: Tensor, null: int, share: float, generator: RandomSource = None) -> Tensor:
-    """Labels [B] with a random share of them replaced by the null label, for training both models at once."""
+    """Labels, int64 [B], with a random share of them replaced by the null label, to train both models at once."""
     dropped = bernoulli(torch.full(classes.shape, share, dtype=torch.float64, device=classes.device), generator)
     return torch.where(dropped, null, classes)

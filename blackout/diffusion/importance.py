@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,19 +23,20 @@ class GradientImportance:
         floor: share of draws that is spread evenly over the grid, so that no weight explodes.
 
     Raises:
-        ValueError: floor is not in (0, 1].
+        ValueError: floor is not in (0, 1], or there is no such loss.
     """
 
     kind: str = "instantaneous"
     weighting: str = "paper"
     floor: float = 0.15
+    _loss: CountLoss = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.floor <= 1:
             raise ValueError(f"the floor of importance sampling must be in (0, 1], not {self.floor}")
-        CountLoss(self.kind, self.weighting)
+        object.__setattr__(self, "_loss", CountLoss(self.kind, self.weighting))
 
     def __call__(self, s: Tensor, t: Tensor) -> Tensor:
-        """Density of the intervals, float64, of mean 1."""
-        size = CountLoss(self.kind, self.weighting).weights(s, t) * torch.sqrt(-torch.expm1(-t))
+        """Density of the intervals (s, t) float64 [T], of mean 1."""
+        size = self._loss.weights(s, t) * torch.sqrt(-torch.expm1(-t))
         return (1 - self.floor) * size / size.mean() + self.floor

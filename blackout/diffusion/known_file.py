@@ -36,7 +36,9 @@ def read_known(path: Path, sample_shape: tuple[int, ...], max_count: int, num_sa
                 f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, channels last"
             )
     rows = max(len(counts), len(known))
-    return KnownElements(counts.to(count_dtype(max_count)).expand(rows, *sample_shape), known.expand(rows, *sample_shape))
+    return KnownElements(
+        counts.to(count_dtype(max_count)).expand(rows, *sample_shape), known.expand(rows, *sample_shape)
+    )
 
 
 def _channels_first(array: np.ndarray, shape: tuple[int, ...]) -> Tensor:

@@ -1,35 +1,44 @@
 """Upper bounds on -log p(X_0), in nats per sample, and bits per dimension.
 
-Continuous time:  -log p(X_0) <= int_0^inf dtau E sum_i [y_i - N_i + N_i log(N_i / y_i)],  dtau = q du,  0 log 0 = 0,
-tight when y is the exact conditional mean. Finite time: the sampler that takes Poisson(y r_k) births per step is a
-latent variable model with an exactly known bound, KL of its start and of each of its T steps; it falls to the
-continuous one
-as T grows.
-The paper gives neither (its weights are not the likelihood's, see `losses`).
+Continuous time, tight when y is the exact conditional mean:
+
+    -log p(X_0) <= int_0^inf dtau E sum_i [y_i - N_i + N_i log(N_i / y_i)],    dtau = q du,  0 log 0 = 0.
+
+Finite time: the sampler that takes Poisson(y r_k) births per step is a latent variable model with an exactly known
+bound, the KL of its start and of each of its T steps; it falls to the continuous one as T grows. The paper gives
+neither (its weights are not the likelihood's, see `losses`).
 """
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from blackout.diffusion.kernels import Denoiser
-from blackout.diffusion.processes import DiscreteTimeChain, FiniteJumpProcess, JumpProcess, Process, PureDeath
-from blackout.diffusion.processes.base import expand_time
-from blackout.diffusion.schedules import half_width, logit_survival, step_fraction, time_of_logit
-from blackout.diffusion.streams import RandomSource
+from blackout.diffusion.predictions import Denoiser
+from blackout.diffusion.processes import JumpProcess, Process, PureDeath
+from blackout.diffusion.processes.base import LIMIT, expand_time
+from blackout.diffusion.processes.path_bound import path_integral, per_sample, predicted, rate_divergence
+from blackout.diffusion.schedules import step_fraction
+from blackout.random import RandomSource
 
-_TINY = 1e-300
-_WIDTH = 2.0
-"""Of the logistic law of u that estimates of the continuous bound draw from."""
+__all__ = [
+    "bits_per_dim",
+    "continuous_bound",
+    "finite_time_bound",
+    "likelihood_bound",
+    "poisson_divergence",
+    "rate_divergence",
+    "start_bound",
+    "step_bound",
+]
 
 
 def bits_per_dim(nats: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """nats per sample -> bits per dimension of a sample of `shape`."""
+    """nats per sample [B] -> bits per dimension [B] of a sample of `shape`."""
     return nats / (math.prod(shape) * math.log(2))
 
 
@@ -39,87 +48,65 @@ def poisson_divergence(mean: Tensor, log_mean: Tensor, target: Tensor) -> Tensor
     return mean.double() - n + torch.special.xlogy(n, n) - n * log_mean.double()
 
 
-def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
-    """kappa - lambda + lambda log(lambda / kappa), elementwise, float64, >= 0."""
-    log_ratio = torch.log(rate.clamp(min=_TINY)) - torch.log(kappa.clamp(min=_TINY))
-    return kappa - rate + rate * log_ratio
-
-
-def _per_sample(x: Tensor) -> Tensor:
-    return x.flatten(1).sum(1)
-
-
 @torch.no_grad()
 def likelihood_bound(
     denoiser: Denoiser,
-    process: Process,
+    process: Process[Any],
     x0: Tensor,
     v: Tensor,
     generator: RandomSource = None,
-    limit: float = half_width(15.0),
+    limit: float = LIMIT,
     final_time: Tensor | None = None,
 ) -> Tensor:
-    """One unbiased estimate per sample of the bound of any process, float64 [B], nats per sample.
+    """One unbiased estimate per sample of the bound of any process.
 
     The path's part (`continuous_bound`; for a chain the KL of one step, times their number), plus the KL at the final
     time from where sampling starts, plus, for finite jump processes, -log P(X_0 | X_t) at the earliest time.
 
     Args:
+        denoiser: (xt, t [B]) -> prediction.
+        process: the forward process.
         x0: counts [B, ...].
         v: float64 [B] in (0, 1), where along the path each sample is observed; stratify it over the data set.
+        generator: where randomness comes from; None is torch's global generator.
         limit: the earliest time has logit survival `limit`, as for `continuous_bound`.
         final_time: where sampling starts from the prior and the path ends; None for logit survival -limit, as always
             for pure death, whose prior's KL is left out because it vanishes there.
+
+    Returns:
+        float64 [B], nats per sample.
     """
-    if isinstance(process, DiscreteTimeChain):
-        t = 1.0 + (v * process.num_steps).floor().clamp(max=process.num_steps - 1.0)
-        xt = process.sample(x0, t, generator)
-        expected = denoiser(xt, t).log_mean.double().exp()
-        path = process.num_steps * process.step_divergence(expected, x0, xt, t - 1, t)
-        return _per_sample(path + process.prior_divergence(x0, torch.tensor(float(process.num_steps))))
-    ends = torch.tensor([limit, -limit], dtype=torch.float64, device=x0.device)
-    if final_time is not None and not isinstance(process, PureDeath):
-        ends[1] = logit_survival(final_time)
-    first, last = time_of_logit(ends)
-    path = continuous_bound(denoiser, cast(JumpProcess, process), x0, v, generator, limit, float(ends[1]))
-    nats = path + _per_sample(process.prior_divergence(x0, last))
-    if isinstance(process, FiniteJumpProcess):
-        log_probs = denoiser(process.sample(x0, first, generator), first.expand(len(x0))).log_mean
-        nats = nats - _per_sample(log_probs.double().gather(1, x0.long()[:, None]))
-    return nats
+    return process.bound(denoiser, x0, v, generator, limit, final_time)
 
 
 @torch.no_grad()
 def continuous_bound(
     denoiser: Denoiser,
-    process: JumpProcess,
+    process: JumpProcess[Any],
     x0: Tensor,
     v: Tensor,
     generator: RandomSource = None,
-    limit: float = half_width(15.0),
+    limit: float = LIMIT,
     last: float | None = None,
 ) -> Tensor:
     """One unbiased estimate per sample of the continuous-time bound over u in [last, limit], for any jump process.
 
     Over types r of jumps, int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)], dt = (1 - q) du. For
     pure death what lies outside is below 4e-4 nats per element at the default limit for 8-bit data, and the integrand
-    dies out like e^-|u| on both sides, so u is drawn from a (wider) logistic law.
+    dies out like e^-|u| on both sides, so u is drawn from a (wider) logistic distribution.
 
     Args:
+        denoiser: (xt, t [B]) -> prediction.
+        process: the forward process.
         x0: counts [B, ...].
         v: float64 [B] in (0, 1), the quantile of u at which each sample is observed; stratify it over the data set.
+        generator: where randomness comes from; None is torch's global generator.
+        limit, last: logits of survival at the earliest and the final time; None for last = -limit.
 
     Returns:
         float64 [B], nats per sample.
     """
-    low, high = (1 / (1 + math.exp(-end / _WIDTH)) for end in (-limit if last is None else last, limit))
-    u = _WIDTH * torch.logit(low + (high - low) * v)
-    density = torch.sigmoid(u / _WIDTH) * torch.sigmoid(-u / _WIDTH) / (_WIDTH * (high - low))
-    t = time_of_logit(u)
-    xt = process.sample(x0, t, generator)
-    rates = process.rates(denoiser(xt, t).log_mean.double().exp(), xt, t)
-    divergence = rate_divergence(rates, process.reverse_rates(x0, xt, t))
-    return torch.sigmoid(-u) / density * _per_sample(divergence)
+    return path_integral(denoiser, process, x0, v, generator, limit, -limit if last is None else last)
 
 
 @torch.no_grad()
@@ -129,8 +116,11 @@ def step_bound(
     """E KL(q(X_s | X_0, X_t) || Poisson(y r) births), one draw of X_t per sample: one term of the finite-time bound.
 
     Args:
+        denoiser: (xt, t) -> prediction.
+        process: pure death.
         x0: counts [B, ...].
         s, t: float64 scalars, a step of the grid.
+        generator: where randomness comes from; None is torch's global generator.
 
     Returns:
         float64 [B], nats per sample.
@@ -139,26 +129,35 @@ def step_bound(
         ValueError: max_count above 4095, for which the table of E log (N - D)! is too large.
     """
     xt = process.sample(x0, t, generator)
-    prediction = denoiser(xt, t)
+    prediction = predicted(denoiser, process, xt, t)
     missing = x0.long() - xt.long()
     constant = _binomial_constant(process.max_count, s, t).to(x0.device)[missing]
     r = step_fraction(expand_time(s, x0), expand_time(t, x0))
     births = missing.double() * r
     cross = prediction.mean.double() * r - births * (prediction.log_mean.double() + torch.log(r))
-    return _per_sample(constant + cross)
+    return per_sample(constant + cross)
 
 
 def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tensor:
-    """KL(Binomial(X_0, q_T) || Poisson(q_T mean)), where sampling starts: float64 [B], nats per sample.
+    """KL(Binomial(X_0, q_T) || Poisson(q_T mean)), where sampling starts.
 
     Elements whose mean over the data is 0 contribute 0 when they are 0 here, and infinity otherwise.
+
+    Args:
+        process: pure death.
+        x0: counts [B, ...].
+        t: the final time.
+        mean: E[X_0], broadcastable to x0.
+
+    Returns:
+        float64 [B], nats per sample.
     """
     t = torch.as_tensor(t, dtype=torch.float64)
     # Poisson births of rate q_T mean are a step of fraction q_T from an empty pixel
     constant = _survivor_constant(process.max_count, torch.exp(-t), -torch.expm1(-t)).to(x0.device)[x0.long()]
     rate = (torch.exp(-t) * mean.double()).expand(x0.shape)
     expected = x0.double() * torch.exp(-t)
-    return _per_sample(constant + rate - torch.special.xlogy(expected, rate))
+    return per_sample(constant + rate - torch.special.xlogy(expected, rate))
 
 
 @torch.no_grad()
@@ -173,12 +172,13 @@ def finite_time_bound(
 
 
 def _binomial_constant(max_count: int, s: Tensor, t: Tensor) -> Tensor:
+    """`_survivor_constant` of the births of a step from t to s."""
     s, t = torch.as_tensor(s, dtype=torch.float64), torch.as_tensor(t, dtype=torch.float64)
     return _survivor_constant(max_count, step_fraction(s, t), torch.expm1(-s) / torch.expm1(-t))
 
 
 def _survivor_constant(max_count: int, r: Tensor, stays: Tensor) -> Tensor:
-    """-H(D) + E log D! for D ~ Binomial(N, r) and every N = 0..max_count.
+    """-H(D) + E log D! for D ~ Binomial(N, r) and every N = 0..max_count; `stays` is 1 - r to more digits.
 
     Equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
     """

@@ -13,7 +13,9 @@ from blackout.diffusion.bits import Estimate, continuous_bits, finite_time_bits,
 from blackout.diffusion.interface import CountModel
 
 
-def likelihood_report(model: CountModel, untrained: CountModel | None, data: CountData, settings: Mapping[str, Any]) -> dict[str, Any]:
+def likelihood_report(
+    model: CountModel, untrained: CountModel | None, data: CountData, settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """What `sample.py evaluate=true` says of likelihoods.
 
     Args:

@@ -1,70 +1,54 @@
-"""The one sampling loop (Algorithm 2): walk a grid of times from black to image."""
+"""The one sampling loop (Algorithm 2): walk a grid of times backwards, from the prior or from any state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from blackout.diffusion.correctors import Corrector, ThinAndBridge
-from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import BinomialBridge, Denoiser, Kernel
-from blackout.diffusion.processes import Process, count_dtype
-from blackout.diffusion.schedules import logit_survival
-from blackout.diffusion.streams import RandomSource, SampleStreams
+from blackout.counts import count_dtype
+from blackout.diffusion.correctors import THIN_AND_BRIDGE, Correction, Corrector
+from blackout.diffusion.guidance import Guidance
+from blackout.diffusion.heads import Head
+from blackout.diffusion.inpainting import KnownElements, KnownPath
+from blackout.diffusion.kernels import BinomialBridge, Kernel, StatefulKernel
+from blackout.diffusion.predictions import Denoiser, Prediction
+from blackout.diffusion.processes import Process
+from blackout.random import RandomSource, SampleStreams
 
-Callback: TypeAlias = Callable[[int, Tensor], None]
-"""Called with (k, X_{t_k}) for the start, k = T, and after every step, down to k = 0."""
+Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
+"""Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0. The prediction is the
+last one made in that step: of X_0 given an earlier state; None at the start."""
 
-BINOMIAL_BRIDGE, THIN_AND_BRIDGE = BinomialBridge(), ThinAndBridge()
+BINOMIAL_BRIDGE = BinomialBridge()
 
 
-@dataclass(frozen=True)
-class Correction:
-    """How often, how and where to correct.
+class CountingDenoiser:
+    """A denoiser that counts how often it was evaluated and keeps its last prediction.
 
     Args:
-        steps: corrector steps per level; 0 for none.
-        corrector: one such step.
-        between: (lowest, highest) logit of survival of the levels to correct at; None for all.
-
-    Raises:
-        ValueError: a negative number of steps, or an empty range.
+        denoiser: what is evaluated.
     """
 
-    steps: int = 0
-    corrector: Corrector = THIN_AND_BRIDGE
-    between: Sequence[float] | None = None
+    def __init__(self, denoiser: Denoiser) -> None:
+        self._denoiser = denoiser
+        self.evaluations = 0
+        self.last: Prediction | None = None
 
-    def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise ValueError(f"corrector_steps must not be negative, not {self.steps}")
-        check_range(self.between, "corrector_between")
-
-    def at(self, s: float) -> int:
-        """The number of corrector steps at time s; never any at s = 0, where all is done."""
-        return self.steps if s > 0 and in_range(self.between, s) else 0
-
-
-def check_range(between: Sequence[float] | None, name: str) -> None:
-    """Raises ValueError unless `between` is None or two numbers in order."""
-    if between is not None and not (len(between) == 2 and between[0] < between[1]):
-        raise ValueError(f"{name} must be two logits of survival, the lower one first, not {list(between)}")
-
-
-def in_range(between: Sequence[float] | None, t: float) -> bool:
-    """Whether the logit of survival at time t lies in the range; None is everything."""
-    return between is None or between[0] <= float(logit_survival(torch.tensor(t, dtype=torch.float64))) <= between[1]
+    def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
+        self.evaluations += 1
+        self.last = self._denoiser(xt, t)
+        return self.last
 
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation
 def sample(
     denoiser: Denoiser,
-    process: Process,
+    process: Process[Any],
     times: Tensor,
     shape: tuple[int, ...],
     generator: torch.Generator | SampleStreams | None = None,
@@ -74,31 +58,61 @@ def sample(
     correction: Correction = Correction(),
     mean: Tensor | None = None,
     known: KnownElements | None = None,
+    start: Tensor | None = None,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Grow a batch of counts out of black.
+    """Walk a batch back from times[-1] to times[0].
 
     Args:
-        denoiser: (xt, t) -> Prediction; its network must be in eval mode.
-        process: the forward law to be reversed.
-        times: float64 [T + 1], increasing from 0: the grid, walked backwards.
+        denoiser: (xt, t) -> prediction; its network must be in eval mode.
+        process: the forward process to be reversed.
+        times: float64 [T + 1], increasing: a grid, or a part of one.
         shape: [B, ...] of the batch.
         generator: streams make sample k a function of (seed, k, step) alone.
-        callback: receives (k, X_{t_k}) for every level, k = T first.
-        kernel: the reverse step.
+        callback: receives (k, X_{t_k}, prediction) for every time, k = T first.
+        kernel: the reverse step; one that keeps state is replaced by a fresh one.
         correction: corrector steps after the kernel's.
-        mean: E[X_0], broadcastable to shape, for a Poisson start; None starts all black.
+        mean: E[X_0], broadcastable to shape, for a prior that can use it (pure death's Poisson start).
         known: elements of X_0 that are given, for inpainting.
+        start: X_{times[-1]}, states of `shape`; None draws it from the prior.
+        device: where the batch is.
 
     Returns:
-        X_0, integer counts of `shape`.
+        X_0, integer counts of `shape`; where times[0] > 0, the states X_{times[0]}.
+
+    Raises:
+        ValueError: times that do not increase from 0 or above, or a start of another shape.
     """
-    steps = len(times) - 1
-    source = _source(generator, steps + 1)
-    xt = process.prior(shape, times[-1], source, mean=mean, device=torch.device(device))
+    xt = _begin(process, times, shape, generator, mean, start, torch.device(device))
     path = None if known is None else known.path(process, times, shape, generator)
-    for k in range(steps, -1, -1):
-        if k < steps:
+    xt = _walk(CountingDenoiser(denoiser), process, times, xt, generator, callback, kernel, correction, path)
+    return xt if times[0] > 0 else xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
+
+
+def _begin(
+    process: Process[Any], times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None,
+    mean: Tensor | None, start: Tensor | None, device: torch.device,
+) -> Tensor:  # fmt: skip
+    """X_{times[-1]}, given or drawn; raises ValueError for what `sample` refuses."""
+    if times.ndim != 1 or not len(times) or times[0] < 0 or not bool((times.diff() > 0).all()):
+        raise ValueError("the times of a sampler must increase from 0 or above")
+    if start is None:
+        return process.prior(shape, times[-1], _source(generator, len(times)), mean=mean, device=device)
+    if tuple(start.shape) != tuple(shape) or start.is_floating_point():
+        raise ValueError(f"the start must be integers of shape {tuple(shape)}, not {start.dtype} {tuple(start.shape)}")
+    return start.to(device, count_dtype(process.num_states - 1))
+
+
+def _walk(
+    denoiser: CountingDenoiser, process: Process[Any], times: Tensor, xt: Tensor,
+    generator: torch.Generator | SampleStreams | None, callback: Callback | None, kernel: Kernel,
+    correction: Correction, path: KnownPath | None,
+) -> Tensor:  # fmt: skip
+    """From X_{times[-1]} to X_{times[0]}."""
+    kernel = kernel.fresh() if isinstance(kernel, StatefulKernel) else kernel
+    for k in range(len(times) - 1, -1, -1):
+        if k < len(times) - 1:
+            denoiser.last = None  # let go of it before the next one is made: over 256 levels it is large
             s, t, source = times[k], times[k + 1], _source(generator, k + 1)
             xt = kernel(denoiser, process, xt, s, t, source)
             for _ in range(correction.at(float(s))):
@@ -106,31 +120,83 @@ def sample(
         if path is not None:
             xt = path.overwrite(k, xt)
         if callback is not None:
-            callback(k, xt)
-    return xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
-
-
-def count_evaluations(
-    times: Tensor, kernel: Kernel, correction: Correction = Correction(), twice: Sequence[float] | None = ()
-) -> int:
-    """How often sampling on a grid evaluates the network.
-
-    Args:
-        times, kernel, correction: as for `sample`.
-        twice: range of logits of survival in which the denoiser evaluates it twice, to guide; None is everywhere, an
-            empty one nowhere. A step counts as being where it starts.
-    """
-    total = 0
-    for s, t in pairwise(times.tolist()):
-        steps = correction.at(s)
-        calls = kernel.evaluations(s) + (steps and steps * correction.corrector.evaluations(kernel, s))
-        doubled = twice is None or (len(twice) == 2 and in_range(twice, t))
-        total += calls * (2 if doubled else 1)
-    return total
+            callback(k, xt, denoiser.last)
+    return xt
 
 
 def _source(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:
+    """The numbers of one step; a torch generator simply goes on."""
     return generator.at(step) if isinstance(generator, SampleStreams) else generator
+
+
+def count_evaluations(
+    times: Tensor,
+    process: Process[Any],
+    head: Head[Any],
+    kernel: Kernel = BINOMIAL_BRIDGE,
+    correction: Correction = Correction(),
+    guidance: Guidance = Guidance(),
+) -> int:
+    """The number of network function evaluations (NFE) of a sample, found by drawing one element without a network.
+
+    Args:
+        times, process, kernel, correction: as for `sample`.
+        head: the model's, which is given zeros in place of a network's output.
+        guidance: where it acts on a step, judged by the time the step starts at, each evaluation counts twice.
+    """
+    ended: list[int] = []
+
+    def blank(xt: Tensor, t: Tensor) -> Prediction:
+        prediction: Prediction = head(torch.zeros(1, head.outputs, 1), xt, t)
+        return prediction
+
+    counting = CountingDenoiser(blank)
+    sample(
+        counting, process, times, (1, 1), torch.Generator().manual_seed(0),
+        lambda k, xt, prediction: ended.append(counting.evaluations), kernel=kernel, correction=correction,
+    )  # fmt: skip
+    per_step = [after - before for before, after in zip(ended, ended[1:], strict=False)]  # from t_T down
+    starts = reversed(times[1:].tolist())
+    return sum(n * (2 if guidance.doubles(t) else 1) for n, t in zip(per_step, starts, strict=True))
+
+
+def _check_whole(name: str, value: int) -> None:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How the network is evaluated while sampling.
+
+    Args:
+        batch_size: samples per evaluation.
+        keep_dropout: leave the network in train mode, as the reference code did.
+        bfloat16: in bfloat16 autocast; counts and draws stay exact.
+
+    Raises:
+        ValueError: batch_size is not a positive whole number.
+    """
+
+    batch_size: int = 256
+    keep_dropout: bool = False
+    bfloat16: bool = False
+
+    def __post_init__(self) -> None:
+        _check_whole("batch_size", self.batch_size)
+
+    @contextmanager
+    def of(self, network: nn.Module) -> Iterator[None]:
+        """Inside, the network is evaluated like this; afterwards every submodule is in the mode it was in."""
+        modes = {module: module.training for module in network.modules()}
+        device = next((p.device.type for p in network.parameters()), "cpu")
+        network.train(self.keep_dropout)
+        try:
+            with torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
+                yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
 
 
 @dataclass(frozen=True)
@@ -142,40 +208,57 @@ class Sampler:
         num_steps: steps along the grid; each costs as many network evaluations as kernel and correctors need.
         grid: num_steps -> times; None follows the family of the training schedule.
         poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
-        corrector_steps, corrector, corrector_between: see `Correction`.
-        guidance: scale of classifier-free guidance; 1 is the plain conditional model.
-        guidance_between: (lowest, highest) logit of survival where guidance acts; None for everywhere.
-        batch_size: samples per network evaluation.
-        keep_dropout: leave the network in train mode while sampling, as the reference code did.
-        bfloat16: evaluate the network in bfloat16 autocast; counts and draws stay exact.
+        correction: corrector steps after the kernel's.
+        guidance: towards the samples' classes.
+        evaluation: batches and precision.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: num_steps is not a positive whole number.
     """
 
     kernel: Kernel = BINOMIAL_BRIDGE
     num_steps: int = 1000
     grid: Callable[[int], Tensor] | None = None
     poisson_start: bool = True
-    corrector_steps: int = 0
-    corrector: Corrector = THIN_AND_BRIDGE
-    corrector_between: Sequence[float] | None = None
-    guidance: float = 1.0
-    guidance_between: Sequence[float] | None = None
-    batch_size: int = 256
-    keep_dropout: bool = False
-    bfloat16: bool = False
+    correction: Correction = Correction()
+    guidance: Guidance = Guidance()
+    evaluation: Evaluation = Evaluation()
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "batch_size"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-        if not self.guidance >= 0:
-            raise ValueError(f"guidance must not be negative, not {self.guidance}")
-        check_range(self.guidance_between, "guidance_between")
-        _ = self.correction
+        _check_whole("num_steps", self.num_steps)
 
-    @property
-    def correction(self) -> Correction:
-        return Correction(self.corrector_steps, self.corrector, self.corrector_between)
+
+def make_sampler(
+    kernel: Kernel = BINOMIAL_BRIDGE,
+    num_steps: int = 1000,
+    grid: Callable[[int], Tensor] | None = None,
+    poisson_start: bool = True,
+    corrector_steps: int = 0,
+    corrector: Corrector = THIN_AND_BRIDGE,
+    corrector_between: Sequence[float] | None = None,
+    guidance: float = 1.0,
+    guidance_between: Sequence[float] | None = None,
+    batch_size: int = 256,
+    keep_dropout: bool = False,
+    bfloat16: bool = False,
+) -> Sampler:
+    """A sampler from flat settings, as YAML files have them.
+
+    Args:
+        kernel, num_steps, grid, poisson_start: see `Sampler`.
+        corrector_steps, corrector, corrector_between: see `Correction`.
+        guidance, guidance_between: scale and range of `Guidance`.
+        batch_size, keep_dropout, bfloat16: see `Evaluation`.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    return Sampler(
+        kernel,
+        num_steps,
+        grid,
+        poisson_start,
+        Correction(corrector_steps, corrector, corrector_between),
+        Guidance(guidance, guidance_between),
+        Evaluation(batch_size, keep_dropout, bfloat16),
+    )

@@ -1,14 +1,14 @@
 """Observation times and sampling grids.
 
 All in float64 and built from the logit u = log(q / (1 - q)) of the survival probability q = e^-t, because q and 1 - q
-are both needed to full relative precision: t = softplus(-u). A grid is a tensor `times` [T + 1], increasing, times[0]
-= 0.
+are both needed to full relative precision: t = softplus(-u). A grid is a tensor `times` [T + 1], increasing from
+times[0] = 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,9 +28,9 @@ def time_of_logit(u: Tensor) -> Tensor:
 
 
 def step_fraction(s: Tensor, t: Tensor) -> Tensor:
-    """r = (e^-s - e^-t).
+    """The probability that a unit missing at t was still there at s < t; exactly 1 at s = 0.
 
-    / (1 - e^-t), the probability that a unit missing at t was still there at s < t; exactly 1 at s = 0.
+    r = (e^-s - e^-t) / (1 - e^-t)
     """
     return torch.exp(-s) * torch.expm1(s - t) / torch.expm1(-t)
 
@@ -45,8 +45,23 @@ def half_width(final_time: float) -> float:
     return final_time + math.log(-math.expm1(-final_time))
 
 
+def check_range(between: Sequence[float] | None, name: str) -> None:
+    """Raises ValueError unless `between` is None or two numbers in order."""
+    if between is not None and not (len(between) == 2 and between[0] < between[1]):
+        raise ValueError(f"{name} must be two logits of survival, the lower one first, not {list(between)}")
+
+
+def in_range(between: Sequence[float] | None, t: float) -> bool:
+    """Whether the logit of survival at time t lies in the range; None is everything."""
+    return between is None or between[0] <= float(logit_survival(torch.tensor(t, dtype=torch.float64))) <= between[1]
+
+
 def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """The paper's grid, uniform in u and so in Fisher information (eq. 60): u_k = L (1 - 2 (k - 1) / (T - 1)).
+
+    Args:
+        num_steps: T.
+        final_time: times[T].
 
     Returns:
         float64 [T + 1], times[0] = 0, times[T] = final_time.
@@ -64,7 +79,7 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
 
 
 def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
-    """Uniform in u from `first` (the least decayed level after 0) down to `last` (the final time). float64 [T + 1]."""
+    """Uniform in u from `first` (the first time after 0) down to `last` (the final time). float64 [T + 1]."""
     _check(num_steps, 1.0)
     if not first > last:
         raise ValueError(f"the logit must fall along the grid: first = {first} is not above last = {last}")
@@ -84,14 +99,15 @@ def logistic_times(
     scale: float = 1.3,
     floor: float = 0.1,
 ) -> Tensor:
-    """Denser where images take shape: u follows a truncated logistic law, mixed with a uniform floor.
+    """Denser where images take shape: u follows a truncated logistic distribution, mixed with a uniform floor.
 
     As a training schedule this is importance sampling: the weights of its short steps shrink as its density grows.
 
     Args:
+        num_steps: T.
         first, last: u of the first time after 0 and of the final time.
-        location, scale: centre and width of the logistic law of u.
-        floor: share of the uniform law in the mixture.
+        location, scale: centre and width of the logistic distribution of u.
+        floor: share of the uniform distribution in the mixture.
 
     Returns:
         float64 [T + 1].
@@ -118,9 +134,7 @@ def uniform_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
 
 
 def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
-    """Survival falls as cos^2 of an angle that grows in equal steps (Nichol & Dhariwal 2021), ending at
-    final_time. float64 [T + 1].
-    """
+    """Survival falls as cos^2 of an angle that grows in equal steps (Nichol & Dhariwal 2021). float64 [T + 1]."""
     _check(num_steps, final_time)
     end = math.acos(math.exp(-final_time / 2))
     angle = torch.linspace(0.0, end, num_steps + 1, dtype=torch.float64)
@@ -158,6 +172,9 @@ class Schedule:
         num_steps: T of the training grid.
         continuous: draw times between the grid's points too, uniformly along it, linear in u between neighbours.
         importance: (s, t) of every interval of the grid -> how often each is drawn, in any unit; None for equally.
+
+    Raises:
+        ValueError: a grid that does not increase from 0, or continuous times of a single step.
     """
 
     grid: Callable[[int], Tensor] = fisher_times
@@ -173,7 +190,7 @@ class Schedule:
 
     @cached_property
     def times(self) -> Tensor:
-        """float64 [T + 1]."""
+        """The grid, float64 [T + 1]."""
         return self.grid(self.num_steps)
 
     def draw(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,7 +200,7 @@ class Schedule:
             v: float64 [B].
 
         Returns:
-            s, t: see `intervals`.
+            s, t: float64 [B], see `intervals`.
             weight: float64 [B], the density of equally likely intervals over that of these: with it, a mean over
                 draws has the same expectation whatever the importance.
         """
@@ -229,12 +246,16 @@ def _along(u: Tensor, position: Tensor) -> Tensor:
 
 
 def stratified(position: Tensor, batch_size: int, offset: Tensor) -> Tensor:
-    """v_b = (b + U) / B: one uniform number per batch spreads its samples evenly over the times (spreads, not
-    changes, the law).
+    """v_b = (b + U) / B: one uniform number per batch spreads its samples evenly over the times.
+
+    It spreads them and does not change their distribution.
 
     Args:
-        position: int64 [b], place of each sample in the global batch of `batch_size`, so that ranks share one
-        stratification.
+        position: int64 [b], index of each sample in the global batch, so that ranks share one stratification.
+        batch_size: B, of the global batch.
         offset: float64 scalar U in (0, 1).
+
+    Returns:
+        float64 [b] in [0, 1).
     """
     return (position + offset) / batch_size

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
 
-from blackout.diffusion.heads import Prediction
+from blackout.diffusion.correctors import Corrector
 from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
     PanjerLeap,
     PoissonLeap,
     PosteriorBridge,
+    TauLeap,
     Trapezoidal,
     nearest_rounding,
     stochastic_rounding,
 )
-from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.predictions import (
+    BirthDeathPrediction,
+    CategoricalPrediction,
+    CountPrediction,
+    Denoiser,
+    Prediction,
+)
+from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import sample
-from blackout.diffusion.streams import RandomSource, SampleStreams, StepStreams
+from blackout.laws.markov_toys import JumpToy
 from blackout.laws.toys import Array, Toy
+from blackout.random import RandomSource, SampleStreams, uniform
 
 KERNELS: dict[str, Kernel] = {
     "nearest": BinomialBridge(nearest_rounding),
@@ -34,49 +45,65 @@ KERNELS: dict[str, Kernel] = {
     "posterior": PosteriorBridge(),
     "trapezoidal": Trapezoidal(),
 }
+"""Of pure death."""
+
+Expected: TypeAlias = Callable[[JumpToy, float], Array]
+"""(toy, t) -> E[statistic | X_t], [states ** elements, elements, K]."""
+
+
+class States(Protocol):
+    """What is needed of a toy to draw from it: elements of `levels` data levels and `size` states each."""
+
+    @property
+    def elements(self) -> int: ...
+    @property
+    def levels(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def states(self) -> Array: ...
+    @property
+    def mean(self) -> Array: ...
 
 
 @dataclass(frozen=True)
 class TableOfCounts:
-    """Any law of the missing count, given as P(N = n) [..., levels] float64."""
+    """Any distribution of the missing count, given as P(N = n) [..., levels] float64."""
 
     pmf: Tensor
 
     def log_prob(self, missing: Tensor) -> Tensor:
+        """log P(N = missing): float32, shape of the integers `missing`."""
         return torch.log(self.pmf.gather(-1, missing.long().unsqueeze(-1)).squeeze(-1)).float()
 
     def sample(self, generator: RandomSource = None) -> Tensor:
-        shape = tuple(self.pmf.shape[:-1])
-        if isinstance(generator, StepStreams):
-            u = generator.next_draw().uniform(shape)
-        else:
-            u = torch.rand(shape, generator=generator, dtype=torch.float64)
+        """A draw of N by inversion, int64 [...]."""
+        u = uniform(tuple(self.pmf.shape[:-1]), generator, self.pmf.device)
         below = self.pmf.cumsum(-1) < u.unsqueeze(-1)
         last = (self.pmf > 0).long().cumsum(-1).argmax(-1)  # rounding must not lead past the support
         return torch.minimum(below.sum(-1), last)
 
 
 class ExactDenoiser:
-    """The denoiser a perfect network would be."""
+    """The denoiser a perfect network would be, for pure death.
+
+    Args:
+        toy: the data.
+    """
 
     def __init__(self, toy: Toy) -> None:
         self.toy = toy
         self.process = PureDeath(toy.max_count)
         self._tables: dict[float, tuple[Tensor, Tensor, Tensor]] = {}
 
-    def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        mean, variance, missing = self._table(float(t))
-        state = torch.zeros(len(xt), dtype=torch.int64)
-        for pixel in range(self.toy.pixels):
-            state = state * (self.toy.max_count + 1) + xt[:, pixel].long()
-        return Prediction(
-            mean[state], torch.log(mean[state].clamp(min=1e-30)), variance[state], TableOfCounts(missing[state])
-        )
+    def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
+        mean, variance, missing = (table[torch.from_numpy(number(self.toy, xt))] for table in self._table(float(t)))
+        return CountPrediction(mean, torch.log(mean.clamp(min=1e-30)), variance, TableOfCounts(missing))
 
     def _table(self, t: float) -> tuple[Tensor, Tensor, Tensor]:
         if t not in self._tables:
             beliefs, shape = self.toy.beliefs(math.exp(-t)), (-1, self.toy.pixels)
-            # float64, where a network gives float32: the laws compared with have it too
+            # float64, where a network gives float32: the distributions compared with have it too
             self._tables[t] = (
                 torch.from_numpy(beliefs.mean.reshape(shape)),
                 torch.from_numpy(beliefs.variance.reshape(shape)),
@@ -85,27 +112,80 @@ class ExactDenoiser:
         return self._tables[t]
 
 
-def step_draws(toy: Toy, kernel: Kernel, state: int, s: float, t: float, n: int, seed: int = 0) -> Array:
-    """How often the kernel led from a state at t to each state at s in n draws, [S]."""
-    xt = torch.from_numpy(toy.states[state]).expand(n, -1).to(torch.uint8).contiguous()
-    times = torch.tensor([s, t], dtype=torch.float64)
+class ExactJumpDenoiser:
+    """The denoiser a perfect network would be, for any process, with a table for every time it is asked about.
+
+    Args:
+        toy: data and process.
+        expected: the exact mean of the process's statistic.
+        kind: of prediction that the process needs.
+    """
+
+    def __init__(self, toy: JumpToy, expected: Expected, kind: type[Prediction] = CategoricalPrediction) -> None:
+        self.toy, self.expected, self.kind = toy, expected, kind
+        self._tables: dict[float, Tensor] = {}
+
+    def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
+        time = float(t)
+        if time not in self._tables:
+            self._tables[time] = torch.from_numpy(self.expected(self.toy, time))
+        # float64, where a network gives float32: the distributions compared with have it too
+        mean = self._tables[time][torch.from_numpy(number(self.toy, xt))].movedim(-1, 1)
+        log_mean = torch.log(mean.clamp(min=1e-300))
+        if self.kind is CategoricalPrediction:
+            return CategoricalPrediction(log_mean)
+        return BirthDeathPrediction(mean, log_mean)
+
+
+def step_draws(
+    toy: States, denoiser: Denoiser, process: Process[Any], kernel: Kernel, state: int, s: float, t: float, n: int,
+    seed: int = 0,
+) -> Array:  # fmt: skip
+    """How often the kernel led from a state at t to each state at s in n draws, [states ** elements]."""
+    s_, t_ = torch.tensor([s, t], dtype=torch.float64)
+    xt = copies(toy, state, n)
+    return count(toy, kernel(denoiser, process, xt, s_, t_, SampleStreams(seed, torch.arange(n)).at(1)))
+
+
+def corrector_draws(
+    toy: States, denoiser: Denoiser, process: Process[Any], corrector: Corrector, state: int, s: float, t: float,
+    n: int, seed: int = 0,
+) -> Array:  # fmt: skip
+    """The same for one step of a corrector at s, after a step from t."""
+    s_, t_ = torch.tensor([s, t], dtype=torch.float64)
     source = SampleStreams(seed, torch.arange(n)).at(1)
-    xs = kernel(ExactDenoiser(toy), PureDeath(toy.max_count), xt, times[0], times[1], source)
-    return _count(toy, xs)
+    return count(toy, corrector(TauLeap(), denoiser, process, copies(toy, state, n), s_, t_, source))
 
 
-def loop_draws(toy: Toy, kernel: Kernel, times: Tensor, n: int, seed: int = 0) -> Array:
-    """How often the sampling loop returned each state in n samples, [S]."""
-    streams = SampleStreams(seed, torch.arange(n))
-    mean = torch.from_numpy(toy.mean)
-    denoiser = ExactDenoiser(toy)
-    x0 = sample(denoiser, denoiser.process, times, (n, toy.pixels), streams, kernel=kernel, mean=mean)
-    return _count(toy, x0)
+def loop_draws(
+    toy: States, denoiser: Denoiser, process: Process[Any], kernel: Kernel, times: Tensor, n: int, seed: int = 0
+) -> Array:
+    """How often the sampling loop returned each state of the data in n samples, [levels ** elements]."""
+    streams, mean = SampleStreams(seed, torch.arange(n)), torch.from_numpy(toy.mean)
+    x0 = sample(denoiser, process, times, (n, toy.elements), streams, kernel=kernel, mean=mean)
+    where = np.ravel_multi_index(tuple(x0.long().numpy().T), [toy.levels] * toy.elements)
+    return np.bincount(where, minlength=toy.levels**toy.elements)
+
+
+def copies(toy: States, state: int, n: int) -> Tensor:
+    """n copies of a state, uint8 [n, elements]."""
+    return torch.from_numpy(toy.states[state]).expand(n, -1).to(torch.uint8).contiguous()
+
+
+def number(toy: States, x: Tensor) -> Array:
+    """The numbers of states [n, elements], [n]."""
+    return np.ravel_multi_index(tuple(x.long().numpy().T), [toy.size] * toy.elements)
+
+
+def count(toy: States, x: Tensor) -> Array:
+    """How often each state is among x [n, elements], [states ** elements]."""
+    return np.bincount(number(toy, x), minlength=toy.size**toy.elements)
 
 
 def p_value(observed: Array, law: Array) -> float:
-    """Chi-square test of counts [S] against a law [S], cells expected less than 5 times put together; 0 when a state
-    of probability 0 was drawn.
+    """Chi-square test of counts [S] against a distribution [S], cells expected less than 5 times put together.
+
+    0 when a state of probability 0 was drawn.
     """
     expected = law * observed.sum()
     if observed[law <= 0].any():
@@ -117,8 +197,3 @@ def p_value(observed: Array, law: Array) -> float:
     if len(cells) < 2:
         return 1.0
     return float(stats.chisquare(drawn, cells * drawn.sum() / cells.sum()).pvalue)
-
-
-def _count(toy: Toy, x: Tensor) -> Array:
-    shape = (toy.max_count + 1,) * toy.pixels
-    return np.bincount(np.ravel_multi_index(tuple(x.long().numpy().T), shape), minlength=len(toy.p0))

@@ -15,10 +15,10 @@ from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.kernels import Kernel
 from blackout.diffusion.samplers import count_evaluations
 from blackout.diffusion.schedules import fisher_times, logit_times
-from blackout.diffusion.streams import SampleStreams
+from blackout.laws.births import BIRTHS, final_law, step_law, trapezoidal_law
 from blackout.laws.draws import KERNELS, ExactDenoiser, loop_draws, p_value, step_draws
 from blackout.laws.toys import Array, Toy, pixel_pair, rare_pixel, total_variation, two_bumps
-from blackout.laws.transitions import BIRTHS, final_law, step_law, trapezoidal_law
+from blackout.random import SampleStreams
 
 Step = Callable[[Toy, Array, float, float], Array]
 

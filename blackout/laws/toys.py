@@ -47,6 +47,7 @@ class Toy:
     def __init__(self, name: str, p0: Array) -> None:
         self.name = name
         self.pixels, self.max_count = p0.ndim, p0.shape[0] - 1
+        self.elements, self.levels, self.size = p0.ndim, p0.shape[0], p0.shape[0]
         self.p0 = (p0 / p0.sum()).reshape(-1)
         self._posteriors: dict[float, Array] = {}
 

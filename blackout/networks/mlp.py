@@ -41,7 +41,7 @@ class ResidualMLP(nn.Module):
         width: features of the residual stream, an even number of at least 4.
         depth: number of residual perceptrons.
         dropout: probability within them.
-        num_classes: classes the network can be told; None for a network that knows of none.
+        num_classes: number of classes of a conditional network; None for an unconditional one.
 
     Raises:
         ValueError: a number is out of its range.

@@ -85,7 +85,7 @@ class UNet(nn.Module):
         dense_blocks: perceptrons over the whole coarsest grid, between its two residual blocks.
         dense_width: their hidden width.
         dropout: probability in the residual blocks and the perceptrons.
-        num_classes: classes the network can be told; None for a network that knows of none.
+        num_classes: number of classes of a conditional network; None for an unconditional one.
 
     Raises:
         ValueError: the levels do not fit the image, or a number is out of its range.
@@ -105,12 +105,7 @@ class UNet(nn.Module):
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
-        if min(outputs, blocks_per_level, dense_width, len(multipliers), *multipliers) < 1 or dense_blocks < 0:
-            raise ValueError(
-                "outputs, blocks_per_level, dense_width and one or more multipliers of the U-Net must be at least 1 "
-                f"and dense_blocks at least 0, got {outputs}, {blocks_per_level}, {dense_width}, {list(multipliers)} "
-                f"and {dense_blocks}"
-            )
+        _check(outputs, blocks_per_level, dense_width, multipliers, dense_blocks)
         attend = [side in attention_resolutions for side in sides_per_level(shape, len(multipliers))]
         widths = [channels * multiplier for multiplier in multipliers]
         features = 4 * channels
@@ -168,3 +163,11 @@ class UNet(nn.Module):
         for block in blocks.children():
             h = block(h, embedding)
         return h
+
+
+def _check(outputs: int, blocks: int, dense_width: int, multipliers: Sequence[int], dense_blocks: int) -> None:
+    if min(outputs, blocks, dense_width, len(multipliers), *multipliers) < 1 or dense_blocks < 0:
+        raise ValueError(
+            "outputs, blocks_per_level, dense_width and one or more multipliers of the U-Net must be at least 1 "
+            f"and dense_blocks at least 0, got {outputs}, {blocks}, {dense_width}, {list(multipliers)} and {dense_blocks}"
+        )

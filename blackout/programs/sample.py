@@ -71,7 +71,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     size = min(draw.batch_size, config["num_samples"])  # the network rounds as in the whole run
     trajectory = Trajectory(_SHOWN) if config["trajectory"] and rank() == 0 else None
     with naming("sample"), SampleFile(out / "samples.npz", len(indices)) if rank() == 0 else nullcontext() as file:
-        shown = draw_all(draw, indices, config["seed"], size, file, scoring and scoring.scores, trajectory)
+        shown = draw_all(draw, indices, config["seed"], size, file, None if scoring is None else scoring.scores, trajectory)
     report = None if scoring is None else scoring.report(draw)
     if rank() > 0:
         return out
@@ -160,9 +160,7 @@ def draw_all(
     return {name: torch.cat([part[name] for part in shown])[:_SHOWN] for name in (shown[0] if shown else ())}
 
 
-def _in_order(
-    batches: Iterator[tuple[Tensor, Samples]], rounds: int, scores: Scores | None
-) -> Iterator[Samples]:
+def _in_order(batches: Iterator[tuple[Tensor, Samples]], rounds: int, scores: Scores | None) -> Iterator[Samples]:
     """Score this process's batches and gather everybody's, in the order of the samples."""
     for _ in range(rounds):
         numbers, samples = next(batches, (None, None))

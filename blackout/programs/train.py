@@ -17,7 +17,7 @@ from blackout.programs.plan import plan
 from blackout.programs.run_directory import open_run
 from blackout.programs.settings import quieten, resolve
 from blackout.programs.sweeps import sweeping
-from blackout.random.streams import fold_seed
+from blackout.random import fold_seed
 from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
 from blackout.training.checkpoints import check_fits
 from blackout.training.components import make

@@ -22,7 +22,6 @@ from blackout.training.guards import check_finite
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.preemption import signals
 
-
 _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor")
 """Of a model's description: what a continued run may have otherwise."""
 
@@ -192,9 +191,9 @@ def check_fits(checkpoint: Mapping[str, Any], module: pl.LightningModule, path: 
     for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
-    first = {"family": addresses.FIRST_FAMILY}
-    theirs, ours = ({**first, **description} for description in (addresses.modernise(checkpoint["blackout"]), module.config))
-    was, now = dict(_leaves(theirs, "")), dict(_leaves(ours, ""))
+    first, here = {"family": addresses.FIRST_FAMILY}, getattr(module, "config", {})
+    was = dict(_leaves(first | addresses.modernise(checkpoint["blackout"]), ""))
+    now = dict(_leaves(first | dict(here), ""))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")

@@ -87,7 +87,9 @@ def check_arguments(target: Callable[..., Any], given: Mapping[str, Any], where:
     for key in given:
         if key not in named and not takes_all:
             near = difflib.get_close_matches(key, named, n=1, cutoff=0.6)
-            raise UserError(f"{where}.{key}: {name} has no such argument" + (f" (did you mean {near[0]}?)" * bool(near)))
+            raise UserError(
+                f"{where}.{key}: {name} has no such argument" + (f" (did you mean {near[0]}?)" * bool(near))
+            )
     for key in named:
         if not partial and key not in given and parameters[key].default is inspect.Parameter.empty:
             raise UserError(f"{where}.{key} must be given: {name} needs it")
@@ -129,7 +131,9 @@ def fits(value: Any, hint: Any) -> bool:
 def described(hint: Any) -> str:
     """An annotation in words, for messages."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    words = [_KINDS.get(one, "a list" if _is_sequence(one) else "a component (a mapping with _target_)") for one in options]
+    words = [
+        _KINDS.get(one, "a list" if _is_sequence(one) else "a component (a mapping with _target_)") for one in options
+    ]
     if typing.get_origin(hint) is typing.Literal:
         words = [repr(one) for one in typing.get_args(hint)]
     return " or ".join(dict.fromkeys(words))

@@ -21,6 +21,7 @@ from blackout.training.components import check_targets, make
 from blackout.training.model import Model
 from blackout.version import __version__
 
+
 def export_model(model: Model, directory: Path) -> None:
     """Write `model.safetensors` (averaged weights where there are any), `config.json` and `README.md` to a directory.
 
@@ -82,7 +83,9 @@ def _load(path: Path, trusted: tuple[str, ...]) -> Model:
         path = _inside(path)
     description, tensors = _read_export(path) if path.is_dir() else _read_checkpoint(path)
     check_targets(description["model"], trusted)
-    weights = {name.removeprefix("network."): tensors.pop(name) for name in list(tensors) if name.startswith("network.")}
+    weights = {
+        name.removeprefix("network."): tensors.pop(name) for name in list(tensors) if name.startswith("network.")
+    }
     model: Model = family_of(description, trusted).build(description, tensors)
     try:
         model.network.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: found without waiting for the accelerator at every step, and reported for replay."""
+"""Losses and gradients that are not finite: found without making every step wait, and reported for replay."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from blackout.errors import UserError
 from blackout.family import Draw, Source
-from blackout.random.streams import fold_seed
+from blackout.random import fold_seed
 from blackout.training.checkpoint_files import FORMAT
 from blackout.training.ema import EMA
 from blackout.training.optimization import Optimization

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blackout.diffusion.streams import fold_seed
 from blackout.family import Source, Split
+from blackout.random import fold_seed
 
 
 @dataclass(eq=False, repr=False)

@@ -5,9 +5,8 @@ import torch
 from scipy import stats
 
 from blackout.diffusion import count_table
-from blackout.diffusion.counts import binomial
 from blackout.diffusion.schedules import fisher_times
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams, binomial
 from tests.diffusion.test_counts import assert_law
 
 PROBABILITIES = [1e-7, 1e-3, 0.0399, 0.0401, 0.3, 0.5, 0.9, 1 - 1e-7]

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.counts import bernoulli, binomial, poisson
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams, bernoulli, binomial, poisson
 
 DRAWS = 400_000
 

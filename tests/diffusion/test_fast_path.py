@@ -12,8 +12,8 @@ from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import fisher_times
-from blackout.diffusion.streams import SampleStreams
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, StandardisedInputs
+from blackout.random import SampleStreams
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,7 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.overdispersed import gamma, negative_binomial
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams, gamma, negative_binomial
 
 N = 40_000
 

@@ -4,7 +4,7 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams
 from tests.laws import toys
 
 

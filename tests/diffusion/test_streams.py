@@ -2,7 +2,7 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.streams import SampleStreams, fold_seed
+from blackout.random import SampleStreams, fold_seed
 
 
 def uniforms(seed, indices, step, shape=(64,)):

@@ -12,10 +12,10 @@ from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.heads import Prediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_survival, logit_times
-from blackout.diffusion.streams import SampleStreams
+from blackout.laws.births import final_law, fraction, poisson_births, poisson_pmf, step_law
 from blackout.laws.draws import ExactDenoiser
 from blackout.laws.toys import pixel_pair, total_variation
-from blackout.laws.transitions import final_law, fraction, poisson_births, poisson_pmf, step_law
+from blackout.random import SampleStreams
 
 PAIR = pixel_pair()
 

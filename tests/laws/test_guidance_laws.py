@@ -8,9 +8,9 @@ import torch
 
 from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels, guided
 from blackout.diffusion.heads import Prediction
-from blackout.diffusion.streams import SampleStreams
 from blackout.laws.draws import ExactDenoiser
 from blackout.laws.toys import Toy, pixel_pair
+from blackout.random import SampleStreams
 
 _BUMPS = [np.exp(-((np.add.outer(np.arange(16), c * np.arange(16)) - m) ** 2) / 18) for c, m in ((1, 9), (-1, 4))]
 SHARES = 0.35, 0.65

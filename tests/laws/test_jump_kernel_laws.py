@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from blackout.diffusion.heads import Prediction
-from blackout.diffusion.jump_kernels import BirthDeathBridge, LevelBridge, LevelCorrector, TauLeap
+from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, LevelCorrector, TauLeap
 from blackout.diffusion.processes import BirthDeath
 from blackout.diffusion.schedules import logit_times
-from blackout.diffusion.streams import SampleStreams
 from blackout.laws import verify
-from blackout.laws.jump_draws import ExactJumpDenoiser
-from blackout.laws.jump_processes import CLAIMS
+from blackout.laws.claims import CLAIMS
+from blackout.laws.draws import ExactJumpDenoiser
 from blackout.laws.toys import total_variation
+from blackout.random import SampleStreams
 
 
 def subject_of(process, name):

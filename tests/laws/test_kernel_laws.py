@@ -19,12 +19,12 @@ from blackout.diffusion.kernels import (
 )
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times, logit_times
-from blackout.diffusion.streams import SampleStreams
 from blackout.laws import pure_death, verify
+from blackout.laws.births import BIRTHS, final_law, poisson_births, step_law, walk
 from blackout.laws.draws import KERNELS, ExactDenoiser, p_value, step_draws
 from blackout.laws.pure_death import PureDeathSubject
 from blackout.laws.toys import Toy, binomial_pmf, pixel_pair, rare_pixel, total_variation, two_bumps
-from blackout.laws.transitions import BIRTHS, final_law, poisson_births, step_law, walk
+from blackout.random import SampleStreams
 
 BUMPS, PAIR = two_bumps(), pixel_pair()
 

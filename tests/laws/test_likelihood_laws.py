@@ -10,7 +10,7 @@ from blackout.diffusion.heads import Prediction
 from blackout.diffusion.losses import loss_weights
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times, half_width, logit_survival, step_fraction
-from blackout.diffusion.streams import SampleStreams
+from blackout.random import SampleStreams
 from tests.laws import toys
 
 P0 = toys.two_bumps()

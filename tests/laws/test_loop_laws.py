@@ -13,10 +13,10 @@ from blackout.diffusion.kernels import PoissonLeap, Trapezoidal
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Correction, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
-from blackout.diffusion.streams import SampleStreams
+from blackout.laws.births import final_law, poisson_births, step_law, step_matrix
 from blackout.laws.draws import KERNELS, ExactDenoiser, p_value
 from blackout.laws.toys import Toy, pixel_pair, total_variation
-from blackout.laws.transitions import final_law, poisson_births, step_law, step_matrix
+from blackout.random import SampleStreams
 
 PAIR = pixel_pair()
 CORRECTIONS = {

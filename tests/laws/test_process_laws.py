@@ -6,8 +6,8 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.heads import Prediction
-from blackout.diffusion.jump_losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss
 from blackout.diffusion.likelihood import likelihood_bound, rate_divergence
+from blackout.diffusion.losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss
 from blackout.diffusion.processes import (
     Absorbing,
     AbsorbingChain,
@@ -21,8 +21,8 @@ from blackout.diffusion.processes import (
     from_generator,
 )
 from blackout.diffusion.schedules import half_width, time_of_logit
-from blackout.diffusion.streams import SampleStreams
 from blackout.laws import chains
+from blackout.random import SampleStreams
 from tests.laws import toys
 
 P0 = np.array([0.35, 0.05, 0.1, 0.3, 0.2])

@@ -38,7 +38,7 @@ class Fields:
 
 
 class Logits(nn.Module):
-        def __init__(self, num_sites: int):
+    def __init__(self, num_sites: int):
         super().__init__()
         self.logits = nn.Parameter(0.1 * torch.randn(num_sites))
 

@@ -1,6 +1,7 @@
-"""Forward laws: one file per process."""
+"""Forward processes: one file per family."""
 
-from blackout.diffusion.processes.base import JumpProcess, Observation, Process, count_dtype
+from blackout.counts import count_dtype
+from blackout.diffusion.processes.base import JumpProcess, Observation, Process
 from blackout.diffusion.processes.birth_death import BirthDeath
 from blackout.diffusion.processes.categorical import Absorbing, Ordinal, Uniform
 from blackout.diffusion.processes.clocks import PiecewiseClock, PowerClock

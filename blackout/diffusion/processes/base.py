@@ -1,22 +1,29 @@
-"""What every forward process offers. A process knows only laws: no network, no configuration.
+"""What every forward process offers. A process knows only probability: no network, no configuration.
 
-A reverse jump has one of R types. Its rate given X_0 is linear in a statistic of X_0 (the target): so the rate of the
-time-reversed process, which averages over X_0 given X_t, is `rates(E[target | X_t], X_t, t)`, and a network that
-predicts E[target | X_t] is all that training and sampling need.
+A reverse jump has one of R types. Its rate given X_0 is linear in a statistic of X_0 and X_t: so the rate of the
+time-reversed process, which averages over X_0 given X_t, is `rates(E[statistic | X_t], X_t, t)`, and a network that
+predicts E[statistic | X_t] is all that training and sampling need (`blackout.diffusion.predictions`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from blackout.diffusion.streams import RandomSource
+from blackout.counts import LARGEST_COUNT
+from blackout.diffusion.predictions import Denoiser, Prediction
+from blackout.diffusion.schedules import half_width
+from blackout.random import RandomSource
+
+LIMIT = half_width(15.0)
+"""Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
+Target = TypeVar("Target", covariant=True)
 
 
-class Process(Protocol):
+class Process(Protocol[Target]):
     """A Markov process on counts, independently in every element; data are counts 0..max_count.
 
     Counts are integer tensors of any shape [B, ...]. Times are float64: a scalar, or one per sample [B]. Types of
@@ -24,18 +31,25 @@ class Process(Protocol):
     """
 
     @property
-    def max_count(self) -> int: ...
+    def max_count(self) -> int:
+        """The largest data level."""
+        ...
 
     @property
     def num_states(self) -> int:
         """States are 0..num_states - 1, which may be more than there are data levels."""
         ...
 
-    def sample(self, x0: Tensor, t: Tensor, generator: RandomSource = None) -> Tensor:
-        """X_t given X_0."""
+    @property
+    def prediction(self) -> type[Prediction]:
+        """The kind of prediction its bound, its loss and its rates, if it has any, are made of."""
         ...
 
-    def observe(self, x0: Tensor, t: Tensor, generator: RandomSource = None) -> tuple[Tensor, Any]:
+    def sample(self, x0: Tensor, t: Tensor, generator: RandomSource = None) -> Tensor:
+        """X_t given X_0, of x0's shape."""
+        ...
+
+    def observe(self, x0: Tensor, t: Tensor, generator: RandomSource = None) -> tuple[Tensor, Target]:
         """X_t, and the target a loss compares the prediction with."""
         ...
 
@@ -59,11 +73,23 @@ class Process(Protocol):
         mean: Tensor | None = None,
         device: torch.device | None = None,
     ) -> Tensor:
-        """X_t for a final time t, where sampling starts; `mean` is E[X_0], if known."""
+        """States of `shape` for a final time t, where sampling starts; `mean` is E[X_0], if it is given."""
         ...
 
     def prior_divergence(self, x0: Tensor, t: Tensor) -> Tensor:
-        """KL of X_t's law given X_0 from the prior's at the final time t, float64, elementwise."""
+        """KL of X_t's distribution given X_0 from the prior's at the final time t, float64 of x0's shape."""
+        ...
+
+    def bound(
+        self,
+        denoiser: Denoiser,
+        x0: Tensor,
+        v: Tensor,
+        generator: RandomSource = None,
+        limit: float = LIMIT,
+        final_time: Tensor | None = None,
+    ) -> Tensor:
+        """One estimate per sample of a bound on -log p(X_0), see `likelihood.likelihood_bound`. float64 [B], nats."""
         ...
 
     def check_final_time(self, t: Tensor) -> None:
@@ -71,18 +97,21 @@ class Process(Protocol):
         ...
 
 
-class JumpProcess(Process, Protocol):
+@runtime_checkable
+class JumpProcess(Process[Target], Protocol[Target]):
     """A process in continuous time."""
 
-    ordered: bool
-    """Whether several jumps within one step add up (counts), or exclude each other (names)."""
+    @property
+    def ordered(self) -> bool:
+        """Whether several jumps within one step add up (counts), or exclude each other (names)."""
+        ...
 
     def elapsed(self, t: Tensor) -> Tensor:
         """The process's own time: its generator at t is `elapsed`'s derivative times a constant one."""
         ...
 
     def rates(self, expected: Tensor, xt: Tensor, t: Tensor) -> Tensor:
-        """Rates of the reverse jumps per unit of t given E[target | X_t], float64 [B, R, ...]."""
+        """Rates of the reverse jumps per unit of t given E[statistic | X_t], float64 [B, R, ...]."""
         ...
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
@@ -107,7 +136,7 @@ class Observation:
     """A target for losses that need more than one tensor.
 
     Args:
-        process: the law it was drawn from.
+        process: what it was drawn from.
         x0, xt: counts [B, ...].
         choice: float64 uniforms [B, ...], which pick one type of jump where a loss samples them.
         statistic: further targets, integers [B, R, ...], where the process has them.
@@ -120,14 +149,15 @@ class Observation:
     statistic: Tensor | None = None
 
 
-def count_dtype(max_count: int) -> torch.dtype:
-    """The smallest integer type in use for counts up to max_count: uint8 to 255, int32 beyond."""
-    return torch.uint8 if max_count <= 255 else torch.int32
-
-
 def jump_axis(values: list[int], x: Tensor) -> Tensor:
     """Constants of R types as int64 [R, 1, ...], to broadcast against [B, R, ...] for x of shape [B, ...]."""
     return torch.tensor(values, device=x.device).view(-1, *[1] * (x.ndim - 1))
+
+
+def check_max_count(max_count: int) -> None:
+    """Raises ValueError unless counts up to max_count fit the package's integer types."""
+    if not 1 <= max_count <= LARGEST_COUNT:
+        raise ValueError(f"max_count must be in 1..{LARGEST_COUNT}, not {max_count}")
 
 
 def expand_time(t: Tensor | float, x: Tensor) -> Tensor:

@@ -13,21 +13,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from blackout.diffusion.categorical import categorical, uniform
-from blackout.diffusion.counts import binomial, poisson
-from blackout.diffusion.processes.base import Observation, count_dtype, expand_time, jump_axis
+from blackout.counts import count_dtype
+from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
+from blackout.diffusion.processes.base import LIMIT, Observation, check_max_count, expand_time, jump_axis
+from blackout.diffusion.processes.path_bound import bound_to_prior
 from blackout.diffusion.schedules import step_fraction
-from blackout.diffusion.streams import RandomSource
+from blackout.random import RandomSource, binomial, categorical, poisson, uniform
 
 _LOG_TINY = -690.0
 
 
 @dataclass(frozen=True)
 class BirthDeath:
-    """Deaths at rate 1 per unit, births at rate `mean`: the stationary law is Poisson(mean).
+    """Deaths at rate 1 per unit, births at rate `mean`: the stationary distribution is Poisson(mean).
 
     Reverse jumps are of two types, +1 and -1, with rates E[X_0 - S | X_t] q / (1 - q) + a (1 - q) and
-    E[I | X_t] / (1 - q): the target is the pair (X_0 - S, I), both O(1 - q).
+    E[I | X_t] / (1 - q): the statistic is the pair (X_0 - S, I), both O(1 - q).
 
     Args:
         max_count: largest data level.
@@ -40,10 +41,10 @@ class BirthDeath:
     max_count: int = 255
     mean: float = 1.0
     ordered: ClassVar[bool] = True
+    prediction: ClassVar[type[BirthDeathPrediction]] = BirthDeathPrediction
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_count < 2**31:
-            raise ValueError(f"max_count must be in 1..2147483647, not {self.max_count}")
+        check_max_count(self.max_count)
         if not 0 < self.mean < math.inf:
             raise ValueError(f"the stationary mean must be positive, not {self.mean}")
 
@@ -54,9 +55,11 @@ class BirthDeath:
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of states."""
         return count_dtype(self.num_states - 1)
 
     def elapsed(self, t: Tensor) -> Tensor:
+        """t itself: the process is homogeneous in time."""
         return t
 
     def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
@@ -73,6 +76,7 @@ class BirthDeath:
         return xt, Observation(self, x0, xt, choice, target)
 
     def _draw(self, x0: Tensor, t: Tensor | float, generator: RandomSource) -> tuple[Tensor, Tensor]:
+        """Survivors and immigrants, int64 of x0's shape."""
         t = expand_time(t, x0)
         gone = -torch.expm1(-t)
         survivors = binomial(x0, torch.exp(-t), generator, complement=gone).long()
@@ -80,7 +84,7 @@ class BirthDeath:
         return survivors, torch.minimum(immigrants, self.num_states - 1 - survivors)
 
     def pmf(self, x0: Tensor, t: Tensor | float) -> Tensor:
-        """P(X_t = . | X_0), float64 [B, ..., num_states]: a binomial and a Poisson law convolved."""
+        """P(X_t = . | X_0), float64 [B, ..., num_states]: a binomial and a Poisson distribution convolved."""
         states = torch.arange(self.num_states, device=x0.device)
         t = expand_time(t, x0)
         return torch.exp(self._log_pmf(x0[..., None], states, t[..., None] if t.ndim else t))
@@ -144,6 +148,7 @@ class BirthDeath:
         return self.rates(torch.stack([x0 - survivors, xt - survivors], dim=1).clamp(min=0.0), xt, t)
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
+        """One unit more and one less, int64 [2, 1, ...]."""
         return jump_axis([1, -1], xt)
 
     def forward_rates(self, xt: Tensor, t: Tensor | float) -> Tensor:
@@ -151,6 +156,7 @@ class BirthDeath:
         return torch.stack([xt.double(), torch.full_like(xt, self.mean, dtype=torch.float64)], dim=1)
 
     def forward_jumps(self, xt: Tensor) -> Tensor:
+        """Death and birth, int64 [2, 1, ...]."""
         return jump_axis([-1, 1], xt)
 
     def prior(
@@ -169,12 +175,24 @@ class BirthDeath:
         return drawn.clamp_(max=self.num_states - 1).to(self.dtype)
 
     def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
-        """KL(X_t's law given X_0 || Poisson(a)), float64 of x0's shape."""
+        """KL(X_t given X_0 || Poisson(a)), float64 of x0's shape."""
         levels = torch.arange(self.max_count + 1, device=x0.device)
         p = self.pmf(levels, t)
         m = torch.arange(self.num_states, device=x0.device, dtype=torch.float64)
         log_prior = m * math.log(self.mean) - self.mean - torch.lgamma(m + 1)
         return (torch.special.xlogy(p, p) - p * log_prior).sum(-1).clamp(min=0.0)[x0.long()]
+
+    def bound(
+        self,
+        denoiser: Denoiser,
+        x0: Tensor,
+        v: Tensor,
+        generator: RandomSource = None,
+        limit: float = LIMIT,
+        final_time: Tensor | None = None,
+    ) -> Tensor:
+        """The continuous bound and the prior's KL, float64 [B], nats; see `likelihood.likelihood_bound`."""
+        return bound_to_prior(denoiser, self, x0, v, generator, limit, final_time)
 
     def check_final_time(self, t: Tensor | float) -> None:
         """Nothing is refused: the prior's mean is right at any t."""

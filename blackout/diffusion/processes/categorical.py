@@ -19,16 +19,22 @@ class Uniform(FiniteJumpProcess):
     """At rate 1 an element is replaced by a uniform draw from all S = max_count + 1 levels (D3PM's uniform family).
 
     exp(Q t) = e^-t I + (1 - e^-t) / S.
+
+    Args:
+        max_count: largest data level.
+        clock: time change.
     """
 
     def __init__(self, max_count: int = 255, clock: Clock | None = None) -> None:
         super().__init__(max_count, max_count + 1, clock)
 
     def generator(self) -> Tensor:
+        """Q, float64 [S, S]."""
         identity = torch.eye(self.num_states, dtype=torch.float64)
         return torch.full_like(identity, 1 / self.num_states) - identity
 
     def transition_after(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
         return _mixture(tau, torch.full((self.num_states,), 1 / self.num_states, dtype=tau.dtype, device=tau.device))
 
 
@@ -52,26 +58,28 @@ class Absorbing(FiniteJumpProcess):
         self.mask = max_count + 1 if mask is None else mask
 
     def generator(self) -> Tensor:
+        """Q, float64 [S, S]."""
         generator = -torch.eye(self.num_states, dtype=torch.float64)
         generator[:, self.mask] += 1.0
         return generator
 
     def transition_after(self, tau: Tensor) -> Tensor:
-        law = torch.zeros(self.num_states, dtype=tau.dtype, device=tau.device)
-        law[self.mask] = 1.0
-        return _mixture(tau, law)
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+        masked = torch.zeros(self.num_states, dtype=tau.dtype, device=tau.device)
+        masked[self.mask] = 1.0
+        return _mixture(tau, masked)
 
 
-def _mixture(tau: Tensor, law: Tensor) -> Tensor:
-    """e^-tau I + (1 - e^-tau) 1 law^T."""
+def _mixture(tau: Tensor, pi: Tensor) -> Tensor:
+    """e^-tau I + (1 - e^-tau) 1 pi^T, [b, S, S]."""
     tau = tau[:, None, None]
-    return torch.exp(-tau) * torch.eye(len(law), dtype=law.dtype, device=law.device) - torch.expm1(-tau) * law
+    return torch.exp(-tau) * torch.eye(len(pi), dtype=pi.dtype, device=pi.device) - torch.expm1(-tau) * pi
 
 
 class Ordinal(FiniteJumpProcess):
     """Jumps between near levels: reversible, time-scaled so that its slowest mode decays as e^-t (tauLDR's family).
 
-    Q_ij = c w(|i - j|) sqrt(pi_j / pi_i), with the stationary law pi; detailed balance holds by construction.
+    Q_ij = c w(|i - j|) sqrt(pi_j / pi_i), pi being the stationary distribution: detailed balance holds by construction.
 
     Args:
         max_count: largest data level.
@@ -106,7 +114,9 @@ class Ordinal(FiniteJumpProcess):
         self._exponential = MatrixExponential(self._generator)
 
     def generator(self) -> Tensor:
+        """Q, float64 [S, S]."""
         return self._generator
 
     def transition_after(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
         return self._exponential(tau)

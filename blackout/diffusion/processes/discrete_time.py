@@ -6,12 +6,15 @@ The reverse of a step is Bayes' rule, P(n | m, o) = P_0,k-1[o, n] P_k[n, m] / P_
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sparse
 import torch
 from torch import Tensor
 
+from blackout.diffusion.predictions import Denoiser
+from blackout.diffusion.processes.base import LIMIT
 from blackout.diffusion.processes.finite import FiniteProcess
-from blackout.diffusion.processes.matrix_file import Matrix, load_matrix
+from blackout.diffusion.processes.matrix_file import Matrix, dense, load_matrix
+from blackout.diffusion.processes.path_bound import per_sample, predicted
+from blackout.random import RandomSource
 
 
 class DiscreteTimeChain(FiniteProcess):
@@ -33,8 +36,7 @@ class DiscreteTimeChain(FiniteProcess):
             raise ValueError(f"a chain needs at least one step, not {num_steps}")
         if matrix is None:
             raise ValueError("matrix must be given: a .npy file with one transition matrix, or one per step")
-        loaded = load_matrix(matrix)
-        array = loaded.toarray() if sparse.issparse(loaded) else loaded
+        array = dense(load_matrix(matrix))
         check_stochastic(array, num_steps)
         super().__init__(max_count, array.shape[-1])
         self.num_steps = num_steps
@@ -43,10 +45,28 @@ class DiscreteTimeChain(FiniteProcess):
         self._products: dict[torch.device, Tensor] = {}
 
     def step(self, k: Tensor) -> Tensor:
-        """The matrix of steps k = 1..num_steps: from X_{k-1} to X_k."""
+        """The matrices of steps k, int64 [b] in 1..num_steps, from X_{k-1} to X_k: float64 [b, S, S]."""
         return self._steps.to(k.device)[k - 1]
 
+    @torch.no_grad()
+    def bound(
+        self,
+        denoiser: Denoiser,
+        x0: Tensor,
+        v: Tensor,
+        generator: RandomSource = None,
+        limit: float = LIMIT,
+        final_time: Tensor | None = None,
+    ) -> Tensor:
+        """The KL of one of the chain's steps, times their number, and the prior's KL at its end. float64 [B], nats."""
+        t = 1.0 + (v * self.num_steps).floor().clamp(max=self.num_steps - 1.0)
+        xt = self.sample(x0, t, generator)
+        expected = predicted(denoiser, self, xt, t).expected
+        path = self.num_steps * self.step_divergence(expected, x0, xt, t - 1, t)
+        return per_sample(path + self.prior_divergence(x0, torch.tensor(float(self.num_steps))))
+
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
+        """P_st for steps [b] and [b]: float64 [b, S, S]."""
         first, last = self._index(s), self._index(t)
         if bool((first == 0).all()):
             return self._from_start(last.device)[last]
@@ -56,6 +76,7 @@ class DiscreteTimeChain(FiniteProcess):
         return torch.stack(pairs).to(s.device)
 
     def _between(self, first: int, last: int) -> Tensor:
+        """The product of the steps after `first` up to `last`, [S, S]."""
         matrix = torch.eye(self.num_states, dtype=torch.float64)
         for k in range(first, last):
             matrix = matrix @ self._steps[k]
@@ -72,6 +93,7 @@ class DiscreteTimeChain(FiniteProcess):
         return self._products[device]
 
     def _index(self, t: Tensor) -> Tensor:
+        """Times as int64 numbers of steps."""
         k = t.round().long()
         if bool((t != k).any()) or int(k.min()) < 0 or int(k.max()) > self.num_steps:
             raise ValueError(
@@ -85,36 +107,51 @@ class UniformChain(DiscreteTimeChain):
     """D3PM's uniform chain: at step k an element is replaced by a uniform level with probability 1 / (T - k + 1).
 
     So 1 - k / T of the elements are still the data's at step k, and none at the last.
+
+    Args:
+        max_count: largest data level.
+        num_steps: T.
     """
 
     def __init__(self, max_count: int = 255, num_steps: int = 100) -> None:
         size = max_count + 1
-        law = np.full((size, size), 1 / size)
-        super().__init__(max_count, num_steps, _replacing(law, num_steps))
+        super().__init__(max_count, num_steps, _replacing(np.full((size, size), 1 / size), num_steps))
 
 
 class AbsorbingChain(DiscreteTimeChain):
-    """D3PM's absorbing chain: as `UniformChain`, but replaced by the mask, the state max_count + 1."""
+    """D3PM's absorbing chain: as `UniformChain`, but replaced by the mask, the state max_count + 1.
+
+    Args:
+        max_count: largest data level.
+        num_steps: T.
+    """
 
     def __init__(self, max_count: int = 255, num_steps: int = 100) -> None:
         size = max_count + 2
-        law = np.zeros((size, size))
-        law[:, -1] = 1.0
-        super().__init__(max_count, num_steps, _replacing(law, num_steps))
+        masked = np.zeros((size, size))
+        masked[:, -1] = 1.0
+        super().__init__(max_count, num_steps, _replacing(masked, num_steps))
         self.mask = max_count + 1
 
 
-def _replacing(law: np.ndarray, num_steps: int) -> np.ndarray:
+def _replacing(by: np.ndarray, num_steps: int) -> np.ndarray:
+    """Steps that replace an element by a draw from a row of `by` [S, S], with probability 1 / (T - k + 1)."""
     replaced = 1 / (num_steps - np.arange(max(num_steps, 1), dtype=np.float64))[:, None, None]
-    return (1 - replaced) * np.eye(len(law)) + replaced * law
+    return (1 - replaced) * np.eye(len(by)) + replaced * by
 
 
 def check_stochastic(matrix: np.ndarray, num_steps: int) -> None:
     """Raises ValueError unless `matrix` is [S, S] or [num_steps, S, S] of stochastic matrices."""
-    if matrix.ndim not in (2, 3) or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] < 2:
+    square = matrix.ndim in (2, 3) and matrix.shape[-1] == matrix.shape[-2]
+    if not square or matrix.shape[-1] < 2:
         raise ValueError(f"a chain needs square matrices [S, S] or [steps, S, S], not {tuple(matrix.shape)}")
     if matrix.ndim == 3 and len(matrix) != num_steps:
         raise ValueError(f"there are {len(matrix)} transition matrices for num_steps={num_steps} steps")
+    _check_rows(matrix)
+
+
+def _check_rows(matrix: np.ndarray) -> None:
+    """Raises ValueError unless the rows of [..., S, S] are probabilities that sum to 1."""
     if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
         raise ValueError("transition probabilities must be finite real numbers")
     if matrix.min() < 0:

@@ -10,27 +10,38 @@ With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.diffusion.categorical import categorical, cumulative, invert_rows, uniform
-from blackout.diffusion.processes.base import Observation, count_dtype, per_sample_time
+from blackout.counts import count_dtype
+from blackout.diffusion.predictions import CategoricalPrediction, Denoiser
+from blackout.diffusion.processes.base import LIMIT, Observation, per_sample_time
 from blackout.diffusion.processes.clocks import Clock, PowerClock
-from blackout.diffusion.streams import RandomSource
+from blackout.diffusion.processes.path_bound import bound_to_prior, log_likelihood_at_start, path_ends
+from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
 
 _REMEMBERED = 0.05
-"""Largest total variation between X_t's law given X_0 and the prior that a final time may leave."""
+"""Largest total variation between X_t given X_0 and the prior that a final time may leave."""
 _TINY = 1e-300
 
 
 class FiniteProcess(ABC):
     """A Markov process on 0..num_states - 1 whose data are 0..max_count.
 
+    The statistic that its reverse steps and rates are linear in is X_0 itself, one-hot.
+
+    Args:
+        max_count: largest data level.
+        num_states: S.
+
     Raises:
         ValueError: max_count is not in 1..num_states - 1.
     """
+
+    prediction: ClassVar[type[CategoricalPrediction]] = CategoricalPrediction
 
     def __init__(self, max_count: int, num_states: int) -> None:
         if not 1 <= max_count < num_states:
@@ -71,7 +82,7 @@ class FiniteProcess(ABC):
         return invert_rows(sums, _sample_index(sums, x) * self.num_states + x, u)
 
     def observe(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> tuple[Tensor, Observation]:
-        """X_t and what losses need; the statistic that rates are linear in is X_0 itself, one-hot."""
+        """X_t, and X_0 with it as the target."""
         xt = self.sample(x0, t, generator)
         return xt, Observation(self, x0, xt, uniform(tuple(x0.shape), generator, x0.device))
 
@@ -121,8 +132,8 @@ class FiniteProcess(ABC):
         ratio = torch.where(seen > 0, F.pad(weights, (0, self.num_states - weights.shape[-1])), 0.0)
         return ratio / seen.clamp(min=_TINY)
 
-    def prior_law(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
-        """The law sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
+    def prior_pmf(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
         t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
         levels = torch.arange(self.max_count + 1, device=t.device)[None]
         return self.rows(levels, torch.zeros_like(t), t)[0].mean(0)
@@ -135,32 +146,33 @@ class FiniteProcess(ABC):
         mean: Tensor | None = None,
         device: torch.device | None = None,
     ) -> Tensor:
-        """Independent draws of `prior_law`; the data's mean is not needed."""
-        sums = cumulative(self.prior_law(t, device))[None]
+        """Independent draws of `prior_pmf`, states of `shape`; the data's mean is not needed."""
+        sums = cumulative(self.prior_pmf(t, device))[None]
         u = uniform(shape, generator, sums.device)
         return invert_rows(sums, torch.zeros_like(u, dtype=torch.int64), u).to(self.dtype)
 
     def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
-        """KL(P_0t[x0, .] || prior_law), float64 of x0's shape."""
+        """KL(P_0t[x0, .] || prior_pmf), float64 of x0's shape."""
         return self._divergences(t, x0.device)[x0.long()]
 
     def _divergences(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+        """KL(P_0t[o, .] || prior_pmf) of every level o, float64 [max_count + 1]."""
         levels = torch.arange(self.max_count + 1, device=device)[None]
-        p, prior = self.pmf(levels, t)[0], self.prior_law(t, device)
+        p, prior = self.pmf(levels, t)[0], self.prior_pmf(t, device)
         return (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior)).sum(-1).clamp(min=0.0)
 
     def check_final_time(self, t: Tensor | float) -> None:
         """Refuse a final time at which the data's levels can still be told apart.
 
         Raises:
-            ValueError: some level's law is further than 0.05 (total variation) from the prior.
+            ValueError: X_t given some level is further than 0.05 (total variation) from the prior.
         """
         levels = torch.arange(self.max_count + 1)[None]
-        distance = (self.pmf(levels, t)[0] - self.prior_law(t)).abs().sum(-1) / 2
+        distance = (self.pmf(levels, t)[0] - self.prior_pmf(t)).abs().sum(-1) / 2
         worst = int(distance.argmax())
         if distance[worst] > _REMEMBERED:
             raise ValueError(
-                f"the data never reach the prior: from count {worst} the law at the final time {float(t):g} is still "
+                f"the data never reach the prior: from count {worst} X_t at the final time {float(t):g} is still "
                 f"{float(distance[worst]):.2f} (total variation, at most {_REMEMBERED} is allowed) away from the "
                 "average over all counts; a later final time, a faster clock or a generator with one closed class "
                 "of states is needed"
@@ -168,6 +180,7 @@ class FiniteProcess(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of states."""
         return count_dtype(self.num_states - 1)
 
 
@@ -197,10 +210,26 @@ class FiniteJumpProcess(FiniteProcess):
         """exp(Q tau) for tau [b]: float64 [b, S, S]."""
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
+        """P_st for times [b] and [b]: float64 [b, S, S]."""
         return self.transition_after(self.elapsed(t) - self.elapsed(s))
 
     def elapsed(self, t: Tensor) -> Tensor:
+        """The process's own time at t, by its clock."""
         return self.clock.elapsed(t)
+
+    def bound(
+        self,
+        denoiser: Denoiser,
+        x0: Tensor,
+        v: Tensor,
+        generator: RandomSource = None,
+        limit: float = LIMIT,
+        final_time: Tensor | None = None,
+    ) -> Tensor:
+        """The continuous bound, the prior's KL and -log P(X_0 | X_t) at the earliest time; float64 [B], nats."""
+        nats = bound_to_prior(denoiser, self, x0, v, generator, limit, final_time)
+        first, _ = path_ends(limit, final_time, x0.device)
+        return nats - log_likelihood_at_start(denoiser, self, x0, first, generator)
 
     def _rates_into(self, x: Tensor) -> Tensor:
         """Q[., x] without the diagonal, [B, D, S]: forward jumps into x, which reverse jumps undo."""
@@ -234,10 +263,12 @@ class FiniteJumpProcess(FiniteProcess):
         return _levels_first(self._rates_out(_flat(xt)) * self.clock.speed(t)[:, None, None], xt)
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
+        """From X_t to every state, int64 [B, S, ...]."""
         states = torch.arange(self.num_states, device=xt.device)
         return states.view(-1, *[1] * (xt.ndim - 1)) - xt.long()[:, None]
 
     def forward_jumps(self, xt: Tensor) -> Tensor:
+        """From X_t to every state, int64 [B, S, ...]."""
         return self.reverse_jumps(xt)
 
 
@@ -256,4 +287,5 @@ def _levels_first(values: Tensor, x: Tensor) -> Tensor:
 
 
 def _without_stay(matrix: Tensor) -> Tensor:
+    """The matrix with zeros on its diagonal."""
     return matrix - torch.diag(matrix.diagonal())

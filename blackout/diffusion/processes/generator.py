@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sparse
 import torch
-from scipy.sparse.linalg import expm_multiply
 from torch import Tensor
 
-from blackout.diffusion.categorical import cumulative
 from blackout.diffusion.processes.clocks import Clock
 from blackout.diffusion.processes.finite import FiniteJumpProcess
 from blackout.diffusion.processes.matrix_exponential import MatrixExponential
-from blackout.diffusion.processes.matrix_file import Matrix, load_matrix
+from blackout.diffusion.processes.matrix_file import Matrix, dense, is_sparse, load_matrix
+from blackout.random import cumulative
 
 _DENSE_STATES = 1024
 """Above this a sparse generator stays sparse: its exponentials act on vectors and are never formed."""
@@ -44,10 +42,9 @@ def from_generator(
         raise ValueError("matrix must be given: a .npy file with the generator, or .npz for a SciPy sparse one")
     loaded = load_matrix(matrix)
     check_generator(loaded)
-    if sparse.issparse(loaded) and loaded.shape[0] > _DENSE_STATES:
+    if is_sparse(loaded) and loaded.shape[0] > _DENSE_STATES:
         return SparseGenerator(max_count, loaded, clock, ordered)
-    dense = loaded.toarray() if sparse.issparse(loaded) else loaded
-    return DenseGenerator(max_count, np.asarray(dense, dtype=np.float64), clock, ordered)
+    return DenseGenerator(max_count, np.asarray(dense(loaded), dtype=np.float64), clock, ordered)
 
 
 def check_generator(matrix: Any) -> None:
@@ -56,6 +53,8 @@ def check_generator(matrix: Any) -> None:
         raise ValueError(f"a generator is a square matrix of two states or more, not of shape {tuple(matrix.shape)}")
     if matrix.dtype.kind not in "fiu":
         raise ValueError(f"a generator holds real numbers, not {matrix.dtype}")
+    import scipy.sparse as sparse
+
     entries = sparse.coo_array(matrix)
     value = np.asarray(entries.data, dtype=np.float64)
     if not np.isfinite(value).all():
@@ -86,9 +85,11 @@ class DenseGenerator(FiniteJumpProcess):
         self._exponential = MatrixExponential(self._generator)
 
     def generator(self) -> Tensor:
+        """Q, float64 [S, S]."""
         return self._generator
 
     def transition_after(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
         return self._exponential(tau)
 
 
@@ -99,6 +100,8 @@ class SparseGenerator(FiniteJumpProcess):
     """
 
     def __init__(self, max_count: int, matrix: Any, clock: Clock | None = None, ordered: bool = False) -> None:
+        import scipy.sparse as sparse
+
         super().__init__(max_count, matrix.shape[0], clock, ordered)
         self._forward = sparse.csr_array(matrix, dtype=np.float64)
         self._backward = sparse.csr_array(self._forward.T)
@@ -141,19 +144,23 @@ class SparseGenerator(FiniteJumpProcess):
         out = torch.empty(*x.shape, self.num_states, dtype=torch.float64)
         for value in tau.unique():
             at = (tau == value).nonzero().squeeze(1)
-            states, place = x.cpu()[at].unique(return_inverse=True)
+            states, which = x.cpu()[at].unique(return_inverse=True)
             start = np.zeros((self.num_states, len(states)))
             start[states.numpy(), np.arange(len(states))] = 1.0
-            out[at] = self._act(matrix, float(value), start).T[place]
+            out[at] = self._act(matrix, float(value), start).T[which]
         return out.to(x.device)
 
     @staticmethod
     def _act(matrix: Any, tau: float, vectors: np.ndarray) -> Tensor:
+        """exp(matrix tau) vectors, float64 of the shape of vectors [S, n]."""
+        from scipy.sparse.linalg import expm_multiply
+
         moved = vectors if tau == 0 else expm_multiply(matrix * tau, vectors, traceA=tau * matrix.trace())
         return torch.from_numpy(np.maximum(moved, 0.0))
 
 
 def _dense_rows(matrix: Any, x: Tensor) -> Tensor:
+    """Rows of a sparse matrix for x [B, D], with zeros on its diagonal: [B, D, S]."""
     rows = matrix[x.cpu().numpy().reshape(-1)].toarray()
     rows[np.arange(len(rows)), x.cpu().numpy().reshape(-1)] = 0.0
     return torch.from_numpy(rows).view(*x.shape, -1).to(x.device)

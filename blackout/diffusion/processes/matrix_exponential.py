@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ _CACHE_BYTES = 640 << 20
 """Enough for 1,000 times of 256 states in float64."""
 _TERMS = 20
 """Taylor terms of exp(x), x <= 1, to 1 / 20! = 4e-19."""
+_Key: TypeAlias = tuple[torch.device, float]
 
 
 class MatrixExponential:
@@ -33,27 +35,33 @@ class MatrixExponential:
         self.rate = float(-generator.diagonal().min())
         self._reversible = _symmetrise(generator)
         self._parts: dict[torch.device, tuple[Tensor, ...]] = {}
-        self._cache: OrderedDict[tuple[torch.device, float], Tensor] = OrderedDict()
+        self._cache: OrderedDict[_Key, Tensor] = OrderedDict()
 
     def __call__(self, tau: Tensor) -> Tensor:
         """float64 [*tau.shape, S, S] on tau's device, rows summing to 1."""
         if len(self.generator) < _CACHED_FROM:
             return self._compute(tau.reshape(-1)).view(*tau.shape, *self.generator.shape)
-        key = [(tau.device, value) for value in tau.reshape(-1).tolist()]
-        missing = [value for value in dict.fromkeys(key) if value not in self._cache]
-        computed: dict[tuple[torch.device, float], Tensor] = {}
-        for start in range(0, len(missing), 64):
-            part = missing[start : start + 64]
-            times = torch.tensor([value for _, value in part], dtype=torch.float64, device=tau.device)
-            computed.update(zip(part, self._compute(times).unbind(), strict=True))
-        stacked = torch.stack([computed[k] if k in computed else self._cache[k] for k in key])
-        for k, matrix in computed.items():
-            self._cache[k] = matrix.clone()
+        keys = [(tau.device, value) for value in tau.reshape(-1).tolist()]
+        computed = self._missing(keys, tau.device)
+        stacked = torch.stack([computed[key] if key in computed else self._cache[key] for key in keys])
+        for key, matrix in computed.items():
+            self._cache[key] = matrix.clone()  # on its own, not a view that keeps its whole batch alive
         while len(self._cache) * 8 * self.generator.numel() > _CACHE_BYTES:
             self._cache.popitem(last=False)
         return stacked.view(*tau.shape, *self.generator.shape)
 
+    def _missing(self, keys: list[_Key], device: torch.device) -> dict[_Key, Tensor]:
+        """The matrices [S, S] that are not in the cache yet, each time worked out once."""
+        missing = [key for key in dict.fromkeys(keys) if key not in self._cache]
+        computed: dict[_Key, Tensor] = {}
+        for start in range(0, len(missing), 64):
+            part = missing[start : start + 64]
+            times = torch.tensor([value for _, value in part], dtype=torch.float64, device=device)
+            computed.update(zip(part, self._compute(times).unbind(), strict=True))
+        return computed
+
     def _compute(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
         if tau.device not in self._parts:
             made = self._reversible if self._reversible is not None else (_powers(self.generator, self.rate),)
             self._parts[tau.device] = tuple(part.to(tau.device) for part in made)
@@ -63,6 +71,7 @@ class MatrixExponential:
 
 
 def _from_eigen(tau: Tensor, left: Tensor, values: Tensor, right: Tensor) -> Tensor:
+    """left exp(values tau) right for tau [b]: [b, S, S]."""
     # the identity is split off, so that exp(Q tau) - I keeps its digits at small tau
     change = (left * torch.expm1(values * tau[:, None])[:, None, :]) @ right
     return (torch.eye(len(values), dtype=tau.dtype, device=tau.device) + change).clamp_(min=0.0)

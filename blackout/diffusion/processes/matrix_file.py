@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import scipy.sparse as sparse
 
 from blackout.errors import UserError
 
@@ -22,19 +22,37 @@ def load_matrix(matrix: Matrix) -> Any:
         UserError: the file cannot be read as a matrix.
     """
     if isinstance(matrix, dict):
+        import scipy.sparse as sparse
+
         return sparse.coo_array((matrix["value"], (matrix["row"], matrix["column"])), shape=tuple(matrix["shape"]))
     if not isinstance(matrix, (str, Path)):
-        return matrix if sparse.issparse(matrix) else np.asarray(matrix)
+        return matrix if is_sparse(matrix) else np.asarray(matrix)
     try:
-        loaded = sparse.load_npz(matrix) if Path(matrix).suffix == ".npz" else np.load(matrix, allow_pickle=False)
+        loaded = _load_sparse(matrix) if Path(matrix).suffix == ".npz" else np.load(matrix, allow_pickle=False)
     except FileNotFoundError:
         raise UserError(f"no file {matrix}: the matrix must be a .npy array, or .npz for a SciPy sparse one") from None
     except Exception as error:  # numpy, zipfile and scipy have a dozen ways to say that this is no array
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{matrix} cannot be read as a matrix: {reason}") from None
-    if not (isinstance(loaded, np.ndarray) or sparse.issparse(loaded)):
+    if not (isinstance(loaded, np.ndarray) or is_sparse(loaded)):
         raise UserError(f"{matrix} holds {type(loaded).__name__}, not one array")
     return loaded
+
+
+def is_sparse(matrix: Any) -> bool:
+    """Whether it is a SciPy sparse matrix, without loading SciPy where nobody has."""
+    return "scipy.sparse" in sys.modules and sys.modules["scipy.sparse"].issparse(matrix)
+
+
+def dense(matrix: Any) -> np.ndarray:
+    """The array of a sparse or dense matrix."""
+    return matrix.toarray() if is_sparse(matrix) else matrix
+
+
+def _load_sparse(path: str | Path) -> Any:
+    import scipy.sparse as sparse
+
+    return sparse.load_npz(path)
 
 
 def without_files(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,8 +64,10 @@ def without_files(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(config.get("matrix"), (str, Path)):
         return dict(config)
     loaded = load_matrix(config["matrix"])
-    if not sparse.issparse(loaded):
+    if not is_sparse(loaded):
         return {**config, "matrix": loaded.tolist()}
+    import scipy.sparse as sparse
+
     entries = sparse.coo_array(loaded)
     plain = {"shape": list(entries.shape), "row": entries.row.tolist(), "column": entries.col.tolist()}
     return {**config, "matrix": {**plain, "value": entries.data.tolist()}}

@@ -9,10 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from blackout.diffusion.counts import binomial, poisson
-from blackout.diffusion.processes.base import count_dtype, expand_time, jump_axis
+from blackout.counts import count_dtype
+from blackout.diffusion.predictions import CountPrediction, Denoiser
+from blackout.diffusion.processes.base import LIMIT, check_max_count, expand_time, jump_axis
+from blackout.diffusion.processes.path_bound import bound_to_prior
 from blackout.diffusion.schedules import step_fraction
-from blackout.diffusion.streams import RandomSource
+from blackout.random import RandomSource, binomial, poisson
 
 _LOG_TINY = -690.0
 
@@ -21,22 +23,29 @@ _LOG_TINY = -690.0
 class PureDeath:
     """The linear death process on 0..max_count; a unit survives to time t with probability q = e^-t.
 
+    Its statistic is the missing count X_0 - X_t.
+
+    Args:
+        max_count: largest count.
+
     Raises:
         ValueError: max_count is not a positive integer below 2^31.
     """
 
     max_count: int = 255
     ordered: ClassVar[bool] = True
+    prediction: ClassVar[type[CountPrediction]] = CountPrediction
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_count < 2**31:
-            raise ValueError(f"max_count must be in 1..2147483647, not {self.max_count}")
+        check_max_count(self.max_count)
 
     @property
     def num_states(self) -> int:
+        """The counts themselves."""
         return self.max_count + 1
 
     def elapsed(self, t: Tensor) -> Tensor:
+        """t itself: the process is homogeneous in time."""
         return t
 
     def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
@@ -87,6 +96,7 @@ class PureDeath:
         return self.reverse_rate(x0.long(), xt.long(), t)[:, None]
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
+        """A birth, int64 [1, ...]."""
         return jump_axis([1], xt)
 
     def forward_rates(self, xt: Tensor, t: Tensor | float) -> Tensor:
@@ -94,6 +104,7 @@ class PureDeath:
         return xt.double()[:, None]
 
     def forward_jumps(self, xt: Tensor) -> Tensor:
+        """A death, int64 [1, ...]."""
         return jump_axis([-1], xt)
 
     def prior(
@@ -111,7 +122,13 @@ class PureDeath:
 
         Args:
             shape: [B, ...].
+            t: the final time.
+            generator: where randomness comes from; None is torch's global generator.
             mean: E[X_0], broadcastable to shape.
+            device: of the counts.
+
+        Returns:
+            Counts of `shape`.
         """
         dtype = count_dtype(self.max_count)
         if mean is None:
@@ -123,6 +140,18 @@ class PureDeath:
     def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
         """0: against the Poisson start it is O(e^-2t), below 1e-5 nats at t = 15 (`likelihood.start_bound`)."""
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
+
+    def bound(
+        self,
+        denoiser: Denoiser,
+        x0: Tensor,
+        v: Tensor,
+        generator: RandomSource = None,
+        limit: float = LIMIT,
+        final_time: Tensor | None = None,
+    ) -> Tensor:
+        """The continuous bound; it ends at logit survival -limit, where the prior's KL vanishes. float64 [B], nats."""
+        return bound_to_prior(denoiser, self, x0, v, generator, limit)
 
     def check_final_time(self, t: Tensor | float) -> None:
         """Nothing is refused: the Poisson start makes up for what a short time leaves."""

@@ -1,9 +1,9 @@
 """Exact binomial and Poisson draws, from a torch generator or from counter-based streams.
 
-Binomials of uint8 counts whose elements share p are looked up in tables (`blackout.diffusion.count_table`). For the
-rest torch's own kernels draw from a `torch.Generator`; from streams (`blackout.diffusion.streams`) it is inversion by
+Binomials of uint8 counts whose elements share p are looked up in tables (`blackout.random.binomial_table`). For the
+rest torch's own kernels draw from a `torch.Generator`; from streams (`blackout.random.streams`) it is inversion by
 sequential search where the mean is small and transformed rejection (Hoermann 1993, "BTRS" and "PTRS") where it is
-large. All are exact in law and in float64, whatever the dtype of the counts.
+large. All are exact in distribution and computed in float64, whatever the dtype of the counts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from blackout.diffusion.count_table import binomial_by_table
-from blackout.diffusion.streams import Draw, RandomSource, StepStreams
+from blackout.random.binomial_table import binomial_by_table
+from blackout.random.streams import Draw, RandomSource, StepStreams, uniform
 
 _TABLE_ELEMENTS = 64
+"""From so many elements per sample on, a table is quicker than a draw for each."""
 _INVERSION_LIMIT = 10.0
 """Largest mean for sequential search; Hoermann's hats need at least this much."""
 _SEARCH_LIMIT = 110
@@ -53,7 +54,12 @@ def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: T
 def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
     """Poisson(rate), elementwise.
 
-    Float64 whole numbers of rate's shape (a count may exceed any integer type chosen).
+    Args:
+        rate: non-negative, any shape [B, ...].
+        generator: where randomness comes from; None is torch's global generator.
+
+    Returns:
+        Float64 whole numbers of rate's shape (a count may exceed any integer type chosen).
     """
     rate = rate.to(torch.float64).contiguous()
     if isinstance(generator, StepStreams):
@@ -62,10 +68,8 @@ def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
 
 
 def bernoulli(p: Tensor, generator: RandomSource = None) -> Tensor:
-    """True with probability p, elementwise."""
-    if isinstance(generator, StepStreams):
-        return generator.next_draw().uniform(tuple(p.shape)) < p
-    return torch.rand(p.shape, generator=generator, dtype=torch.float64, device=p.device) < p
+    """True with probability p, elementwise: bool of p's shape [B, ...]."""
+    return uniform(tuple(p.shape), generator, p.device) < p
 
 
 def _tabulated(n: Tensor, p: Tensor) -> bool:
@@ -89,6 +93,7 @@ def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
     small = mean < _INVERSION_LIMIT
     odds = p / (1 - p)
     start = torch.where(small, torch.exp(n * torch.log1p(-p)), 1.0)
+    # P(k + 1) / P(k) = (n - k) / (k + 1) * p / (1 - p)
     drawn = _search(draw, start, lambda k, at: (_at(n, at) - k).mul_(_at(odds, at)).div_(k + 1))
     large = (~small).view(-1).nonzero().squeeze(1)
     if large.numel():
@@ -97,6 +102,7 @@ def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
 
 
 def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
+    """Poisson from streams; rate float64."""
     small = rate < _INVERSION_LIMIT
     start = torch.where(small, torch.exp(-rate), 1.0)
     drawn = _search(draw, start, lambda k, at: _at(rate, at).div_(k + 1))
@@ -133,7 +139,7 @@ def _search(draw: Draw, start: Tensor, ratio: Callable[[int, Tensor], Tensor]) -
 
 
 def _binomial_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, n: Tensor, p: Tensor) -> Tensor:
-    """BTRS for n p >= 10, p <= 1/2."""
+    """BTRS for n p >= 10, p <= 1/2 (Hoermann 1993, algorithm BTRS, whose constants these are)."""
     deviation = torch.sqrt(n * p * (1 - p))
     b = 1.15 + 2.53 * deviation
     a = -0.0873 + 0.0248 * b + 0.01 * p
@@ -149,7 +155,7 @@ def _binomial_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, n: Tenso
 
 
 def _poisson_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, rate: Tensor) -> Tensor:
-    """PTRS for rates >= 10."""
+    """PTRS for rates >= 10 (Hoermann 1993, algorithm PTRS, whose constants these are)."""
     b = 0.931 + 2.53 * torch.sqrt(rate)
     a = -0.059 + 0.02483 * b
 
@@ -185,6 +191,7 @@ def _transformed_rejection(
         u = draw.uniform(shape, 1 + 2 * attempt, of(at)).sub_(0.5)
         v = draw.uniform(shape, 2 + 2 * attempt, of(at))
         edge = 0.5 - u.abs()
+        # k = floor((2 a / (1/2 - |U|) + b) U + c); below the squeeze it is accepted without the density
         k = torch.floor((2 * of(a) / edge + of(b)) * u + of(centre))
         accepted = (edge >= 0.07) & (v <= of(squeeze))
         unsure = (~accepted & (k >= 0) & (k <= of(largest))).nonzero().squeeze(1)

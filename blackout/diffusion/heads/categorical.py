@@ -1,39 +1,16 @@
-"""Heads for processes other than pure death: what they predict is E[target | X_t] of their process."""
+"""Heads that predict a distribution over the data levels, for processes on finitely many states."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.diffusion.heads import Prediction, log_softplus
+from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Process
-from blackout.diffusion.processes.base import expand_time
-
-
-@dataclass(frozen=True)
-class BirthDeathHead:
-    """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), one output each, [B, 2, ...].
-
-    Args:
-        mean: C, the mean count of the data and of the stationary law.
-    """
-
-    mean: float
-    outputs: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        if not self.mean > 0:
-            raise ValueError(f"the head needs a positive mean count, not {self.mean}: is the data all zeros?")
-
-    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> Prediction:
-        f = raw.float()
-        t = expand_time(t, xt)
-        factor = (-torch.expm1(-t) * self.mean)[:, None] if t.ndim else -torch.expm1(-t) * self.mean
-        return Prediction(factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f))
 
 
 @dataclass(frozen=True)
@@ -44,25 +21,26 @@ class LevelHead:
         process: gives the likelihood of every level.
         max_count: largest data level.
         likelihood: add log P(X_t,i | X_0,i = o) to the logits, so that the network predicts only what the other
-            elements tell about element i, which is smooth in time and finite at t -> 0; without it the logits are all
+            elements say about element i, which is smooth in time and finite at t -> 0; without it the logits are all
             there is, as in D3PM and tauLDR.
     """
 
-    process: Process
+    process: Process[Any]
     max_count: int
     likelihood: bool = True
 
     @property
     def outputs(self) -> int:
+        """One logit per level."""
         return self.max_count + 1
 
-    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> Prediction:
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
         return _posterior(raw.float(), self.process, xt, t, self.likelihood)
 
 
 @dataclass(frozen=True)
 class LogisticHead:
-    """P(X_0 = o | X_t) from two outputs, whatever the number of levels: a discretised logistic law.
+    """P(X_0 = o | X_t) from two outputs, whatever the number of levels: a discretised logistic distribution.
 
     Its location is affine in the first output and its log scale in the second; levels take the mass of their unit
     interval, the outermost all that is beyond.
@@ -73,12 +51,12 @@ class LogisticHead:
         likelihood: as for `LevelHead`.
     """
 
-    process: Process
+    process: Process[Any]
     max_count: int
     likelihood: bool = True
     outputs: ClassVar[int] = 2
 
-    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> Prediction:
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
         half = self.max_count / 2
         location = half * (1 + raw[:, :1].float())
         scale = half / 2 * torch.exp(raw[:, 1:2].float().clamp(-12.0, 6.0))
@@ -91,8 +69,8 @@ class LogisticHead:
         return _posterior(logits, self.process, xt, t, self.likelihood)
 
 
-def _posterior(logits: Tensor, process: Process, xt: Tensor, t: Tensor, likelihood: bool) -> Prediction:
+def _posterior(logits: Tensor, process: Process[Any], xt: Tensor, t: Tensor, likelihood: bool) -> CategoricalPrediction:
+    """Logits [B, S, ...] normalised over the levels, after the likelihood was added if it is wanted."""
     if likelihood:
         logits = logits + process.log_likelihood(xt, t).float()
-    log_probs = F.log_softmax(logits, dim=1)
-    return Prediction(torch.exp(log_probs), log_probs)
+    return CategoricalPrediction(F.log_softmax(logits, dim=1))

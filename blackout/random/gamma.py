@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from blackout.diffusion.counts import poisson
-from blackout.diffusion.streams import Draw, RandomSource, StepStreams
+from blackout.random.counts import poisson
+from blackout.random.streams import RandomSource, next_draw
 
 
 def negative_binomial(size: Tensor, mean: Tensor, generator: RandomSource = None) -> Tensor:
@@ -19,6 +19,7 @@ def negative_binomial(size: Tensor, mean: Tensor, generator: RandomSource = None
     Args:
         size: float64, positive, any shape [B, ...].
         mean: float64, non-negative, the same shape.
+        generator: where randomness comes from; None is torch's global generator.
 
     Returns:
         Float64 whole numbers of the same shape.
@@ -31,8 +32,17 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
 
     Args:
         shape: float64, positive, any shape [B, ...]. Below 1 the draw is that of shape + 1 times U^(1 / shape).
+        generator: where randomness comes from; None is torch's global generator.
+
+    Returns:
+        Float64 of the same shape.
     """
-    numbers = _Uniforms(tuple(shape.shape), shape.device, generator)
+    draw = next_draw(generator, shape.device)
+
+    def numbers(attempt: int, where: Tensor) -> Tensor:
+        """Uniforms above 0, one for each of the elements at flat indices `where`."""
+        return draw.uniform(tuple(shape.shape), attempt, where).clamp_(min=2.0**-54)
+
     alpha = shape.to(torch.float64).reshape(-1)
     d = torch.where(alpha < 1, alpha + 1, alpha) - 1 / 3
     c = 1 / torch.sqrt(9 * d)
@@ -42,6 +52,7 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
     while todo.numel():
         x = _normal(numbers(attempt, todo), numbers(attempt + 1, todo))
         v = (1 + c[todo] * x) ** 3
+        # accept where log U < x^2 / 2 + d (1 - v + log v): then d v is Gamma(d + 1/3)
         height = 0.5 * x**2 + d[todo] * (1 - v + torch.log(v.clamp(min=1e-300)))
         accepted = (v > 0) & (torch.log(numbers(attempt + 2, todo)) < height)
         drawn[todo[accepted]] = (d[todo] * v)[accepted]
@@ -56,18 +67,3 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
 def _normal(u: Tensor, v: Tensor) -> Tensor:
     """Standard normal from two uniforms (Box & Muller 1958)."""
     return torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)
-
-
-class _Uniforms:
-    """The numbers of one draw, for the elements at flat indices; from streams they do not depend on who else asks."""
-
-    def __init__(self, shape: tuple[int, ...], device: torch.device, generator: RandomSource) -> None:
-        self._shape, self._device = shape, device
-        self._draw: Draw | None = generator.next_draw() if isinstance(generator, StepStreams) else None
-        self._generator = None if isinstance(generator, StepStreams) else generator
-
-    def __call__(self, attempt: int, where: Tensor) -> Tensor:
-        if self._draw is not None:
-            return self._draw.uniform(self._shape, attempt, where)
-        u = torch.rand(len(where), generator=self._generator, dtype=torch.float64, device=self._device)
-        return u.clamp_(min=2.0**-54)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from blackout.diffusion.jump_kernels import BirthDeathBridge, LevelBridge, LevelCorrector, TauLeap
-from blackout.diffusion.kernels import Kernel
+from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, LevelCorrector, TauLeap
 from blackout.diffusion.processes import (
     Absorbing,
     AbsorbingChain,
@@ -26,10 +25,9 @@ from blackout.diffusion.processes import (
 )
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.laws import chains, jump_transitions
-from blackout.laws.draws import p_value
-from blackout.laws.jump_draws import ExactJumpDenoiser, Expected, corrector_draws, loop_draws, step_draws
-from blackout.laws.jump_toys import JumpToy, Matrices, of_birth_death, of_generator, of_steps
-from blackout.laws.jump_transitions import JumpStep
+from blackout.laws.draws import ExactJumpDenoiser, Expected, corrector_draws, loop_draws, p_value, step_draws
+from blackout.laws.markov_toys import JumpToy, Matrices, of_birth_death, of_generator, of_steps
+from blackout.laws.steps import JumpStep
 from blackout.laws.toys import Array, total_variation
 
 _PIXEL = np.array([0.35, 0.05, 0.1, 0.3, 0.2])

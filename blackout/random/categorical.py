@@ -5,17 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from blackout.diffusion.streams import RandomSource, StepStreams
+from blackout.random.streams import RandomSource, uniform
 
 _CHUNK = 1 << 24
 """Largest number of weights whose running sums are formed at once: 128 MiB."""
-
-
-def uniform(shape: tuple[int, ...], generator: RandomSource, device: torch.device) -> Tensor:
-    """Float64 uniforms in [0, 1), shape [B, ...]."""
-    if isinstance(generator, StepStreams):
-        return generator.next_draw().uniform(shape)
-    return torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
 
 
 def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
@@ -23,6 +16,7 @@ def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
 
     Args:
         weights: non-negative [B, ..., S], not all zero.
+        generator: where randomness comes from; None is torch's global generator.
 
     Returns:
         int64 [B, ...].

@@ -1,4 +1,4 @@
-"""Heads that predict more than the mean: the variance of the missing count, or its whole law.
+"""Heads that predict more than the mean: the variance of the missing count, or its whole distribution.
 
 Both wrap another head, read the outputs behind its own, and are trained together with it; the mean's loss, and with it
 every likelihood bound, stays what it was.
@@ -13,37 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.diffusion.heads import Head, MissingCount, Prediction, log_softplus
+from blackout.diffusion.heads.base import Head
+from blackout.diffusion.heads.counts import log_softplus
+from blackout.diffusion.predictions import CountPrediction, DistributionPrediction, MissingCount, VariancePrediction
 from blackout.diffusion.processes.base import expand_time
-from blackout.diffusion.streams import RandomSource, StepStreams
+from blackout.random import RandomSource, uniform
 
 _UNIT_SOFTPLUS = math.log(math.expm1(1.0))
 """softplus of this is 1."""
-
-
-@dataclass(frozen=True)
-class VariancePrediction(Prediction):
-    """Mean and variance; the variance is scored by v - s log v at s = (N - y)^2, whose expectation is least at
-    v = Var[N | X_t].
-
-    Attributes:
-        log_variance: log v, finite where v underflows.
-        rest: what else is predicted, and scored.
-    """
-
-    log_variance: Tensor | None = None
-    rest: Prediction | None = None
-
-    def loss(self, target: Tensor) -> Tensor:
-        """(v - s log v) / (1 + v) on top of the rest, where neither s nor the divisor passes gradients on.
-
-        The divisor depends on X_t alone, so the minimum stays where it is; it keeps the second score, which grows as
-        the square of counts, from drowning the first.
-        """
-        assert self.variance is not None and self.log_variance is not None and self.rest is not None
-        squared = (target.float() - self.mean.detach()) ** 2
-        score = self.variance - squared * self.log_variance
-        return self.rest.loss(target) + score / (1 + self.variance.detach())
 
 
 @dataclass(frozen=True)
@@ -54,10 +31,11 @@ class VarianceHead:
         base: the head for the mean; it reads the first outputs.
     """
 
-    base: Head
+    base: Head[CountPrediction]
 
     @property
     def outputs(self) -> int:
+        """The mean's, and one more."""
         return self.base.outputs + 1
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> VariancePrediction:
@@ -73,26 +51,27 @@ class VarianceHead:
 
 @dataclass(frozen=True)
 class LogisticMixture:
-    """A mixture of logistics cut into the whole numbers 0..room (Salimans et al. 2017, PixelCNN++).
+    """A mixture of logistics cut into the whole numbers 0..largest (Salimans et al. 2017, PixelCNN++).
 
     Component j gives N = n the mass between n - 1/2 and n + 1/2; the ends take what lies beyond them.
 
     Args:
         log_weight, location, log_scale: float32 [B, K, ...].
-        room: int64 [B, ...], largest possible N.
+        largest: int64 [B, ...], the largest possible N.
     """
 
     log_weight: Tensor
     location: Tensor
     log_scale: Tensor
-    room: Tensor
+    largest: Tensor
 
     def log_prob(self, missing: Tensor) -> Tensor:
+        """log P(N = missing): float32, shape of the integers `missing`."""
         n = missing.float().unsqueeze(1)
         inverse = torch.exp(-self.log_scale)
         above, below = (n + 0.5 - self.location) * inverse, (n - 0.5 - self.location) * inverse
         # sigma(a) - sigma(b) = sigma(a) sigma(-b) (1 - e^(b - a)): no cancellation
-        last, first = n >= self.room.unsqueeze(1), n <= 0
+        last, first = n >= self.largest.unsqueeze(1), n <= 0
         log_mass = (
             torch.where(last, 0.0, F.logsigmoid(above))
             + torch.where(first, 0.0, F.logsigmoid(-below))
@@ -101,35 +80,20 @@ class LogisticMixture:
         return torch.logsumexp(self.log_weight + log_mass, dim=1)
 
     def sample(self, generator: RandomSource = None) -> Tensor:
-        shape, device = tuple(self.room.shape), self.room.device
-        pick, place = _uniform(shape, device, generator), _uniform(shape, device, generator)
+        """A draw of N, int64 [B, ...]: first its component, then its quantile there."""
+        shape, device = tuple(self.largest.shape), self.largest.device
+        pick, quantile = (uniform(shape, generator, device).clamp_(1e-16, 1 - 1e-16) for _ in range(2))
         passed = torch.cumsum(torch.exp(self.log_weight.double()), dim=1) < pick.unsqueeze(1)
         chosen = passed.sum(1, keepdim=True).clamp(max=self.log_weight.shape[1] - 1)
         location = self.location.gather(1, chosen).squeeze(1).double()
         scale = torch.exp(self.log_scale.gather(1, chosen).squeeze(1).double())
-        drawn = torch.round(location + scale * torch.logit(place))
-        return torch.minimum(drawn.clamp(min=0.0), self.room.double()).to(torch.int64)
-
-
-@dataclass(frozen=True)
-class DistributionPrediction(Prediction):
-    """Mean and law; the law is scored by its negative log-likelihood.
-
-    Attributes:
-        rest: what else is predicted, and scored.
-    """
-
-    rest: Prediction | None = None
-
-    def loss(self, target: Tensor) -> Tensor:
-        """-log P(N) on top of the rest."""
-        assert self.distribution is not None and self.rest is not None
-        return self.rest.loss(target) - self.distribution.log_prob(target)
+        drawn = torch.round(location + scale * torch.logit(quantile))
+        return torch.minimum(drawn.clamp(min=0.0), self.largest.double()).to(torch.int64)
 
 
 @dataclass(frozen=True)
 class LogisticMixtureHead:
-    """A head for the mean, and a mixture of logistics for the law of the missing count.
+    """A head for the mean, and a mixture of logistics for the distribution of the missing count.
 
     Locations and scales are in units of sqrt((1 - q) mean + (1 - q)^2 std^2), about the missing count's own spread,
     and locations are relative to the predicted mean, so that the network's outputs are O(1) at every t.
@@ -145,7 +109,7 @@ class LogisticMixtureHead:
         ValueError: no component, or a spread that is not positive.
     """
 
-    base: Head
+    base: Head[CountPrediction]
     max_count: int
     mean: float
     std: float
@@ -159,31 +123,25 @@ class LogisticMixtureHead:
 
     @property
     def outputs(self) -> int:
+        """The mean's, and a weight, a location and a scale per component."""
         return self.base.outputs + 3 * self.components
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> DistributionPrediction:
         rest = self.base(raw, xt, t)
-        law = self.distribution(raw, xt, t, rest.mean)
-        return DistributionPrediction(rest.mean, rest.log_mean, rest.variance, law, rest=rest)
+        distribution = self.distribution(raw, xt, t, rest.mean)
+        return DistributionPrediction(rest.mean, rest.log_mean, rest.variance, distribution, rest=rest)
 
     def distribution(self, raw: Tensor, xt: Tensor, t: Tensor, y: Tensor) -> MissingCount:
-        """The law alone, given the mean."""
-        weight, place, width = raw[:, self.base.outputs : self.outputs].float().chunk(3, dim=1)
+        """The distribution alone, given the mean y [B, ...]."""
+        weight, shift, width = raw[:, self.base.outputs : self.outputs].float().chunk(3, dim=1)
         decayed = -torch.expm1(-expand_time(t, y)).expand(y.shape)
         spread = torch.sqrt(decayed * self.mean + (decayed * self.std) ** 2).float().unsqueeze(1)
-        # components that start in one place would stay there
+        # components that start at one location would stay there
         start = torch.linspace(-1, 1, self.components, device=raw.device) if self.components > 1 else raw.new_zeros(1)
-        place = place + start.view(-1, *[1] * (y.ndim - 1))
-        room = self.max_count - xt.to(torch.int64)
+        shift = shift + start.view(-1, *[1] * (y.ndim - 1))
         return LogisticMixture(
             F.log_softmax(weight, dim=1),
-            y.detach().unsqueeze(1) + spread * place,
+            y.detach().unsqueeze(1) + spread * shift,
             torch.log(spread) + torch.log(F.softplus(width) + 0.02),
-            room,
+            self.max_count - xt.to(torch.int64),
         )
-
-
-def _uniform(shape: tuple[int, ...], device: torch.device, generator: RandomSource) -> Tensor:
-    if isinstance(generator, StepStreams):
-        return generator.next_draw().uniform(shape)
-    return torch.rand(shape, generator=generator, dtype=torch.float64, device=device).clamp_(1e-16, 1 - 1e-16)

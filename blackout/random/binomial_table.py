@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from blackout.diffusion.streams import Draw
+from blackout.random.streams import Draw
 
 _CHUNK = 36_864
 """Elements drawn together on a CPU: with their tables and temporaries they stay in a core's cache."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import stats
 
-from blackout.laws.jump_toys import JumpToy
+from blackout.laws.births import independent, poisson_pmf
+from blackout.laws.markov_toys import JumpToy
 from blackout.laws.toys import Array, binomial_pmf
-from blackout.laws.transitions import independent, poisson_pmf
 
 JumpStep = Callable[[JumpToy, float, float], Array]
 """(toy, s, t) -> the law of a step from t to s."""

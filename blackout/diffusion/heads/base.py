@@ -1,0 +1,30 @@
+"""What every head offers."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from blackout.diffusion.predictions import Prediction
+
+Made = TypeVar("Made", bound=Prediction, covariant=True)
+
+
+class Head(Protocol[Made]):
+    """From a network's raw output to a prediction of one kind."""
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per element of the data that the network must give."""
+        ...
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> Made:
+        """The prediction given X_t.
+
+        Args:
+            raw: [B, outputs, ...], any floating type.
+            xt: counts [B, ...].
+            t: float64, a scalar or [B].
+        """
+        ...

@@ -1,0 +1,193 @@
+"""What a head says about X_0 given X_t: one kind of prediction per kind of process.
+
+Every process has a statistic of X_0 and X_t in which the rates of its reverse jumps are linear; a prediction is the
+conditional mean of that statistic, and a process names its kind (`Process.prediction`):
+
+    CountPrediction         N = X_0 - X_t, the missing count           [B, ...]      pure death
+    BirthDeathPrediction    (X_0 - S, I), survivors S, immigrants I    [B, 2, ...]   immigration and death
+    CategoricalPrediction   X_0 one-hot: P(X_0 = . | X_t)              [B, S, ...]   finitely many states
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from blackout.random import RandomSource
+
+
+class Prediction(Protocol):
+    """The conditional mean of a process's statistic, as a kernel and as a likelihood bound need it."""
+
+    @property
+    def mean(self) -> Tensor:
+        """E[statistic | X_t] in the network's precision, float32."""
+        ...
+
+    @property
+    def expected(self) -> Tensor:
+        """The same from its logarithm, float64: what is small keeps its digits."""
+        ...
+
+
+Denoiser: TypeAlias = Callable[[Tensor, Tensor], Prediction]
+"""(xt [B, ...], t float64 scalar or [B]) -> prediction given X_t."""
+Kind = TypeVar("Kind")
+
+
+class MissingCount(Protocol):
+    """A distribution of N = X_0 - X_t for every element, independent of one another."""
+
+    def log_prob(self, missing: Tensor) -> Tensor:
+        """log P(N = missing): float32, shape of the integers `missing`."""
+        ...
+
+    def sample(self, generator: RandomSource = None) -> Tensor:
+        """A draw of N, int64, at most max_count - X_t."""
+        ...
+
+
+@dataclass(frozen=True)
+class BirthDeathPrediction:
+    """The means of the pair (X_0 - S, I) of `BirthDeath`, float32 [B, 2, ...].
+
+    Attributes:
+        mean: E[(X_0 - S, I) | X_t] >= 0.
+        log_mean: its logarithm, finite where the mean underflows.
+    """
+
+    mean: Tensor
+    log_mean: Tensor
+
+    @property
+    def expected(self) -> Tensor:
+        """E[(X_0 - S, I) | X_t], float64 [B, 2, ...]."""
+        return self.log_mean.double().exp()
+
+
+@dataclass(frozen=True)
+class CountPrediction:
+    """What is predicted of N = X_0 - X_t, all float32 and of the data's shape [B, ...].
+
+    Attributes:
+        mean: y = E[N | X_t] >= 0.
+        log_mean: log y, finite where y underflows.
+        variance: Var[N | X_t], from heads that predict it.
+        distribution: that of N, from heads that predict it.
+    """
+
+    mean: Tensor
+    log_mean: Tensor
+    variance: Tensor | None = None
+    distribution: MissingCount | None = None
+
+    @property
+    def expected(self) -> Tensor:
+        """E[N | X_t], float64 [B, ...]."""
+        return self.log_mean.double().exp()
+
+    def loss(self, target: Tensor) -> Tensor:
+        """The proper score of this prediction at N = target, float32 [B, ...], not yet weighted by time."""
+        return poisson_loss(self, target)
+
+
+@dataclass(frozen=True)
+class VariancePrediction(CountPrediction):
+    """Mean and variance, which is scored by v - s log v at s = (N - y)^2: least in expectation at v = Var[N | X_t].
+
+    Attributes:
+        log_variance: log v, finite where v underflows.
+        rest: what else is predicted, and scored.
+    """
+
+    log_variance: Tensor | None = None
+    rest: CountPrediction | None = None
+
+    def loss(self, target: Tensor) -> Tensor:
+        """(v - s log v) / (1 + v) on top of the rest, where neither s nor the divisor passes gradients on.
+
+        The divisor depends on X_t alone, so the minimum stays where it is; it keeps the second score, which grows as
+        the square of counts, from drowning the first.
+        """
+        assert self.variance is not None and self.log_variance is not None and self.rest is not None
+        squared = (target.float() - self.mean.detach()) ** 2
+        score = self.variance - squared * self.log_variance
+        return self.rest.loss(target) + score / (1 + self.variance.detach())
+
+
+@dataclass(frozen=True)
+class DistributionPrediction(CountPrediction):
+    """Mean and distribution, which is scored by its negative log-likelihood.
+
+    Attributes:
+        rest: what else is predicted, and scored.
+    """
+
+    rest: CountPrediction | None = None
+
+    def loss(self, target: Tensor) -> Tensor:
+        """-log P(N) on top of the rest."""
+        assert self.distribution is not None and self.rest is not None
+        return self.rest.loss(target) - self.distribution.log_prob(target)
+
+
+@dataclass(frozen=True)
+class CategoricalPrediction:
+    """A distribution over the data levels, in every element.
+
+    Attributes:
+        log_probs: log P(X_0 = o | X_t) for every level o = 0..S - 1, S = max_count + 1, float32 [B, S, ...].
+    """
+
+    log_probs: Tensor
+
+    @property
+    def probs(self) -> Tensor:
+        """P(X_0 = o | X_t), float32 [B, S, ...]."""
+        return torch.exp(self.log_probs)
+
+    @property
+    def mean(self) -> Tensor:
+        """E of X_0 as a one-hot vector: the same as `probs`."""
+        return self.probs
+
+    @property
+    def expected(self) -> Tensor:
+        """P(X_0 = o | X_t), float64 [B, S, ...]."""
+        return self.log_probs.double().exp()
+
+
+def poisson_loss(prediction: CountPrediction | BirthDeathPrediction, target: Tensor) -> Tensor:
+    """y - N log y in float32, unreduced; its minimum over y is at E[N].
+
+    Args:
+        prediction: of a count or of a pair of counts, y and log y of shape [B, ...] or [B, 2, ...].
+        target: N, integers of the same shape.
+    """
+    return prediction.mean.float() - target.float() * prediction.log_mean.float()
+
+
+def require(value: object, kind: type[Kind], part: object, process: object, needed: str) -> Kind:
+    """`value`, if it is what a kernel, corrector or loss can work with.
+
+    Args:
+        value: a prediction, a target or a process.
+        kind: its class.
+        part: the component that needs it; like the rest for the message.
+        process: the process it is used with, None if that is not known.
+        needed: what it needs, in words.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    if isinstance(value, kind):
+        return value
+    which = "this process" if process is None else f"the process {type(process).__name__}"
+    raise ValueError(
+        f"{type(part).__name__} does not fit {which} with this head: it needs {needed}; "
+        "`process=` alone chooses head, loss and sampler that do"
+    )

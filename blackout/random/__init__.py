@@ -1,0 +1,23 @@
+"""Random numbers: counter-based streams, and exact draws from a torch generator or from streams."""
+
+from blackout.random.categorical import categorical, cumulative, invert_rows
+from blackout.random.counts import bernoulli, binomial, poisson
+from blackout.random.gamma import gamma, negative_binomial
+from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, fold_seed, uniform
+
+__all__ = [
+    "Draw",
+    "RandomSource",
+    "SampleStreams",
+    "StepStreams",
+    "bernoulli",
+    "binomial",
+    "categorical",
+    "cumulative",
+    "fold_seed",
+    "gamma",
+    "invert_rows",
+    "negative_binomial",
+    "poisson",
+    "uniform",
+]

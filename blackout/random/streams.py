@@ -1,0 +1,189 @@
+"""Counter-based random numbers: what sample k draws is a function of (seed, k, step) and of nothing else.
+
+A generator with a state makes the numbers of one sample depend on how many others were drawn before it.
+Here each uniform is a hash of its address instead, so a sample can be made again alone, in another batch or
+on another device. The hash is SplitMix64 (Steele, Lea & Flood, OOPSLA 2014), whose 64-bit key is folded from the
+address (seed, sample, step, draw, attempt) one number at a time. A second key, a function of the first, is added
+between the two multiplications, so that draws whose counters overlap do not share a shifted piece of one sequence.
+All in all an address has 64 bits: among n draws some two are equal with a probability of about n^2 / 2^65.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_SECOND_KEY = 0xD1B54A32D192ED03
+_MASK = (1 << 64) - 1
+_CHUNK = 24_576
+"""Elements hashed together on a CPU, so that the passes of the hash stay in the cache."""
+
+
+def _signed(value: int) -> int:
+    """The two's complement int64 with the bits of a 64-bit unsigned integer (torch has no uint64 arithmetic)."""
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _hash(z: int) -> int:
+    """SplitMix64's finaliser on 64-bit unsigned Python integers."""
+    for bits, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        z = (z ^ (z >> bits)) * multiplier & _MASK
+    return z ^ (z >> 31)
+
+
+def _xor_shift_(z: Tensor, bits: int) -> Tensor:
+    """z ^= z >> bits with a logical shift, in place."""
+    return z.bitwise_xor_((z >> bits).bitwise_and_((1 << (64 - bits)) - 1))
+
+
+def fold(key: Tensor, value: int) -> Tensor:
+    """New int64 keys from keys and an integer, one to one for each of them. Distinct values give unrelated keys."""
+    return _mix(key + _signed((value + 1) * _GOLDEN))
+
+
+def _mix(z: Tensor) -> Tensor:
+    _xor_shift_(z, 30).mul_(_signed(_MULTIPLIERS[0]))
+    _xor_shift_(z, 27).mul_(_signed(_MULTIPLIERS[1]))
+    return _xor_shift_(z, 31)
+
+
+def _uniform_(z: Tensor, second_key: Tensor) -> Tensor:
+    """Float64 uniforms in (0, 1) of 52 bits from int64 addresses, which are overwritten.
+
+    SplitMix64's finaliser again, but its shifts keep the sign. That saves a pass each; two addresses may then share
+    a number, as they may for any random function, and the sign is lost, so that 63 bits come out.
+    """
+    shifted = z >> 30
+    z.bitwise_xor_(shifted).mul_(_signed(_MULTIPLIERS[0])).add_(second_key)
+    torch.bitwise_right_shift(z, 27, out=shifted)
+    z.bitwise_xor_(shifted).mul_(_signed(_MULTIPLIERS[1]))
+    torch.bitwise_right_shift(z, 31, out=shifted)
+    z.bitwise_xor_(shifted).bitwise_right_shift_(11)
+    return z.to(torch.float64).add_(0.5).mul_(2.0**-52)
+
+
+def fold_seed(seed: int, *values: int) -> int:
+    """A seed in [0, 2^63) for `torch.Generator.manual_seed`, a hash of (seed, values...)."""
+    key = seed & _MASK
+    for value in values:
+        key = _hash((key + (value + 1) * _GOLDEN) & _MASK)
+    return key & (_MASK >> 1)
+
+
+class StepStreams:
+    """The uniforms of a batch of samples within one step. `next_draw` numbers the draws of the step."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
+        self._draws = 0
+
+    def next_draw(self) -> Draw:
+        """The address of one more draw per element; every sample of the batch must ask equally often."""
+        self._draws += 1
+        return Draw(fold(self.keys, self._draws))
+
+
+class Draw:
+    """Uniforms of one draw: as many `attempt`s per element as a rejection method may need."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self._keys = keys
+        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def _pair(self, attempt: int) -> tuple[Tensor, Tensor]:
+        """The key of an attempt, and the second one made from it: int64 [B] each."""
+        if attempt not in self._pairs:
+            first = fold(self._keys, attempt)
+            self._pairs[attempt] = first, fold(first, _SECOND_KEY)
+        return self._pairs[attempt]
+
+    def samples(self, which: slice | Tensor) -> Draw:
+        """The same draw for some of the samples."""
+        return _PartialDraw(self, which)
+
+    def uniform(self, shape: tuple[int, ...], attempt: int = 0, where: Tensor | None = None) -> Tensor:
+        """Float64 uniforms in (0, 1) of 52 bits, for all elements or only those at flat indices `where`.
+
+        Args:
+            shape: [B, ...] of the whole draw, B the number of samples.
+            attempt: which of an element's numbers.
+            where: int64 [M], flat indices into `shape`; an element's number does not depend on who else is asked for.
+        """
+        first, second = self._pair(attempt)
+        elements = math.prod(shape[1:])
+        if where is not None:
+            sample = where // elements
+            first, second = first.index_select(0, sample), second.index_select(0, sample)
+            return _uniform_((where - sample * elements).mul_(_signed(_GOLDEN)).add_(first), second)
+        counter = torch.arange(elements, device=first.device).mul_(_signed(_GOLDEN))
+        rows = max(1, _CHUNK // max(1, elements))
+        if len(first) <= rows or first.device.type != "cpu":
+            return _uniform_(first[:, None] + counter, second[:, None]).view(shape)
+        numbers = torch.empty(len(first), elements, dtype=torch.float64)
+        for i in range(0, len(first), rows):
+            part = slice(i, i + rows)
+            numbers[part] = _uniform_(first[part, None] + counter, second[part, None])
+        return numbers.view(shape)
+
+
+class _PartialDraw(Draw):
+    """A draw seen by some of its samples."""
+
+    def __init__(self, whole: Draw, which: slice | Tensor) -> None:
+        self._whole, self._which = whole, which
+
+    def _pair(self, attempt: int) -> tuple[Tensor, Tensor]:
+        first, second = self._whole._pair(attempt)
+        return first[self._which], second[self._which]
+
+
+class _GeneratorDraw(Draw):
+    """The next numbers of a torch generator, in [0, 1); `attempt` is when they are asked for."""
+
+    def __init__(self, generator: torch.Generator | None, device: torch.device) -> None:
+        self._generator, self._device = generator, device
+
+    def uniform(self, shape: tuple[int, ...], attempt: int = 0, where: Tensor | None = None) -> Tensor:
+        wanted = shape if where is None else tuple(where.shape)
+        return torch.rand(wanted, generator=self._generator, dtype=torch.float64, device=self._device)
+
+
+class SampleStreams:
+    """Random numbers for the samples named by `indices`.
+
+    Args:
+        seed: any integer.
+        indices: int64 [B], the number k of each sample of the batch; its device is where numbers are made.
+
+    Raises:
+        ValueError: indices of another type or shape.
+    """
+
+    def __init__(self, seed: int, indices: Tensor) -> None:
+        if indices.ndim != 1 or indices.dtype != torch.int64:
+            raise ValueError(f"indices must be an int64 vector, not {indices.dtype} of shape {tuple(indices.shape)}")
+        self._keys = _mix((indices + 1).mul_(_signed(_GOLDEN)).add_(_signed(seed)))
+
+    def at(self, step: int) -> StepStreams:
+        """The numbers of one step of a sampler or of training."""
+        return StepStreams(fold(self._keys, step))
+
+
+RandomSource: TypeAlias = torch.Generator | StepStreams | None
+"""Where a draw takes its numbers from; None is torch's global generator."""
+
+
+def next_draw(generator: RandomSource, device: torch.device) -> Draw:
+    """One more draw of a source: an address of streams, or what a torch generator gives next, on `device`."""
+    return generator.next_draw() if isinstance(generator, StepStreams) else _GeneratorDraw(generator, device)
+
+
+def uniform(shape: tuple[int, ...], generator: RandomSource, device: torch.device) -> Tensor:
+    """Float64 uniforms in [0, 1), shape [B, ...]; from streams never exactly 0."""
+    return next_draw(generator, device).uniform(shape)
