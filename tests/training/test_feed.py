@@ -13,6 +13,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from blackout.data import CountData
 from blackout.training.feed import Feed
+from tests.training.test_stream import Endless
 
 # Lightning talks about workers, loggers and lengths that these trainers do without
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -151,3 +152,16 @@ def test_bad_values_are_refused_at_once(batch_size: int, flip: bool) -> None:
     data = CountData("vectors", torch.arange(12).view(4, 3), torch.arange(6).view(2, 3), 11)
     with pytest.raises(ValueError, match=r"positive multiple|flip mirrors"):
         Feed(replace(data, flip=flip), batch_size)
+
+
+def test_a_source_without_data_trains_and_has_no_validation(tmp_path: Path) -> None:
+    class Counting(Recorder):
+        def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+            self.trained.append((batch["batch"], batch["twice"].tolist()))
+            return (self.weight - 1).square()
+
+    model = Counting()
+    settings: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "max_steps": 3}
+    settings |= {"val_check_interval": 1, "check_val_every_n_epoch": None, "enable_checkpointing": False}
+    pl.Trainer(**settings, enable_model_summary=False, default_root_dir=tmp_path).fit(model, Feed(Endless(), 2))
+    assert model.trained == [(0, [0, 2]), (1, [4, 6]), (2, [8, 10])] and model.validated == []
