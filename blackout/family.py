@@ -196,7 +196,7 @@ class Family(Protocol):
             description: what `describe` returned.
             tensors: what `tensors` returned.
             settings: of the program that trains it; None for a model that is only used.
-            training: optimization, ema_decay and seed of a model that is to be trained.
+            training: ema_decay and seed of a model that is to be trained.
 
         Raises:
             UserError: a component refused its arguments.

@@ -95,7 +95,7 @@ class CountDiffusion:
             description: what `describe` returned.
             tensors: what `tensors` returned.
             settings: where `label_dropout` and `validation_draws` of a model in training are.
-            training: further arguments of `BlackoutDiffusion` (optimization, ema_decay, seed).
+            training: further arguments of `BlackoutDiffusion` (ema_decay, seed).
 
         Raises:
             UserError: a part is missing, a component refused its arguments, or tensors of another shape.

@@ -1,4 +1,4 @@
-"""The LightningModule: it wires process, network, head, loss and sampler together and contains no formula."""
+"""The model: it wires process, network, head, loss and sampler together and contains no formula."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
 
 from blackout.data import CountData
 from blackout.diffusion.draws import CountDraw, requested
@@ -28,7 +27,6 @@ from blackout.family import Source
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.components import make
 from blackout.training.model import Model
-from blackout.training.optimization import Optimization
 
 # what a random number is for: keys that keep the uses of one seed apart; 2 is dropout's
 _TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT = 0, 1, 3, 4, 5
@@ -49,7 +47,6 @@ class BlackoutDiffusion(Model):
         schedule: training times, and the sampler's grid unless it has its own.
         loss: weights and kind.
         sampler: how samples are drawn by default.
-        optimization: None for a model that is only used.
         ema_decay: None for a model without an average (a loaded one).
         seed: with the step's number it decides everything a training step draws.
         label_dropout: share of training samples whose label a conditional network does not see.
@@ -58,6 +55,8 @@ class BlackoutDiffusion(Model):
     Raises:
         ValueError: label_dropout outside [0, 1], or validation_draws below 1.
     """
+
+    means = ("val/bits_per_dim",)
 
     def __init__(
         self,
@@ -68,13 +67,12 @@ class BlackoutDiffusion(Model):
         schedule: Schedule = Schedule(),
         loss: Loss[Any, Any] = CountLoss(),
         sampler: Sampler = Sampler(),
-        optimization: Optimization | None = None,
         ema_decay: float | None = None,
         seed: int = 0,
         label_dropout: float = 0.1,
         validation_draws: int = 1,
     ) -> None:
-        super().__init__(network, optimization, ema_decay, seed)
+        super().__init__(network, ema_decay, seed)
         if validation_draws < 1:
             raise ValueError(f"validation_draws must be at least 1, not {validation_draws}")
         if not 0 <= label_dropout <= 1:
@@ -83,8 +81,6 @@ class BlackoutDiffusion(Model):
         self.sampler, self.label_dropout, self.validation_draws = sampler, label_dropout, validation_draws
         self.mean: Tensor
         self.register_buffer("mean", mean.float())
-        # an exact mean over all processes: Lightning's own divides by a rounded number of samples
-        self.bits_per_dim = MeanMetric(nan_strategy="disable").set_dtype(torch.float64)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -108,13 +104,13 @@ class BlackoutDiffusion(Model):
         condition = () if classes is None else (classes,)
         return lambda xt, t: self.head(network(xt, t, *condition), xt, t)
 
-    def _classes(self, batch: dict[str, Any]) -> Tensor | None:
+    def _classes(self, batch: Mapping[str, Any]) -> Tensor | None:
         """The batch's labels, if the network has a use for them."""
         return None if self.num_classes is None else batch.get("label")
 
     # --- training
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+    def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         x0, position, number = batch["x0"], batch["position"], batch["batch"]
         s, t, importance = self.training_times(position, number, batch["batch_size"])
         noise = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
@@ -125,7 +121,7 @@ class BlackoutDiffusion(Model):
             classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
         losses = self.loss(self(xt, t, classes), target, s, t)
         loss = (losses.flatten(1).mean(1) * importance).mean().float()
-        self.log("train/loss", loss, prog_bar=True, sync_dist=True)
+        self.log("train/loss", loss)
         return loss
 
     def training_times(self, position: Tensor, number: int, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,7 +140,7 @@ class BlackoutDiffusion(Model):
     def validation_cost(self) -> int:
         return self.validation_draws
 
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+    def validation_step(self, batch: Mapping[str, Any]) -> None:
         x0, index = batch["x0"], batch["index"]
         # a Weyl sequence spreads the images over the times, evenly for any subset and in any order;
         # the same times and noise at every validation make its curve smooth
@@ -154,8 +150,7 @@ class BlackoutDiffusion(Model):
         for draw in range(self.validation_draws):
             v = torch.frac(first + draw / self.validation_draws)
             nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time)
-            self.bits_per_dim.update(bits_per_dim(nats, self.shape))
-        self.log("val/bits_per_dim", self.bits_per_dim, batch_size=len(x0), on_epoch=True, prog_bar=True)
+            self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))
 
     # --- what the programs ask for
 

@@ -20,17 +20,19 @@ from blackout.training.export import export_model
 from blackout.training.feed import Feed
 from blackout.training.loggers import log_results
 from blackout.training.model import Model
+from blackout.training.module import TrainingModule
 from blackout.training.scoring import Scores
 
 _SAMPLES = 64
 _FEWEST_STEPS = 10
 
 
-def close(trainer: pl.Trainer, model: Model, feed: Feed, run: Path) -> None:
+def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) -> None:
     """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
+    model = module.model
     budget = trainer.global_step * trainer.accumulate_grad_batches * feed.batch_size
     scorer = keep_affordable_scorer(trainer, model, budget)
-    values = validate(trainer, model, feed, budget)
+    values = validate(trainer, module, feed, budget)
     if not trainer.is_global_zero:
         return
     model.before_export(budget)
@@ -62,12 +64,12 @@ def keep_affordable_scorer(trainer: pl.Trainer, model: Model, budget: int) -> Sc
     return affordable[0] if affordable else None
 
 
-def validate(trainer: pl.Trainer, model: Model, feed: Feed, budget: int) -> dict[str, float]:
+def validate(trainer: pl.Trainer, module: TrainingModule, feed: Feed, budget: int) -> dict[str, float]:
     """Validation metrics of the final model, on as many batches as the budget allows."""
-    allowed = max(1, budget // (feed.batch_size * model.validation_cost))
+    allowed = max(1, budget // (feed.batch_size * module.model.validation_cost))
     if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
         trainer.limit_val_batches = min(allowed, len(feed.val_dataloader()))
-    (metrics,) = trainer.validate(model, feed, verbose=False) or [{}]
+    (metrics,) = trainer.validate(module, feed, verbose=False) or [{}]
     return {name: float(value) for name, value in metrics.items()}
 
 

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from blackout.training.components import make
 from blackout.training.feed import Feed
 from blackout.training.model import Model
+from blackout.training.module import TrainingModule
 
 _PROBED = 8
 _WARM_UP = 3
@@ -24,14 +25,14 @@ _SECONDS = 60.0
 """The probe stops after so many steps, or after the first that ends later than this."""
 
 
-def plan(config: dict[str, Any], model: Model, feed: Feed) -> None:
+def plan(config: dict[str, Any], module: TrainingModule, feed: Feed) -> None:
     """Print parameters, work, memory, data and expected time of a run; nothing is written.
 
     Raises:
         UserError: the trainer's settings are impossible.
     """
-    probe = Probe()
-    trainer = _probe(config, model, feed, probe)
+    probe, model = Probe(), module.model
+    trainer = _probe(config, module, feed, probe)
     if not trainer.is_global_zero:
         return
     steps, accumulate = config["trainer"]["max_steps"], config["trainer"].get("accumulate_grad_batches") or 1
@@ -59,7 +60,7 @@ def plan(config: dict[str, Any], model: Model, feed: Feed) -> None:
         print(f"{name + ':':<12} {line}")
 
 
-def _probe(config: dict[str, Any], model: Model, feed: Feed, probe: Probe) -> pl.Trainer:
+def _probe(config: dict[str, Any], module: TrainingModule, feed: Feed, probe: Probe) -> pl.Trainer:
     """Train for a few batches, in a directory that is thrown away."""
     options = config["trainer"] | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}
     with tempfile.TemporaryDirectory() as scratch:
@@ -67,7 +68,7 @@ def _probe(config: dict[str, Any], model: Model, feed: Feed, probe: Probe) -> pl
             options, "trainer", logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
             default_root_dir=scratch, use_distributed_sampler=False,
         )  # fmt: skip
-        trainer.fit(model, feed)
+        trainer.fit(module, feed)
     return trainer
 
 
@@ -100,7 +101,7 @@ class Probe(Callback):
 
 def flops_per_sample(model: Model) -> int:
     """Floating-point operations (two per multiply-add) of one network evaluation of one sample."""
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter:
         model.network(*model.example())
     return counter.get_total_flops()
 

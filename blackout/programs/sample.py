@@ -71,7 +71,9 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     size = min(draw.batch_size, config["num_samples"])  # the network rounds as in the whole run
     trajectory = Trajectory(_SHOWN) if config["trajectory"] and rank() == 0 else None
     with naming("sample"), SampleFile(out / "samples.npz", len(indices)) if rank() == 0 else nullcontext() as file:
-        shown = draw_all(draw, indices, config["seed"], size, file, None if scoring is None else scoring.scores, trajectory)
+        shown = draw_all(
+            draw, indices, config["seed"], size, file, None if scoring is None else scoring.scores, trajectory
+        )
     report = None if scoring is None else scoring.report(draw)
     if rank() > 0:
         return out

@@ -91,7 +91,7 @@ def _defaults(cfg: DictConfig) -> Mapping[str, Any]:
     # where else to look for choices; and no dataset, whose recipe is for the default family
     kept = [given for given in job.overrides.hydra if given.startswith("hydra.searchpath")]
     if chosen and chosen != ["family=blackout"]:
-        chosen.append("dataset=null")
+        chosen.append("~dataset")
     composed = hydra.compose_config(job.job.config_name, [*chosen, *kept], RunMode.RUN, from_shell=False)
     plain = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(plain, dict)

@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from pytorch_lightning.utilities.rank_zero import rank_zero_only
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from blackout.errors import Preempted, UserError
 from blackout.files import replacing

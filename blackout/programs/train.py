@@ -18,13 +18,14 @@ from blackout.programs.run_directory import open_run
 from blackout.programs.settings import quieten, resolve
 from blackout.programs.sweeps import sweeping
 from blackout.random import fold_seed
-from blackout.training.checkpoint_files import AtomicCheckpointIO, find_checkpoint, read_checkpoint
-from blackout.training.checkpoints import check_fits
+from blackout.training.checkpoint_files import find_checkpoint, read_checkpoint
+from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
 from blackout.training.components import make
 from blackout.training.feed import Feed
 from blackout.training.loggers import KeepWandbRun, continue_run, dashboards
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.model import Model
+from blackout.training.module import TrainingModule
 from blackout.training.preemption import signals
 
 _INITIALISATION = 1000
@@ -53,9 +54,10 @@ def _train(config: dict[str, Any]) -> Path:
     model = make_model(family, config, source)
     with naming("dataset"):
         feed = Feed(source, config["batch_size"], config["seed"], config["data_on_device"])
+    module = TrainingModule(model, make(config["optimizer"], "optimizer"))
     model.rehearse()
     if config["plan"]:
-        plan(config, model, feed)
+        plan(config, module, feed)
         return Path(config["runs_dir"])
     run = open_run(config, source.name)
     trainer = make_trainer(config, run)
@@ -69,8 +71,8 @@ def _train(config: dict[str, Any]) -> Path:
     if config["compile"]:
         model.compile_networks()
     with dashboards(trainer.loggers, config):
-        fit(trainer, model, feed, last)
-        close(trainer, model, feed, run)
+        fit(trainer, module, feed, last)
+        close(trainer, module, feed, run)
     return run
 
 
@@ -78,12 +80,10 @@ def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Mod
     """The untrained model for `source`, initialised from the seed."""
     description = {"family": config["family"], **family.describe(config, source)}
     torch.manual_seed(fold_seed(config["seed"], _INITIALISATION))
-    optimization = make(config["optimizer"], "optimizer")
     model: Model = family.build(
         description,
         family.tensors(source),
         settings=config,
-        optimization=optimization,
         ema_decay=ema_decay(config),
         seed=config["seed"],
     )
@@ -141,7 +141,7 @@ def check_launch(trainer: pl.Trainer) -> None:
         )
 
 
-def fit(trainer: pl.Trainer, model: Model, feed: Feed, last: Path | None) -> None:
+def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | None) -> None:
     """Train from the start or from a checkpoint.
 
     Raises:
@@ -152,7 +152,7 @@ def fit(trainer: pl.Trainer, model: Model, feed: Feed, last: Path | None) -> Non
     trainer.callbacks.insert(0, began)  # type: ignore[attr-defined]
     try:
         with signals.listening():
-            trainer.fit(model, feed, ckpt_path=None if last is None else str(last), weights_only=True)
+            trainer.fit(module, feed, ckpt_path=None if last is None else str(last), weights_only=True)
     except Exception as error:
         if isinstance(error, UserError) or began.yes or (last is None and not mendable(error)):
             raise

@@ -15,7 +15,7 @@ from torch import Tensor
 from blackout.family import Draw, Watch
 from blackout.files import replacing
 from blackout.training.guards import check_finite
-from blackout.training.model import Model
+from blackout.training.module import TrainingModule
 from blackout.training.preemption import signals
 
 
@@ -78,9 +78,9 @@ class SampleGrid(Callback):
             return
         check_finite(trainer)
         if trainer.is_global_zero:
-            assert isinstance(module, Model)
+            assert isinstance(module, TrainingModule)
             with contextlib.suppress(_Interrupted):
-                self._show(module.preview(self._num_samples, self._num_steps), step, trainer.loggers, watch)
+                self._show(module.model.preview(self._num_samples, self._num_steps), step, trainer.loggers, watch)
 
     def _path(self, step: int) -> Path:
         return self._directory / f"step_{step:07d}.png"

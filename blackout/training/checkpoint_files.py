@@ -12,41 +12,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
 
 from blackout.errors import UserError
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1
 """Of checkpoints and exported models; raised when an older program could no longer read them."""
-
-
-class AtomicCheckpointIO(CheckpointIO):
-    """How the trainer stores checkpoints.
-
-    A failure to write is kept in `failure` rather than raised, because only the first process writes: the others
-    would wait for it for ever. `Checkpoints` tells all of them.
-    """
-
-    def __init__(self) -> None:
-        self.failure: OSError | None = None
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write atomically; `last.ckpt` becomes `previous.ckpt` first."""
-        self.failure = None
-        try:
-            write_checkpoint(checkpoint, Path(path))
-        except OSError as error:
-            self.failure = error
-
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Tensors and plain containers, on the CPU, whatever Lightning asks for."""
-        return read_checkpoint(Path(path))
-
-    def remove_checkpoint(self, path: Any) -> None:
-        """Delete a checkpoint and the hash beside it."""
-        Path(path).unlink(missing_ok=True)
-        digest_path(Path(path)).unlink(missing_ok=True)
 
 
 def write_checkpoint(checkpoint: Mapping[str, Any], path: Path) -> None:

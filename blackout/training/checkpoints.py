@@ -13,17 +13,47 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 
 from blackout import addresses
 from blackout.errors import UserError
-from blackout.training.checkpoint_files import BEST, FORMAT, LAST, AtomicCheckpointIO
+from blackout.training.checkpoint_files import BEST, FORMAT, LAST, digest_path, read_checkpoint, write_checkpoint
 from blackout.training.guards import check_finite
 from blackout.training.metrics_csv import MetricsCSV
+from blackout.training.model import Model
 from blackout.training.preemption import signals
 
 _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor")
 """Of a model's description: what a continued run may have otherwise."""
+
+
+class AtomicCheckpointIO(CheckpointIO):
+    """How the trainer stores checkpoints.
+
+    A failure to write is kept in `failure` rather than raised, because only the first process writes: the others
+    would wait for it for ever. `Checkpoints` tells all of them.
+    """
+
+    def __init__(self) -> None:
+        self.failure: OSError | None = None
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write atomically; `last.ckpt` becomes `previous.ckpt` first."""
+        self.failure = None
+        try:
+            write_checkpoint(checkpoint, Path(path))
+        except OSError as error:
+            self.failure = error
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """Tensors and plain containers, on the CPU, whatever Lightning asks for."""
+        return read_checkpoint(Path(path))
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete a checkpoint and the hash beside it."""
+        Path(path).unlink(missing_ok=True)
+        digest_path(Path(path)).unlink(missing_ok=True)
 
 
 class Checkpoints(Checkpoint):
@@ -180,7 +210,7 @@ def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
     }
 
 
-def check_fits(checkpoint: Mapping[str, Any], module: pl.LightningModule, path: Path) -> None:
+def check_fits(checkpoint: Mapping[str, Any], module: Model, path: Path) -> None:
     """Refuse, before anything is loaded, a checkpoint of other data, of another model or of another version.
 
     Raises:
@@ -191,7 +221,7 @@ def check_fits(checkpoint: Mapping[str, Any], module: pl.LightningModule, path: 
     for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
-    first, here = {"family": addresses.FIRST_FAMILY}, getattr(module, "config", {})
+    first, here = {"family": addresses.FIRST_FAMILY}, module.config
     was = dict(_leaves(first | addresses.modernise(checkpoint["blackout"]), ""))
     now = dict(_leaves(first | dict(here), ""))
     for key in sorted(now.keys() | was.keys()):

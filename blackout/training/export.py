@@ -31,6 +31,7 @@ def export_model(model: Model, directory: Path) -> None:
     weights |= {name: value.cpu() for name, value in model.tensors().items()}
     description = {"format": FORMAT, "blackout": __version__, **model.config}
     parameters = sum(p.numel() for p in model.averaged.parameters())
+    family: Family = make(description.get("family", addresses.FIRST_FAMILY), "family")
     directory.parent.mkdir(parents=True, exist_ok=True)
     part = directory.with_name(f".{directory.name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -38,7 +39,7 @@ def export_model(model: Model, directory: Path) -> None:
     try:
         save_file(weights, part / "model.safetensors")
         (part / "config.json").write_text(json.dumps(description, indent=2) + "\n")
-        (part / "README.md").write_text(family_of(description).card(description, parameters))
+        (part / "README.md").write_text(family.card(description, parameters))
         old = directory.with_name(f".{directory.name}-old")
         shutil.rmtree(old, ignore_errors=True)
         if directory.exists():

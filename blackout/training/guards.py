@@ -15,7 +15,7 @@ from torch.nn.utils import get_total_norm
 from blackout.errors import UserError
 from blackout.files import replacing
 from blackout.training.feed import Feed
-from blackout.training.model import Model
+from blackout.training.module import TrainingModule
 from blackout.training.stream import TrainStream
 
 
@@ -107,15 +107,17 @@ class NonFiniteGuard(Callback):
         )
 
     def _dump(self, trainer: pl.Trainer, step: int, batches: list[int], path: Path) -> None:
-        model, feed = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(model, Model) and isinstance(feed, Feed)
+        module, feed = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(module, TrainingModule) and isinstance(feed, Feed)
         stream = TrainStream(feed.source, feed.batch_size, feed.seed, period=feed.period)
         described = []
         for number in batches:
             batch = stream.batch(number)
-            described.append({"batch": number, "index": batch["index"].tolist(), **model.replay(batch)})
+            described.append({"batch": number, "index": batch["index"].tolist(), **module.model.replay(batch)})
         with replacing(path) as part:
-            part.write_text(json.dumps({"step": step, "seed": model.seed, "batches": described}, indent=1) + "\n")
+            part.write_text(
+                json.dumps({"step": step, "seed": module.model.seed, "batches": described}, indent=1) + "\n"
+            )
 
 
 def check_finite(trainer: pl.Trainer) -> None:

@@ -1,51 +1,69 @@
-"""The LightningModule that every family's model extends: averaged weights, optimiser, seeds, self-description."""
+"""What every family's model is: a network with averaged weights, that can train, draw and describe itself.
+
+Nothing here needs Lightning, so that a trained model is loaded and sampled without it; `blackout.training.module` is the
+LightningModule around a model in training.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError
 from blackout.family import Draw, Source
-from blackout.random import fold_seed
-from blackout.training.checkpoint_files import FORMAT
 from blackout.training.ema import EMA
-from blackout.training.optimization import Optimization
 
 DROPOUT = 2
 """The key of a step's dropout among the uses of a run's seed; a family numbers its own uses apart from it."""
 
 
-class Model(pl.LightningModule, ABC):
-    """What a family gives besides: `training_step`, `validation_step`, and the methods that are abstract here.
+class Recorder(Protocol):
+    """Where the steps of a model in training leave numbers."""
+
+    def log(self, name: str, value: Tensor) -> None:
+        """Log a scalar of this training step; the mean over processes is shown."""
+        ...
+
+    def mean(self, name: str, values: Tensor) -> None:
+        """Add values [b] to a mean over all held-out samples, exact in float64 and over processes."""
+        ...
+
+
+class Model(nn.Module, ABC):
+    """What a family writes: two steps, how to draw, and what a plan may measure.
 
     Args:
         network: what is trained.
-        optimization: None for a model that is only used.
         ema_decay: decay of the averaged weights per optimiser step; None for no average (a loaded model).
         seed: with the step's number it decides everything a training step draws.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        optimization: Optimization | None = None,
-        ema_decay: float | None = None,
-        seed: int = 0,
-    ) -> None:
+    means: ClassVar[tuple[str, ...]] = ()
+    """Names of the validation metrics that `validation_step` records as means."""
+
+    def __init__(self, network: nn.Module, ema_decay: float | None = None, seed: int = 0) -> None:
         super().__init__()
         self.network = network
         self.ema = None if ema_decay is None else EMA(network, ema_decay)
-        self.optimization, self.seed = optimization, seed
+        self.seed = seed
         self.config: dict[str, Any] = {}
         """The plain description this model was made from; saved with every checkpoint and exported."""
+        self.recorder: Recorder | None = None
+        """Set while the model is in training."""
 
     # --- what a family gives
+
+    @abstractmethod
+    def training_step(self, batch: Mapping[str, Any]) -> Tensor:
+        """The loss of a batch: what the source gave, its numbers `index` and `position` [b], and the number `batch`."""
+
+    @abstractmethod
+    def validation_step(self, batch: Mapping[str, Any]) -> None:
+        """Record the metrics of held-out samples with the numbers `index` [b]."""
 
     @abstractmethod
     def draw(self, request: Mapping[str, Any]) -> Draw:
@@ -59,19 +77,19 @@ class Model(pl.LightningModule, ABC):
         """
 
     @abstractmethod
-    def example(self) -> tuple[Tensor, ...]:
+    def example(self) -> tuple[Any, ...]:
         """Arguments of one network evaluation for one sample, to measure its work and memory."""
 
     # --- what a family may give
-
-    def preview(self, num_samples: int, num_steps: int | None = None) -> Draw:
-        """How pictures are drawn during and after training: varied samples, in `num_steps` steps if that is given."""
-        return self.draw({})
 
     @property
     def validation_cost(self) -> int:
         """Network evaluations that validation takes per sample."""
         return 1
+
+    def preview(self, num_samples: int, num_steps: int | None = None) -> Draw:
+        """How pictures are drawn during and after training: varied samples, in `num_steps` steps if that is given."""
+        return self.draw({})
 
     def rehearse(self) -> None:
         """Try each component once, on as little as possible, before anything long starts.
@@ -98,41 +116,30 @@ class Model(pl.LightningModule, ABC):
     # --- what every model does
 
     @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device
+
+    @property
     def averaged(self) -> nn.Module:
         """The network with the averaged weights, or the trained one where there is no average."""
         return self.network if self.ema is None else self.ema.module
+
+    def log(self, name: str, value: Tensor) -> None:
+        """Log a scalar of a training step, if the model is in training."""
+        if self.recorder is not None:
+            self.recorder.log(name, value)
+
+    def record(self, name: str, values: Tensor) -> None:
+        """Add values [b] to one of the `means`, if the model is in training."""
+        if self.recorder is not None:
+            self.recorder.mean(name, values)
 
     def compile_networks(self) -> None:
         """Compile the networks in place with torch.compile, at their first use; names of weights stay as they are."""
         self.network.compile()
         if self.ema is not None:
             self.ema.module.compile()
-
-    def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
-        torch.manual_seed(fold_seed(self.seed, DROPOUT, batch["batch"], self.global_rank))
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        super().optimizer_step(*args, **kwargs)
-        if self.ema is not None:
-            self.ema.update(self.network, self.global_step)
-
-    def configure_gradient_clipping(
-        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
-    ) -> None:
-        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
-        if scaled or gradient_clip_algorithm == "value":
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-        elif gradient_clip_val:
-            # Lightning refuses fused optimisers under autocast, for the sake of float16's scaler; bfloat16 has none
-            nn.utils.clip_grad_norm_(self.network.parameters(), gradient_clip_val)
-
-    def configure_optimizers(self) -> Any:
-        if self.optimization is None:
-            raise ValueError("this model was loaded for use; give it an `optimization` to train it")
-        return self.optimization.configure(self.network.parameters())
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["blackout"] = {"format": FORMAT, **self.config}
 
 
 def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:

@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from blackout.distributed import my_samples
 from blackout.family import Draw, Scorer
 from blackout.family import Scores as Accumulators
-from blackout.training.model import Model
+from blackout.training.module import TrainingModule
 
 
 class Scores(Callback):
@@ -53,9 +53,9 @@ class Scores(Callback):
         during_training = trainer.state.fn == "fit"
         if during_training and (self._every is None or trainer.global_step % self._every):
             return
-        assert self._scores is not None and isinstance(pl_module, Model)
+        assert self._scores is not None and isinstance(pl_module, TrainingModule)
         self._scores.reset()
-        draw = pl_module.draw({})
+        draw = pl_module.model.draw({})
         self.values = score_samples(self._scores, draw, self.seed)
         self.provenance = {"seed": self.seed, **self._scores.provenance()}
         pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)

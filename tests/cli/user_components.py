@@ -7,8 +7,8 @@ from blackout.networks import ResidualMLP
 
 
 class ForgottenKey(ResidualMLP):
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
+    def __init__(self, shape: list, outputs: int, **arguments):
+        super().__init__(shape=shape, outputs=outputs, **arguments)
         self.gain = {"weight": 1.0}["w"]
 
 

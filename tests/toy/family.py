@@ -7,15 +7,14 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from blackout.random.streams import SampleStreams, fold_seed
+from blackout.random import SampleStreams, fold_seed
 from blackout.training.components import fill, make
 from blackout.training.model import Model, refuse_unknown
 
 
 @dataclass
 class Fields:
-    """E(x) = -sum_i h_i x_i on {0, 1}^n, with fields drawn from a fixed seed."""
-
+    # E(x) = -sum_i h_i x_i on {0, 1}^n
     num_sites: int
     strength: float
     name: str = "spins"
@@ -49,26 +48,27 @@ class Logits(nn.Module):
 class SpinSampler(Model):
     """Least KL(q || p) by the score-function estimator, against a running baseline that checkpoints keep."""
 
+    means = ("val/kl",)
+
     def __init__(self, network, field, **training):
         super().__init__(network, **training)
         self.register_buffer("field", field)
         self.register_buffer("baseline", torch.zeros(()))
 
-    def training_step(self, batch, batch_idx):
+    def training_step(self, batch):
         logits = self.network(len(batch["index"]))
         streams = SampleStreams(fold_seed(self.seed, 0), batch["position"]).at(batch["batch"])
         x = (streams.next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())).float()
         log_q = -F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(1)
         free_energy = (log_q - x @ self.field).detach()
-        loss = (log_q * (free_energy - self.baseline)).mean()
         self.baseline.lerp_(free_energy.mean(), 0.1)
-        self.log("train/loss", free_energy.mean(), sync_dist=True)
-        return loss
+        self.log("train/loss", free_energy.mean())
+        return (log_q * (free_energy - self.baseline)).mean()
 
-    def validation_step(self, batch, batch_idx):
-        logits = self.averaged(1)[0]
+    def validation_step(self, batch):
+        logits = self.averaged(1)
         kl = torch.sigmoid(logits) * (logits - self.field) - F.softplus(logits) + F.softplus(self.field)
-        self.log("val/kl", kl.sum(), batch_size=len(batch["index"]), sync_dist=True)
+        self.record("val/kl", kl.sum(1))
 
     def draw(self, request):
         refuse_unknown(request, "temperature")

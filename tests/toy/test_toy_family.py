@@ -16,7 +16,7 @@ import torch
 from blackout import load_model
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
 
-TOY = ["hydra.searchpath=[pkg://tests.toy.conf]", "experiment=toy", "callbacks.progress=null"]
+TOY = [f"hydra.searchpath=[file://{ROOT}/tests/toy/conf]", "experiment=toy", "callbacks.progress=null"]
 SAMPLE = ["trusted=[tests.toy]", "device=cpu"]
 
 

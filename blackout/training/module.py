@@ -1,0 +1,96 @@
+"""The LightningModule around any family's model: optimiser, clipping, average, seeds, logging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+from blackout.random import fold_seed
+from blackout.training.checkpoint_files import FORMAT
+from blackout.training.model import DROPOUT, Model
+from blackout.training.optimization import Optimization
+
+
+class TrainingModule(pl.LightningModule):
+    """Trains a model. Its state is the model's: weights have the same names in checkpoints and in the model.
+
+    Args:
+        model: what is trained.
+        optimization: optimiser and learning rate.
+    """
+
+    def __init__(self, model: Model, optimization: Optimization | None = None) -> None:
+        super().__init__()
+        self.model, self.optimization = model, optimization
+        # exact means over all processes: Lightning's own divide by a rounded number of samples
+        self.means = nn.ModuleDict(
+            {_key(name): MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in model.means}
+        )
+        model.recorder = LightningRecorder(self)
+
+    def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
+        torch.manual_seed(fold_seed(self.model.seed, DROPOUT, batch["batch"], self.global_rank))
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        return self.model.training_step(batch)
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self.model.validation_step(batch)
+        for name in self.model.means:
+            metric = self.means[_key(name)]
+            self.log(name, metric, batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        if self.model.ema is not None:
+            self.model.ema.update(self.model.network, self.global_step)
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        if scaled or gradient_clip_algorithm == "value":
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val:
+            # Lightning refuses fused optimisers under autocast, for the sake of float16's scaler; bfloat16 has none
+            nn.utils.clip_grad_norm_(self.model.network.parameters(), gradient_clip_val)
+
+    def configure_optimizers(self) -> Any:
+        if self.optimization is None:
+            raise ValueError("this model was loaded for use; give it an `optimization` to train it")
+        return self.optimization.configure(self.model.network.parameters())
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["blackout"] = {"format": FORMAT, **self.model.config}
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The model's."""
+        return self.model.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """Load the model's."""
+        return self.model.load_state_dict(state_dict, strict, assign)
+
+
+class LightningRecorder:
+    """Passes a model's numbers on to Lightning."""
+
+    def __init__(self, module: TrainingModule) -> None:
+        self._module = module
+
+    def log(self, name: str, value: Tensor) -> None:
+        self._module.log(name, value, prog_bar=True, sync_dist=True)
+
+    def mean(self, name: str, values: Tensor) -> None:
+        metric = self._module.means[_key(name)]
+        assert isinstance(metric, MeanMetric)
+        metric.update(values)
+
+
+def _key(name: str) -> str:
+    """A metric's name as that of a submodule."""
+    return name.replace("/", "_").replace(".", "_")
