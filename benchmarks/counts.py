@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, interleaved, report, summary
-from blackout.random import binomial, poisson
 from blackout.diffusion.schedules import fisher_times
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, binomial, poisson
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -15,8 +15,8 @@ from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import Schedule, stratified
-from blackout.random import SampleStreams
 from blackout.networks import CountNetwork
+from blackout.random import SampleStreams
 from blackout.training.ema import EMA
 
 

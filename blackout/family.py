@@ -1,7 +1,7 @@
 """What a family of models offers to the programs: five protocols, and nothing that only one family has.
 
-A family touches its own folder and `conf/`. The programs, the run directory, resume, preemption, guards, loggers, sweeps
-and export see a model through these protocols alone.
+A family touches its own folder and `conf/`. The programs, the run directory, resume, preemption, guards, loggers,
+sweeps and export see a model through these protocols alone.
 """
 
 from __future__ import annotations

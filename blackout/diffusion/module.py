@@ -55,11 +55,11 @@ class BlackoutDiffusion(pl.LightningModule):
     def __init__(
         self,
         network: nn.Module,
-        head: Head[Any],
-        process: Process[Any],
+        head: Head,
+        process: Process,
         mean: Tensor,
         schedule: Schedule = Schedule(),
-        loss: Loss[Any, Any] = CountLoss(),
+        loss: Loss = CountLoss(),
         sampler: Sampler = Sampler(),
         optimization: Optimization | None = None,
         ema_decay: float | None = None,
@@ -249,8 +249,8 @@ class BlackoutDiffusion(pl.LightningModule):
         with self._sampling_mode(sampler):
             return sample(
                 self._guided(sampler, classes), self.process, self.times(sampler).to(self.device),
-                (size, *self.shape), streams, callback, kernel=sampler.kernel, correction=sampler.correction, known=known,
-                mean=self.mean if sampler.poisson_start else None, device=self.device,
+                (size, *self.shape), streams, callback, kernel=sampler.kernel, correction=sampler.correction,
+                mean=self.mean if sampler.poisson_start else None, known=known, device=self.device,
             )  # fmt: skip
 
     def times(self, sampler: Sampler) -> Tensor:

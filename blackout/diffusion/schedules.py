@@ -30,7 +30,7 @@ def time_of_logit(u: Tensor) -> Tensor:
 def step_fraction(s: Tensor, t: Tensor) -> Tensor:
     """The probability that a unit missing at t was still there at s < t; exactly 1 at s = 0.
 
-        r = (e^-s - e^-t) / (1 - e^-t)
+    r = (e^-s - e^-t) / (1 - e^-t)
     """
     return torch.exp(-s) * torch.expm1(s - t) / torch.expm1(-t)
 

@@ -38,7 +38,9 @@ def read_known(path: Path, module: BlackoutDiffusion, num_samples: int) -> Known
                 f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, channels last"
             )
     rows = max(len(counts), len(known))
-    return KnownElements(counts.to(count_dtype(max_count)).expand(rows, *module.shape), known.expand(rows, *module.shape))
+    return KnownElements(
+        counts.to(count_dtype(max_count)).expand(rows, *module.shape), known.expand(rows, *module.shape)
+    )
 
 
 def _channels_first(array: np.ndarray, shape: tuple[int, ...]) -> Tensor:

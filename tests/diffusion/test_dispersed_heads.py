@@ -2,11 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.heads import LogisticMixture, LogisticMixtureHead, VarianceHead
-from blackout.diffusion.heads import ScaledHead
+from blackout.diffusion.heads import LogisticMixture, LogisticMixtureHead, ScaledHead, VarianceHead
 from blackout.diffusion.losses import poisson_loss
-from blackout.random import SampleStreams
 from blackout.laws.draws import p_value
+from blackout.random import SampleStreams
 
 VARIANCE = VarianceHead(ScaledHead(5.0))
 MIXTURE = LogisticMixtureHead(ScaledHead(5.0), max_count=20, mean=5.0, std=4.0, components=3)

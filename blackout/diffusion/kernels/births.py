@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,13 @@ class BinomialBridge:
     rounding: Rounding = stochastic_rounding
 
     def __call__(
-        self, denoiser: Denoiser, process: Process[Any], xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+        self,
+        denoiser: Denoiser,
+        process: Process,
+        xt: Tensor,
+        s: Tensor,
+        t: Tensor,
+        generator: RandomSource = None,
     ) -> Tensor:
         y = predicted_count(self, denoiser, process, xt, t).mean
         missing = torch.minimum(self.rounding(y, generator).to(torch.int64), process.max_count - xt.to(torch.int64))
@@ -45,7 +50,13 @@ class PoissonLeap:
     """
 
     def __call__(
-        self, denoiser: Denoiser, process: Process[Any], xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+        self,
+        denoiser: Denoiser,
+        process: Process,
+        xt: Tensor,
+        s: Tensor,
+        t: Tensor,
+        generator: RandomSource = None,
     ) -> Tensor:
         y = predicted_count(self, denoiser, process, xt, t).mean.double()
         return grown(xt, poisson(y * fraction(s, t, xt), generator), process)
@@ -63,7 +74,13 @@ class PosteriorBridge:
     """
 
     def __call__(
-        self, denoiser: Denoiser, process: Process[Any], xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+        self,
+        denoiser: Denoiser,
+        process: Process,
+        xt: Tensor,
+        s: Tensor,
+        t: Tensor,
+        generator: RandomSource = None,
     ) -> Tensor:
         distribution = predicted_count(self, denoiser, process, xt, t).distribution
         if distribution is None:
@@ -86,7 +103,13 @@ class Trapezoidal:
     """
 
     def __call__(
-        self, denoiser: Denoiser, process: Process[Any], xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+        self,
+        denoiser: Denoiser,
+        process: Process,
+        xt: Tensor,
+        s: Tensor,
+        t: Tensor,
+        generator: RandomSource = None,
     ) -> Tensor:
         if float(s) == 0:
             return PoissonLeap()(denoiser, process, xt, s, t, generator)
@@ -116,6 +139,6 @@ def fraction(s: Tensor, t: Tensor, x: Tensor) -> Tensor:
     return step_fraction(expand_time(s, x), expand_time(t, x))
 
 
-def grown(x: Tensor, births: Tensor, process: Process[Any]) -> Tensor:
+def grown(x: Tensor, births: Tensor, process: Process) -> Tensor:
     """x + births, clipped to max_count, in x's dtype."""
     return (x + births).clamp_(max=process.max_count).to(x.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,13 @@ class LevelBridge:
     """
 
     def __call__(
-        self, denoiser: Denoiser, process: Process[Any], xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+        self,
+        denoiser: Denoiser,
+        process: Process,
+        xt: Tensor,
+        s: Tensor,
+        t: Tensor,
+        generator: RandomSource = None,
     ) -> Tensor:
         needed = (
             "a process of finitely many states and a head that predicts a distribution over levels, such as "
@@ -45,7 +50,13 @@ class BirthDeathBridge:
     rounding: Rounding = stochastic_rounding
 
     def __call__(
-        self, denoiser: Denoiser, process: Process[Any], xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+        self,
+        denoiser: Denoiser,
+        process: Process,
+        xt: Tensor,
+        s: Tensor,
+        t: Tensor,
+        generator: RandomSource = None,
     ) -> Tensor:
         needed = "process=birth_death and its head"
         birth_death = require(process, BirthDeath, self, process, needed)
@@ -67,10 +78,18 @@ class TauLeap:
     """
 
     def __call__(
-        self, denoiser: Denoiser, process: Process[Any], xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+        self,
+        denoiser: Denoiser,
+        process: Process,
+        xt: Tensor,
+        s: Tensor,
+        t: Tensor,
+        generator: RandomSource = None,
     ) -> Tensor:
         jump = require(process, JumpProcess, self, process, "a process in continuous time")
-        prediction = require(denoiser(xt, t), jump.prediction, self, process, "a head that predicts what its rates need")
+        prediction = require(
+            denoiser(xt, t), jump.prediction, self, process, "a head that predicts what its rates need"
+        )
         if float(s) == 0.0 and isinstance(prediction, CategoricalPrediction):
             return draw_level(prediction, generator).to(xt.dtype)
         return leap(jump, xt, [(jump.rates(prediction.mean, xt, t), jump.reverse_jumps(xt))], float(t - s), generator)
@@ -82,7 +101,7 @@ def draw_level(prediction: CategoricalPrediction, generator: RandomSource) -> Te
 
 
 def leap(
-    process: JumpProcess[Any], xt: Tensor, moves: list[tuple[Tensor, Tensor]], duration: float, generator: RandomSource
+    process: JumpProcess, xt: Tensor, moves: list[tuple[Tensor, Tensor]], duration: float, generator: RandomSource
 ) -> Tensor:
     """X_t after jumps at constant rates for a while.
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from blackout.diffusion.processes import DiscreteTimeChain, PiecewiseClock, PowerClock, from_generator
 from blackout.diffusion.processes.generator import SparseGenerator
-from blackout.random import SampleStreams
 from blackout.errors import UserError
 from blackout.laws import chains
+from blackout.random import SampleStreams
 
 CLOCKS = st.one_of(
     st.builds(PowerClock, st.floats(0.2, 3.0), st.floats(0.5, 2.0)),

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.random import bernoulli, binomial, poisson
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, bernoulli, binomial, poisson
 
 DRAWS = 400_000
 
