@@ -6,7 +6,7 @@ from scipy import stats
 
 from blackout.diffusion.schedules import fisher_times
 from blackout.random import SampleStreams, binomial, binomial_table
-from tests.diffusion.test_counts import assert_law
+from tests.random.test_counts import assert_law
 
 PROBABILITIES = [1e-7, 1e-3, 0.0399, 0.0401, 0.3, 0.5, 0.9, 1 - 1e-7]
 
