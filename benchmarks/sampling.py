@@ -8,8 +8,9 @@ import torch
 
 from benchmarks.measure import arguments, first_call, interleaved, peak_memory, report, summary
 from benchmarks.reference import ReferenceSampling, paper_network
-from blackout.diffusion.heads import Prediction, SoftplusHead
+from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, nearest_rounding
+from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork
@@ -28,7 +29,7 @@ class FastSampling:
         self.head, self.process, self.times = SoftplusHead(), PureDeath(255), fisher_times(num_steps).to(xt.device)
         self.streams = SampleStreams(0, torch.arange(len(xt), device=xt.device))
 
-    def denoise(self, xt: torch.Tensor, t: torch.Tensor) -> Prediction:
+    def denoise(self, xt: torch.Tensor, t: torch.Tensor) -> CountPrediction:
         return self.head(self.network(xt, t), xt, t)
 
     @torch.no_grad()

@@ -1,8 +1,9 @@
 """Blackout Diffusion: processes, schedules, heads, losses, samplers, likelihood bounds.
 
-Every component is exported here, and this is how YAML files and saved models name it (`blackout.diffusion.PoissonLeap`),
-so that files can move.
+Every component is exported here, and so named in YAML files and saved models (`blackout.diffusion.PoissonLeap`): files
+can move.
 """
+# ruff: noqa: F401
 
 from __future__ import annotations
 
@@ -80,87 +81,6 @@ from blackout.diffusion.schedules import (
 if TYPE_CHECKING:
     from blackout.diffusion.family import CountDiffusion
     from blackout.diffusion.module import BlackoutDiffusion
-
-__all__ = [
-    "Absorbing",
-    "AbsorbingChain",
-    "BinomialBridge",
-    "BirthDeath",
-    "BirthDeathBridge",
-    "BirthDeathCorrector",
-    "BirthDeathHead",
-    "BirthDeathLoss",
-    "BirthDeathPrediction",
-    "BlackoutDiffusion",
-    "BoundedHead",
-    "CategoricalPrediction",
-    "Correction",
-    "Corrector",
-    "CountDiffusion",
-    "CountLoss",
-    "CountPrediction",
-    "CrossEntropy",
-    "Denoiser",
-    "DiscreteTimeChain",
-    "Evaluation",
-    "FiniteJumpProcess",
-    "FiniteProcess",
-    "GradientImportance",
-    "Guidance",
-    "GuidedDenoiser",
-    "Head",
-    "JumpProcess",
-    "Kernel",
-    "KnownElements",
-    "LevelBridge",
-    "LevelCorrector",
-    "LevelHead",
-    "LogisticHead",
-    "LogisticMixtureHead",
-    "Loss",
-    "Observation",
-    "OptimalGrid",
-    "Ordinal",
-    "PanjerLeap",
-    "PiecewiseClock",
-    "PoissonLeap",
-    "PosteriorBridge",
-    "PowerClock",
-    "Prediction",
-    "Process",
-    "PureDeath",
-    "RateLoss",
-    "Sampler",
-    "ScaledHead",
-    "Schedule",
-    "SoftplusHead",
-    "StatefulKernel",
-    "StepLoss",
-    "TauLeap",
-    "ThinAndBridge",
-    "Trapezoidal",
-    "Uniform",
-    "UniformChain",
-    "VarianceHead",
-    "bits_per_dim",
-    "continuous_bound",
-    "cosine_times",
-    "count_evaluations",
-    "finite_time_bound",
-    "fisher_times",
-    "from_generator",
-    "likelihood_bound",
-    "logistic_times",
-    "logit_times",
-    "loss_weights",
-    "make_sampler",
-    "nearest_rounding",
-    "pilot_run",
-    "sample",
-    "step_times",
-    "stochastic_rounding",
-    "uniform_times",
-]
 
 _HOMES = {"BlackoutDiffusion": "blackout.diffusion.module", "CountDiffusion": "blackout.diffusion.family"}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,15 +27,9 @@ class Corrector(Protocol):
     """One step at time s, after the predictor `kernel` came there from t."""
 
     def __call__(
-        self,
-        kernel: Kernel,
-        denoiser: Denoiser,
-        process: Process[Any],
-        xs: Tensor,
-        s: Tensor,
-        t: Tensor,
+        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
         generator: RandomSource = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Another X_s: states of xs's shape [B, ...] and dtype; s and t are float64 scalars.
 
         Raises:
@@ -65,15 +59,9 @@ class ThinAndBridge:
             raise ValueError(f"back must be in (0, 1], not {self.back}")
 
     def __call__(
-        self,
-        kernel: Kernel,
-        denoiser: Denoiser,
-        process: Process[Any],
-        xs: Tensor,
-        s: Tensor,
-        t: Tensor,
+        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
         generator: RandomSource = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         jump = _with_rates(self, process)
         u_s, u_t = logit_survival(s), logit_survival(t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
@@ -106,15 +94,9 @@ class BirthDeath:
             raise ValueError(f"length must be positive, not {self.length}")
 
     def __call__(
-        self,
-        kernel: Kernel,
-        denoiser: Denoiser,
-        process: Process[Any],
-        xs: Tensor,
-        s: Tensor,
-        t: Tensor,
+        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
         generator: RandomSource = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         if not isinstance(process, PureDeath):
             raise ValueError("the corrector birth_death is for pure death: use sampler/corrector=level")
         duration = expand_time(self.length * (t - s), xs)
@@ -145,15 +127,9 @@ class LevelCorrector:
             raise ValueError(f"the corrector's fraction of a step must be positive, not {self.fraction}")
 
     def __call__(
-        self,
-        kernel: Kernel,
-        denoiser: Denoiser,
-        process: Process[Any],
-        xs: Tensor,
-        s: Tensor,
-        t: Tensor,
+        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
         generator: RandomSource = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         jump = _with_rates(self, process)
         prediction = require(
             denoiser(xs, s), jump.prediction, self, process, "a head that predicts what its rates need"
@@ -165,7 +141,7 @@ class LevelCorrector:
         return leap(jump, xs, moves, self.fraction * float(t - s), generator)
 
 
-def _with_rates(part: Corrector, process: Process[Any]) -> JumpProcess[Any]:
+def _with_rates(part: Corrector, process: Process) -> JumpProcess:
     if isinstance(process, JumpProcess):
         return process
     raise ValueError(f"{type(part).__name__} needs a process in continuous time: a chain of steps has no rates")

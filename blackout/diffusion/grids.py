@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ FIRST_LOGIT, LAST_LOGIT = 10.0, -12.0
 
 def pilot_run(
     denoiser: Denoiser,
-    process: Process[Any],
+    process: Process,
     shape: tuple[int, ...],
     generator: torch.Generator | SampleStreams | None = None,
     *,
@@ -61,19 +60,17 @@ def pilot_run(
     times = logit_times(num_steps, first, last)
     means: list[Tensor] = []
 
-    def record(k: int, xt: Tensor, prediction: Prediction | None) -> None:
+    def keep(k: int, xt: Tensor, prediction: Prediction | None) -> None:
         if prediction is not None:
             means.append(prediction.mean)  # at times[k + 1]
 
-    sample(
-        denoiser, process, times.to(device), shape, generator, record, kernel=PoissonLeap(), mean=mean, device=device
-    )
+    sample(denoiser, process, times.to(device), shape, generator, keep, kernel=PoissonLeap(), mean=mean, device=device)
     curvature = []
     for k in range(1, num_steps):
         s, t = times[k], times[k + 1]
         r = float(step_fraction(s, t))
         y_s, y_t = (means[num_steps - j].double().flatten(1) for j in (k, k + 1))
-        # E[X_0 | X_t] is a martingale: y_s is (1 - r) y_t on average, and differs by what the births teach
+        # E[X_0 | X_t] is a martingale: y_s is (1 - r) y_t on average, and its spread around that measures G
         moved = (y_s - (1 - r) * y_t) ** 2 / y_t.clamp(min=1e-30)
         curvature.append(float(moved.sum(1).mean()) / r)
     return {"logits": logit_survival(times[1:]).tolist(), "curvature": curvature}

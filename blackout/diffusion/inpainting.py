@@ -7,7 +7,6 @@ a sampler of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,11 +44,7 @@ class KnownElements:
         return KnownElements(self.x0[index], self.mask[index])
 
     def path(
-        self,
-        process: Process[Any],
-        times: Tensor,
-        shape: tuple[int, ...],
-        generator: torch.Generator | SampleStreams | None,
+        self, process: Process, times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None
     ) -> KnownPath:
         """A path X_{t_T}, ..., X_{t_0} of the observed elements, for a batch of `shape`."""
         device = times.device
@@ -65,7 +60,7 @@ class KnownPath:
         self,
         x0: Tensor,
         mask: Tensor,
-        process: Process[Any],
+        process: Process,
         times: Tensor,
         generator: torch.Generator | SampleStreams | None,
     ) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +50,7 @@ def poisson_divergence(mean: Tensor, log_mean: Tensor, target: Tensor) -> Tensor
 @torch.no_grad()
 def likelihood_bound(
     denoiser: Denoiser,
-    process: Process[Any],
+    process: Process,
     x0: Tensor,
     v: Tensor,
     generator: RandomSource = None,
@@ -82,7 +81,7 @@ def likelihood_bound(
 @torch.no_grad()
 def continuous_bound(
     denoiser: Denoiser,
-    process: JumpProcess[Any],
+    process: JumpProcess,
     x0: Tensor,
     v: Tensor,
     generator: RandomSource = None,

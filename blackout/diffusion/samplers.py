@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
 """Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0. The prediction is the
 last one made in that step: of X_0 given an earlier state; None at the start."""
 
-BINOMIAL_BRIDGE = BinomialBridge()
+BINOMIAL_BRIDGE, NO_CORRECTION, NO_GUIDANCE = BinomialBridge(), Correction(), Guidance()
 
 
 class CountingDenoiser:
@@ -48,14 +49,14 @@ class CountingDenoiser:
 @torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation
 def sample(
     denoiser: Denoiser,
-    process: Process[Any],
+    process: Process,
     times: Tensor,
     shape: tuple[int, ...],
     generator: torch.Generator | SampleStreams | None = None,
     callback: Callback | None = None,
     *,
     kernel: Kernel = BINOMIAL_BRIDGE,
-    correction: Correction = Correction(),
+    correction: Correction = NO_CORRECTION,
     mean: Tensor | None = None,
     known: KnownElements | None = None,
     start: Tensor | None = None,
@@ -90,7 +91,7 @@ def sample(
 
 
 def _begin(
-    process: Process[Any], times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None,
+    process: Process, times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None,
     mean: Tensor | None, start: Tensor | None, device: torch.device,
 ) -> Tensor:  # fmt: skip
     """X_{times[-1]}, given or drawn; raises ValueError for what `sample` refuses."""
@@ -104,7 +105,7 @@ def _begin(
 
 
 def _walk(
-    denoiser: CountingDenoiser, process: Process[Any], times: Tensor, xt: Tensor,
+    denoiser: CountingDenoiser, process: Process, times: Tensor, xt: Tensor,
     generator: torch.Generator | SampleStreams | None, callback: Callback | None, kernel: Kernel,
     correction: Correction, path: KnownPath | None,
 ) -> Tensor:  # fmt: skip
@@ -131,11 +132,11 @@ def _source(generator: torch.Generator | SampleStreams | None, step: int) -> Ran
 
 def count_evaluations(
     times: Tensor,
-    process: Process[Any],
-    head: Head[Any],
+    process: Process,
+    head: Head,
     kernel: Kernel = BINOMIAL_BRIDGE,
-    correction: Correction = Correction(),
-    guidance: Guidance = Guidance(),
+    correction: Correction = NO_CORRECTION,
+    guidance: Guidance = NO_GUIDANCE,
 ) -> int:
     """The number of network function evaluations (NFE) of a sample, found by drawing one element without a network.
 
@@ -155,7 +156,7 @@ def count_evaluations(
         counting, process, times, (1, 1), torch.Generator().manual_seed(0),
         lambda k, xt, prediction: ended.append(counting.evaluations), kernel=kernel, correction=correction,
     )  # fmt: skip
-    per_step = [after - before for before, after in zip(ended, ended[1:], strict=False)]  # from t_T down
+    per_step = [after - before for before, after in pairwise(ended)]  # from t_T down
     starts = reversed(times[1:].tolist())
     return sum(n * (2 if guidance.doubles(t) else 1) for n, t in zip(per_step, starts, strict=True))
 
@@ -199,6 +200,9 @@ class Evaluation:
                 module.training = mode
 
 
+EVALUATION = Evaluation()
+
+
 @dataclass(frozen=True)
 class Sampler:
     """How a model is sampled.
@@ -220,9 +224,9 @@ class Sampler:
     num_steps: int = 1000
     grid: Callable[[int], Tensor] | None = None
     poisson_start: bool = True
-    correction: Correction = Correction()
-    guidance: Guidance = Guidance()
-    evaluation: Evaluation = Evaluation()
+    correction: Correction = NO_CORRECTION
+    guidance: Guidance = NO_GUIDANCE
+    evaluation: Evaluation = EVALUATION
 
     def __post_init__(self) -> None:
         _check_whole("num_steps", self.num_steps)

@@ -1,4 +1,4 @@
-"""What the kernels should do: their exact laws of the births of one step, and the chains these make on a toy."""
+"""What the kernels of pure death should do: exact births of one step, and the chains these make on a toy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Births = Callable[[Beliefs, float], Array]
 
 def nearest_births(beliefs: Beliefs, r: float) -> Array:
     """Binomial bridge, y rounded to the nearest whole number, halves to the even one."""
-    n = np.minimum(np.round(beliefs.mean), beliefs.room).astype(int)
+    n = np.minimum(np.round(beliefs.mean), beliefs.headroom).astype(int)
     return binomial_pmf(n[:, None], r, _top(beliefs))
 
 
@@ -23,7 +23,7 @@ def stochastic_births(beliefs: Beliefs, r: float) -> Array:
     """Binomial bridge, y rounded up with the probability of its fractional part."""
     low = np.floor(beliefs.mean)
     up = (beliefs.mean - low)[:, None]
-    lower, upper = (np.minimum(n, beliefs.room).astype(int)[:, None] for n in (low, low + 1))
+    lower, upper = (np.minimum(n, beliefs.headroom).astype(int)[:, None] for n in (low, low + 1))
     top = _top(beliefs)
     return (1 - up) * binomial_pmf(lower, r, top) + up * binomial_pmf(upper, r, top)
 
@@ -56,7 +56,7 @@ def panjer_births(beliefs: Beliefs, r: float) -> Array:
 
 
 def posterior_births(beliefs: Beliefs, r: float) -> Array:
-    """Binomial(N, r) with N from its exact law."""
+    """Binomial(N, r) with N from its exact distribution."""
     top = _top(beliefs)
     return beliefs.missing @ binomial_pmf(np.arange(top + 1)[:, None], r, top)
 
@@ -78,12 +78,12 @@ BIRTHS: dict[str, Births] = {
 def step_matrix(toy: Toy, births: Births, q_s: float, q_t: float) -> Array:
     """P(X_s | X_t) of a kernel that treats elements independently given X_t, [m, n]."""
     beliefs = toy.beliefs(q_t)
-    levels = landing(births(beliefs, fraction(q_s, q_t)), toy.max_count - beliefs.room)
+    levels = landing(births(beliefs, fraction(q_s, q_t)), toy.max_count - beliefs.headroom)
     return independent(levels.reshape(-1, toy.pixels, toy.max_count + 1))
 
 
 def step_law(toy: Toy, law: Array, q_s: float, q_t: float, births: Births) -> Array:
-    """The law of X_s when X_t has the given law."""
+    """The distribution of X_s when X_t has the given one."""
     return law @ step_matrix(toy, births, q_s, q_t)
 
 
@@ -108,11 +108,12 @@ def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
 
 
 def walk(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], Array]) -> Iterator[tuple[int, Array]]:
-    """(k, law of X_{t_k}) of a sampler that starts from Poisson(q_T E[X_0]), k = T down to 0.
+    """(k, distribution of X_{t_k}) of a sampler that starts from Poisson(q_T E[X_0]), k = T down to 0.
 
     Args:
-        survivals: q at every level of the grid, survivals[0] = 1.
-        step: (toy, law of X_t, q_s, q_t) -> law of X_s.
+        toy: the data.
+        survivals: q at every time of the grid, survivals[0] = 1.
+        step: (toy, distribution of X_t, q_s, q_t) -> that of X_s.
     """
     law = np.ones(1)
     for pixel in landing(poisson_pmf(toy.mean * survivals[-1], toy.max_count), np.zeros(toy.pixels, int)):
@@ -124,7 +125,7 @@ def walk(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], 
 
 
 def final_law(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], Array]) -> Array:
-    """The law of what a sampler returns, [S]."""
+    """The distribution of what a sampler returns, [S]."""
     law = np.zeros(0)
     for _, law in walk(toy, survivals, step):  # noqa: B007
         pass
@@ -137,14 +138,14 @@ def fraction(q_s: float, q_t: float) -> float:
 
 
 def landing(births: Array, start: Array) -> Array:
-    """Law of the level reached, [R, levels]; what would go beyond the top stays there."""
+    """Distribution of the level reached, [R, levels]; what would go beyond the top stays there."""
     reached = _shift(births, start)
     reached[:, -1] += np.clip(1 - reached.sum(1), 0, None)
     return reached
 
 
 def independent(levels: Array) -> Array:
-    """Laws of every element [..., elements, levels] -> laws of all [..., levels ** elements]."""
+    """Distributions of every element [..., elements, levels] -> of all [..., levels ** elements]."""
     joint = levels[..., 0, :]
     for element in range(1, levels.shape[-2]):
         joint = (joint[..., :, None] * levels[..., element, None, :]).reshape(*joint.shape[:-1], -1)

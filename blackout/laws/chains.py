@@ -69,7 +69,7 @@ def random_generator(rng: np.random.Generator, size: int, density: float = 1.0, 
 
 
 def posterior(p0: np.ndarray, transition: np.ndarray) -> np.ndarray:
-    """P(X_0 = o | X_t = m), [m, o]; where m cannot occur, the data's law."""
+    """P(X_0 = o | X_t = m), [m, o]; where m cannot occur, the data's distribution."""
     joint = transition[: len(p0)].T * p0[None, :]
     mass = joint.sum(1, keepdims=True)
     return np.where(mass > 0, joint / np.where(mass > 0, mass, 1.0), p0[None, :])

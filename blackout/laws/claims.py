@@ -1,17 +1,18 @@
-"""What is claimed of the kernels of every other process."""
+"""What is claimed of the kernels of every process."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, LevelCorrector, TauLeap
+from blackout.diffusion.grids import OptimalGrid, pilot_run
+from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, TauLeap
 from blackout.diffusion.processes import (
     Absorbing,
     AbsorbingChain,
@@ -24,11 +25,13 @@ from blackout.diffusion.processes import (
     from_generator,
 )
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
-from blackout.laws import chains, jump_transitions
-from blackout.laws.draws import ExactJumpDenoiser, Expected, corrector_draws, loop_draws, p_value, step_draws
+from blackout.laws import chains, steps
+from blackout.laws.draws import KERNELS, ExactDenoiser
 from blackout.laws.markov_toys import JumpToy, Matrices, of_birth_death, of_generator, of_steps
 from blackout.laws.steps import JumpStep
-from blackout.laws.toys import Array, total_variation
+from blackout.laws.subjects import JumpSubject, PureDeathSubject, StaySubject
+from blackout.laws.toys import Array, Toy, pixel_pair, rare_pixel, two_bumps
+from blackout.random import SampleStreams
 
 _PIXEL = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
 _PAIR = np.array([[0.4, 0.02, 0.03], [0.02, 0.1, 0.01], [0.01, 0.01, 0.4]])
@@ -40,117 +43,38 @@ Claims = Callable[[], Iterator[tuple]]
 Grids = Mapping[str, Callable[[int], Tensor]]
 
 
-@dataclass(frozen=True)
-class JumpSubject:
-    """A toy and the package's process that its matrices are of.
+def _pure_death() -> Iterator[tuple]:
+    """Nothing is claimed of nearest rounding, which does not converge.
 
-    Args:
-        process: its name in `process=`, and which one where that leaves a choice.
-        toy: data and matrices.
-        law: the package's process.
-        kernels: of the package, by name.
-        steps: the exact laws of their steps, by name.
-        expected: the exact denoiser.
-        start: (toy, final time) -> the law sampling starts from.
-        tested: steps (s, t) at which draws are tested.
-        grid: on which the loop's draws are.
+    On one pixel the posterior bridge is exact, on a
+    black-and-white one so are stochastic rounding and the Panjer kernel, and the others are of the first order (Panjer
+    better at these numbers of steps). Given correlated pixels, only the trapezoidal method is better than first order.
     """
-
-    process: str
-    toy: JumpToy
-    law: Any
-    kernels: Mapping[str, Kernel]
-    steps: Mapping[str, JumpStep]
-    expected: Expected
-    start: Callable[[JumpToy, float], Array]
-    tested: tuple[tuple[float, float], ...]
-    grid: Tensor
-
-    @property
-    def name(self) -> str:
-        return self.toy.name
-
-    @property
-    def entropy(self) -> float:
-        return self.toy.entropy
-
-    def final_law(self, kernel: str, times: Tensor) -> Array:
-        """What the sampling loop returns on a grid, [levels ** elements]."""
-        start = self.start(self.toy, float(times[-1]))
-        return jump_transitions.sampled(self.toy, start, self.steps[kernel], times.tolist())
-
-    def error(self, kernel: str, grid: Callable[[int], Tensor], num_steps: int) -> tuple[int, float]:
-        return num_steps, total_variation(self.final_law(kernel, grid(num_steps)), self.toy.p0)
-
-    def p_values(self, kernel: str, n: int) -> list[float]:
-        p: list[float] = []
-        denoiser = ExactJumpDenoiser(self.toy, self.expected)
-        for s, t in self.tested:
-            law = jump_transitions.independent(self.steps[kernel](self.toy, s, t))
-            for state in _probable(self.toy.marginal(t)):
-                drawn = step_draws(self.toy, denoiser, self.law, self.kernels[kernel], state, s, t, n, seed=len(p))
-                p.append(p_value(drawn, law[state]))
-        drawn = loop_draws(self.toy, denoiser, self.law, self.kernels[kernel], self.grid, 2 * n)
-        return [*p, p_value(drawn, self.final_law(kernel, self.grid))]
+    first = {"nearest": None, "stochastic": 0.9, "poisson": 0.9, "panjer": 0.9, "posterior": 0.9, "trapezoidal": 1.32}
+    bumps = {"nearest": None, "stochastic": 0.9, "poisson": 0.9, "panjer": 1.5, "posterior": math.inf}
+    rare = {"nearest": None, "stochastic": math.inf, "poisson": 0.9, "panjer": math.inf, "posterior": math.inf}
+    pair, truncated = pixel_pair(), partial(logit_times, first=7.0, last=-10.0)
+    grids = {"fisher grid": fisher_times, "logit grid": truncated}
+    # of 256 levels, draws are checked by the tests at chosen states alone: the chi-square of a loop would see little
+    yield PureDeathSubject(two_bumps(), {}), {"fisher grid": fisher_times}, (10, 30, 100), bumps
+    yield PureDeathSubject(rare_pixel(), KERNELS), grids, (16, 32, 64), rare
+    yield PureDeathSubject(pair, KERNELS), {**grids, "optimal grid": OptimalGrid(pilot(pair))}, (16, 32, 64), first
 
 
-@dataclass(frozen=True)
-class StaySubject:
-    """The corrector on a toy: a stay of a given length at one level, cut into steps, should leave the level's law.
-
-    Args:
-        subject: process, toy and denoiser.
-        level: the time of the level.
-        length: of the whole stay, in units of t.
-    """
-
-    subject: JumpSubject
-    level: float = 0.6
-    length: float = 0.5
-    kernels: tuple[str, ...] = ("level_corrector",)
-
-    @property
-    def process(self) -> str:
-        return self.subject.process
-
-    @property
-    def name(self) -> str:
-        return f"{self.subject.name}, correctors"
-
-    @property
-    def entropy(self) -> float:
-        return self.subject.entropy
-
-    def error(self, kernel: str, grid: Callable[[int], Tensor], num_steps: int) -> tuple[int, float]:
-        toy = self.subject.toy
-        law = toy.marginal(self.level)
-        step = jump_transitions.independent(jump_transitions.stay(toy, self.level, self.length / num_steps))
-        return num_steps, total_variation(law @ np.linalg.matrix_power(step, num_steps), law)
-
-    def p_values(self, kernel: str, n: int) -> list[float]:
-        p: list[float] = []
-        toy, fraction = self.subject.toy, 0.5
-        denoiser, corrector = ExactJumpDenoiser(toy, self.subject.expected), LevelCorrector(fraction)
-        for s, t in ((0.05, 0.15), (0.6, 1.0), (2.0, 2.5)):
-            law = jump_transitions.independent(jump_transitions.stay(toy, s, fraction * (t - s)))
-            for state in _probable(toy.marginal(s)):
-                drawn = corrector_draws(toy, denoiser, self.subject.law, corrector, state, s, t, n, seed=len(p))
-                p.append(p_value(drawn, law[state]))
-        return p
-
-
-def _probable(law: Array) -> list[int]:
-    """The most probable state, and one that is so only now and then."""
-    order = np.argsort(-law)
-    return [int(order[0]), int(order[len(order) // 3])]
+def pilot(toy: Toy, num_samples: int = 2000) -> dict[str, list[float]]:
+    """A pilot run with the toy's exact denoiser."""
+    denoiser = ExactDenoiser(toy)
+    streams = SampleStreams(0, torch.arange(num_samples))
+    mean = torch.from_numpy(toy.mean)
+    return pilot_run(denoiser, denoiser.process, (num_samples, toy.pixels), streams, mean=mean, num_steps=150)
 
 
 def finite(process: str, name: str, cube: Array, law: Any, matrices: Matrices) -> JumpSubject:
-    """A finite process, which predicts X_0's law and has no rates in discrete time."""
-    kernels: dict[str, tuple[Kernel, JumpStep]] = {"level_bridge": (LevelBridge(), jump_transitions.level_bridge)}
+    """A finite process, of which X_0's distribution is predicted and which has no rates in discrete time."""
+    kernels: dict[str, tuple[Kernel, JumpStep]] = {"level_bridge": (LevelBridge(), steps.level_bridge)}
     discrete = matrices.generator is None
     if not discrete:
-        kernels["tau_leap"] = (TauLeap(), jump_transitions.tau_leap)
+        kernels["tau_leap"] = (TauLeap(), steps.tau_leap)
     return JumpSubject(
         process,
         JumpToy(name, cube, matrices),
@@ -158,7 +82,7 @@ def finite(process: str, name: str, cube: Array, law: Any, matrices: Matrices) -
         {key: kernel for key, (kernel, _) in kernels.items()},
         {key: step for key, (_, step) in kernels.items()},
         JumpToy.origins,
-        jump_transitions.start,
+        steps.start,
         ((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)) if discrete else ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0)),
         step_times(8, _CHAIN) if discrete else logit_times(8, 4.0, -9.0),
     )
@@ -254,20 +178,20 @@ def _birth_death() -> Iterator[tuple]:
     law = BirthDeath(len(_COUNTS) - 1, _ARRIVALS)
     toy = JumpToy("one pixel", _COUNTS, of_birth_death(_ARRIVALS, law.num_states))
     kernels: dict[str, Kernel] = {"birth_death_bridge": BirthDeathBridge(), "tau_leap": TauLeap()}
-    steps: dict[str, JumpStep] = {
-        "birth_death_bridge": partial(jump_transitions.birth_death_bridge, mean=_ARRIVALS),
-        "tau_leap": jump_transitions.tau_leap_counts,
+    exact: dict[str, JumpStep] = {
+        "birth_death_bridge": partial(steps.birth_death_bridge, mean=_ARRIVALS),
+        "tau_leap": steps.tau_leap_counts,
     }
-    expected = partial(jump_transitions.missing_and_immigrants, mean=_ARRIVALS)
-    start = partial(jump_transitions.start_poisson, mean=_ARRIVALS)
+    expected = partial(steps.missing_and_immigrants, mean=_ARRIVALS)
+    start = partial(steps.start_poisson, mean=_ARRIVALS)
     tested, grid = ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0)), logit_times(8, 4.0, -9.0)
-    subject = JumpSubject("birth_death", toy, law, kernels, steps, expected, start, tested, grid)
+    subject = JumpSubject("birth_death", toy, law, kernels, exact, expected, start, tested, grid)
     yield subject, _GRIDS, (32, 64, 128), {"birth_death_bridge": 0.9, "tau_leap": 0.9}
     yield StaySubject(subject), _STAY, (16, 32, 64), {"level_corrector": 0.9}
 
 
 def _absorbing_ones() -> Iterator[tuple]:
-    # what is unmasked stays, and was drawn from the law it should have: one element only waits for the wrong time
+    # what is unmasked stays, and was drawn from the right distribution: one element only waits for the wrong time
     yield from _continuous("absorbing", partial(_absorbing, mask=None), leap=math.inf)
     yield from _continuous("absorbing at 0", partial(_absorbing, mask=0))
 
@@ -283,6 +207,7 @@ def _generators() -> Iterator[tuple]:
 
 
 CLAIMS: dict[str, Claims] = {
+    "pure_death": _pure_death,
     "birth_death": _birth_death,
     "uniform": partial(_continuous, "uniform", _uniform),
     "absorbing": _absorbing_ones,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -49,21 +49,6 @@ KERNELS: dict[str, Kernel] = {
 
 Expected: TypeAlias = Callable[[JumpToy, float], Array]
 """(toy, t) -> E[statistic | X_t], [states ** elements, elements, K]."""
-
-
-class States(Protocol):
-    """What is needed of a toy to draw from it: elements of `levels` data levels and `size` states each."""
-
-    @property
-    def elements(self) -> int: ...
-    @property
-    def levels(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def states(self) -> Array: ...
-    @property
-    def mean(self) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -138,7 +123,7 @@ class ExactJumpDenoiser:
 
 
 def step_draws(
-    toy: States, denoiser: Denoiser, process: Process[Any], kernel: Kernel, state: int, s: float, t: float, n: int,
+    toy: Toy | JumpToy, denoiser: Denoiser, process: Process, kernel: Kernel, state: int, s: float, t: float, n: int,
     seed: int = 0,
 ) -> Array:  # fmt: skip
     """How often the kernel led from a state at t to each state at s in n draws, [states ** elements]."""
@@ -148,7 +133,7 @@ def step_draws(
 
 
 def corrector_draws(
-    toy: States, denoiser: Denoiser, process: Process[Any], corrector: Corrector, state: int, s: float, t: float,
+    toy: Toy | JumpToy, denoiser: Denoiser, process: Process, corrector: Corrector, state: int, s: float, t: float,
     n: int, seed: int = 0,
 ) -> Array:  # fmt: skip
     """The same for one step of a corrector at s, after a step from t."""
@@ -158,7 +143,7 @@ def corrector_draws(
 
 
 def loop_draws(
-    toy: States, denoiser: Denoiser, process: Process[Any], kernel: Kernel, times: Tensor, n: int, seed: int = 0
+    toy: Toy | JumpToy, denoiser: Denoiser, process: Process, kernel: Kernel, times: Tensor, n: int, seed: int = 0
 ) -> Array:
     """How often the sampling loop returned each state of the data in n samples, [levels ** elements]."""
     streams, mean = SampleStreams(seed, torch.arange(n)), torch.from_numpy(toy.mean)
@@ -167,17 +152,17 @@ def loop_draws(
     return np.bincount(where, minlength=toy.levels**toy.elements)
 
 
-def copies(toy: States, state: int, n: int) -> Tensor:
+def copies(toy: Toy | JumpToy, state: int, n: int) -> Tensor:
     """n copies of a state, uint8 [n, elements]."""
     return torch.from_numpy(toy.states[state]).expand(n, -1).to(torch.uint8).contiguous()
 
 
-def number(toy: States, x: Tensor) -> Array:
+def number(toy: Toy | JumpToy, x: Tensor) -> Array:
     """The numbers of states [n, elements], [n]."""
     return np.ravel_multi_index(tuple(x.long().numpy().T), [toy.size] * toy.elements)
 
 
-def count(toy: States, x: Tensor) -> Array:
+def count(toy: Toy | JumpToy, x: Tensor) -> Array:
     """How often each state is among x [n, elements], [states ** elements]."""
     return np.bincount(number(toy, x), minlength=toy.size**toy.elements)
 

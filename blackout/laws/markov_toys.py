@@ -1,4 +1,4 @@
-"""Toys for any process: data laws on one or two elements, and the process as scipy's matrices of one element."""
+"""Toys for any process: distributions on one or two elements, and the process as scipy's matrices of one element."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Matrices:
 
 
 class JumpToy:
-    """A law of X_0 on levels ** elements, and the process that acts on every element.
+    """A distribution of X_0 on levels ** elements, and the process that acts on every element.
 
     A state of several elements is numbered as in a row-major array. What depends on an element and the state of all
     is an array [states ** elements, elements, K].
@@ -76,7 +76,7 @@ class JumpToy:
         return self.between(0.0, t)[: self.levels]
 
     def marginal(self, t: float) -> Array:
-        """The law of X_t, [states ** elements]."""
+        """The distribution of X_t, [states ** elements]."""
         law = self.cube
         for _ in range(self.elements):  # the first axis is summed over, and its state becomes the last
             law = np.tensordot(law, self.forward(t), axes=(0, 0))
@@ -135,8 +135,8 @@ def of_generator(
     edges = (0.0, *changes, np.inf)
 
     def between(s: float, t: float) -> Array:
-        lived = [max(0.0, min(t, b) - max(s, a)) for a, b in pairwise(edges)]
-        return np.clip(chains.expm(generator * float(np.dot(speeds, lived))), 0.0, None)
+        spent = [max(0.0, min(t, b) - max(s, a)) for a, b in pairwise(edges)]
+        return np.clip(chains.expm(generator * float(np.dot(speeds, spent))), 0.0, None)
 
     def at(t: float) -> Array:
         return generator * speeds[int(np.searchsorted(changes, t, side="right"))]
@@ -151,7 +151,7 @@ def of_steps(steps: Array) -> Matrices:
 
 
 def of_birth_death(mean: float, size: int) -> Matrices:
-    """Immigration and death on 0..size - 1: survivors of a binomial law and newcomers of a Poisson law."""
+    """Immigration and death on 0..size - 1: binomial survivors and Poisson newcomers."""
     rates, levels = chains.birth_death_generator(mean, size), np.arange(size)
 
     def between(s: float, t: float) -> Array:

@@ -1,6 +1,6 @@
-"""What the kernels for any process should do: the exact laws of their steps, and of the chains these make on a toy.
+"""What the kernels for any process should do: the exact distributions of their steps, and of the chains these make.
 
-A step's law is [states ** elements, elements, states]: where each element goes given the state of all.
+A step's distribution is [states ** elements, elements, states]: where each element goes given the state of all.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from blackout.laws.markov_toys import JumpToy
 from blackout.laws.toys import Array, binomial_pmf
 
 JumpStep = Callable[[JumpToy, float, float], Array]
-"""(toy, s, t) -> the law of a step from t to s."""
+"""(toy, s, t) -> the distribution of a step from t to s."""
 
 _LATTICE = 256
 """Whole numbers modulo this stand for the sums of jumps, which stay well inside."""
 
 
 def level_bridge(toy: JumpToy, s: float, t: float) -> Array:
-    """X_0 from its exact law, then the exact bridge: every element's own reverse law, elements apart."""
+    """X_0 from its exact distribution, then the exact bridge: every element's own reverse step."""
     return toy.before(s, t)
 
 
 def tau_leap(toy: JumpToy, s: float, t: float) -> Array:
-    """Reverse rates frozen for t - s; to s = 0, X_0 from its exact law."""
+    """Reverse rates frozen for t - s; to s = 0, X_0 from its exact distribution."""
     if s == 0.0:
         return np.pad(toy.origins(t), [(0, 0), (0, 0), (0, toy.size - toy.levels)])
     return leap(toy, toy.reverse_rates(t), t - s)
@@ -39,7 +39,7 @@ def tau_leap_counts(toy: JumpToy, s: float, t: float) -> Array:
 
 
 def stay(toy: JumpToy, s: float, duration: float) -> Array:
-    """The corrector: forward and reverse rates at level s, frozen for a while."""
+    """The corrector: forward and reverse rates at time s, frozen for a while."""
     return leap(toy, toy.reverse_rates(s) + toy.forward_rates(s), duration)
 
 
@@ -64,9 +64,9 @@ def birth_death_bridge(toy: JumpToy, s: float, t: float, mean: float) -> Array:
     x, law = toy.states, np.zeros((*missing.shape, toy.size))
     for came, p_came in _rounded(immigrants):
         came = np.minimum(came, x)
-        room = np.maximum(toy.levels - 1 - (x - came), 0)
+        headroom = np.maximum(toy.levels - 1 - (x - came), 0)
         for lost, p_lost in _rounded(missing):
-            reached = bridge_from(toy.size, x, np.minimum(lost, room), came, s, t, mean)
+            reached = bridge_from(toy.size, x, np.minimum(lost, headroom), came, s, t, mean)
             law += (p_came * p_lost)[..., None] * reached
     return law
 
@@ -76,7 +76,7 @@ def bridge_from(size: int, x: Array, missing: Array, immigrants: Array, s: float
     q_s, q_t = np.exp(-s), np.exp(-t)
     r, g = (q_s - q_t) / (1 - q_t), 1 - (1 - q_s) * q_t / q_s / (1 - q_t)
     passing = mean * (1 - q_s) * (1 - q_t / q_s)
-    z = np.exp(-2j * np.pi * np.arange(_LATTICE // 2 + 1) / _LATTICE)  # laws as their Fourier transforms, E z^jumps
+    z = np.exp(-2j * np.pi * np.arange(_LATTICE // 2 + 1) / _LATTICE)  # distributions as Fourier transforms, E z^jumps
     both = (1 - g + g / z) ** immigrants[..., None] * (1 - r + r * z) ** missing[..., None]
     return _land(size, np.fft.irfft(both * np.exp(passing * (z - 1)), _LATTICE).clip(0.0), x)
 
@@ -90,7 +90,7 @@ def missing_and_immigrants(toy: JumpToy, t: float, mean: float) -> Array:
 
 
 def start(toy: JumpToy, t: float) -> Array:
-    """X_t's law averaged over the levels of every element: where finite processes start."""
+    """X_t averaged over the levels of every element: where finite processes start."""
     return independent(np.tile(toy.forward(t).mean(0), (1, toy.elements, 1)))[0]
 
 
@@ -101,7 +101,7 @@ def start_poisson(toy: JumpToy, t: float, mean: float) -> Array:
 
 
 def sampled(toy: JumpToy, law: Array, step: JumpStep, times: Sequence[float]) -> Array:
-    """The law [levels ** elements] of what the loop returns on a grid: levels at most, as it cuts off what is above."""
+    """The distribution [levels ** elements] of what the loop returns on a grid; states above the levels are cut off."""
     for s, t in zip(times[-2::-1], times[:0:-1], strict=True):
         law = law @ independent(step(toy, s, t))
     kept = np.ravel_multi_index(tuple(np.minimum(toy.states, toy.levels - 1).T), [toy.levels] * toy.elements)
@@ -115,7 +115,7 @@ def _rounded(value: Array) -> list[tuple[Array, Array]]:
 
 
 def _land(size: int, total: Array, start: Array) -> Array:
-    """Laws of sums of jumps [..., lattice] and where they start [...] -> laws of states, clipped."""
+    """Distributions of sums of jumps [..., lattice] and where they start [...] -> of states [..., size], clipped."""
     middle = _LATTICE // 2
     total = np.roll(total, middle, axis=-1)  # the sum d is at d + middle
     reached = np.take_along_axis(total, np.arange(size) - start[..., None] + middle, -1)

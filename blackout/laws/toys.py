@@ -1,4 +1,4 @@
-"""Toys: data laws on a few pixels of a few levels, whose every conditional law is a matrix.
+"""Toys: distributions on a few pixels of a few levels, whose every conditional distribution is a matrix.
 
 Rows are the conditioning state, columns the state drawn. A state of several pixels is numbered as in a row-major array.
 """
@@ -16,19 +16,19 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Beliefs:
-    """What the exact posterior says about the missing count N of every element: rows are (state, pixel).
+    """The exact posterior of the missing count N of every element: rows are (state, pixel).
 
     Attributes:
         mean: E[N | X_t], [R].
         variance: Var[N | X_t], [R].
         missing: P(N = n | X_t), [R, max_count + 1].
-        room: max_count - X_t, [R].
+        headroom: max_count - X_t, [R].
     """
 
     mean: Array
     variance: Array
     missing: Array
-    room: Array
+    headroom: Array
 
     @property
     def dispersion(self) -> Array:
@@ -37,7 +37,7 @@ class Beliefs:
 
 
 class Toy:
-    """A law p0 of X_0 on (max_count + 1) ** pixels states.
+    """A distribution p0 of X_0 on (max_count + 1) ** pixels states, under pure death.
 
     Args:
         name: what to call it.
@@ -49,7 +49,6 @@ class Toy:
         self.pixels, self.max_count = p0.ndim, p0.shape[0] - 1
         self.elements, self.levels, self.size = p0.ndim, p0.shape[0], p0.shape[0]
         self.p0 = (p0 / p0.sum()).reshape(-1)
-        self._posteriors: dict[float, Array] = {}
 
     @cached_property
     def states(self) -> Array:
@@ -76,11 +75,11 @@ class Toy:
         return matrix
 
     def marginal(self, q: float) -> Array:
-        """The law of X_t, [S]."""
+        """The distribution of X_t, [S]."""
         return self.p0 @ self.thinning(q)
 
     def posterior(self, q: float) -> Array:
-        """P(X_0 | X_t), [m, o]; states that cannot occur know X_0 = X_t."""
+        """P(X_0 | X_t), [m, o]; of states that cannot occur, X_0 = X_t."""
         joint = self.thinning(q).T * self.p0
         mass = joint.sum(1, keepdims=True)
         return np.where(mass > 1e-300, joint / np.where(mass > 1e-300, mass, 1), np.eye(len(self.p0)))
@@ -145,7 +144,7 @@ def pixel_pair() -> Toy:
 
 
 def total_variation(p: Array, q: Array) -> float:
-    """Half the L1 distance of two laws."""
+    """Half the L1 distance of two distributions."""
     return 0.5 * float(np.abs(p - q).sum())
 
 
@@ -169,7 +168,7 @@ def _log_factorial(size: int) -> Array:
 
 
 def _shift(rows: Array, by: Array) -> Array:
-    """Move row r by by[r] places; what falls off is lost."""
+    """Move row r by by[r] columns; what falls off is lost."""
     index = np.arange(rows.shape[1])[None, :] - by[:, None]
     inside = (index >= 0) & (index < rows.shape[1])
     return np.where(inside, np.take_along_axis(rows, np.clip(index, 0, rows.shape[1] - 1), 1), 0.0)

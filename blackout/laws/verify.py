@@ -9,18 +9,18 @@ from typing import Protocol
 
 from torch import Tensor
 
-from blackout.laws import jump_processes, pure_death
+from blackout.laws.claims import CLAIMS
 
 Grid = Callable[[int], Tensor]
 
 EXACT = 2e-5
 """Total variation of a kernel that is exact: the start and rounding leave less."""
 SURE = 1e-6
-"""p-value below which draws do not follow a law; of a hundred right ones this says so once in 10,000 runs."""
+"""p-value below which draws are not as they should be; of a hundred right ones it says so once in 10,000 runs."""
 
 
 class Subject(Protocol):
-    """A process and data, of which both exact laws and the package's own draws are known for some kernels."""
+    """A process and data, with exact distributions and the package's own draws of some kernels."""
 
     @property
     def process(self) -> str: ...
@@ -39,11 +39,11 @@ class Subject(Protocol):
     def kernels(self) -> Iterable[str]: ...
 
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
-        """Evaluations of the denoiser, and total variation of the exact law sampled from that aimed at."""
+        """NFE, and the total variation of the exact distribution sampled from the one aimed at."""
         ...
 
     def p_values(self, kernel: str, n: int) -> list[float]:
-        """Chi-square tests of the package's own draws, n per step, against the exact laws."""
+        """Chi-square tests of the package's own draws, n per step, against the exact distributions."""
         ...
 
 
@@ -106,10 +106,6 @@ def studies(processes: Sequence[str] = ()) -> Iterator[Study]:
                 yield from (Study(subject, name, grid, steps, orders) for name, grid in grids.items())
 
 
-CLAIMS: dict[str, Callable[[], Iterator[tuple]]] = {"pure_death": pure_death.claims, **jump_processes.CLAIMS}
-"""Of every process by its name in `process=`: (subject, grids, numbers of steps, orders claimed)."""
-
-
 def rows(study: Study) -> Iterator[Row]:
     """The errors of every kernel of a study, from products of exact matrices."""
     for name, claim in study.orders.items():
@@ -118,7 +114,7 @@ def rows(study: Study) -> Iterator[Row]:
 
 
 def draws(subject: Subject, kernel: str, n: int = 20_000) -> Draws:
-    """Chi-square tests of the kernel's own draws against the exact law: single steps, and the whole loop."""
+    """Chi-square tests of the kernel's own draws against the exact distribution: single steps, and the whole loop."""
     p = subject.p_values(kernel, n)
     return Draws(len(p), min(p))
 

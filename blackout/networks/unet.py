@@ -169,5 +169,5 @@ def _check(outputs: int, blocks: int, dense_width: int, multipliers: Sequence[in
     if min(outputs, blocks, dense_width, len(multipliers), *multipliers) < 1 or dense_blocks < 0:
         raise ValueError(
             "outputs, blocks_per_level, dense_width and one or more multipliers of the U-Net must be at least 1 "
-            f"and dense_blocks at least 0, got {outputs}, {blocks}, {dense_width}, {list(multipliers)} and {dense_blocks}"
+            f"and dense_blocks at least 0, got {outputs}, {blocks}, {dense_width}, {list(multipliers)}, {dense_blocks}"
         )

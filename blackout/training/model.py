@@ -1,7 +1,7 @@
 """What every family's model is: a network with averaged weights, that can train, draw and describe itself.
 
-Nothing here needs Lightning, so that a trained model is loaded and sampled without it; `blackout.training.module` is the
-LightningModule around a model in training.
+Nothing here needs Lightning, so that a trained model is loaded and sampled without it; `blackout.training.module` is
+the LightningModule around a model in training.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ class TrainingModule(pl.LightningModule):
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         self.model.validation_step(batch)
         for name in self.model.means:
-            metric = self.means[_key(name)]
-            self.log(name, metric, batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
+            self.log(name, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
@@ -67,7 +66,13 @@ class TrainingModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["blackout"] = {"format": FORMAT, **self.model.config}
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def mean(self, name: str) -> MeanMetric:
+        """The mean of a validation metric over all held-out samples."""
+        metric = self.means[_key(name)]
+        assert isinstance(metric, MeanMetric)
+        return metric
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """The model's."""
         return self.model.state_dict(*args, **kwargs)
 
@@ -86,9 +91,7 @@ class LightningRecorder:
         self._module.log(name, value, prog_bar=True, sync_dist=True)
 
     def mean(self, name: str, values: Tensor) -> None:
-        metric = self._module.means[_key(name)]
-        assert isinstance(metric, MeanMetric)
-        metric.update(values)
+        self._module.mean(name).update(values)
 
 
 def _key(name: str) -> str:

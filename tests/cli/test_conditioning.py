@@ -9,7 +9,7 @@ from PIL import Image
 
 from blackout import load_model
 from blackout.diffusion.pictures import grid
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.samplers import make_sampler
 from tests.cli.conftest import TINY
 
 # enough steps that the pilot run is affordable, and a network whose classes matter
@@ -118,10 +118,10 @@ def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_pat
 
 def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
     model = load_model(conditional)
-    sampler = Sampler(num_steps=5, guidance=2.0)
+    sampler = make_sampler(num_steps=5, guidance=2.0)
     classes = torch.arange(6) % 10
     whole = model.sample(6, seed=2, sampler=sampler, classes=classes)
-    small = model.sample(6, seed=2, sampler=Sampler(num_steps=5, guidance=2.0, batch_size=4), classes=classes)
+    small = model.sample(6, seed=2, sampler=make_sampler(num_steps=5, guidance=2.0, batch_size=4), classes=classes)
     assert torch.equal(whole, small)
     with pytest.raises(ValueError, match="classes"):
         model.sample(6, sampler=sampler, classes=torch.arange(5))

@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 
-from blackout.diffusion.heads import BoundedHead, Prediction, ScaledHead, SoftplusHead, log_softplus
+from blackout.diffusion.heads import BoundedHead, ScaledHead, SoftplusHead, log_softplus
 from blackout.diffusion.losses import CountLoss, loss_weights, poisson_loss
+from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times, step_fraction
 
@@ -39,7 +40,7 @@ def test_unknown_losses_are_refused(kind, weighting, scale):
 def test_loss_is_least_at_the_mean_of_the_target():
     target = torch.tensor([0, 1, 5, 5, 9])
     y = torch.linspace(0.05, 12, 2000)[:, None]
-    mean_loss = poisson_loss(Prediction(y, y.log()), target.expand(2000, 5)).mean(1)
+    mean_loss = poisson_loss(CountPrediction(y, y.log()), target.expand(2000, 5)).mean(1)
     assert float(y[mean_loss.argmin()]) == pytest.approx(4.0, abs=0.01)
 
 

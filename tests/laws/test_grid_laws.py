@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from blackout.diffusion.grids import OptimalGrid, pilot_run
-from blackout.diffusion.heads import Prediction
+from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_survival, logit_times
 from blackout.laws.births import final_law, fraction, poisson_births, poisson_pmf, step_law
@@ -110,7 +110,7 @@ def test_impossible_pilots_are_refused(pilot):
 def test_a_pilot_run_is_the_same_for_the_same_seed_and_refuses_too_few_steps():
     def denoiser(xt, t):
         y = (20.0 - xt.float()).clamp(min=0.0)
-        return Prediction(y, y.clamp(min=1e-9).log())
+        return CountPrediction(y, y.clamp(min=1e-9).log())
 
     runs = [pilot_run(denoiser, PureDeath(20), (8, 3), SampleStreams(4, torch.arange(8)), num_steps=20) for _ in "ab"]
     assert runs[0] == runs[1]

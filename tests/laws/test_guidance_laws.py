@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels, guided
-from blackout.diffusion.heads import Prediction
+from blackout.diffusion.predictions import CountPrediction
 from blackout.laws.draws import ExactDenoiser
 from blackout.laws.toys import Toy, pixel_pair
 from blackout.random import SampleStreams
@@ -68,7 +68,7 @@ def test_scales_0_and_1_and_levels_outside_the_interval_are_the_plain_models_exa
 def test_guided_counts_are_clipped_to_the_room_and_keep_the_dispersion():
     y, y_c = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([[5.0, 2.0, 0.1]])
     room = torch.tensor([[6, 6, 0]])
-    found = guided(Prediction(y_c, y_c.log(), 3 * y_c), Prediction(y, y.log()), 3.0, room)
+    found = guided(CountPrediction(y_c, y_c.log(), 3 * y_c), CountPrediction(y, y.log()), 3.0, room)
     assert found.mean.tolist() == [[6.0, 2.0, 0.0]]
     assert found.variance is not None and torch.allclose(found.variance, 3 * found.mean)
     assert torch.isfinite(found.log_mean).all() and found.distribution is None

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.heads import Prediction
-from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, LevelCorrector, TauLeap
+from blackout.diffusion.correctors import LevelCorrector
+from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, TauLeap
+from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import verify
-from blackout.laws.claims import CLAIMS
-from blackout.laws.draws import ExactJumpDenoiser
 from blackout.laws.toys import total_variation
 from blackout.random import SampleStreams
+
+CLAIMS = [process for process in verify.CLAIMS if process != "pure_death"]
 
 
 def subject_of(process, name):
@@ -84,7 +85,7 @@ def test_the_law_command_finds_a_lost_order():
 def test_correctors_bring_a_wrong_law_to_that_of_their_level(process):
     subject = subject_of(process, "one pixel")
     n, toy, t = 10_000, subject.toy, torch.tensor(0.9, dtype=torch.float64)
-    law, denoiser = toy.marginal(0.9), ExactJumpDenoiser(toy, subject.expected)
+    law, denoiser = toy.marginal(0.9), subject.denoiser
     x, streams = torch.zeros(n, 1, dtype=torch.uint8), SampleStreams(2, torch.arange(n))
     corrector = LevelCorrector(0.1)
     assert total_variation(np.eye(toy.size)[0], law) > 0.3
@@ -102,7 +103,7 @@ def test_a_bridge_of_levels_needs_a_law_of_levels_even_where_there_are_two():
 
     def denoiser(x, time):
         nothing_missing = torch.stack([torch.full_like(x, 1e-30, dtype=torch.float64), x.double()], dim=1)
-        return Prediction(nothing_missing, nothing_missing.clamp(min=1e-30).log())
+        return BirthDeathPrediction(nothing_missing, nothing_missing.clamp(min=1e-30).log())
 
     with pytest.raises(ValueError, match="distribution over levels"):
         LevelBridge()(denoiser, process, xt, s, t)
@@ -116,8 +117,7 @@ def test_a_sum_of_leaps_is_cut_off_at_the_states():
     subject = subject_of("ordinal", "one pixel")
     x = torch.full((500, 1), 2, dtype=torch.uint8)
     s, t = torch.tensor([0.5, 9.0], dtype=torch.float64)
-    denoiser = ExactJumpDenoiser(subject.toy, subject.expected)
-    leapt = TauLeap()(denoiser, subject.law, x, s, t, SampleStreams(0, torch.arange(500)).at(0))
+    leapt = TauLeap()(subject.denoiser, subject.law, x, s, t, SampleStreams(0, torch.arange(500)).at(0))
     assert leapt.dtype == torch.uint8 and int(leapt.max()) == 4 and int(leapt.min()) == 0
 
 
@@ -131,7 +131,7 @@ def test_rates_from_the_exact_denoiser_are_those_of_the_reversed_process(process
     for subject in {s.subject.name: s.subject for s in verify.studies([process]) if hasattr(s.subject, "law")}.values():
         toy, time = subject.toy, torch.tensor(t, dtype=torch.float64)
         x = torch.from_numpy(toy.states)
-        y = ExactJumpDenoiser(toy, subject.expected)(x, time).mean
+        y = subject.denoiser(x, time).mean
         found = subject.law.rates(y, x, time).movedim(1, -1)
         into = (x[:, None] + subject.law.reverse_jumps(x)).movedim(1, -1)
         inside = (into >= 0) & (into < toy.size)

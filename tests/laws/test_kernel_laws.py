@@ -8,21 +8,23 @@ import numpy as np
 import pytest
 import torch
 
+from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.kernels import (
     BinomialBridge,
-    OneEvaluation,
     PanjerLeap,
     PoissonLeap,
     PosteriorBridge,
     nearest_rounding,
     panjer,
 )
+from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.samplers import count_evaluations
 from blackout.diffusion.schedules import fisher_times, logit_times
-from blackout.laws import pure_death, verify
+from blackout.laws import subjects, verify
 from blackout.laws.births import BIRTHS, final_law, poisson_births, step_law, walk
 from blackout.laws.draws import KERNELS, ExactDenoiser, p_value, step_draws
-from blackout.laws.pure_death import PureDeathSubject
+from blackout.laws.subjects import PureDeathSubject
 from blackout.laws.toys import Toy, binomial_pmf, pixel_pair, rare_pixel, total_variation, two_bumps
 from blackout.random import SampleStreams
 
@@ -30,7 +32,7 @@ BUMPS, PAIR = two_bumps(), pixel_pair()
 
 
 def error(toy, kernel, times):
-    return total_variation(final_law(toy, pure_death.survivals(times), pure_death.LAWS[kernel]), toy.p0)
+    return total_variation(final_law(toy, subjects.survivals(times), subjects.LAWS[kernel]), toy.p0)
 
 
 def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
@@ -38,7 +40,7 @@ def test_with_known_origin_the_binomial_bridge_is_exact_at_every_level():
     toy = Toy("nine", np.eye(16)[9])
     for num_steps in (10, 100):
         times = fisher_times(num_steps)
-        for k, law in walk(toy, pure_death.survivals(times), pure_death.LAWS["nearest"]):
+        for k, law in walk(toy, subjects.survivals(times), subjects.LAWS["nearest"]):
             assert total_variation(law, toy.marginal(math.exp(-times[k]))) < 1e-6
         assert law[9] == pytest.approx(1.0, abs=1e-9)
 
@@ -76,12 +78,15 @@ def test_kernels_and_the_loop_draw_from_their_exact_laws(toy, name):
 def test_kernels_draw_from_their_exact_laws_on_256_levels(name):
     """Means far above 10 and dispersions on both sides of 1, where other ways of drawing are in use."""
     for s, t, state in ((0.0, 0.3, 60), (0.7, 1.2, 20), (2.0, 5.0, 0)):
-        law = pure_death.LAWS[name](BUMPS, np.eye(256)[state], math.exp(-s), math.exp(-t))
-        assert p_value(step_draws(BUMPS, KERNELS[name], state, s, t, 4000), law) > 1e-4
+        law = subjects.LAWS[name](BUMPS, np.eye(256)[state], math.exp(-s), math.exp(-t))
+        assert (
+            p_value(step_draws(BUMPS, ExactDenoiser(BUMPS), PureDeath(255), KERNELS[name], state, s, t, 4000), law)
+            > 1e-4
+        )
 
 
 @dataclass(frozen=True)
-class TooMany(OneEvaluation):
+class TooMany:
     """A Poisson leap of 4 % too many births."""
 
     def __call__(self, denoiser, process, xt, s, t, generator=None):
@@ -121,7 +126,7 @@ def test_panjer_is_continuous_where_it_changes_family():
 
     def law(dispersion):
         beliefs = PAIR.beliefs(0.5)
-        changed = type(beliefs)(beliefs.mean, beliefs.mean * dispersion, beliefs.missing, beliefs.room)
+        changed = type(beliefs)(beliefs.mean, beliefs.mean * dispersion, beliefs.missing, beliefs.headroom)
         return BIRTHS["panjer"](changed, 0.3)
 
     middle = law(1.0)
@@ -140,9 +145,7 @@ def test_kernels_say_what_they_need_of_the_head():
     xt, (s, t) = torch.zeros(2, 3, dtype=torch.uint8), torch.tensor([0.1, 0.2]).double()
 
     def denoiser(x, t):
-        from blackout.diffusion.heads import Prediction
-
-        return Prediction(torch.ones(x.shape), torch.zeros(x.shape))
+        return CountPrediction(torch.ones(x.shape), torch.zeros(x.shape))
 
     with pytest.raises(ValueError, match="variance"):
         PanjerLeap()(denoiser, PureDeath(9), xt, s, t)
@@ -164,6 +167,6 @@ def test_kernels_stay_within_the_counts(name):
 
 def test_nearest_rounding_rounds():
     law = step_law(BUMPS, np.eye(256)[60], 1.0, math.exp(-0.3), BIRTHS["nearest"])
-    assert BinomialBridge(nearest_rounding).evaluations(0.0) == 1
+    assert count_evaluations(fisher_times(7), PureDeath(255), SoftplusHead(), BinomialBridge(nearest_rounding)) == 7
     n = round(float(BUMPS.beliefs(math.exp(-0.3)).mean[60]))
     assert law.argmax() == 60 + n and binomial_pmf(np.array([[n]]), 1.0, 255)[0, n] == 1

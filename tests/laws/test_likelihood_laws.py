@@ -6,8 +6,8 @@ import torch
 from scipy.interpolate import CubicSpline
 
 from blackout.diffusion import likelihood
-from blackout.diffusion.heads import Prediction
 from blackout.diffusion.losses import loss_weights
+from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times, half_width, logit_survival, step_fraction
 from blackout.random import SampleStreams
@@ -23,7 +23,7 @@ def oracle(xt, t):
     y = torch.stack([torch.from_numpy(toys.missing_mean(P0, float(q))) for q in torch.exp(-t).unique(sorted=True)])
     place = torch.unique(torch.exp(-t), sorted=True, return_inverse=True)[1]
     mean = y[place].gather(1, xt.long())
-    return Prediction(mean, mean.clamp(min=1e-300).log())
+    return CountPrediction(mean, mean.clamp(min=1e-300).log())
 
 
 def expected_divergence(q):

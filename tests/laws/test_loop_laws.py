@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from blackout.diffusion.correctors import BirthDeath, ThinAndBridge
-from blackout.diffusion.heads import Prediction
+from blackout.diffusion.guidance import Guidance
+from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import PoissonLeap, Trapezoidal
+from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Correction, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
@@ -50,7 +52,7 @@ def test_the_callback_sees_every_level_and_counts_only_grow():
     levels = []
     streams = SampleStreams(9, torch.arange(50))
     sample(ExactDenoiser(PAIR), PureDeath(15), fisher_times(12), (50, 2), streams,
-           lambda k, x: levels.append((k, x)), kernel=Trapezoidal())  # fmt: skip
+           lambda k, x, _: levels.append((k, x)), kernel=Trapezoidal())  # fmt: skip
     assert [k for k, _ in levels] == list(range(12, -1, -1))
     assert all(bool((after >= before).all()) for (_, before), (_, after) in pairwise(levels))
 
@@ -67,18 +69,16 @@ def test_evaluations_are_counted(kernel, correction, expected):
 
     def denoiser(xt, t):
         calls.append(float(t))
-        return Prediction(torch.ones(xt.shape), torch.zeros(xt.shape))
+        return CountPrediction(torch.ones(xt.shape), torch.zeros(xt.shape))
 
     sample(denoiser, PureDeath(50), times, (1, 1), torch.Generator(), kernel=kernel, correction=correction)
-    assert len(calls) == count_evaluations(times, kernel, correction) == expected
-    assert count_evaluations(times, kernel, correction, None) == 2 * expected
+    assert len(calls) == count_evaluations(times, PureDeath(50), SoftplusHead(), kernel, correction) == expected
+    doubled = count_evaluations(times, PureDeath(50), SoftplusHead(), kernel, correction, Guidance(2.0))
+    assert doubled == 2 * expected
 
 
 class ExactJointKernel:
     """Draws X_s from the toy's exact joint law given X_t, by table."""
-
-    def evaluations(self, s):
-        return 1
 
     def __call__(self, denoiser, process, xt, s, t, generator=None):
         table = torch.from_numpy(PAIR.reverse(float(torch.exp(-s)), float(torch.exp(-t))))
@@ -146,7 +146,9 @@ def corrected_law(toy, times, sigma, corrector_steps, seed=0):
     factor = np.exp(sigma * rng.standard_normal(len(toy.p0) * toy.pixels) - sigma**2 / 2)
 
     def wrong_births(beliefs, r):
-        return poisson_births(type(beliefs)(beliefs.mean * factor, beliefs.variance, beliefs.missing, beliefs.room), r)
+        return poisson_births(
+            type(beliefs)(beliefs.mean * factor, beliefs.variance, beliefs.missing, beliefs.headroom), r
+        )
 
     def step(toy, law, q_s, q_t):
         law = step_law(toy, law, q_s, q_t, wrong_births)
@@ -185,8 +187,8 @@ def test_known_elements_follow_the_forward_process_and_end_exact():
     known = KnownElements(x0, torch.tensor([[True, False]]))
     times, n = logit_times(6, 3.0, -4.0), 20_000
     seen = {}
-    sample(lambda x, t: Prediction(torch.ones(x.shape), torch.zeros(x.shape)), PureDeath(30), times, (n, 2),
-           SampleStreams(0, torch.arange(n)), lambda k, x: seen.update({k: x}),
+    sample(lambda x, t: CountPrediction(torch.ones(x.shape), torch.zeros(x.shape)), PureDeath(30), times, (n, 2),
+           SampleStreams(0, torch.arange(n)), lambda k, x, _: seen.update({k: x}),
            kernel=PoissonLeap(), known=known)  # fmt: skip
     assert bool((seen[0][:, 0] == 30).all()) and len(seen[0][:, 1].unique()) > 3
     for k in range(1, 7):

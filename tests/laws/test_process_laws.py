@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.heads import Prediction
 from blackout.diffusion.likelihood import likelihood_bound, rate_divergence
 from blackout.diffusion.losses import BirthDeathLoss, CrossEntropy, RateLoss, StepLoss
+from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction, CountPrediction
 from blackout.diffusion.processes import (
     Absorbing,
     AbsorbingChain,
@@ -51,7 +51,7 @@ def levels_oracle(process, p0=P0):
 
     def denoiser(xt, t):
         log_probs = torch.log_softmax(process.log_likelihood(xt, t) + prior, dim=1)
-        return Prediction(log_probs.exp(), log_probs)
+        return CategoricalPrediction(log_probs)
 
     return denoiser
 
@@ -75,7 +75,7 @@ def birth_death_oracle(process, p0):
         else:  # one time for all: a table over states
             mean = means(torch.arange(process.num_states)[None], t)[0].T[xt.long()].movedim(-1, 1)
         mean = mean.clamp(min=1e-30)
-        return Prediction(mean, mean.log())
+        return BirthDeathPrediction(mean, mean.log())
 
     return denoiser
 
@@ -124,7 +124,7 @@ def pure_death_oracle(process):
     def denoiser(xt, t):
         posterior = levels_oracle(process)(xt, t).mean
         mean = (torch.einsum("bo...,o->b...", posterior, torch.arange(5.0).double()) - xt).clamp(min=1e-30)
-        return Prediction(mean, mean.log())
+        return CountPrediction(mean, mean.log())
 
     return denoiser
 
@@ -146,7 +146,7 @@ def test_the_bound_with_the_exact_law_is_the_entropy(name):
     x0, xt = torch.meshgrid(torch.arange(5), torch.arange(process.num_states), indexing="ij")
     x0, xt = (x.flatten().expand(len(t), -1) for x in (x0, xt))
     probability = torch.from_numpy(P0)[x0] * process.pmf(x0, t).gather(-1, xt[..., None]).squeeze(-1)
-    kappa = process.rates(denoiser(xt, t).log_mean.double().exp(), xt, t)
+    kappa = process.rates(denoiser(xt, t).expected, xt, t)
     divergence = rate_divergence(kappa, process.reverse_rates(x0, xt, t)).sum(1)
     integrand = torch.where(probability > 1e-20, probability * divergence, 0.0).sum(1)
     path = float((weight * torch.sigmoid(-u) * integrand).sum())
@@ -189,8 +189,8 @@ def test_losses_are_least_at_the_exact_law(name, loss):
     tilt = torch.tensor([0.5, -0.5, 0.3, 0.0, -0.3])[None, :, None]
 
     def mean_loss(amount):
-        log_probs = torch.log_softmax(exact.log_mean + amount * tilt, 1)
-        return float(loss(Prediction(log_probs.exp(), log_probs), target, t - 0.05, t).double().mean())
+        log_probs = torch.log_softmax(exact.log_probs + amount * tilt, 1)
+        return float(loss(CategoricalPrediction(log_probs), target, t - 0.05, t).double().mean())
 
     assert mean_loss(0.0) < min(mean_loss(0.6), mean_loss(-0.6))
 
@@ -204,7 +204,7 @@ def test_the_birth_death_loss_is_least_at_the_means_and_sampling_a_type_is_unbia
 
     def mean_loss(first, second, sampled=sampled):
         factor = torch.tensor([first, second]).view(1, 2, 1)
-        prediction = Prediction(exact.mean * factor, exact.log_mean + factor.log())
+        prediction = BirthDeathPrediction(exact.mean * factor, exact.log_mean + factor.log())
         return float(BirthDeathLoss(sampled=sampled)(prediction, target, t - 0.05, t).double().mean())
 
     least = mean_loss(1.0, 1.0)

@@ -7,7 +7,7 @@ import pytest
 
 from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.laws.births import BIRTHS, final_law, fraction, landing, poisson_pmf, walk
-from blackout.laws.pure_death import LAWS, survivals
+from blackout.laws.subjects import LAWS, survivals
 from blackout.laws.toys import Toy, rare_pixel, total_variation, two_bumps
 
 BUMPS = two_bumps()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ class LevelHead:
             there is, as in D3PM and tauLDR.
     """
 
-    process: Process[Any]
+    process: Process
     max_count: int
     likelihood: bool = True
 
@@ -51,7 +51,7 @@ class LogisticHead:
         likelihood: as for `LevelHead`.
     """
 
-    process: Process[Any]
+    process: Process
     max_count: int
     likelihood: bool = True
     outputs: ClassVar[int] = 2
@@ -69,7 +69,7 @@ class LogisticHead:
         return _posterior(logits, self.process, xt, t, self.likelihood)
 
 
-def _posterior(logits: Tensor, process: Process[Any], xt: Tensor, t: Tensor, likelihood: bool) -> CategoricalPrediction:
+def _posterior(logits: Tensor, process: Process, xt: Tensor, t: Tensor, likelihood: bool) -> CategoricalPrediction:
     """Logits [B, S, ...] normalised over the levels, after the likelihood was added if it is wanted."""
     if likelihood:
         logits = logits + process.log_likelihood(xt, t).float()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,13 +20,7 @@ class Kernel(Protocol):
     """One reverse step."""
 
     def __call__(
-        self,
-        denoiser: Denoiser,
-        process: Process[Any],
-        xt: Tensor,
-        s: Tensor,
-        t: Tensor,
-        generator: RandomSource = None,
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
         """X_s given X_t.
 

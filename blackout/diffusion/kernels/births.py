@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ class BinomialBridge:
     def __call__(
         self,
         denoiser: Denoiser,
-        process: Process[Any],
+        process: Process,
         xt: Tensor,
         s: Tensor,
         t: Tensor,
@@ -53,7 +52,7 @@ class PoissonLeap:
     def __call__(
         self,
         denoiser: Denoiser,
-        process: Process[Any],
+        process: Process,
         xt: Tensor,
         s: Tensor,
         t: Tensor,
@@ -77,7 +76,7 @@ class PosteriorBridge:
     def __call__(
         self,
         denoiser: Denoiser,
-        process: Process[Any],
+        process: Process,
         xt: Tensor,
         s: Tensor,
         t: Tensor,
@@ -106,7 +105,7 @@ class Trapezoidal:
     def __call__(
         self,
         denoiser: Denoiser,
-        process: Process[Any],
+        process: Process,
         xt: Tensor,
         s: Tensor,
         t: Tensor,
@@ -140,6 +139,6 @@ def fraction(s: Tensor, t: Tensor, x: Tensor) -> Tensor:
     return step_fraction(expand_time(s, x), expand_time(t, x))
 
 
-def grown(x: Tensor, births: Tensor, process: Process[Any]) -> Tensor:
+def grown(x: Tensor, births: Tensor, process: Process) -> Tensor:
     """x + births, clipped to max_count, in x's dtype."""
     return (x + births).clamp_(max=process.max_count).to(x.dtype)

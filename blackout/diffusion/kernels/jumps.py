@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ class LevelBridge:
     def __call__(
         self,
         denoiser: Denoiser,
-        process: Process[Any],
+        process: Process,
         xt: Tensor,
         s: Tensor,
         t: Tensor,
@@ -53,7 +52,7 @@ class BirthDeathBridge:
     def __call__(
         self,
         denoiser: Denoiser,
-        process: Process[Any],
+        process: Process,
         xt: Tensor,
         s: Tensor,
         t: Tensor,
@@ -81,7 +80,7 @@ class TauLeap:
     def __call__(
         self,
         denoiser: Denoiser,
-        process: Process[Any],
+        process: Process,
         xt: Tensor,
         s: Tensor,
         t: Tensor,
@@ -102,7 +101,7 @@ def draw_level(prediction: CategoricalPrediction, generator: RandomSource) -> Te
 
 
 def leap(
-    process: JumpProcess[Any], xt: Tensor, moves: list[tuple[Tensor, Tensor]], duration: float, generator: RandomSource
+    process: JumpProcess, xt: Tensor, moves: list[tuple[Tensor, Tensor]], duration: float, generator: RandomSource
 ) -> Tensor:
     """X_t after jumps at constant rates for a while.
 

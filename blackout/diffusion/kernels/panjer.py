@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from blackout.diffusion.processes import Process
 from blackout.random import RandomSource, binomial, gamma, poisson
 
 _POISSON_WITHIN = 1e-3
-"""|F - 1| below which the distribution is Poisson's to all practical purposes: it avoids a million trials of nothing."""
+"""|F - 1| below which N is as good as Poisson: it avoids a million trials of nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class PanjerLeap:
     def __call__(
         self,
         denoiser: Denoiser,
-        process: Process[Any],
+        process: Process,
         xt: Tensor,
         s: Tensor,
         t: Tensor,

@@ -81,14 +81,9 @@ class Process(Protocol[Target]):
         ...
 
     def bound(
-        self,
-        denoiser: Denoiser,
-        x0: Tensor,
-        v: Tensor,
-        generator: RandomSource = None,
-        limit: float = LIMIT,
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
         final_time: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """One estimate per sample of a bound on -log p(X_0), see `likelihood.likelihood_bound`. float64 [B], nats."""
         ...
 

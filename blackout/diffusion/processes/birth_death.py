@@ -183,14 +183,9 @@ class BirthDeath:
         return (torch.special.xlogy(p, p) - p * log_prior).sum(-1).clamp(min=0.0)[x0.long()]
 
     def bound(
-        self,
-        denoiser: Denoiser,
-        x0: Tensor,
-        v: Tensor,
-        generator: RandomSource = None,
-        limit: float = LIMIT,
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
         final_time: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """The continuous bound and the prior's KL, float64 [B], nats; see `likelihood.likelihood_bound`."""
         return bound_to_prior(denoiser, self, x0, v, generator, limit, final_time)
 

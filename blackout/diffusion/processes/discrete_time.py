@@ -50,14 +50,9 @@ class DiscreteTimeChain(FiniteProcess):
 
     @torch.no_grad()
     def bound(
-        self,
-        denoiser: Denoiser,
-        x0: Tensor,
-        v: Tensor,
-        generator: RandomSource = None,
-        limit: float = LIMIT,
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
         final_time: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """The KL of one of the chain's steps, times their number, and the prior's KL at its end. float64 [B], nats."""
         t = 1.0 + (v * self.num_steps).floor().clamp(max=self.num_steps - 1.0)
         xt = self.sample(x0, t, generator)

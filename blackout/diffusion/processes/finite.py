@@ -218,14 +218,9 @@ class FiniteJumpProcess(FiniteProcess):
         return self.clock.elapsed(t)
 
     def bound(
-        self,
-        denoiser: Denoiser,
-        x0: Tensor,
-        v: Tensor,
-        generator: RandomSource = None,
-        limit: float = LIMIT,
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
         final_time: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """The continuous bound, the prior's KL and -log P(X_0 | X_t) at the earliest time; float64 [B], nats."""
         nats = bound_to_prior(denoiser, self, x0, v, generator, limit, final_time)
         first, _ = path_ends(limit, final_time, x0.device)

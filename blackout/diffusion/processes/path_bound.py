@@ -34,13 +34,7 @@ def per_sample(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def path_integral(
-    denoiser: Denoiser,
-    process: JumpProcess[Any],
-    x0: Tensor,
-    v: Tensor,
-    generator: RandomSource,
-    limit: float,
-    last: float,
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float, last: float
 ) -> Tensor:
     """One unbiased estimate per sample of the continuous bound over u in [last, limit]: float64 [B], nats.
 
@@ -59,14 +53,9 @@ def path_integral(
 
 @torch.no_grad()
 def bound_to_prior(
-    denoiser: Denoiser,
-    process: JumpProcess[Any],
-    x0: Tensor,
-    v: Tensor,
-    generator: RandomSource,
-    limit: float,
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float,
     final_time: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """`path_integral` from logit survival `limit` to the final time, plus the prior's KL there: float64 [B], nats."""
     last = -limit if final_time is None else float(logit_survival(final_time))
     path = path_integral(denoiser, process, x0, v, generator, limit, last)
@@ -75,7 +64,7 @@ def bound_to_prior(
 
 @torch.no_grad()
 def log_likelihood_at_start(
-    denoiser: Denoiser, process: JumpProcess[Any], x0: Tensor, first: Tensor, generator: RandomSource
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, first: Tensor, generator: RandomSource
 ) -> Tensor:
     """log P(X_0 | X_t) at the earliest time t = `first`, one draw of X_t per sample: float64 [B], nats."""
     prediction = predicted(denoiser, process, process.sample(x0, first, generator), first.expand(len(x0)))
@@ -83,7 +72,7 @@ def log_likelihood_at_start(
 
 
 def path_ends(limit: float, final_time: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The earliest time, of logit survival `limit`, and the final one, of -limit if it is not given: float64 scalars."""
+    """The earliest time, of logit survival `limit`, and the final one, else of -limit: float64 scalars."""
     ends = torch.tensor([limit, -limit], dtype=torch.float64, device=device)
     if final_time is not None:
         ends[1] = logit_survival(final_time)
@@ -91,7 +80,7 @@ def path_ends(limit: float, final_time: Tensor | None, device: torch.device) -> 
     return first, last
 
 
-def predicted(denoiser: Denoiser, process: Process[Any], xt: Tensor, t: Tensor) -> Any:
+def predicted(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
     """The prediction given X_t, of the process's kind.
 
     Raises:

@@ -142,14 +142,9 @@ class PureDeath:
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
 
     def bound(
-        self,
-        denoiser: Denoiser,
-        x0: Tensor,
-        v: Tensor,
-        generator: RandomSource = None,
-        limit: float = LIMIT,
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
         final_time: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """The continuous bound; it ends at logit survival -limit, where the prior's KL vanishes. float64 [B], nats."""
         return bound_to_prior(denoiser, self, x0, v, generator, limit)
 

@@ -15,7 +15,7 @@ from blackout.diffusion.processes import (
     Uniform,
     from_generator,
 )
-from blackout.laws import chains, jump_transitions
+from blackout.laws import chains, steps
 
 RNG = np.random.default_rng(7)
 CYCLE = np.roll(np.eye(5), 1, axis=1) - np.eye(5)
@@ -108,7 +108,7 @@ def test_ordinal_processes_are_reversible_and_their_slowest_mode_decays_at_rate_
     assert float((law @ q).abs().max()) < 1e-13
     values = np.sort(np.linalg.eigvals(q.numpy()).real)
     assert values[-1] == pytest.approx(0, abs=1e-10) and values[-2] == pytest.approx(-1, abs=1e-9)
-    assert torch.allclose(process.prior_law(30.0), law, atol=1e-9)
+    assert torch.allclose(process.prior_pmf(30.0), law, atol=1e-9)
 
 
 @pytest.mark.parametrize("max_count, mean", [(2, 0.7), (9, 3.0), (19, 8.0)])
@@ -146,7 +146,7 @@ def test_the_bridge_of_immigration_and_death(max_count, mean, s, t):
     o, m, k = np.meshgrid(np.arange(max_count + 1), np.arange(size), np.arange(max_count + 1), indexing="ij")
     survivors = stats.binom.pmf(k, o, np.exp(-t)) * stats.poisson.pmf(m - k, -mean * np.expm1(-t))
     missing, immigrants = np.maximum(o - k, 0), np.maximum(m - k, 0)
-    law = jump_transitions.bridge_from(size, m, missing, immigrants, s, t, mean)
+    law = steps.bridge_from(size, m, missing, immigrants, s, t, mean)
     joint = (survivors[..., None] * law).sum(2)
     expected = first[: max_count + 1, None, :] * rest.T[None]
     assert np.abs(joint - expected).max() < 1e-10
