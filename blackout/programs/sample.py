@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import DictConfig
@@ -21,6 +21,10 @@ from blackout.programs.pictures import Trajectory, save_picture
 from blackout.programs.sample_file import SampleFile
 from blackout.programs.settings import asked_for, path, quieten, resolve
 from blackout.training.export import load_model
+from blackout.training.model import Model
+
+if TYPE_CHECKING:
+    from blackout.programs.score import Scoring
 
 _SHARED = frozenset(
     ("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "metrics", "dataset", "data_dir")
@@ -63,18 +67,13 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
         draw: Draw = model.draw(_request(config))
     model.to(device)
     out = open_output(Path(path(config, "out") or default_output(Path(ckpt))))
-    scoring = None
-    if config["evaluate"]:
-        from blackout.programs.score import Scoring
-
-        scoring = Scoring(config, model)
+    scoring = _scoring(config, model)
+    scores = None if scoring is None else scoring.scores
     size = min(draw.batch_size, config["num_samples"])  # the network rounds as in the whole run
     trajectory = Trajectory(_SHOWN) if config["trajectory"] and rank() == 0 else None
     with naming("sample"), SampleFile(out / "samples.npz", len(indices)) if rank() == 0 else nullcontext() as file:
-        shown = draw_all(
-            draw, indices, config["seed"], size, file, None if scoring is None else scoring.scores, trajectory
-        )
-    report = None if scoring is None else scoring.report(draw)
+        shown = draw_all(draw, indices, config["seed"], size, file, scores, trajectory)
+    report = scoring and scoring.report(draw)
     if rank() > 0:
         return out
     save_picture(draw.picture(shown), out / "grid.png")
@@ -85,6 +84,14 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
         write_json(report, out / "metrics.json")
         print(f"scores in {out / 'metrics.json'}")
     return out
+
+
+def _scoring(config: Mapping[str, Any], model: Model) -> Scoring | None:
+    if not config["evaluate"]:
+        return None
+    from blackout.programs.score import Scoring
+
+    return Scoring(config, model)
 
 
 def _without_recipe(cfg: DictConfig) -> DictConfig:

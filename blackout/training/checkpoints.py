@@ -210,7 +210,7 @@ def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
     }
 
 
-def check_fits(checkpoint: Mapping[str, Any], module: Model, path: Path) -> None:
+def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
     """Refuse, before anything is loaded, a checkpoint of other data, of another model or of another version.
 
     Raises:
@@ -221,13 +221,16 @@ def check_fits(checkpoint: Mapping[str, Any], module: Model, path: Path) -> None
     for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
-    first, here = {"family": addresses.FIRST_FAMILY}, module.config
+    first = {"family": addresses.FIRST_FAMILY}
     was = dict(_leaves(first | addresses.modernise(checkpoint["blackout"]), ""))
-    now = dict(_leaves(first | dict(here), ""))
+    now = dict(_leaves(first | model.config, ""))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
-    saved, mine = checkpoint["state_dict"], module.state_dict()
+    _check_weights(checkpoint["state_dict"], model.state_dict(), path)
+
+
+def _check_weights(saved: Mapping[str, Any], mine: Mapping[str, torch.Tensor], path: Path) -> None:
     for key in sorted(mine.keys() | saved.keys()):
         if key not in mine or key not in saved:
             raise UserError(f"{path} does not fit: weight {key} is only {'there' if key in saved else 'here'}")

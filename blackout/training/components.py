@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from blackout import addresses
 from blackout.errors import UserError, naming
@@ -24,7 +24,17 @@ from blackout.errors import UserError, naming
 OWN_MODULES = ("blackout.networks", "blackout.diffusion")
 """Where the components of a saved model come from, unless the user trusts others."""
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+Parameters: TypeAlias = Mapping[str, inspect.Parameter]
 _PLAIN = (bool, int, float, str, list, dict, type(None))
+_ACCEPTED_BY: dict[type, tuple[Any, ...]] = {
+    bool: (bool,),
+    int: (int, float),
+    float: (float,),
+    str: (str, Path),
+    dict: (dict, collections.abc.Mapping),
+    type(None): (None, type(None)),
+}
+"""Kind of a plain value -> annotations it agrees with."""
 
 
 def make(config: Any, where: str, **arguments: Any) -> Any:
@@ -82,22 +92,31 @@ def check_arguments(target: Callable[..., Any], given: Mapping[str, Any], where:
     except (TypeError, ValueError):  # some classes of C code have no signature
         return
     name = getattr(target, "__name__", str(target))
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    named = [key for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    _check_names(name, parameters, given, where)
+    if not partial:
+        _check_all_given(name, parameters, given, where)
+    hints = _hints(target) if target.__module__.split(".")[0] == "blackout" else {}
+    for key in given.keys() & hints.keys():
+        if not fits(given[key], hints[key]):
+            raise UserError(f"{where}.{key} must be {described(hints[key])}, not {given[key]!r}")
+
+
+def _check_names(name: str, parameters: Parameters, given: Mapping[str, Any], where: str) -> None:
+    named = [key for key, p in parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
     for key in given:
-        if key not in named and not takes_all:
+        if key not in named:
             near = difflib.get_close_matches(key, named, n=1, cutoff=0.6)
-            raise UserError(
-                f"{where}.{key}: {name} has no such argument" + (f" (did you mean {near[0]}?)" * bool(near))
-            )
-    for key in named:
-        if not partial and key not in given and parameters[key].default is inspect.Parameter.empty:
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise UserError(f"{where}.{key}: {name} has no such argument{hint}")
+
+
+def _check_all_given(name: str, parameters: Parameters, given: Mapping[str, Any], where: str) -> None:
+    for key, p in parameters.items():
+        needed = p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if needed and key not in given:
             raise UserError(f"{where}.{key} must be given: {name} needs it")
-    if target.__module__.split(".")[0] == "blackout":
-        hints = _hints(target)
-        for key, value in given.items():
-            if key in hints and not fits(value, hints[key]):
-                raise UserError(f"{where}.{key} must be {described(hints[key])}, not {value!r}")
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
@@ -109,23 +128,16 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value agrees with an annotation, as far as plain values and containers go."""
-    if not isinstance(value, _PLAIN) or hint is Any or isinstance(hint, typing.TypeVar):
+    if not isinstance(value, _PLAIN) or hint is Any:
         return True
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, one) for one in arguments)
-    if origin is typing.Literal:
-        return value in arguments
-    if hint in (None, type(None)):
-        return value is None
-    if hint in (bool, int, float, str):
-        return type(value) is hint or (hint is float and type(value) is int)
-    kind = origin or hint
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind in (typing.Union, types.UnionType):
+        return any(fits(value, one) for one in inner)
+    if kind is typing.Literal:
+        return value in inner
     if isinstance(value, list):
-        return _is_sequence(kind) and all(fits(item, arguments[0] if arguments else Any) for item in value)
-    if isinstance(value, dict):
-        return kind in (dict, collections.abc.Mapping)
-    return isinstance(value, str) and kind is Path
+        return _is_sequence(kind) and all(fits(item, inner[0]) for item in value if inner)
+    return kind in _ACCEPTED_BY[type(value)]
 
 
 def described(hint: Any) -> str:

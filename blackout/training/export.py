@@ -51,7 +51,7 @@ def export_model(model: Model, directory: Path) -> None:
 
 
 def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
-    """A trained model in eval mode with its averaged weights: for counts, a `BlackoutDiffusion`.
+    """A trained model in eval mode with its averaged weights.
 
     Args:
         path: a run directory, a `.ckpt` file or an exported model directory.

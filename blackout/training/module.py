@@ -72,7 +72,7 @@ class TrainingModule(pl.LightningModule):
         assert isinstance(metric, MeanMetric)
         return metric
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The model's."""
         return self.model.state_dict(*args, **kwargs)
 
