@@ -12,6 +12,7 @@ import difflib
 import functools
 import inspect
 import pkgutil
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -71,6 +72,8 @@ def find(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
     address = config.get("_target_")
     if not isinstance(address, str) or "." not in address:
         raise UserError(f"{where}: the configuration names no _target_" + (f", but {address!r}" if address else ""))
+    if address.split(".")[0] in sys.stdlib_module_names:
+        raise UserError(f"{where}: {address} is of Python's own library, which has no components")
     try:
         with naming(f"{where}: {address} cannot be found"):
             target = pkgutil.resolve_name(addresses.current(address))

@@ -22,11 +22,11 @@ def untrained(draws):
 
 
 def validated(draws, seed=0):
-    module = untrained(draws)
-    module.seed, module.log = seed, lambda *_, **__: None
+    model, nats = untrained(draws), []
+    model.seed, model.record = seed, lambda name, values: nats.append(values)
     for part in torch.arange(len(X0)).split(16):
-        module.validation_step({"x0": X0[part], "index": part}, 0)
-    return float(module.bits_per_dim.compute())
+        model.validation_step({"x0": X0[part], "index": part})
+    return float(torch.cat(nats).mean())
 
 
 def test_validation_estimates_the_bound():

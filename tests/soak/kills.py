@@ -50,8 +50,8 @@ class Events:
         self._fatal, self._report = (kind, number), report
 
     def install(self) -> None:
-        from blackout.diffusion.module import BlackoutDiffusion
         from blackout.training import callbacks, checkpoint_files
+        from blackout.training.module import TrainingModule
 
         def watch(owner: Any, name: str, event: str) -> None:
             function = getattr(owner, name)
@@ -66,7 +66,7 @@ class Events:
         watch(os, "fsync", "fsync")
         watch(checkpoint_files._HashingFile, "write", "write")
         for step in ("training_step", "validation_step", "optimizer_step"):
-            watch(BlackoutDiffusion, step, step)
+            watch(TrainingModule, step, step)
         watch(callbacks, "_leave_when_asked", "level")
 
     def happened(self, event: str) -> None:

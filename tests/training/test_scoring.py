@@ -22,6 +22,7 @@ from blackout.evaluation import ScoreOptions, Scorer
 from blackout.evaluation.extractors import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 from blackout.training.feed import Feed
+from blackout.training.module import TrainingModule
 from blackout.training.optimization import Optimization
 from blackout.training.scoring import Scores, score_samples
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
@@ -38,13 +39,13 @@ def make_module(seed=0):
     body = ResidualMLP(DATA.shape, width=16, depth=1, dropout=0.3)
     network = CountNetwork(body, StandardisedInputs(DATA.mean, DATA.std))
     mean = DATA.train.float().mean(0)
-    module = BlackoutDiffusion(
+    model = BlackoutDiffusion(
         network, ScaledHead(DATA.mean), PureDeath(255), mean, sampler=make_sampler(num_steps=4, batch_size=16),
-        optimization=Optimization(lr=0.01), ema_decay=0.9,
+        ema_decay=0.9,
     )  # fmt: skip
-    for number, parameter in enumerate(module.ema.parameters()):  # an average that is not the raw weights
+    for number, parameter in enumerate(model.ema.parameters()):  # an average that is not the raw weights
         parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
-    return module
+    return TrainingModule(model, Optimization(lr=0.01))
 
 
 @pytest.fixture
@@ -111,15 +112,15 @@ def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
     pl.Trainer(**TRAINER, callbacks=[scores]).validate(module, Feed(DATA, 50), verbose=False)
 
     def values(module, seed=5):
-        return score_samples(scorer.begin(DATA, SAMPLES), module, module.sampler, seed)
+        return score_samples(scorer.begin(DATA, SAMPLES), module.model.draw({}), seed)
 
     assert scores.values == values(module) and scores.provenance["seed"] == 5
     assert {"fd_tiny", "is_tiny", "kd_tiny", "precision_tiny"} <= scores.values.keys()
     assert values(module, 6) != scores.values
-    for parameter in module.network.parameters():
+    for parameter in module.model.network.parameters():
         parameter.data.zero_()
     assert values(module) == scores.values
-    for parameter in module.ema.parameters():
+    for parameter in module.model.ema.parameters():
         parameter.data.zero_()
     assert values(module) != scores.values
 
@@ -153,7 +154,7 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     report = json.loads((directory / "metrics.json").read_text())
     model = load_model(directory)
     scorer = digits_scorer(report["options"], ["fd", "is", "kd"])
-    alone = score_samples(scorer.begin(digits(), 40), model, model.sampler, 0)
+    alone = score_samples(scorer.begin(digits(), 40), model.draw({}), 0)
     assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-6)
     (folder,) = directory.glob("wandb/offline-run-*")
     shown = read_run(folder)
@@ -181,23 +182,23 @@ def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme
     path = directory / "checkpoints" / "best.ckpt"
     assert torch.load(path, weights_only=True)["global_step"] == best
     model = load_model(path)
-    again = score_samples(digits_scorer({}, ["fd"]).begin(digits(), 100), model, model.sampler, 0)
+    again = score_samples(digits_scorer({}, ["fd"]).begin(digits(), 100), model.draw({}), 0)
     assert again["fd_digits"] == pytest.approx(scores[best], rel=1e-4)
 
 
 def test_memory_stays_flat_while_many_samples_are_scored(scorer):
     class Many:
-        """Stands for a model: random images, and a note of the memory that tensors hold early and late."""
+        """Stands for a draw: random images, and a note of the memory that tensors hold early and late."""
 
-        def sample_batches(self, indices, seed, sampler, **conditions):
+        def batches(self, indices, seed):
             self.held = []
             for number, batch in enumerate(indices.split(100)):
-                yield batch, torch.randint(0, 256, (len(batch), *DATA.shape), dtype=torch.uint8)
+                yield batch, {"samples": torch.randint(0, 256, (len(batch), *DATA.shape), dtype=torch.uint8)}
                 if number in (2, 59):
                     self.held.append(tensor_bytes())
 
     many = Many()
-    score_samples(scorer.begin(DATA, 6000), many, None, 0)
+    score_samples(scorer.begin(DATA, 6000), many, 0)
     assert len(many.held) == 2 and many.held[0] == many.held[1], many.held
 
 

@@ -1,0 +1,44 @@
+"""Every file and every command of docs/extending.md works as printed."""
+
+import re
+import shlex
+import sys
+
+import pytest
+
+from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
+COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the page's `mine/`, from where the commands are run."""
+    folder = tmp_path_factory.mktemp("extending")
+    for kind, text in BLOCKS:
+        if kind in ("python", "yaml"):
+            path = folder / re.match(r"# (mine/\S+)\n", text)[1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    (folder / "tests").symlink_to(ROOT / "tests")
+    return folder
+
+
+def test_the_page_has_commands_for_every_kind_of_component():
+    titles = re.findall(r"^## (.*)", (ROOT / "docs/extending.md").read_text(), re.MULTILINE)
+    assert titles == ["A dataset", "A network", "A process", "A kernel", "A loss", "A score", "A family"]
+    assert len(COMMANDS) == 10
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(run, folder, monkeypatch, command):  # noqa: F811
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    python, program, *arguments = shlex.split(command)
+    assert python == "python"
+    arguments = [argument.replace("file://", f"file://{folder}/") for argument in arguments]
+    outcome = run(program.removesuffix(".py"), *arguments)
+    assert outcome.code == 0, outcome.err
+    for name in [name for name in sys.modules if name.split(".")[0] == "mine"]:
+        monkeypatch.delitem(sys.modules, name)
