@@ -16,6 +16,7 @@ import argparse
 import csv
 import statistics
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,13 +109,18 @@ def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Samp
         overrides += [f"sampler.{setting}" for setting in settings]
         config = OmegaConf.to_container(compose("sample", overrides), resolve=True)
     assert isinstance(config, dict)
-    for num_steps in range(evaluations, 0, -1):
+
+    def of_steps(num_steps: int) -> Sampler:
         described = describe_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
-        sampler: Sampler = instantiate(described, "sampler")
-        if module.evaluations(sampler) <= evaluations:
-            check_sampler(sampler, module.schedule, module.process, module.head, module.shape)
-            return sampler
-    raise UserError(f"{name} cannot do with {evaluations} evaluations")
+        return instantiate(described, "sampler")
+
+    possible = range(1, evaluations + 1)
+    most = bisect_right(possible, evaluations, key=lambda num_steps: module.evaluations(of_steps(num_steps)))
+    if not most:
+        raise UserError(f"{name} cannot do with {evaluations} evaluations")
+    sampler = of_steps(most)
+    check_sampler(sampler, module.schedule, module.process, module.head, module.shape)
+    return sampler
 
 
 def load_data(name: str, data_dir: str) -> CountData:
