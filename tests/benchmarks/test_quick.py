@@ -9,7 +9,7 @@ from scipy import stats
 from benchmarks import counts, sampling, scores, training
 from benchmarks.reference import ReferenceTraining, paper_network, reference_network
 from blackout.diffusion.schedules import fisher_times
-from tests.diffusion.test_counts import assert_law
+from tests.random.test_counts import assert_law
 
 
 @pytest.mark.parametrize("benchmark", [counts, training, sampling, scores])
