@@ -3,7 +3,7 @@
 Every component is exported here, and so named in YAML files and saved models (`blackout.diffusion.PoissonLeap`): files
 can move.
 """
-# ruff: noqa: F401
+# ruff: noqa: F401, F403
 
 from __future__ import annotations
 
@@ -13,35 +13,12 @@ from blackout.diffusion.correctors import BirthDeath as BirthDeathCorrector
 from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
 from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
-from blackout.diffusion.heads import (
-    BirthDeathHead,
-    BoundedHead,
-    Head,
-    LevelHead,
-    LogisticHead,
-    LogisticMixtureHead,
-    ScaledHead,
-    SoftplusHead,
-    VarianceHead,
-)
+from blackout.diffusion.heads import *
 from blackout.diffusion.importance import GradientImportance
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import (
-    BinomialBridge,
-    BirthDeathBridge,
-    Kernel,
-    LevelBridge,
-    PanjerLeap,
-    PoissonLeap,
-    PosteriorBridge,
-    StatefulKernel,
-    TauLeap,
-    Trapezoidal,
-    nearest_rounding,
-    stochastic_rounding,
-)
+from blackout.diffusion.kernels import *
 from blackout.diffusion.likelihood import bits_per_dim, continuous_bound, finite_time_bound, likelihood_bound
-from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss, RateLoss, StepLoss, loss_weights
+from blackout.diffusion.losses import *
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -49,24 +26,7 @@ from blackout.diffusion.predictions import (
     Denoiser,
     Prediction,
 )
-from blackout.diffusion.processes import (
-    Absorbing,
-    AbsorbingChain,
-    BirthDeath,
-    DiscreteTimeChain,
-    FiniteJumpProcess,
-    FiniteProcess,
-    JumpProcess,
-    Observation,
-    Ordinal,
-    PiecewiseClock,
-    PowerClock,
-    Process,
-    PureDeath,
-    Uniform,
-    UniformChain,
-    from_generator,
-)
+from blackout.diffusion.processes import *
 from blackout.diffusion.samplers import Evaluation, Sampler, count_evaluations, make_sampler, sample
 from blackout.diffusion.schedules import (
     Schedule,

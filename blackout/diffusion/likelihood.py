@@ -67,7 +67,6 @@ def likelihood_bound(
         process: the forward process.
         x0: counts [B, ...].
         v: float64 [B] in (0, 1), where along the path each sample is observed; stratify it over the data set.
-        generator: where randomness comes from; None is torch's global generator.
         limit: the earliest time has logit survival `limit`, as for `continuous_bound`.
         final_time: where sampling starts from the prior and the path ends; None for logit survival -limit, as always
             for pure death, whose prior's KL is left out because it vanishes there.
@@ -99,7 +98,6 @@ def continuous_bound(
         process: the forward process.
         x0: counts [B, ...].
         v: float64 [B] in (0, 1), the quantile of u at which each sample is observed; stratify it over the data set.
-        generator: where randomness comes from; None is torch's global generator.
         limit, last: logits of survival at the earliest and the final time; None for last = -limit.
 
     Returns:
@@ -119,7 +117,6 @@ def step_bound(
         process: pure death.
         x0: counts [B, ...].
         s, t: float64 scalars, a step of the grid.
-        generator: where randomness comes from; None is torch's global generator.
 
     Returns:
         float64 [B], nats per sample.

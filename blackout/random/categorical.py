@@ -16,7 +16,6 @@ def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
 
     Args:
         weights: non-negative [B, ..., S], not all zero.
-        generator: where randomness comes from; None is torch's global generator.
 
     Returns:
         int64 [B, ...].

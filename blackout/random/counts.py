@@ -56,7 +56,6 @@ def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
 
     Args:
         rate: non-negative, any shape [B, ...].
-        generator: where randomness comes from; None is torch's global generator.
 
     Returns:
         Float64 whole numbers of rate's shape (a count may exceed any integer type chosen).

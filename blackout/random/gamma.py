@@ -19,7 +19,6 @@ def negative_binomial(size: Tensor, mean: Tensor, generator: RandomSource = None
     Args:
         size: float64, positive, any shape [B, ...].
         mean: float64, non-negative, the same shape.
-        generator: where randomness comes from; None is torch's global generator.
 
     Returns:
         Float64 whole numbers of the same shape.
@@ -32,7 +31,6 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
 
     Args:
         shape: float64, positive, any shape [B, ...]. Below 1 the draw is that of shape + 1 times U^(1 / shape).
-        generator: where randomness comes from; None is torch's global generator.
 
     Returns:
         Float64 of the same shape.

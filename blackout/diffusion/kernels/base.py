@@ -29,7 +29,6 @@ class Kernel(Protocol):
             process: whose path is walked back.
             xt: states [B, ...].
             s, t: float64 scalars, s < t.
-            generator: where randomness comes from; None is torch's global generator.
 
         Returns:
             States of xt's shape and dtype.

@@ -71,7 +71,6 @@ def panjer(y: Tensor, dispersion: Tensor, r: Tensor, generator: RandomSource = N
         y: mean before thinning, float64 [B, ...].
         dispersion: variance over mean before thinning, the same shape.
         r: probability of staying, the same shape.
-        generator: where randomness comes from; None is torch's global generator.
 
     Returns:
         Float64 whole numbers of the same shape.

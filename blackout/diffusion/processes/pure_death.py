@@ -123,7 +123,6 @@ class PureDeath:
         Args:
             shape: [B, ...].
             t: the final time.
-            generator: where randomness comes from; None is torch's global generator.
             mean: E[X_0], broadcastable to shape.
             device: of the counts.
 

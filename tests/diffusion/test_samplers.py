@@ -1,0 +1,210 @@
+"""The sampling loop: where it starts and ends, what it shows, how it counts, and kernels that remember."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+
+from blackout.diffusion.correctors import BirthDeath, Correction, LevelCorrector, ThinAndBridge
+from blackout.diffusion.guidance import Guidance
+from blackout.diffusion.heads import (
+    BirthDeathHead,
+    LevelHead,
+    LogisticMixtureHead,
+    ScaledHead,
+    SoftplusHead,
+    VarianceHead,
+)
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    BirthDeathBridge,
+    LevelBridge,
+    PanjerLeap,
+    PoissonLeap,
+    PosteriorBridge,
+    StatefulKernel,
+    TauLeap,
+    Trapezoidal,
+)
+from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction
+from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
+from blackout.diffusion.processes import BirthDeath as Immigration
+from blackout.diffusion.samplers import CountingDenoiser, Evaluation, Sampler, count_evaluations, make_sampler, sample
+from blackout.diffusion.schedules import fisher_times, logit_times, step_times
+from blackout.random import SampleStreams
+
+SHAPE = (6, 2, 3)
+TIMES = logit_times(8, 4.0, -5.0)
+
+
+def of_head(head, logits=0.3):
+    return lambda xt, t: head(torch.full((len(xt), head.outputs, *xt.shape[1:]), logits), xt, t)
+
+
+def streams():
+    return SampleStreams(5, torch.arange(6))
+
+
+@pytest.mark.parametrize("process, head, kernel", [
+    (PureDeath(9), ScaledHead(4.0), Trapezoidal()), (Immigration(9, 3.0), BirthDeathHead(3.0), BirthDeathBridge()),
+    (Absorbing(9), LevelHead(Absorbing(9), 9), LevelBridge()), (Uniform(9), LevelHead(Uniform(9), 9), TauLeap()),
+])  # fmt: skip
+@pytest.mark.parametrize("cut", [0, 3, 8])
+def test_a_walk_in_two_parts_is_the_walk_in_one(process, head, kernel, cut):
+    """Stopped at any state, which may be one that no data have, and continued from there."""
+    whole, correction = {}, Correction(1, LevelCorrector())
+    denoiser = of_head(head)
+    x0 = sample(denoiser, process, TIMES, SHAPE, streams(), lambda k, x, _: whole.update({k: x}),
+                kernel=kernel, correction=correction)  # fmt: skip
+    path = {}
+    part = sample(denoiser, process, TIMES[: cut + 1], SHAPE, streams(), lambda k, x, _: path.update({k: x}),
+                  kernel=kernel, correction=correction, start=whole[cut])  # fmt: skip
+    assert torch.equal(part, x0) and part.dtype == torch.uint8
+    assert sorted(path) == list(range(cut + 1)) and all(torch.equal(path[k], whole[k]) for k in path)
+
+
+def test_a_grid_that_ends_above_0_gives_the_state_there():
+    process = Absorbing(9)
+    state = sample(of_head(LevelHead(process, 9)), process, TIMES[5:], SHAPE, streams(), kernel=LevelBridge())
+    assert int(state.max()) == process.mask == 10  # no data level: masks are still there
+    assert (
+        int(sample(of_head(LevelHead(process, 9)), process, TIMES, SHAPE, streams(), kernel=LevelBridge()).max()) < 10
+    )
+
+
+@pytest.mark.parametrize("times, start, word", [
+    (TIMES.flip(0), None, "increase"), (TIMES - 1, None, "increase"), (TIMES[None], None, "increase"),
+    (TIMES[:0], None, "increase"), (TIMES, torch.zeros(6, 2, dtype=torch.uint8), "shape"),
+    (TIMES, torch.zeros(SHAPE), "integers"),
+])  # fmt: skip
+def test_impossible_walks_are_refused(times, start, word):
+    with pytest.raises(ValueError, match=word):
+        sample(of_head(ScaledHead(4.0)), PureDeath(9), times, SHAPE, start=start)
+
+
+@pytest.mark.parametrize("kernel, per_step", [(PoissonLeap(), 1), (Trapezoidal(), 2)])
+def test_the_callback_sees_the_last_prediction_of_every_step(kernel, per_step):
+    made, seen = [], []
+
+    def denoiser(xt, t):
+        made.append(CountPrediction(torch.full(xt.shape, float(t)), torch.zeros(xt.shape)))
+        return made[-1]
+
+    sample(denoiser, PureDeath(9), TIMES, SHAPE, streams(), lambda k, _, p: seen.append((k, p)), kernel=kernel)
+    assert seen[0] == (8, None) and [k for k, _ in seen] == list(range(8, -1, -1))
+    last = [made[min(i, len(made) - 1)] for i in range(per_step - 1, 8 * per_step, per_step)]
+    assert all(found is expected for (_, found), expected in zip(seen[1:], last, strict=True))
+
+
+@dataclass
+class TwoSteps:
+    """Poisson leaps with the mean of this and the last step's prediction (Adams-Bashforth), as a multistep method."""
+
+    last: list = field(default_factory=list)
+
+    def fresh(self):
+        return TwoSteps()
+
+    def __call__(self, denoiser, process, xt, s, t, generator=None):
+        prediction = denoiser(xt, t)
+        before = self.last[-1] if self.last else prediction.mean
+        self.last.append(prediction.mean)
+        leap = replace(prediction, mean=(1.5 * prediction.mean - 0.5 * before).clamp(min=0.0))
+        return PoissonLeap()(lambda *_: leap, process, xt, s, t, generator)
+
+
+def test_every_run_has_a_fresh_kernel():
+    kernel = TwoSteps()
+    assert isinstance(kernel, StatefulKernel) and not isinstance(PoissonLeap(), StatefulKernel)
+    first, again = (
+        sample(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, SHAPE, streams(), kernel=kernel) for _ in "ab"
+    )
+    assert torch.equal(first, again) and kernel.last == []
+    plain = sample(of_head(ScaledHead(4.0)), PureDeath(9), TIMES, SHAPE, streams(), kernel=PoissonLeap())
+    assert not torch.equal(first, plain)
+    assert count_evaluations(TIMES, PureDeath(9), ScaledHead(4.0), kernel) == 8 and kernel.last == []
+
+
+FULL = LogisticMixtureHead(VarianceHead(SoftplusHead()), 9, 4.0, 2.0)
+CORRECTED, CHAIN = Correction(1, LevelCorrector()), UniformChain(9, 20)
+BY_HAND = [  # (grid, process, head, kernel, correction, guidance) -> NFE
+    (fisher_times(25), PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(), Guidance(), 49),
+    (fisher_times(1), PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(), Guidance(), 1),
+    (fisher_times(1000), PureDeath(255), SoftplusHead(), BinomialBridge(), Correction(), Guidance(), 1000),
+    (TIMES, PureDeath(9), FULL, PanjerLeap(), Correction(), Guidance(), 8),
+    (TIMES, PureDeath(9), FULL, PosteriorBridge(), Correction(2), Guidance(), 8 + 2 * 7),
+    (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(2, ThinAndBridge()), Guidance(), 15 + 2 * 2 * 7),
+    (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(3, BirthDeath()), Guidance(), 15 + 3 * 7),
+    # u = 4, 2.71, 1.43, 0.14, -1.14, -2.43, -3.71, -5: corrected at the first four, where steps end
+    (TIMES, PureDeath(9), SoftplusHead(), PoissonLeap(), Correction(1, BirthDeath(), (0.0, 9.0)), Guidance(), 8 + 4),
+    (TIMES, PureDeath(9), SoftplusHead(), PoissonLeap(), Correction(), Guidance(2.0), 16),
+    (TIMES, PureDeath(9), SoftplusHead(), PoissonLeap(), Correction(), Guidance(0.0), 8),
+    (TIMES, PureDeath(9), SoftplusHead(), PoissonLeap(), Correction(), Guidance(1.0), 8),
+    (TIMES, PureDeath(9), SoftplusHead(), PoissonLeap(), Correction(), Guidance(2.0, (-3.0, 3.0)), 8 + 5),
+    (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(), Guidance(2.0, (-3.0, 3.0)), 15 + 10),
+    (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(1), Guidance(2.0), 2 * (15 + 14)),
+    (TIMES, Immigration(9, 2.0), BirthDeathHead(2.0), BirthDeathBridge(), CORRECTED, Guidance(), 8 + 7),
+    (TIMES, Uniform(9), LevelHead(Uniform(9), 9), TauLeap(), Correction(2, LevelCorrector()), Guidance(), 8 + 14),
+    (step_times(5, 20), CHAIN, LevelHead(CHAIN, 9), LevelBridge(), Correction(), Guidance(), 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("times, process, head, kernel, correction, guidance, expected", BY_HAND)
+def test_network_evaluations_are_those_counted_by_hand(times, process, head, kernel, correction, guidance, expected):
+    state = torch.random.get_rng_state()
+    assert count_evaluations(times, process, head, kernel, correction, guidance) == expected
+    assert torch.equal(torch.random.get_rng_state(), state)
+    if guidance == Guidance():
+        counting = CountingDenoiser(of_head(head, 0.0))
+        sample(counting, process, times, SHAPE, streams(), kernel=kernel, correction=correction)
+        assert counting.evaluations == expected
+
+
+def test_flat_settings_make_the_parts():
+    made = make_sampler(PoissonLeap(), 7, None, False, 2, BirthDeath(), [1, 2], 1.5, [0, 3], 32, True, True)
+    assert made == Sampler(
+        PoissonLeap(), 7, None, False, Correction(2, BirthDeath(), [1, 2]), Guidance(1.5, [0, 3]),
+        Evaluation(32, True, True),
+    )  # fmt: skip
+    assert make_sampler() == Sampler()
+
+
+@pytest.mark.parametrize("wrong, word", [
+    ({"num_steps": 0}, "num_steps"), ({"num_steps": 2.0}, "num_steps"), ({"batch_size": 0}, "batch_size"),
+    ({"batch_size": True}, "batch_size"), ({"guidance": -1.0}, "guidance"), ({"guidance": float("nan")}, "guidance"),
+    ({"guidance_between": [3, 1]}, "guidance_between"), ({"corrector_steps": -1}, "corrector_steps"),
+    ({"corrector_between": [1]}, "corrector_between"),
+])  # fmt: skip
+def test_impossible_settings_are_refused(wrong, word):
+    with pytest.raises(ValueError, match=word):
+        make_sampler(**wrong)
+
+
+def test_components_say_what_they_need():
+    categorical = of_head(LevelHead(Uniform(9), 9))
+    for kernel in (BinomialBridge(), PoissonLeap(), PanjerLeap(), PosteriorBridge(), Trapezoidal(), BirthDeathBridge()):
+        with pytest.raises(ValueError, match=f"{type(kernel).__name__} does not fit the process Uniform"):
+            sample(categorical, Uniform(9), TIMES, SHAPE, kernel=kernel)
+    with pytest.raises(ValueError, match="TauLeap does not fit the process PureDeath"):
+        sample(categorical, PureDeath(9), TIMES, SHAPE, kernel=TauLeap())
+    with pytest.raises(ValueError, match=r"TauLeap does not fit the process UniformChain .* continuous time"):
+        sample(categorical, UniformChain(9, 8), step_times(8, 8), SHAPE, kernel=TauLeap())
+    for corrector, word in (
+        (BirthDeath(), "pure death"),
+        (ThinAndBridge(), "no rates"),
+        (LevelCorrector(), "no rates"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            sample(categorical, UniformChain(9, 8), step_times(8, 8), SHAPE, kernel=LevelBridge(),
+                   correction=Correction(1, corrector))  # fmt: skip
+    with pytest.raises(ValueError, match="bound of the process PureDeath needs a CountPrediction"):
+        PureDeath(9).bound(categorical, torch.zeros(SHAPE, dtype=torch.uint8), torch.full((6,), 0.5).double())
+
+
+def test_expected_is_the_mean_by_its_logarithm():
+    log_probs = torch.log_softmax(torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0)), 1)
+    prediction = CategoricalPrediction(log_probs)
+    assert torch.equal(prediction.expected, log_probs.double().exp()) and prediction.expected.dtype == torch.float64
+    assert torch.equal(prediction.mean, prediction.probs) and torch.equal(prediction.probs, log_probs.exp())
+    tiny = CountPrediction(torch.zeros(1), torch.full((1,), -200.0))
+    assert float(tiny.expected) == pytest.approx(1.384e-87, rel=1e-3)
