@@ -1,0 +1,75 @@
+"""What a run that goes on may change, and that runs begun by the first version go on."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+from blackout import load_model
+from blackout.addresses import as_first_spelled
+from blackout.training.checkpoint_files import read_checkpoint, write_checkpoint
+from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
+
+TIED = [option for option in TINY if not option.startswith("optimizer.decay")]
+"""With the learning rate of the digits recipe, whose cosine ends at `trainer.max_steps`."""
+
+
+def weights(run_directory):
+    return read_checkpoint(run_directory / "checkpoints/last.ckpt")["state_dict"]
+
+
+def test_a_run_may_grow_and_be_scored_otherwise(run, tmp_path):  # noqa: F811
+    here = [f"runs_dir={tmp_path}", "run_id=a"]
+    assert run("train", *TIED, "trainer.max_steps=2", "metrics=none", *here).code == 0
+    grown = run("train", *TIED, "trainer.max_steps=4", "metrics.scores=[fd]", *here)
+    assert grown.code == 0, grown.err
+    assert read_checkpoint(tmp_path / "digits/a/checkpoints/last.ckpt")["global_step"] == 4
+    run("train", *TIED, "trainer.max_steps=4", "ema_half_life=1000", *here).assert_refused("ema_half_life")
+    run("train", *TIED, "trainer.max_steps=4", "flip=true", *here).assert_refused("flip")
+
+
+def test_a_run_begun_by_the_first_version_goes_on(run, tmp_path):  # noqa: F811
+    options = [*TINY, "callbacks.samples=null", f"runs_dir={tmp_path}"]
+    assert run("train", *options, "trainer.max_steps=4", "run_id=whole").code == 0
+    assert run("train", *options, "trainer.max_steps=2", "run_id=old").code == 0
+    old = tmp_path / "digits/old"
+    config = as_first_spelled(yaml.safe_load((old / "config.yaml").read_text()))
+    del config["family"], config["ema_half_life"]
+    (old / "config.yaml").write_text(yaml.safe_dump(config))
+    checkpoint = read_checkpoint(old / "checkpoints/last.ckpt")
+    checkpoint["blackout"] = as_first_spelled(checkpoint["blackout"])
+    del checkpoint["blackout"]["family"]
+    assert checkpoint["blackout"]["model"]["sampler"]["_target_"] == "blackout.diffusion.samplers.Sampler"
+    write_checkpoint(checkpoint, old / "checkpoints/last.ckpt")
+    assert run("train", *options, "trainer.max_steps=4", "run_id=old").code == 0
+    assert all(torch.equal(value, weights(old)[name]) for name, value in weights(tmp_path / "digits/whole").items())
+
+
+def test_a_model_exported_by_the_first_version_draws_the_same(run, tmp_path):  # noqa: F811
+    outcome = run("train", *TINY, "process=uniform", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
+    assert outcome.code == 0, outcome.err
+    model = tmp_path / "digits/a/model"
+    before = load_model(model).sample(4, seed=3)
+    description = json.loads((model / "config.json").read_text())
+    assert description.pop("family")["_target_"] == "blackout.diffusion.CountDiffusion"
+    assert description["model"]["sampler"]["kernel"]["_target_"] == "blackout.diffusion.LevelBridge"
+    old = as_first_spelled(description)
+    assert old["model"]["sampler"]["kernel"]["_target_"] == "blackout.diffusion.jump_kernels.LevelBridge"
+    (model / "config.json").write_text(json.dumps(old))
+    assert torch.equal(load_model(model).sample(4, seed=3), before)
+    card = (model / "README.md").read_text()
+    assert "process: Uniform" in card and "loss RateLoss (likelihood weights)" in card and "None" not in card
+
+
+def test_a_half_life_in_images_does_not_depend_on_the_batch(run, tmp_path):  # noqa: F811
+    for batch, steps in ((32, 8), (64, 4)):
+        options = [*(o for o in TINY if not o.startswith("batch_size")), f"batch_size={batch}", "ema_half_life=128"]
+        assert run("train", *options, f"trainer.max_steps={steps}", f"runs_dir={tmp_path}", f"run_id={batch}").code == 0
+    from blackout.programs.train import ema_decay
+
+    def decay(batch):
+        return ema_decay(yaml.safe_load((tmp_path / f"digits/{batch}/config.yaml").read_text()))
+
+    assert decay(64) == 0.5**0.5 and decay(32) ** 2 == pytest.approx(decay(64), rel=1e-15)
+    run("train", *TINY, "ema_half_life=-1", f"runs_dir={tmp_path}").assert_refused("ema_half_life")
