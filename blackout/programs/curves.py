@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 from blackout.files import replacing
 
@@ -20,36 +21,49 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             for name, text in row.items():
-                if name != "step" and text and math.isfinite(float(text)):
+                if name != "step" and text and math.isfinite(value := float(text)):
                     steps, values = curves.setdefault(name, ([], []))
                     steps.append(int(row["step"]))
-                    values.append(float(text))
+                    values.append(value)
     return curves
 
 
 def save_curves(metrics: Path, path: Path) -> None:
-    """Draw the training loss, the validation metrics and the scores of a run, one panel each, as PNG."""
+    """Draw the training loss, the validation metrics and the scores of a run as PNG: a panel each.
+
+    What was measured only once, such as the scores of the finished model, is written out in a last panel.
+    """
     curves = {name: curve for name, curve in read_curves(metrics).items() if not name.endswith("per_second")}
-    shown = sorted((name for name in curves if "share_" not in name and not name.endswith("_std")), key=_order)[:9]
+    shown = sorted((name for name in curves if "share_" not in name and not name.endswith("_std")), key=_order)
+    panels = [name for name in shown if len(curves[name][1]) > 1][:8]
+    single = [f"{name}   {curves[name][1][-1]:.4g}" for name in shown if len(curves[name][1]) == 1]
     if not shown:
         return
     from matplotlib.figure import Figure  # at once, not with the program: it takes a second
 
-    columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
+    number = len(panels) + bool(single)
+    columns = min(3, number)
+    rows = math.ceil(number / columns)
     figure = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
-    for number, name in enumerate(shown):
-        axes = figure.add_subplot(rows, columns, number + 1)
-        steps, values = curves[name]
-        crowded = len(values) > _SMOOTHED
-        axes.plot(steps, values, "-" if len(values) > 30 else "o-", color="0.75" if crowded else "C0", markersize=4)
-        if crowded:
-            axes.plot(steps, _running_mean(values, len(values) // 20), color="C0")
-        axes.set_title(name, fontsize=10)
-        axes.set_xlabel("optimiser step", fontsize=9)
-        axes.grid(alpha=0.3)
+    for panel, name in enumerate(panels):
+        _draw(figure.add_subplot(rows, columns, panel + 1), name, *curves[name])
+    if single:
+        axes = figure.add_subplot(rows, columns, number)
+        axes.set_title("measured once", fontsize=10)
+        axes.text(0.05, 0.95, "\n".join(single), va="top", family="monospace", fontsize=9)
+        axes.axis("off")
     with replacing(path) as part:
         figure.savefig(part, format="png", dpi=110)
+
+
+def _draw(axes: Any, name: str, steps: list[int], values: list[float]) -> None:
+    crowded = len(values) > _SMOOTHED
+    axes.plot(steps, values, "-" if len(values) > 30 else "o-", color="0.75" if crowded else "C0", markersize=4)
+    if crowded:
+        axes.plot(steps, _running_mean(values, len(values) // 20), color="C0")
+    axes.set_title(name, fontsize=10)
+    axes.set_xlabel("optimiser step", fontsize=9)
+    axes.grid(alpha=0.3)
 
 
 def _order(name: str) -> tuple[int, str]:
