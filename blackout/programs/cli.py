@@ -103,6 +103,10 @@ def explain(error: Exception) -> str:
     ):
         wrong, group, options = match.group(1).rsplit("/", 1)[-1], match.group(2), match.group(3).split()
         return f"{group}={wrong}: no such choice{_nearest(wrong, options)}; one of {', '.join(options)}"
+    if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
+        recipe, group = match.group(1), match.group(2).split("@")[0]
+        where, _, choice = recipe.rpartition("/")
+        return f"{where}={choice} chooses a {group}, and the chosen family has none: choose another {where}, or ~{where}"
     if match := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
         key = match.group(1).split("=")[0]
         known = _known_keys()
