@@ -63,10 +63,7 @@ class CountData:
             )
         if (self.train_labels is None) != (self.test_labels is None):
             raise ValueError(f"{self.name}: labels must be given for both splits or for neither")
-        for split, counts, labels in (
-            ("train", self.train, self.train_labels),
-            ("test", self.test, self.test_labels),
-        ):
+        for split, counts, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):
             if labels is not None:
                 _check_labels(f"{self.name} {split} labels", labels, len(counts))
                 object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))

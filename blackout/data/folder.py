@@ -28,10 +28,9 @@ def image_folder(
 ) -> CountData:
     """All images below a folder as counts [C, size, size], 0..255.
 
-    Each image is turned upright, its central square is cut out and resized with an antialiased filter.
-    If all images lie in at least two direct subfolders (however deep), these are their classes, in
-    alphabetical order, and the held-out split keeps the mix of classes. Names that begin with a dot
-    are skipped.
+    Each image is turned upright, its central square is cut out and resized with an antialiased filter. If all images
+    lie in at least two direct subfolders (however deep), these are their classes, in alphabetical order, and the
+    held-out split keeps the mix of classes. Names that begin with a dot are skipped.
 
     Args:
         path: the folder.

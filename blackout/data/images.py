@@ -17,15 +17,7 @@ from blackout.errors import UserError
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 # what other 8-bit encodings mean; palettes are looked up separately
-_EQUIVALENT = {
-    "1": "L",
-    "CMYK": "RGB",
-    "YCbCr": "RGB",
-    "HSV": "RGB",
-    "LAB": "RGB",
-    "RGBX": "RGB",
-    "PA": "RGBA",
-}
+_EQUIVALENT = {"1": "L", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB", "LAB": "RGB", "RGBX": "RGB", "PA": "RGBA"}
 _WORTH_A_BAR = 2000  # files
 
 

@@ -102,11 +102,7 @@ def cifar10(data_dir: StrPath = "data") -> CountData:
 
 
 def open_torchvision(
-    dataset: type[Any],
-    data_dir: Path,
-    folder: str,
-    sums: Mapping[str, str | None],
-    *splits: dict[str, Any],
+    dataset: type[Any], data_dir: Path, folder: str, sums: Mapping[str, str | None], *splits: dict[str, Any]
 ) -> list[Any]:
     """Opens splits of a torchvision dataset, downloading it only if it is absent.
 

@@ -39,13 +39,7 @@ class ScoreOptions:
     seed: int = 2020
 
     def __post_init__(self) -> None:
-        least = {
-            "splits": 1,
-            "kernel_subsets": 1,
-            "kernel_subset_size": 2,
-            "neighbours": 1,
-            "density_neighbours": 1,
-        }
+        least = {"splits": 1, "kernel_subsets": 1, "kernel_subset_size": 2, "neighbours": 1, "density_neighbours": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise UserError(f"metrics.options.{name}={getattr(self, name)}: it must be at least {bound}")

@@ -42,12 +42,7 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        features: int,
-        dropout: float,
-        resample: FIRFilter | None = None,
+        self, in_channels: int, out_channels: int, features: int, dropout: float, resample: FIRFilter | None = None
     ) -> None:
         super().__init__()
         self.norm0 = group_norm(in_channels)

@@ -81,11 +81,7 @@ def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Mod
     description = {"family": config["family"], **family.describe(config, source)}
     torch.manual_seed(fold_seed(config["seed"], _INITIALISATION))
     model: Model = family.build(
-        description,
-        family.tensors(source),
-        settings=config,
-        ema_decay=ema_decay(config),
-        seed=config["seed"],
+        description, family.tensors(source), settings=config, ema_decay=ema_decay(config), seed=config["seed"]
     )
     return model
 

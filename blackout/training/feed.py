@@ -13,11 +13,10 @@ from blackout.training.stream import EvalShard, TrainStream, check_sharding
 class Feed(pl.LightningDataModule):
     """Training and held-out batches of a source.
 
-    Training is an endless stream (`TrainStream`): its length is set by the trainer's `max_steps`, and
-    validation is scheduled in batches with `val_check_interval=<int>, check_val_every_n_epoch=None`.
-    A resumed `fit` continues with the batch after the last finished one. With the trainer's
-    `overfit_batches=n` the first `n` batches come again and again. A source without held-out samples has no
-    validation.
+    Training is an endless stream (`TrainStream`): its length is set by the trainer's `max_steps`, and validation is
+    scheduled in batches with `val_check_interval=<int>, check_val_every_n_epoch=None`. A resumed `fit` continues with
+    the batch after the last finished one. With the trainer's `overfit_batches=n` the first `n` batches come again and
+    again. A source without held-out samples has no validation.
 
     Resuming is exact for checkpoints written between optimiser steps: with gradient accumulation, Lightning
     does not save the gradients of an unfinished step.
