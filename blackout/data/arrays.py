@@ -49,18 +49,15 @@ class CountData:
 
     def __post_init__(self) -> None:
         if type(self.max_count) is not int or not 1 <= self.max_count <= LARGEST_COUNT:
-            raise ValueError(
-                f"{self.name}: max_count must be a whole number between 1 and {LARGEST_COUNT}, got {self.max_count!r}"
-            )
+            limits = f"a whole number between 1 and {LARGEST_COUNT}"
+            raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
         for split, counts in (("train", self.train), ("test", self.test)):
             _check_counts(f"{self.name} {split} data", counts, self.max_count)
-            # the one place that writes to the frozen object: everyone downstream may rely on the dtype
+            # written once to the frozen object: everyone downstream may rely on the dtype
             object.__setattr__(self, split, counts.to(count_dtype(self.max_count)).contiguous())
         if self.train.shape[1:] != self.test.shape[1:]:
-            raise ValueError(
-                f"{self.name}: train and test samples must have the same shape, "
-                f"got {tuple(self.train.shape[1:])} and {tuple(self.test.shape[1:])}"
-            )
+            shapes = f"got {tuple(self.train.shape[1:])} and {tuple(self.test.shape[1:])}"
+            raise ValueError(f"{self.name}: train and test samples must have the same shape, {shapes}")
         if (self.train_labels is None) != (self.test_labels is None):
             raise ValueError(f"{self.name}: labels must be given for both splits or for neither")
         for split, counts, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):

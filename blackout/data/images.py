@@ -44,10 +44,8 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
     try:
         with Image.open(path) as image:
             if _is_deep(image):
-                raise UserError(
-                    f"{path}: images with more than 8 bits per channel would lose counts here; "
-                    "save them as one .npy array of integers and use dataset=counts"
-                )
+                advice = "save them as one .npy array of integers and use dataset=counts"
+                raise UserError(f"{path}: images with more than 8 bits per channel would lose counts here; {advice}")
             image.load()
             upright = ImageOps.exif_transpose(image)
             own = _own_mode(upright)
@@ -78,10 +76,8 @@ def load_images(paths: Sequence[Path], transform: Callable[[Path], Image.Image],
             steps = track(decoded, title, total=len(paths), disable=len(paths) < _WORTH_A_BAR, transient=True)
             for k, pixels in enumerate(steps):
                 if len(pixels) != len(first):
-                    raise ValueError(
-                        f"{paths[k]} has {len(pixels)} channels but {paths[0]} has {len(first)}: "
-                        f"choose one number for all with dataset.channels={'|'.join(map(str, MODES))}"
-                    )
+                    found = f"{paths[k]} has {len(pixels)} channels but {paths[0]} has {len(first)}"
+                    raise ValueError(f"{found}: choose one number for all with dataset.channels=1|2|3|4")
                 counts[k] = pixels
         except BaseException:
             pool.shutdown(cancel_futures=True)

@@ -97,10 +97,7 @@ class SampleLedger(SumMetric):
             raise UserError(f"sample indices must be a vector of integers, not {indices.dtype} {tuple(indices.shape)}")
         low, high = (int(v) for v in torch.aminmax(indices))
         if low < 0 or high >= self.num_samples:
-            raise UserError(
-                f"sample indices lie in {low}..{high}, but {self.num_samples} samples were asked for "
-                f"(0..{self.num_samples - 1})"
-            )
+            raise UserError(f"sample indices lie in {low}..{high}, but must be in 0..{self.num_samples - 1}")
         where = indices.to(self.seen.device)
         self.seen.index_add_(0, where, torch.ones_like(where, dtype=torch.int32))
 
@@ -117,17 +114,11 @@ class SampleLedger(SumMetric):
         seen = self.compute()
         present = int((seen > 0).sum())
         if present < self.num_samples:
-            first = int((seen == 0).nonzero()[0])
-            raise UserError(
-                f"{self.num_samples} samples were asked for, but only {present} were scored (the first "
-                f"missing one has index {first})"
-            )
+            missing = f"only {present} were scored (the first missing one has index {int((seen == 0).nonzero()[0])})"
+            raise UserError(f"{self.num_samples} samples were asked for, but {missing}")
         if int(seen.max()) > 1:
             first = int((seen > 1).nonzero()[0])
-            raise UserError(
-                f"sample {first} was scored {int(seen[first])} times; each sample counts once (does a "
-                "distributed sampler repeat samples to even out the processes?)"
-            )
+            raise UserError(f"sample {first} was scored {int(seen[first])} times; each sample counts once")
 
 
 class SampleFeatures:

@@ -189,11 +189,9 @@ class ImageScores:
         real, width = self.reference, self.extractor.num_features
         sizes = [self.num_samples, *([] if real is None or real.num_samples is None else [real.num_samples])]
         if "fd" in self.scores and min(sizes) <= width:
-            warnings.warn(
-                f"{self._name('fd')} from {min(sizes)} images with {width} features: the "
-                "covariance is singular and the value too large; compare it only with those of as many images",
-                stacklevel=4,
-            )
+            what = f"{self._name('fd')} from {min(sizes)} images with {width} features"
+            effect = "the covariance is singular and the value too large; compare it only with those of as many images"
+            warnings.warn(f"{what}: {effect}", stacklevel=4)
 
 
 def check_reference(scores: Sequence[str], reference: Reference | None, extractor: Extractor) -> None:
@@ -207,15 +205,11 @@ def check_reference(scores: Sequence[str], reference: Reference | None, extracto
             raise UserError(f"metrics.scores={list(scores)}: fd, kd and prc need a reference")
         return
     if {"kd", "prc"} & set(scores) and reference.features is None:
-        raise UserError(
-            f"metrics.scores={list(scores)}: kd and prc compare single images, but this reference "
-            "has only mu and sigma; use metrics.reference=train or test, or score fd and is alone"
-        )
+        advice = "use metrics.reference=train or test, or score fd and is alone"
+        raise UserError(f"kd and prc compare single images, but this reference has only mu and sigma; {advice}")
     if len(reference.mu) != extractor.num_features:
-        raise UserError(
-            f"the reference has {len(reference.mu)} features, but the extractor {extractor.name} "
-            f"{extractor.num_features}"
-        )
+        has, name = len(reference.mu), extractor.name
+        raise UserError(f"the reference has {has} features, but the extractor {name} {extractor.num_features}")
 
 
 def check_sizes(scores: Sequence[str], num_samples: int, reference: Reference | None, options: ScoreOptions) -> None:

@@ -39,10 +39,7 @@ def check_counts(counts: Tensor, max_count: int) -> None:
         UserError: no integers, none at all, or a value outside 0..max_count.
     """
     if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype is torch.bool:
-        raise UserError(
-            f"scores are computed from integer counts in 0..{max_count}, but the images are {counts.dtype}; "
-            "pass the counts themselves (uint8 or int32), never scaled floats"
-        )
+        raise UserError(f"images must be integer counts in 0..{max_count}, never scaled floats, not {counts.dtype}")
     if counts.numel() == 0:
         raise UserError(f"the batch of images is empty (shape {tuple(counts.shape)})")
     if counts.dtype is torch.uint8 and max_count >= 255:

@@ -58,10 +58,8 @@ def general_names(scores: Sequence[str]) -> tuple[str, ...]:
     general = {name: score for score, name in INCEPTION_NAMES.items()}
     chosen = tuple(general.get(score, score) for score in scores)
     if not chosen or set(chosen) - set(SCORES) or len(set(chosen)) < len(chosen):
-        raise UserError(
-            f"metrics.scores={list(scores)}: name one or more of {', '.join(SCORES)} (with Inception also "
-            "fid, kid), each once"
-        )
+        options = f"{', '.join(SCORES)} (with Inception also fid, kid)"
+        raise UserError(f"metrics.scores={list(scores)}: name one or more of {options}, each once")
     return chosen
 
 
@@ -73,10 +71,8 @@ def check_scores(scores: Sequence[str], extractor: Extractor) -> tuple[str, ...]
     """
     chosen = general_names(scores)
     if not extractor.canonical and set(scores) & set(INCEPTION_NAMES.values()):
-        raise UserError(
-            f"metrics.scores={list(scores)}: FID and KID are defined by Inception features only; "
-            f"with the extractor {extractor.name} write fd and kd"
-        )
+        advice = f"with the extractor {extractor.name} write fd and kd"
+        raise UserError(f"metrics.scores={list(scores)}: FID and KID are defined by Inception features only; {advice}")
     if extractor.num_classes is None and {"is", "classes"} & set(chosen):
         raise UserError(f"metrics.scores={list(scores)}: is and classes need logits; {extractor.name} gives none")
     return chosen

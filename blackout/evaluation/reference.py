@@ -108,11 +108,8 @@ def file_reference(path: str | Path, extractor: Extractor) -> Reference:
         raise UserError(f"metrics.reference={path}: there is no such file (allowed: train, test, or a .npz file)")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            missing = {"mu", "sigma"} - set(archive.files)
-            if missing:
-                raise UserError(
-                    f"{path}: the arrays mu and sigma are expected, but the file has {sorted(archive.files)}"
-                )
+            if {"mu", "sigma"} - set(archive.files):
+                raise UserError(f"{path}: the arrays mu and sigma are expected, not {sorted(archive.files)}")
             reference = _read(archive, with_features="features" in archive.files)
     except UserError:
         raise
@@ -129,17 +126,14 @@ def file_reference(path: str | Path, extractor: Extractor) -> Reference:
 def _check_statistics(reference: Reference, path: Path, extractor: Extractor) -> None:
     width, made_by = extractor.num_features, reference.origin.get("identity")
     if reference.mu.shape != (width,) or reference.sigma.shape != (width, width):
-        raise UserError(
-            f"{path}: mu is {list(reference.mu.shape)} and sigma {list(reference.sigma.shape)}, but "
-            f"{extractor.name} has {width} features"
-        )
+        shapes = f"mu is {list(reference.mu.shape)} and sigma {list(reference.sigma.shape)}"
+        raise UserError(f"{path}: {shapes}, but {extractor.name} has {width} features")
     if not bool(torch.isfinite(reference.mu).all() & torch.isfinite(reference.sigma).all()):
         raise UserError(f"{path}: the statistics contain NaN or infinity")
     if made_by is not None and made_by != extractor.identity:
-        raise UserError(
-            f"{path} was made with another extractor: {reference.origin.get('extractor')} ({made_by[:12]}), "
-            f"not {extractor.name} ({extractor.identity[:12]})"
-        )
+        theirs = f"{reference.origin.get('extractor')} ({made_by[:12]})"
+        ours = f"{extractor.name} ({extractor.identity[:12]})"
+        raise UserError(f"{path} was made with another extractor: {theirs}, not {ours}")
 
 
 def write_reference(path: str | Path, reference: Reference) -> None:

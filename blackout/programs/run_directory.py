@@ -60,6 +60,5 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], directory: Path) -> None:
     for name, was, now in differences(addresses.modernise(old), new):
-        raise UserError(
-            f"{directory} holds a run with {name}={was}, not {now}: give another run_id, or remove the directory"
-        )
+        advice = "give another run_id, or remove the directory"
+        raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")

@@ -131,10 +131,8 @@ def check_launch(trainer: pl.Trainer) -> None:
     launcher = trainer.strategy.launcher
     outside = getattr(getattr(launcher, "cluster_environment", None), "creates_processes_externally", True)
     if sweeping() and not outside:
-        raise UserError(
-            "a sweep on several devices needs processes from outside: torchrun train.py -m ..., or "
-            "hydra/launcher=submitit_slurm; or trainer.devices=1"
-        )
+        ways = "torchrun train.py -m ..., or hydra/launcher=submitit_slurm; or trainer.devices=1"
+        raise UserError(f"a sweep on several devices needs processes from outside: {ways}")
 
 
 def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | None) -> None:

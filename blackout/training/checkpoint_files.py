@@ -96,13 +96,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:  # a damaged pickle can raise nearly anything
-        reason = "holds more than tensors and plain values" if isinstance(error, pickle.UnpicklingError) else str(error)
-        raise UserError(
-            f"{path} cannot be read as a checkpoint: {(reason.splitlines() or [type(error).__name__])[0]}"
-        ) from None
-    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
-        raise UserError(f"{path} is not a checkpoint of this program")
-    if not isinstance(checkpoint.get("blackout"), dict):
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, pickle.UnpicklingError):
+            reason = "holds more than tensors and plain values"
+        raise UserError(f"{path} cannot be read as a checkpoint: {reason}") from None
+    parts = [checkpoint.get(name) for name in ("state_dict", "blackout")] if isinstance(checkpoint, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts):
         raise UserError(f"{path} is not a checkpoint of this program")
     try:
         json.dumps(checkpoint["blackout"])

@@ -187,16 +187,11 @@ class Checkpoints(Checkpoint):
         if failure:
             if not trainer.is_global_zero:
                 sys.exit(0)
-            raise UserError(
-                f"cannot save {path} at step {trainer.global_step}: {failure}; training stopped, "
-                f"{_what_is_left(self._directory / LAST)}"
-            )
+            last = self._directory / LAST
+            left = f"the checkpoint saved before is untouched: {last}" if last.exists() else "nothing was saved before"
+            raise UserError(f"cannot save {path} at step {trainer.global_step}: {failure}; training stopped, {left}")
         if name == LAST:
             self._saved_at = trainer.global_step
-
-
-def _what_is_left(last: Path) -> str:
-    return f"the checkpoint saved before is untouched: {last}" if last.exists() else "nothing had been saved before"
 
 
 def circumstances(trainer: pl.Trainer) -> dict[str, Any]:

@@ -87,13 +87,9 @@ class TrainStream:
             ValueError: it did not; the message names what differs.
         """
         for name, mine in self.state_dict().items():
-            theirs = state.get(name)
-            if theirs != mine:
-                raise ValueError(
-                    f"cannot resume: the checkpoint was trained with {name}={theirs}, "
-                    f"this run has {name}={mine}; "
-                    "resume with the same data, batch size and seed, or start a new run"
-                )
+            if (theirs := state.get(name)) != mine:
+                what = f"the checkpoint was trained with {name}={theirs}, this run has {name}={mine}"
+                raise ValueError(f"cannot resume: {what}; resume with the same {name}, or start a new run")
 
     def _look_up(self, positions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Sample numbers and uniforms at positions [b] of the endless stream: int64 [b], float32 [b]."""
@@ -142,9 +138,8 @@ class EvalShard:
         check_sharding(self.batch_size, self.rank, self.world_size)
         size = self.source.size(self.split) or 0
         if 0 < size < self.world_size:
-            raise ValueError(
-                f"{self.source.name} has {size} {self.split} samples, fewer than the {self.world_size} processes"
-            )
+            need = f"fewer than the {self.world_size} processes"
+            raise ValueError(f"{self.source.name} has {size} {self.split} samples, {need}")
         self._index = torch.arange(size)[self.rank :: self.world_size]
         # at most size // world_size batches, so that the smallest share still fills every one
         self._batches = min(-(-size // self.batch_size), size // self.world_size)
@@ -166,7 +161,5 @@ def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}")
     if batch_size < 1 or batch_size % world_size:
-        raise ValueError(
-            f"batch_size counts the samples of all processes together: with {world_size} of them it must be "
-            f"a positive multiple of {world_size}, got {batch_size}"
-        )
+        need = f"a positive multiple of their number, {world_size}"
+        raise ValueError(f"batch_size counts the samples of all processes together: must be {need}, got {batch_size}")

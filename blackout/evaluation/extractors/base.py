@@ -81,8 +81,7 @@ class ModuleExtractor:
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_]+", name) or (name == "inception" and not self.canonical):
             raise UserError(
-                f"metrics.extractor.name={name!r}: use letters, digits and _, and leave 'inception' to the "
-                "network that defines the FID"
+                f"metrics.extractor.name={name!r}: use letters, digits and _, but not 'inception', FID's own"
             )
         self.module = module.eval()
         for parameter in module.parameters():  # a scripted module has no requires_grad_ of its own

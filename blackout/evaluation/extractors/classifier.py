@@ -46,10 +46,8 @@ class Classifier(ModuleExtractor):
     def __init__(self, source: Callable[[], CountData], seed: int = 0, cache: str | Path | None = None) -> None:
         data = source()
         if data.train_labels is None or data.num_classes is None or len(data.shape) != 3 or data.shape[0] != 1:
-            raise UserError(
-                f"metrics.extractor.source: a classifier needs labelled grey images, but {data.name} has "
-                f"shape {data.shape} and {data.num_classes or 'no'} classes"
-            )
+            found = f"{data.name} has shape {data.shape} and {data.num_classes or 'no'} classes"
+            raise UserError(f"metrics.extractor.source: a classifier needs labelled grey images, but {found}")
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             network = _Network(data.shape[-2:], data.num_classes)
         key = {

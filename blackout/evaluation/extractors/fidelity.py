@@ -77,17 +77,15 @@ class DINOv2(ModuleExtractor):
             try:
                 network = FeatureExtractorDinoV2(f"dinov2-vit-{size}-14", ["dinov2"])
             except Exception as error:  # the hub passes on whatever the download or its code raises
-                raise UserError(
-                    f"DINOv2 could not be loaded ({_brief(error)}); without a network connection, put the "
-                    f"repository facebookresearch/dinov2 at {hub / 'facebookresearch_dinov2_main'} and "
-                    f"dinov2_vit{size}14_pretrain.pth into {hub / 'checkpoints'}"
-                ) from error
-        super().__init__(
-            _First(network),
+                repository = f"the repository facebookresearch/dinov2 at {hub / 'facebookresearch_dinov2_main'}"
+                weights = f"dinov2_vit{size}14_pretrain.pth into {hub / 'checkpoints'}"
+                advice = f"without a network connection, put {repository} and {weights}"
+                raise UserError(f"DINOv2 could not be loaded ({_brief(error)}); {advice}") from error
+        name, resize = (
             "dinov2" if size == "l" else f"dinov2_{size}",
-            DINOV2_WIDTHS[size],
-            resize="224x224 bilinear as TensorFlow 1 (torch-fidelity)",
+            "224x224 bilinear as TensorFlow 1 (torch-fidelity)",
         )
+        super().__init__(_First(network), name, DINOV2_WIDTHS[size], resize=resize)
 
 
 class _First(nn.Module):
@@ -107,10 +105,8 @@ def _download(url: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(url, str(path), progress=True)
     except (OSError, HTTPException) as error:  # URLError is an OSError
-        raise UserError(
-            f"the Inception weights could not be downloaded ({_brief(error)}); fetch {url} and put it "
-            f"at {path}, or pass metrics.extractor.weights=<file>"
-        ) from error
+        advice = f"fetch {url} and put it at {path}, or pass metrics.extractor.weights=<file>"
+        raise UserError(f"the Inception weights could not be downloaded ({_brief(error)}); {advice}") from error
 
 
 def _check_tensors_only(path: Path) -> None:
