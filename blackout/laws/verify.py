@@ -83,6 +83,7 @@ class Row:
 
     @property
     def holds(self) -> bool:
+        """Whether the order is at least the one claimed."""
         return self.claim is None or self.order >= self.claim
 
 
@@ -95,6 +96,7 @@ class Draws:
 
     @property
     def holds(self) -> bool:
+        """Whether the draws may come from the exact distributions."""
         return self.p >= SURE
 
 

@@ -27,6 +27,7 @@ class FiLMPerceptron(nn.Module):
         self.dense1 = dense(width, width, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, width] and an embedding [B, width] -> [B, width]."""
         scale, shift = self.film(embedding).chunk(2, dim=1)
         h = F.silu(self.dense0(torch.addcmul(shift, self.norm(x), 1 + scale)))
         return x + self.dense1(self.dropout(h))

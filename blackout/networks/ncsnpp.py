@@ -56,6 +56,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = conv1x1(in_channels, out_channels) if project else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H', W']."""
         h = self.resample(F.silu(self.norm0(x)))
         h = self.conv0(h) + self.time(embedding)[:, :, None, None]
         h = self.conv1(self.dropout(F.silu(self.norm1(h))))
@@ -75,6 +76,7 @@ class AttendedBlock(nn.Module):
         self.attention = Attention(channels) if attend else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, in_channels, H, W] and an embedding [B, features] -> [B, channels, H, W]."""
         return self.attention(self.residual(x, embedding))
 
 
@@ -88,6 +90,7 @@ class Descent(nn.Module):
         self.conv = initialised(nn.Conv2d(pyramid_channels, channels, 3, stride=2))
 
     def forward(self, x: Tensor, pyramid: Tensor, embedding: Tensor) -> Tensor:
+        """Features and pyramid [B, ..., 2H, 2W] -> [B, channels, H, W]."""
         return rescaled_sum(self.conv(self.blur(pyramid)), self.residual(x, embedding))
 
 

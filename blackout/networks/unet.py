@@ -43,6 +43,7 @@ class FiLMBlock(nn.Module):
         self.attention = Attention(out_channels) if attend else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H, W]."""
         h = self.conv0(F.silu(self.norm0(x)))
         scale, shift = self.film(embedding)[:, :, None, None].chunk(2, dim=1)
         h = F.silu(torch.addcmul(shift, self.norm1(h), 1 + scale))
@@ -66,6 +67,7 @@ class DenseBlock(nn.Module):
         self.linear1 = dense(width, size, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, channels, *sides] and an embedding [B, features] -> [B, channels, *sides]."""
         scale, shift = self.film(embedding).chunk(2, dim=1)
         h = F.silu(torch.addcmul(shift, self.linear0(self.norm(x).flatten(1)), 1 + scale))
         h = self.linear1(self.dropout(h)).view(x.shape)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 
 from blackout.family import Draw
-from blackout.files import replacing, write_json
+from blackout.files import save_picture, write_json
 from blackout.programs.curves import save_curves
 from blackout.programs.sample_file import save_samples
+from blackout.training.callbacks import draw_first
 from blackout.training.export import export_model
 from blackout.training.feed import Feed
 from blackout.training.loggers import log_results
@@ -82,9 +82,6 @@ def closing_draw(model: Model, budget: int) -> Draw:
 
 def draw_samples(draw: Draw, directory: Path) -> None:
     """Write the closing samples to final.npz, and as a picture where the family has one to final.png."""
-    batches = [samples for _, samples in draw.batches(torch.arange(_SAMPLES), 0)]
-    samples = {name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]}
-    if (picture := draw.picture(samples)) is not None:
-        with replacing(directory / "final.png") as part:
-            picture.save(part, format="png")
+    samples = draw_first(draw, _SAMPLES, seed=0)
+    save_picture(draw.picture(samples), directory / "final.png")
     save_samples(samples, directory / "final.npz")

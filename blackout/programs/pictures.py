@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from blackout.files import replacing
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from blackout.family import Draw
+from blackout.family import Draw
+from blackout.files import replacing, save_picture
 
 _FRAMES = 60
 _SECONDS, _REST = 4.0, 1500
 """Length of an animation, and the milliseconds it rests on the last frame."""
 _ROWS, _COLUMNS = 4, 12
 """Of the strip: samples, and states of each."""
-
-
-def save_picture(picture: Image.Image | None, path: Path) -> None:
-    """Write a picture, if there is one, as PNG."""
-    if picture is not None:
-        with replacing(path) as part:
-            picture.save(part, format="png")
 
 
 class Trajectory:

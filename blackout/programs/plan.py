@@ -81,12 +81,15 @@ class Probe(Callback):
         self._began = self._start = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock of the whole probe."""
         self._start = time.monotonic()
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Start the clock of a batch."""
         self._began = time.monotonic()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Stop it when the device is done, and the probe when it has taken too long."""
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
             self.peak = torch.cuda.max_memory_allocated(pl_module.device)

@@ -15,9 +15,9 @@ from torch import Tensor
 from blackout.distributed import gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, naming
 from blackout.family import Draw, Samples, Scores
-from blackout.files import write_json
+from blackout.files import save_picture, write_json
 from blackout.programs.output import default_output, find_device, open_output
-from blackout.programs.pictures import Trajectory, save_picture
+from blackout.programs.pictures import Trajectory
 from blackout.programs.sample_file import SampleFile
 from blackout.programs.settings import asked_for, path, quieten, resolve
 from blackout.training.export import load_model

@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from blackout.addresses import FIRST_FAMILY
+from blackout.addresses import FIRST_FAMILY, leaves
 from blackout.errors import UserError
 
 _WHERE_AND_HOW = frozenset(
@@ -144,15 +144,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
         parts = name.split(".")
         if not any(".".join(parts[:n]) in free for n in range(1, len(parts) + 1)) and was.get(name) != now.get(name):
             yield name, was.get(name), now.get(name)
-
-
-def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of everything in nested mappings."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
 
 
 def _plain_family(name: str, value: Any) -> Any:

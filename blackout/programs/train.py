@@ -160,6 +160,7 @@ class Began(pl.Callback):
     yes = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Training begins."""
         self.yes = True
 
 

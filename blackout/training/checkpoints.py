@@ -7,7 +7,7 @@ Lightning's terms, when the next batch is about to start.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,7 @@ class Checkpoints(Checkpoint):
     # --- the state of this callback, and what makes a checkpoint describe itself
 
     def state_dict(self) -> dict[str, Any]:
+        """The best score so far, and whether a validation is going on."""
         return {"best": self._best, "validating": self._validating}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -98,6 +99,7 @@ class Checkpoints(Checkpoint):
         self._best, self._validation_is_due = state_dict["best"], bool(state_dict["validating"])
 
     def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Record versions and devices, and count batches as at a boundary."""
         checkpoint["made_with"] = circumstances(trainer)
         # at a boundary Lightning already counts the batch that is about to start
         for counts in checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"].values():
@@ -105,6 +107,7 @@ class Checkpoints(Checkpoint):
                 counts["ready"] = counts["started"] = counts["processed"] = counts["completed"]
 
     def on_load_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Warn where versions or devices have changed."""
         made, here = checkpoint.get("made_with", {}), circumstances(trainer)
         changed = [f"{name} {made[name]} -> {here[name]}" for name in here if name in made and made[name] != here[name]]
         if changed and trainer.is_global_zero:
@@ -113,6 +116,7 @@ class Checkpoints(Checkpoint):
     # --- boundaries
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the signals, and repeat a validation in the middle of which the checkpoint was saved."""
         signals.install()
         self._boundary = self._saved_at = trainer.global_step
         loop = trainer.fit_loop.epoch_loop
@@ -126,6 +130,7 @@ class Checkpoints(Checkpoint):
             loop._batches_that_stepped += 1
 
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        """At a boundary: save when it is time to or a signal asks for it, and then leave."""
         if trainer.global_step == self._boundary:  # a later micro-batch of an accumulated step
             return
         self._boundary = trainer.global_step
@@ -136,6 +141,7 @@ class Checkpoints(Checkpoint):
             self._leave(trainer, signum)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Know a validation within training from others."""
         self._validating = trainer.state.fn == "fit" and not trainer.sanity_checking
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
@@ -149,6 +155,7 @@ class Checkpoints(Checkpoint):
             self._leave(trainer, signum)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save the best."""
         if not self._validating:
             return
         self._validating = False
@@ -160,6 +167,7 @@ class Checkpoints(Checkpoint):
             self._save(trainer, BEST)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save the last step, and leave if a signal asked for it."""
         if trainer.global_step != self._saved_at:
             self._save(trainer, LAST)
         if signum := signals.agreed():
@@ -217,8 +225,8 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
     first = {"family": addresses.FIRST_FAMILY}
-    was = dict(_leaves(first | addresses.modernise(checkpoint["blackout"]), ""))
-    now = dict(_leaves(first | model.config, ""))
+    was = dict(addresses.leaves(first | addresses.modernise(checkpoint["blackout"])))
+    now = dict(addresses.leaves(first | model.config))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
@@ -231,11 +239,3 @@ def _check_weights(saved: Mapping[str, Any], mine: Mapping[str, torch.Tensor], p
             raise UserError(f"{path} does not fit: weight {key} is only {'there' if key in saved else 'here'}")
         if getattr(saved[key], "shape", None) != mine[key].shape:
             raise UserError(f"{path} does not fit: weight {key} has another shape")
-
-
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node

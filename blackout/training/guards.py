@@ -49,19 +49,24 @@ class NonFiniteGuard(Callback):
         self.skipped = 0
 
     def state_dict(self) -> dict[str, Any]:
+        """How many steps were skipped."""
         return {"skipped": self.skipped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting from there."""
         self.skipped = state_dict["skipped"]
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any) -> None:
+        """Remember which batches the step has."""
         self._batches.append(batch["batch"])
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
+        """Look at the loss of a micro-batch."""
         bad = ~torch.isfinite(loss.detach()).all()
         self._now = bad if self._now is None else self._now | bad
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Look at the gradients; keep the step's flag, or skip the step."""
         parameters = [p for p in pl_module.parameters() if p.grad is not None]
         gradients = [p.grad for p in parameters if p.grad is not None]
         bad = torch.zeros((), dtype=torch.bool, device=pl_module.device) if self._now is None else self._now
@@ -80,6 +85,7 @@ class NonFiniteGuard(Callback):
             pl_module.log("train/skipped_steps", float(self.skipped))
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Read the last flags."""
         self.check(trainer)
 
     def check(self, trainer: pl.Trainer) -> None:

@@ -161,6 +161,7 @@ class KeepWandbRun(Callback):
     """Keeps the id of the W&B run in checkpoints."""
 
     def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the run's id."""
         for logger in trainer.loggers:
             if isinstance(logger, Wandb) and trainer.is_global_zero:
                 checkpoint["wandb_run"] = logger.version

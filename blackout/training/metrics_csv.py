@@ -36,10 +36,12 @@ class MetricsCSV(Logger):
 
     @property
     def name(self) -> str:
+        """Of the logger, as Lightning asks for it."""
         return "csv"
 
     @property
     def version(self) -> str:
+        """None: the file goes on."""
         return ""
 
     @rank_zero_only
@@ -48,6 +50,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Add values to the row of a step, and drop the rows after it."""
         step = 0 if step is None else step
         for later in [s for s in self._rows if s > step]:  # written by a run that was killed past its last checkpoint
             del self._rows[later]
@@ -56,6 +59,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def save(self) -> None:
+        """Write, unless that was just done."""
         if time.monotonic() - self._written > self._seconds:
             self._write()
 
@@ -66,6 +70,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
+        """Write for the last time."""
         # what ended a failed run is the message, not that this file could not be written either
         with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
             self._write()

@@ -50,6 +50,7 @@ class Scores(Callback):
             self._scores = self._scorer.begin(source, self.num_samples, pl_module.device)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw and score, where it is time to."""
         during_training = trainer.state.fn == "fit"
         if during_training and (self._every is None or trainer.global_step % self._every):
             return
