@@ -1,4 +1,4 @@
-"""What happens beside the training step: pictures, the progress bar's length."""
+"""Callbacks beside the training step: preview grids and the progress bar."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from blackout.training.preemption import signals
 
 
 class StepProgressBar(RichProgressBar):
-    """A bar over all steps of the run: the data is an endless stream, so Lightning alone would know no end."""
+    """A bar over all steps of the run, whose length Lightning cannot tell from the endless data stream."""
 
     @property
     def total_train_batches(self) -> int | float:
@@ -33,13 +33,13 @@ class StepProgressBar(RichProgressBar):
 
 
 class SampleGrid(Callback):
-    """Draws the same few samples every so many steps and shows them: `samples/step_0000500.png` and the loggers.
+    """Draws the same samples every `every_n_steps` steps, for `samples/step_0000500.png` and the loggers.
 
     Args:
         directory: where the pictures go.
         every_n_steps: optimiser steps between two grids.
         num_samples: samples in a grid.
-        num_steps: steps per sample; null for the sampler's own.
+        num_steps: steps per sample; None for as many as the sampler has.
         seed: of the samples.
     """
 
@@ -56,11 +56,11 @@ class SampleGrid(Callback):
         self._directory, self._every, self._num_samples = Path(directory), every_n_steps, num_samples
         self._num_steps, self._seed = num_steps, seed
         self.drawn = 0
-        """How many grids this process has drawn."""
+        """Number of grids that this process has drawn."""
         self._boundary = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """A run that goes on draws the grid that was due where it stopped, if that one is missing."""
+        """In a continued run, draw the grid that was due where it stopped, if it is missing."""
         step = trainer.global_step
         self._boundary = step if step == 0 or self._path(step).exists() else -1
 

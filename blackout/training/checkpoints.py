@@ -1,4 +1,4 @@
-"""When a run is saved, and how it goes on: only at boundaries between optimiser steps, where nothing is half done.
+"""When a run is saved, and how it continues: only at boundaries between optimiser steps.
 
 A boundary is reached when the step's metrics are logged and the validation and previews due at it are over; in
 Lightning's terms, when the next batch is about to start.
@@ -25,14 +25,14 @@ from blackout.training.model import Model
 from blackout.training.preemption import signals
 
 _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor")
-"""Of a model's description: what a continued run may have otherwise."""
+"""Parts of a model's description that may differ in a continued run."""
 
 
 class AtomicCheckpointIO(CheckpointIO):
     """How the trainer stores checkpoints.
 
-    A failure to write is kept in `failure` rather than raised, because only the first process writes: the others
-    would wait for it for ever. `Checkpoints` tells all of them.
+    Only the first process writes. A failure is kept in `failure` rather than raised, because the other processes would
+    wait forever; `Checkpoints` broadcasts it.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class AtomicCheckpointIO(CheckpointIO):
 
 
 class Checkpoints(Checkpoint):
-    """`last.ckpt` every so many steps, at the end, and when a signal asks the run to leave; `best.ckpt` by a metric.
+    """`last.ckpt` every `every_n_steps` steps, at the end, and when a signal arrives; `best.ckpt` by a metric.
 
     Args:
         directory: where they go.
-        every_n_steps: optimiser steps between two saves of the last.
-        monitor: what the best is chosen by; null for no best.
+        every_n_steps: optimiser steps between two saves of `last.ckpt`.
+        monitor: the metric by which the best is chosen; None for no best.
         mode: whether less ("min") or more ("max") of it is better.
 
     Raises:
@@ -88,14 +88,12 @@ class Checkpoints(Checkpoint):
         self._validating = False  # a validation within training is going on
         self._validation_is_due = False  # the loaded checkpoint was saved in the middle of one
 
-    # --- the state of this callback, and what makes a checkpoint describe itself
-
     def state_dict(self) -> dict[str, Any]:
         """The best score so far, and whether a validation is going on."""
         return {"best": self._best, "validating": self._validating}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises KeyError or TypeError where there is no such state; the checkpoint is then refused."""
+        """Restore what `state_dict` returned; any other content raises, and the checkpoint is then refused."""
         self._best, self._validation_is_due = state_dict["best"], bool(state_dict["validating"])
 
     def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -113,14 +111,12 @@ class Checkpoints(Checkpoint):
         if changed and trainer.is_global_zero:
             print(f"warning: not continued bit for bit: {', '.join(changed)}", file=sys.stderr)
 
-    # --- boundaries
-
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the signals, and repeat a validation in the middle of which the checkpoint was saved."""
         signals.install()
         self._boundary = self._saved_at = trainer.global_step
         loop = trainer.fit_loop.epoch_loop
-        # nothing in a checkpoint is half done, so there is nothing for Lightning to guess about
+        # a checkpoint is always of a boundary, so that Lightning need not guess where within a step it was saved
         loop.restarting = False
         if self._validation_is_due:
             self._validation_is_due = False
@@ -145,9 +141,9 @@ class Checkpoints(Checkpoint):
         self._validating = trainer.state.fn == "fit" and not trainer.sanity_checking
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Validation changes no weights, so it can be broken off here; it is repeated when the run goes on.
+        """Leave if a signal asks for it: validation changes no weights, and is repeated when the run continues.
 
-        The last one is not: Lightning would see nothing left to do, and never repeat it.
+        The run's last validation is finished first: Lightning would see nothing left to do, and never repeat it.
         """
         last = 0 < trainer.max_steps <= trainer.global_step
         if self._validating and not last and (signum := signals.agreed()):
@@ -203,7 +199,7 @@ class Checkpoints(Checkpoint):
 
 
 def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
-    """What must be the same for a run to continue bit for bit, besides its settings."""
+    """Versions, devices and threads that must be the same for a run to continue bit for bit."""
     return {
         "torch": str(torch.__version__),
         "pytorch_lightning": pl.__version__,
@@ -214,7 +210,7 @@ def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
-    """Refuse, before anything is loaded, a checkpoint of other data, of another model or of another version.
+    """Refuse, before anything is loaded, a checkpoint of other data, another model or another format.
 
     Raises:
         UserError: the message names the first difference.

@@ -15,10 +15,7 @@ from blackout.files import replacing
 
 
 class MetricsCSV(Logger):
-    """A logger that merges what is logged at one step into one row.
-
-    Lightning's own CSV logger deletes the file when a run is resumed; this one keeps its rows up to the step it
-    resumes from.
+    """A logger with one row per step, which keeps the rows up to the step from which a run continues.
 
     Args:
         path: the file; written atomically, at most every `seconds`.
@@ -71,7 +68,7 @@ class MetricsCSV(Logger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Write for the last time."""
-        # what ended a failed run is the message, not that this file could not be written either
+        # a run that failed should end with its own error, not with this file's
         with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
             self._write()
 

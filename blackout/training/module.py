@@ -19,7 +19,7 @@ class TrainingModule(pl.LightningModule):
     """Trains a model. Its state is the model's: weights have the same names in checkpoints and in the model.
 
     Args:
-        model: what is trained.
+        model: to be trained.
         optimization: optimiser and learning rate.
     """
 
@@ -80,11 +80,11 @@ class TrainingModule(pl.LightningModule):
         return metric
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's."""
+        """The model's state."""
         return self.model.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Load the model's."""
+        """Load the model's state."""
         return self.model.load_state_dict(state_dict, strict, assign)
 
 

@@ -1,4 +1,4 @@
-"""How fast a run trains."""
+"""Training speed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from blackout.training.callbacks import SampleGrid
 class Throughput(Callback):
     """Logs `train/images_per_second`, over all devices, whenever the training loss is logged.
 
-    The clock is read where Lightning has just fetched the loss from the device, so that no step waits for it.
-    Warm-up (the first step), validations, saves and previews are left out. To be listed before the callbacks whose
-    work it leaves out.
+    The clock is read where Lightning has just fetched the loss from the device, so that no step waits for it. Warm-up
+    (the first step), validations, saves and previews are left out; list it before the callbacks that do these.
     """
 
     NAME = "train/images_per_second"
