@@ -1,4 +1,4 @@
-"""curves.png: what metrics.csv holds, as people look at it."""
+"""curves.png: the columns of metrics.csv as plots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def save_curves(metrics: Path, path: Path) -> None:
     shown = sorted((name for name in curves if "share_" not in name and not name.endswith("_std")), key=_order)[:9]
     if not shown:
         return
-    from matplotlib.figure import Figure  # at once, not with the program: it takes a second
+    from matplotlib.figure import Figure  # only here: importing it takes a second
 
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)

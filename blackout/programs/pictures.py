@@ -1,4 +1,4 @@
-"""Pictures of samples on the disk: grids, and the way from noise to a sample."""
+"""Animation and strip of the states from noise to samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROWS, _COLUMNS = 4, 12
 
 
 class Trajectory:
-    """The states of the first batch that an animation shows, about evenly spaced, the start first.
+    """States of the first batch for an animation, about evenly spaced, the start first.
 
     Args:
         samples: how many of the batch are shown.
@@ -29,7 +29,7 @@ class Trajectory:
         self._samples = samples
 
     def add(self, step: int, steps: int, state: Tensor) -> None:
-        """Keep the state [B, ...] after so many of `steps` if it is one of the frames."""
+        """Keep the state [B, ...] after `step` of `steps` steps if it is one of the frames."""
         k = steps - step
         if k in (0, steps) or (k * _FRAMES) // steps != ((k + 1) * _FRAMES) // steps:
             self.states.append(state[: self._samples].cpu().clone())

@@ -1,4 +1,4 @@
-"""A run's directory: its name, its configuration, and whether the same run may continue in it."""
+"""A run's directory: its name, its configuration, and whether a run may continue in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from blackout.programs.settings import decisive, differences
 
 
 def run_id(config: Mapping[str, Any]) -> str:
-    """The given run_id, or a hash of everything that decides the run's result: the same command finds the same run."""
+    """The given run_id, or a hash of all settings that decide the result: the same command finds the same run.
+
+    Raises:
+        UserError: the given one is not a plain directory name.
+    """
     if config["run_id"] is not None:
         name = str(config["run_id"])
         if not name or name in (".", "..") or any(c in name for c in "/\\\0"):

@@ -35,7 +35,7 @@ _INITIALISATION = 1000
 def train(cfg: DictConfig) -> Path:
     """Train the configured model, or continue it, and leave model, samples and scores in the run directory.
 
-    Everything that a wrong setting or file can break is done before the first long step.
+    Whatever can fail because of a wrong setting or file is done before anything long starts.
 
     Raises:
         UserError: a setting, a file or the output directory is not usable.
@@ -87,7 +87,7 @@ def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Mod
 
 
 def ema_decay(config: Mapping[str, Any]) -> float:
-    """The decay of the averaged weights per optimiser step: `ema_decay`, or by a half-life in images.
+    """The decay of the averaged weights per optimiser step: `ema_decay`, or from `ema_half_life` in images.
 
     Raises:
         UserError: a half-life that is not positive.
@@ -123,10 +123,10 @@ def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
 
 
 def check_launch(trainer: pl.Trainer) -> None:
-    """Refuse a sweep whose jobs would start further processes: each of those would run the whole sweep.
+    """Refuse a sweep whose jobs would start further processes, each of which would run the whole sweep.
 
     Raises:
-        UserError: it is one.
+        UserError: this is such a sweep.
     """
     launcher = trainer.strategy.launcher
     outside = getattr(getattr(launcher, "cluster_environment", None), "creates_processes_externally", True)
@@ -155,7 +155,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | No
 
 
 class Began(pl.Callback):
-    """Knows whether training has begun, so that what goes wrong before is known to come from the checkpoint."""
+    """Records that training has begun: an error before that comes from the checkpoint."""
 
     yes = False
 
@@ -166,7 +166,7 @@ class Began(pl.Callback):
 
 @pl.utilities.rank_zero_only
 def print_summary(model: Model, source: Source, config: Mapping[str, Any], run: Path, resumed: bool) -> None:
-    """What is about to be trained, in three lines."""
+    """Print data, model and run directory, one line each."""
     parameters = sum(p.numel() for p in model.network.parameters())
     steps, batch = config["trainer"]["max_steps"], config["batch_size"]
     network = type(getattr(model.network, "body", model.network)).__name__
