@@ -62,7 +62,8 @@ def markdown(defaults: Mapping[str, Any]) -> str:
     """The table of settings with these defaults, for docs/survival.md."""
     lines = ["| setting | value | decides the run id | may change on resume |", "|---|---|---|---|"]
     for name, setting in sorted(table(defaults).items()):
-        kind = "a group, or any value" if setting.kind is None else _KINDS[setting.kind]
+        free = "a group" if isinstance(defaults.get(name), Mapping) else "any value"
+        kind = free if setting.kind is None else _KINDS[setting.kind]
         marks = ["yes" if mark else "no" for mark in (setting.decides, setting.may_change)]
         lines.append(f"| `{name}` | {kind} | {marks[0]} | {marks[1]} |")
     return "\n".join(lines)
