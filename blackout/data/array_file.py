@@ -26,10 +26,9 @@ def counts(
 ) -> CountData:
     """Counts from an `.npy` file or an `.npz` archive: [N, C, H, W], [N, H, W] (one channel) or [N, D].
 
-    An archive holds either `train` and `test`, optionally with `train_labels` and `test_labels`;
-    or `counts`, or a single array of any name, optionally with `labels`, which is split here (by class,
-    if there are labels). Counts may be of any integer type, boolean, or floating-point whole numbers, as
-    many programs save them. Pickled objects are never loaded.
+    An archive holds either `train` and `test`, optionally with `train_labels` and `test_labels`; or `counts`, or a
+    single array of any name, optionally with `labels`, which is split here (by class, if there are labels). Counts may
+    be integers of any type, booleans, or floating-point whole numbers. Pickled objects are never loaded.
 
     Args:
         path: the file.
@@ -38,8 +37,8 @@ def counts(
         seed: seed of the split.
 
     Raises:
-        UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole,
-            or above `max_count`. The message names the file, the value and its index.
+        UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole, or above
+            `max_count`. The message names the file, the value and its index.
     """
     file = Path(path).expanduser()
     arrays = _read(file)

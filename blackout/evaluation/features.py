@@ -1,6 +1,6 @@
-"""What is kept of the extracted features: float64 sums for Gaussian statistics, or the features themselves.
+"""Accumulators of extracted features: float64 sums for Gaussian statistics, or the features themselves.
 
-Everything here reduces over processes by sums, so any number of devices gives the single-process result.
+All are reduced over processes by sums, so that any number of processes gives the single-process result.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class SumMetric(Metric):
 class FeatureStatistics(SumMetric):
     """Mean and covariance of features, accumulated in float64 and summed over processes.
 
-    The states are n, the sum of the features and the sum of their outer products, so memory does not
-    grow with the number of samples: 8 F^2 bytes (32 MiB for 2048 features).
+    The states are n, the sum of the features and the sum of their outer products: 8 F^2 bytes (32 MiB for 2048
+    features), whatever the number of samples.
 
     Args:
         num_features: F, the width of the features.
@@ -78,7 +78,7 @@ class FeatureStatistics(SumMetric):
 
 
 class SampleLedger(SumMetric):
-    """Makes sure that each of `num_samples` samples is scored exactly once, over all processes."""
+    """Checks that each of `num_samples` samples is scored exactly once, over all processes."""
 
     seen: Tensor
 
@@ -106,7 +106,7 @@ class SampleLedger(SumMetric):
         return self.seen.clone()
 
     def check(self) -> None:
-        """Make sure that every sample was scored once; every process must call it.
+        """Check that every sample was scored once; every process must call it.
 
         Raises:
             UserError: a sample is missing, or was scored more than once.
@@ -124,8 +124,8 @@ class SampleLedger(SumMetric):
 class SampleFeatures:
     """The features of every sample, float32 on the CPU, in the order of the sample indices.
 
-    The buffer is allocated at once: 4 n F bytes (400 MB for 50,000 samples of 2048 features) and memory
-    stays flat from then on. Rows of other processes stay zero until `gather`.
+    The buffer of 4 n F bytes (400 MB for 50,000 samples of 2048 features) is allocated at once. Rows of other processes
+    stay zero until `gather`.
 
     Args:
         num_samples: n.
@@ -149,7 +149,7 @@ class SampleFeatures:
 
 
 def check_features(features: Tensor, num_features: int) -> None:
-    """Checks features.
+    """Check features.
 
     Raises:
         ValueError: not a finite float tensor [B, num_features].

@@ -14,10 +14,10 @@ def frechet_distance(mu_a: Array, sigma_a: Array, mu_b: Array, sigma_b: Array) -
 
         |mu_a - mu_b|^2 + tr(S_a) + tr(S_b) - 2 tr((S_a S_b)^(1/2))
 
-    The last trace is the sum of the square roots of the eigenvalues of the symmetric matrix R^T S_b R with
-    S_a = R R^T, which are those of S_a^(1/2) S_b S_a^(1/2). All eigenvalues are real, so that singular
-    covariances (fewer samples than features) give neither complex numbers nor failures. Directions in which
-    S_a is zero to rounding are left out of R: the root would magnify their noise from 1e-16 to 1e-8.
+    The last trace is the sum of the square roots of the eigenvalues of the symmetric matrix R^T S_b R with S_a = R R^T,
+    which are those of S_a^(1/2) S_b S_a^(1/2). They are real for singular covariances (fewer samples than features)
+    too. Directions in which S_a is zero to rounding are left out of R: the root would amplify their noise from 1e-16 to
+    1e-8.
 
     Args:
         mu_a, mu_b: means [F].

@@ -1,4 +1,4 @@
-"""All scores of one set of images from one pass over them."""
+"""All scores of a set of images from one pass over it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from blackout.family import Samples
 class ImageScores:
     """Scores of `num_samples` images, fed batch by batch, in any order and from any number of processes.
 
-    Each image passes the extractor once. The Frechet distance, the Inception Score and the class shares keep
-    sums only; the kernel distance and precision/recall keep the features of every sample on the CPU.
+    Each image passes the extractor once. The Frechet distance, the Inception Score and the class shares keep sums only;
+    the kernel distance and precision/recall keep the features of every sample on the CPU.
 
     Args:
         extractor: gives features and logits; it is moved to `device`.
@@ -87,7 +87,7 @@ class ImageScores:
         """Add images.
 
         Args:
-            samples: of which `samples` are scored, integers 0..max_count [B, 1 or 3, H, W].
+            samples: named arrays; `samples`, integers 0..max_count [B, 1 or 3, H, W], are scored.
             indices: their numbers, int64 [B].
 
         Raises:
@@ -195,7 +195,7 @@ class ImageScores:
 
 
 def check_reference(scores: Sequence[str], reference: Reference | None, extractor: Extractor) -> None:
-    """Checks that a reference has what the scores compare with.
+    """Check that a reference has what the scores compare with.
 
     Raises:
         UserError: it is missing, without features, or of another extractor.
@@ -213,7 +213,7 @@ def check_reference(scores: Sequence[str], reference: Reference | None, extracto
 
 
 def check_sizes(scores: Sequence[str], num_samples: int, reference: Reference | None, options: ScoreOptions) -> None:
-    """Checks that there are enough samples and reference images for the scores.
+    """Check that there are enough samples and reference images for the scores.
 
     Raises:
         UserError: there are too few.

@@ -1,4 +1,4 @@
-"""From counts to the 8-bit RGB images that feature extractors read: integers all the way, never floats."""
+"""From counts to the 8-bit RGB images that feature extractors read, in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from blackout.errors import UserError
 
 
 def to_uint8(counts: Tensor, max_count: int) -> Tensor:
-    """Map counts 0..max_count to grey levels 0..255: round(255 x / max_count), halves upwards.
+    """Map counts 0..max_count to 0..255: round(255 x / max_count), halves upwards.
 
     Exact (integer arithmetic) for every `max_count`; the identity for 255, {0, 255} for 1.
 
@@ -33,7 +33,7 @@ def to_uint8(counts: Tensor, max_count: int) -> Tensor:
 
 
 def check_counts(counts: Tensor, max_count: int) -> None:
-    """Checks counts of any shape.
+    """Check counts of any shape.
 
     Raises:
         UserError: no integers, none at all, or a value outside 0..max_count.

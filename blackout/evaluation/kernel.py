@@ -19,8 +19,8 @@ def kernel_distance(
 ) -> MeanAndSpread:
     """Unbiased squared maximum mean discrepancy with the kernel (x.y / F + 1)^3 (Binkowski et al. 2018, KID).
 
-    Mean and standard deviation over random subsets, drawn as torch-fidelity draws them. Being unbiased, the
-    mean can be slightly negative. Kernels are float32 like the features, their sums float64.
+    Mean and standard deviation over random subsets, drawn as torch-fidelity draws them. Being unbiased, the mean can be
+    slightly negative. Kernels are float32 like the features, their sums float64.
 
     Args:
         samples: features [n, F] of the generated images.

@@ -30,13 +30,11 @@ def precision_recall(
 ) -> PrecisionRecall:
     """Improved precision and recall (Kynkaanniemi et al. 2019) and density and coverage (Naeem et al. 2020).
 
-    Every point owns the ball that reaches to its k-th nearest neighbour in its own set. Precision: share of
-    samples inside a ball of the reference. Recall: share of reference images inside a ball of the samples.
-    Density: mean number of reference balls around a sample, over k. Coverage: share of reference balls that
-    hold a sample. Precision and recall follow torch-fidelity (k = 3, balls closed), density and coverage
-    their authors (k = 5, balls open). Both sets should be of one size when results are compared.
-
-    Distances are computed in blocks of rows; memory is O(n + m) beside one block.
+    The ball of a point reaches to its k-th nearest neighbour in its own set. Precision: share of samples inside a ball
+    of the reference. Recall: share of reference images inside a ball of the samples. Density: mean number of reference
+    balls around a sample, over k. Coverage: share of reference balls that contain a sample. Precision and recall follow
+    torch-fidelity (k = 3, closed balls), density and coverage their authors (k = 5, open balls). Results are comparable
+    for sets of equal sizes. Distances are computed in blocks of rows, so memory is O(n + m) beside one block.
 
     Args:
         samples: features [n, F] of the generated images.

@@ -1,4 +1,4 @@
-"""Which scores there are, what they are called, and their constants."""
+"""The scores, their names and their constants."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from blackout.evaluation.extractors import Extractor
 
 SCORES = ("fd", "is", "kd", "prc", "classes")
 INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
-"""What the distances are called with Inception features, and only with these."""
+"""Names of the distances with Inception features, and only with these."""
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Constants of the scores; the defaults are those of the papers and of torch-fidelity.
+    """Constants of the scores, by default those of the papers and of torch-fidelity.
 
     Attributes:
         splits: parts of the Inception Score.

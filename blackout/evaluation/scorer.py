@@ -1,4 +1,4 @@
-"""The scores a user has chosen, ready to be applied to a dataset."""
+"""A choice of scores, to be applied to a dataset."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Scorer:
     def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> ImageScores:
         """Accumulators for `num_samples` images, compared with `source`; every process must call it.
 
-        Call it once before anything long starts: a choice that cannot work fails here.
+        Call it before anything long starts: a choice that cannot work fails here.
 
         Args:
             source: count images, the dataset of the reference; samples hold counts 0..max_count like them.
@@ -124,7 +124,7 @@ class Scorer:
 
 
 def score_all(scores: Scores, samples: Samples) -> dict[str, float]:
-    """Scores of samples that every process has whole; each adds its share, and all get the same values.
+    """Scores of samples that every process has in full; each adds its share, and all get the same values.
 
     Args:
         scores: accumulators for as many samples.

@@ -98,22 +98,30 @@ def sinusoids(label: Tensor, channels: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
+def at_least_one(network: str, **sizes: int) -> None:
+    """Check the sizes of a network.
+
+    Raises:
+        ValueError: one is below 1.
+    """
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} of the {network} must be at least 1, got {size}")
+
+
 def sides_per_level(shape: Sequence[int], levels: int) -> list[int]:
     """The longer side of an image of `shape` (C, H, W) at each level of a network that halves it in between.
 
-    `levels` is at least 1.
-
     Raises:
-        ValueError: `shape` is not that of an image, or its height or width cannot be halved that often.
+        ValueError: no levels, a `shape` that is not an image's, or sides that cannot be halved that often.
     """
+    at_least_one("convolutional network", multipliers=levels)
     factor = 2 ** (levels - 1)
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"a convolutional network needs data of shape (C, H, W), got {tuple(shape)}")
     if shape[1] % factor or shape[2] % factor:
-        raise ValueError(
-            f"a network with {levels} multipliers halves the image {levels - 1} times, so height and width "
-            f"must be multiples of {factor}, got {shape[1]}x{shape[2]}"
-        )
+        need = f"height and width that are multiples of {factor}, got {shape[1]}x{shape[2]}"
+        raise ValueError(f"a network with {levels} multipliers halves the image {levels - 1} times and needs {need}")
     return [max(shape[1:]) >> level for level in range(levels)]
 
 

@@ -24,6 +24,7 @@ from blackout.networks.layers import (
     FIRFilter,
     FIRUpsample,
     TimeEmbedding,
+    at_least_one,
     conv1x1,
     conv3x3,
     dense,
@@ -196,11 +197,8 @@ class NCSNpp(nn.Module):
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
-        if min(outputs, blocks_per_level, len(multipliers), *multipliers) < 1:
-            raise ValueError(
-                "outputs, blocks_per_level and one or more multipliers of NCSN++ must be at least 1, "
-                f"got {outputs}, {blocks_per_level} and {list(multipliers)}"
-            )
+        least = min(multipliers, default=0)
+        at_least_one("NCSN++", outputs=outputs, blocks_per_level=blocks_per_level, multipliers=least)
         self.shape = tuple(shape)
         attend = [side in attention_resolutions for side in sides_per_level(shape, len(multipliers))]
         widths = [channels * multiplier for multiplier in multipliers]

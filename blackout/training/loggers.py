@@ -71,8 +71,8 @@ class Wandb(WandbLogger):
     ) -> None:
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
-        options = {"project": project, "entity": entity, "group": group or sweep_name(), "tags": list(tags)}
-        super().__init__(name=Path(save_dir).name, save_dir=save_dir, **options)
+        name, group = Path(save_dir).name, group or sweep_name()
+        super().__init__(name, save_dir, project=project, entity=entity, group=group, tags=list(tags))
         self._wandb_init.pop("anonymous", None)  # Lightning still passes what W&B has deprecated
         self._mode = mode
 

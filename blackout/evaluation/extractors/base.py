@@ -1,4 +1,4 @@
-"""What an extractor is, and the one that wraps any module."""
+"""The protocol of extractors, and the one that wraps any module."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Extractor(Protocol):
     """A fixed network from 8-bit RGB images to features.
 
     Attributes:
-        name: short name; every score carries it, as in `fd_digits`.
-        canonical: True for the network by which FID and KID are defined; only its scores bear these names.
+        name: short name, part of every score's, as in `fd_digits`.
+        canonical: True for the network by which FID and KID are defined; only its scores have these names.
         num_features: F.
         num_classes: K, or None when the network gives no logits.
         identity: SHA-256 of the network with its weights; features with different identities never mix.
-        resize: how an image is brought to the size the network reads.
+        resize: how images are resized to the network's input, in words.
     """
 
     @property
@@ -58,15 +58,18 @@ class Extractor(Protocol):
 class ModuleExtractor:
     """Any `nn.Module` that takes uint8 images [B, 3, H, W] and returns features, or (features, logits).
 
-    The module scales and resizes its input itself. It is switched to eval mode and frozen, and runs in full
-    float32 whatever mixed precision or TF32 setting the training uses, so that scores do not depend on these.
+    The module scales and resizes its input itself. It is put in eval mode, frozen, and run in full float32 whatever
+    mixed precision or TF32 setting the training uses, so that scores do not depend on these.
 
     Args:
         module: the network.
         name: short name for the scores (letters, digits and _).
         num_features: F, the width of its features.
         num_classes: K, the width of its logits; None when it returns features alone.
-        resize: how the module resizes, for the record.
+        resize: how the module resizes, in words.
+
+    Raises:
+        UserError: a name with other characters, or `inception`.
     """
 
     canonical = False
@@ -110,7 +113,7 @@ class ModuleExtractor:
         """Features of uint8 images [B, 3, H, W].
 
         Raises:
-            ValueError: the module returns something else than it was declared to.
+            UserError: the module returns something else than was declared.
         """
         with torch.no_grad(), full_float32(self.device):
             output = self.module(images.to(self.device))
@@ -138,7 +141,7 @@ def state_hash(module: nn.Module) -> str:
 
 @contextmanager
 def full_float32(device: Device) -> Iterator[None]:
-    """No autocast and no TF32 inside: both would move features by about one part in a thousand."""
+    """No autocast and no TF32 inside: both would change features by about 0.1 %."""
     cudnn: Any = torch.backends.cudnn  # its parts conv and rnn are made at run time
     settings = (cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul)
     before = [setting.fp32_precision for setting in settings]

@@ -18,13 +18,13 @@ DINOV2_WIDTHS = {"s": 384, "b": 768, "l": 1024, "g": 1536}
 class Inception(ModuleExtractor):
     """Inception-v3 of 2015 as torch-fidelity ports it: the network by which FID, IS and KID are defined.
 
-    Features are the 2048 values after the last pooling; logits those without bias, as in the original
-    Inception Score. Images are resized to 299 x 299 bilinearly as TensorFlow 1 did. Libraries differ most in
-    this resizing, so values made with another one are not comparable.
+    Features are the 2048 values after the last pooling; logits those without bias, as in the original Inception Score.
+    Images are resized to 299 x 299 bilinearly as by TensorFlow 1; values made with another resizing, in which libraries
+    differ most, are not comparable.
 
     Args:
-        weights: file with the network's state (torch-fidelity's `weights-inception-2015-12-05-*.pth`); by
-            default torch-fidelity downloads it on first use into PyTorch's hub folder.
+        weights: file with the network's state (torch-fidelity's `weights-inception-2015-12-05-*.pth`); by default
+            torch-fidelity downloads it on first use into PyTorch's hub folder.
 
     Raises:
         UserError: no such file, not such weights, or nothing to download from.
@@ -56,9 +56,9 @@ class Inception(ModuleExtractor):
 class DINOv2(ModuleExtractor):
     """Features of DINOv2 through torch-fidelity, for the Frechet distance that Stein et al. (2023) propose.
 
-    Their FD-DINOv2 is that of `size="l"`, resized to 224 x 224 bicubically; torch-fidelity resizes
-    bilinearly as TensorFlow 1, so compare only scores made with one of the two. The code and the weights
-    come from `facebookresearch/dinov2` through PyTorch's hub on first use, and that code is executed.
+    Their FD-DINOv2 is that of `size="l"`, resized to 224 x 224 bicubically; torch-fidelity resizes bilinearly as
+    TensorFlow 1, so the two are not comparable. The code and the weights come from `facebookresearch/dinov2` through
+    PyTorch's hub on first use, and that code is executed.
 
     Args:
         size: s, b, l or g.
@@ -110,7 +110,7 @@ def _download(url: str, path: Path) -> None:
 
 
 def _check_tensors_only(path: Path) -> None:
-    """torch-fidelity unpickles without restriction, so let PyTorch's safe loader look at the file first."""
+    """Refuse what PyTorch's safe loader does not accept, because torch-fidelity unpickles without restriction."""
     try:
         torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # garbage fails in the loader in many ways
