@@ -148,6 +148,19 @@ class SampleFeatures:
         self._rows.zero_()
 
 
+def check_pair(samples: Tensor, reference: Tensor, least: int, score: str) -> None:
+    """Check features [n, F] and [m, F] that a score compares.
+
+    Raises:
+        ValueError: the widths differ, or a set has fewer than `least` rows.
+    """
+    if samples.shape[1] != reference.shape[1]:
+        raise ValueError(f"samples have {samples.shape[1]} features and the reference {reference.shape[1]}")
+    if min(len(samples), len(reference)) < least:
+        found = f"{len(samples)} samples and {len(reference)} reference images"
+        raise ValueError(f"{score} needs at least {least} of each, but there are {found}")
+
+
 def check_features(features: Tensor, num_features: int) -> None:
     """Check features.
 

@@ -57,14 +57,9 @@ class ImageScores:
         batch_size: int = 256,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.options = options or ScoreOptions()
-        self.scores = check_scores(scores, extractor)
-        self.extractor = extractor.to(device)
-        self.num_samples = num_samples
-        self.reference = reference
-        self.max_count = max_count
-        self.batch_size = batch_size
-        self.device = device
+        self.options, self.scores = options or ScoreOptions(), check_scores(scores, extractor)
+        self.extractor, self.reference = extractor.to(device), reference
+        self.num_samples, self.max_count, self.batch_size, self.device = num_samples, max_count, batch_size, device
         check_reference(self.scores, reference, extractor)
         check_sizes(self.scores, num_samples, reference, self.options)
         self._warn_if_singular()

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from blackout.evaluation.features import check_pair
+
 _BLOCK_ELEMENTS = 1 << 24
 """Distances held at once: 64 MiB of float32."""
 
@@ -46,14 +48,7 @@ def precision_recall(
     Raises:
         ValueError: a set has not more points than neighbours, or the widths differ.
     """
-    if samples.shape[1] != reference.shape[1]:
-        raise ValueError(f"samples have {samples.shape[1]} features and the reference {reference.shape[1]}")
-    for name, features in (("samples", samples), ("reference images", reference)):
-        if len(features) <= max(neighbours, density_neighbours):
-            raise ValueError(
-                f"precision and recall with {max(neighbours, density_neighbours)} neighbours need more than "
-                f"that many {name}, not {len(features)}"
-            )
+    check_pair(samples, reference, max(neighbours, density_neighbours) + 1, "precision and recall")
     return _shares(samples.to(device), reference.to(device), neighbours, density_neighbours)
 
 

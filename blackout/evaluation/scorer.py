@@ -47,15 +47,11 @@ class Scorer:
         batch_size: int = 256,
         cache: str | Path | None = None,
     ) -> None:
-        self._make_extractor = extractor
-        self.scores = list(scores)
-        general_names(self.scores)
-        self.reference = reference
-        self.options = options or ScoreOptions()
+        general_names(scores)
         if batch_size < 1:
             raise UserError(f"metrics.batch_size={batch_size}: at least 1 is needed")
-        self.batch_size = batch_size
-        self.cache = cache
+        self._make_extractor, self.scores, self.options = extractor, list(scores), options or ScoreOptions()
+        self.reference, self.batch_size, self.cache = reference, batch_size, cache
         self._extractor: Extractor | None = None
         self._references: dict[str, Reference] = {}
 

@@ -98,15 +98,15 @@ def sinusoids(label: Tensor, channels: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-def at_least_one(network: str, **sizes: int) -> None:
+def check_sizes(network: str, least: int = 1, **sizes: int) -> None:
     """Check the sizes of a network.
 
     Raises:
-        ValueError: one is below 1.
+        ValueError: one is below `least`.
     """
     for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} of the {network} must be at least 1, got {size}")
+        if size < least:
+            raise ValueError(f"{name} of the {network} must be at least {least}, got {size}")
 
 
 def sides_per_level(shape: Sequence[int], levels: int) -> list[int]:
@@ -115,7 +115,7 @@ def sides_per_level(shape: Sequence[int], levels: int) -> list[int]:
     Raises:
         ValueError: no levels, a `shape` that is not an image's, or sides that cannot be halved that often.
     """
-    at_least_one("convolutional network", multipliers=levels)
+    check_sizes("convolutional network", multipliers=levels)
     factor = 2 ** (levels - 1)
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"a convolutional network needs data of shape (C, H, W), got {tuple(shape)}")

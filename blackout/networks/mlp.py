@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from blackout.networks.layers import NEAR_ZERO, ClassEmbedding, TimeEmbedding, at_least_one, dense, full_precision
+from blackout.networks.layers import NEAR_ZERO, ClassEmbedding, TimeEmbedding, check_sizes, dense, full_precision
 
 
 class FiLMPerceptron(nn.Module):
@@ -58,7 +58,7 @@ class ResidualMLP(nn.Module):
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
-        at_least_one("perceptron", outputs=outputs, depth=depth, shape=min(shape))
+        check_sizes("perceptron", outputs=outputs, depth=depth, shape=min(shape))
         self.shape = tuple(shape)
         size = math.prod(shape)
         self.time = TimeEmbedding(width, width)

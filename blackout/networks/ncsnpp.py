@@ -24,7 +24,7 @@ from blackout.networks.layers import (
     FIRFilter,
     FIRUpsample,
     TimeEmbedding,
-    at_least_one,
+    check_sizes,
     conv1x1,
     conv3x3,
     dense,
@@ -198,7 +198,7 @@ class NCSNpp(nn.Module):
     ) -> None:
         super().__init__()
         least = min(multipliers, default=0)
-        at_least_one("NCSN++", outputs=outputs, blocks_per_level=blocks_per_level, multipliers=least)
+        check_sizes("NCSN++", outputs=outputs, blocks_per_level=blocks_per_level, multipliers=least)
         self.shape = tuple(shape)
         attend = [side in attention_resolutions for side in sides_per_level(shape, len(multipliers))]
         widths = [channels * multiplier for multiplier in multipliers]

@@ -14,7 +14,7 @@ from blackout.networks.layers import (
     Attention,
     ClassEmbedding,
     TimeEmbedding,
-    at_least_one,
+    check_sizes,
     conv1x1,
     conv3x3,
     dense,
@@ -108,10 +108,9 @@ class UNet(nn.Module):
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
-        at_least_one("U-Net", outputs=outputs, blocks_per_level=blocks_per_level, dense_width=dense_width)
-        at_least_one("U-Net", multipliers=min(multipliers, default=0))
-        if dense_blocks < 0:
-            raise ValueError(f"dense_blocks of the U-Net must not be negative, got {dense_blocks}")
+        check_sizes("U-Net", outputs=outputs, blocks_per_level=blocks_per_level, dense_width=dense_width)
+        check_sizes("U-Net", multipliers=min(multipliers, default=0))
+        check_sizes("U-Net", 0, dense_blocks=dense_blocks)
         attend = [side in attention_resolutions for side in sides_per_level(shape, len(multipliers))]
         widths = [channels * multiplier for multiplier in multipliers]
         features = 4 * channels

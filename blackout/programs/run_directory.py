@@ -43,7 +43,9 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            _check_same(_read(path), config, directory)
+            for name, was, now in differences(addresses.modernise(_read(path)), config):
+                advice = "give another run_id, or remove the directory"
+                raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")
         if getattr(rank_zero_only, "rank", 0) == 0:
             with replacing(path) as part:
                 part.write_text(yaml.safe_dump(dict(config), sort_keys=False))
@@ -60,9 +62,3 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(old, Mapping):
         raise UserError(f"{path} is damaged: it holds no settings; remove it to go on")
     return old
-
-
-def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], directory: Path) -> None:
-    for name, was, now in differences(addresses.modernise(old), new):
-        advice = "give another run_id, or remove the directory"
-        raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")

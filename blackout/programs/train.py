@@ -142,26 +142,17 @@ def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | No
         UserError: what the checkpoint holds cannot be restored, or cannot be saved any more.
         Preempted: a signal asked the run to leave; it is saved.
     """
-    began = Began()
-    trainer.callbacks.insert(0, began)  # type: ignore[attr-defined]
+    began: list[bool] = []  # an error before training begins comes from the checkpoint
+    watch = pl.callbacks.LambdaCallback(on_train_start=lambda *_: began.append(True))
+    trainer.callbacks.insert(0, watch)  # type: ignore[attr-defined]
     try:
         with signals.listening():
             trainer.fit(module, feed, ckpt_path=None if last is None else str(last), weights_only=True)
     except Exception as error:
-        if isinstance(error, UserError) or began.yes or (last is None and not mendable(error)):
+        if isinstance(error, UserError) or began or (last is None and not mendable(error)):
             raise
         what = "training cannot start" if last is None else f"{last} cannot be continued"
         raise UserError(f"{what}: {summary(error)}") from error
-
-
-class Began(pl.Callback):
-    """Records that training has begun: an error before that comes from the checkpoint."""
-
-    yes = False
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Training begins."""
-        self.yes = True
 
 
 @pl.utilities.rank_zero_only

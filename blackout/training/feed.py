@@ -31,10 +31,7 @@ class Feed(pl.LightningDataModule):
     def __init__(self, source: Source, batch_size: int, seed: int = 0, on_device: bool = False) -> None:
         super().__init__()
         check_sharding(batch_size, 0, 1)  # refuse bad values now rather than when training starts
-        self.source = source
-        self.batch_size = batch_size
-        self.seed = seed
-        self.on_device = on_device
+        self.source, self.batch_size, self.seed, self.on_device = source, batch_size, seed, on_device
 
     def setup(self, stage: str) -> None:
         """Check the batch size against the number of processes, before anything long starts."""

@@ -89,10 +89,7 @@ class ModuleExtractor:
         self.module = module.eval()
         for parameter in module.parameters():  # a scripted module has no requires_grad_ of its own
             parameter.requires_grad_(False)
-        self.name = name
-        self.num_features = num_features
-        self.num_classes = num_classes
-        self.resize = resize
+        self.name, self.num_features, self.num_classes, self.resize = name, num_features, num_classes, resize
         self.device = torch.device("cpu")
         self._identity: str | None = None
 
