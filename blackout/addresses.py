@@ -1,7 +1,8 @@
-"""Addresses of components: the ones by package that YAML files and saved models carry, and where things were before."""
+"""Addresses: of components in packages, now and before, and of values in nested settings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _FILES = {
@@ -59,6 +60,15 @@ def modernise(node: Any) -> Any:
 def as_first_spelled(node: Any) -> Any:
     """The inverse: every `_target_` as the first YAML files spelled it, for hashes that must not change."""
     return _renamed(node, {new: old for old, new in _FIRST_SPELLED.items()})
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of everything in nested mappings."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
 
 
 def _renamed(node: Any, names: dict[str, str]) -> Any:

@@ -45,6 +45,13 @@ def write_json(content: Any, path: Path) -> None:
         part.write_text(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
 
 
+def save_picture(picture: Any, path: Path) -> None:
+    """Write a PIL image, if there is one, as PNG, whole or not at all."""
+    if picture is not None:
+        with replacing(path) as part:
+            picture.save(part, format="png")
+
+
 def _finite(content: Any) -> Any:
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}

@@ -12,14 +12,6 @@ from blackout.data.folder import image_folder
 from blackout.data.torchvision_sets import binarized_mnist, cifar10, fashion_mnist, mnist
 
 __all__ = [
-    "CountData",
-    "binarized_mnist",
-    "celeba64",
-    "cifar10",
-    "counts",
-    "digits",
-    "fashion_mnist",
-    "image_folder",
-    "mnist",
+    "CountData", "binarized_mnist", "celeba64", "cifar10", "counts", "digits", "fashion_mnist", "image_folder", "mnist",
     "patches",
-]
+]  # fmt: skip

@@ -26,10 +26,9 @@ def counts(
 ) -> CountData:
     """Counts from an `.npy` file or an `.npz` archive: [N, C, H, W], [N, H, W] (one channel) or [N, D].
 
-    An archive holds either `train` and `test`, optionally with `train_labels` and `test_labels`;
-    or `counts`, or a single array of any name, optionally with `labels`, which is split here (by class,
-    if there are labels). Counts may be of any integer type, boolean, or floating-point whole numbers, as
-    many programs save them. Pickled objects are never loaded.
+    An archive holds either `train` and `test`, optionally with `train_labels` and `test_labels`; or `counts`, or a
+    single array of any name, optionally with `labels`, which is split here (by class, if there are labels). Counts may
+    be integers of any type, booleans, or floating-point whole numbers. Pickled objects are never loaded.
 
     Args:
         path: the file.
@@ -38,8 +37,8 @@ def counts(
         seed: seed of the split.
 
     Raises:
-        UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole,
-            or above `max_count`. The message names the file, the value and its index.
+        UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole, or above
+            `max_count`. The message names the file, the value and its index.
     """
     file = Path(path).expanduser()
     arrays = _read(file)
@@ -106,11 +105,8 @@ def _to_counts(name: str, array: Array) -> Tensor:
     if whole.ndim not in (2, 3, 4):
         raise ValueError(f"{name} must be [N, C, H, W], [N, H, W] or [N, D], got {list(whole.shape)}")
     if whole.ndim == 4 and whole.shape[-1] in (1, 3, 4) and whole.shape[1] == whole.shape[2] > 4:
-        warnings.warn(
-            f"{name} has the shape {list(whole.shape)}, read as [N, C, H, W]: if its last axis is colour, "
-            "save numpy.moveaxis(array, -1, 1) instead",
-            stacklevel=2,
-        )
+        advice = "read as [N, C, H, W]: if its last axis is colour, save numpy.moveaxis(array, -1, 1) instead"
+        warnings.warn(f"{name} has the shape {list(whole.shape)}, {advice}", stacklevel=2)
     return whole[:, None] if whole.ndim == 3 else whole
 
 
@@ -128,10 +124,10 @@ def _to_integers(name: str, array: Array) -> Tensor:
     return torch.from_numpy(array.astype(np.uint8 if array.dtype.itemsize == 1 else np.int64))
 
 
-def _refuse_first(name: str, array: Array, bad: npt.NDArray[np.bool_], law: str) -> None:
+def _refuse_first(name: str, array: Array, bad: npt.NDArray[np.bool_], rule: str) -> None:
     if bad.any():
         index = np.unravel_index(int(bad.argmax()), array.shape)
-        raise ValueError(f"{name}: {law}, got {array[index]} at index {[int(i) for i in index]}")
+        raise ValueError(f"{name}: {rule}, got {array[index]} at index {[int(i) for i in index]}")
 
 
 def _to_labels(name: str, array: Array | None) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""What every dataset becomes: two tensors of counts, and facts about them."""
+"""The form of every dataset: two tensors of counts, and facts about them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class CountData:
 
     Attributes:
         name: short name for logs and file names.
-        train: counts [N, C, H, W] or [N, D], any integer dtype on entry; kept as uint8 when
-            `max_count <= 255`, else as int32.
+        train: counts [N, C, H, W] or [N, D] of any integer dtype; kept as uint8 when `max_count <= 255`, else as int32.
         test: held-out counts [M, C, H, W] or [M, D].
         max_count: the largest value a count may have, 1 .. 2^31 - 1.
         train_labels: class of each training sample, int64 [N], or None.
@@ -32,9 +31,8 @@ class CountData:
         flip: mirror training images left-right where `batch` is given a number below 1/2.
 
     Raises:
-        ValueError: counts that are not integers, negative, or above `max_count`; an empty split;
-            shapes that differ between the splits or are neither images nor vectors; labels that do
-            not match; `flip` for data that are not images.
+        ValueError: counts that are not integers, negative, or above `max_count`; an empty split; shapes that differ
+            between the splits or are neither images nor vectors; labels that do not match; `flip` without images.
     """
 
     name: str
@@ -49,24 +47,18 @@ class CountData:
 
     def __post_init__(self) -> None:
         if type(self.max_count) is not int or not 1 <= self.max_count <= LARGEST_COUNT:
-            raise ValueError(
-                f"{self.name}: max_count must be a whole number between 1 and {LARGEST_COUNT}, got {self.max_count!r}"
-            )
+            limits = f"a whole number between 1 and {LARGEST_COUNT}"
+            raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
         for split, counts in (("train", self.train), ("test", self.test)):
             _check_counts(f"{self.name} {split} data", counts, self.max_count)
-            # the one place that writes to the frozen object: everyone downstream may rely on the dtype
+            # written once to the frozen object: everyone downstream may rely on the dtype
             object.__setattr__(self, split, counts.to(count_dtype(self.max_count)).contiguous())
         if self.train.shape[1:] != self.test.shape[1:]:
-            raise ValueError(
-                f"{self.name}: train and test samples must have the same shape, "
-                f"got {tuple(self.train.shape[1:])} and {tuple(self.test.shape[1:])}"
-            )
+            shapes = f"got {tuple(self.train.shape[1:])} and {tuple(self.test.shape[1:])}"
+            raise ValueError(f"{self.name}: train and test samples must have the same shape, {shapes}")
         if (self.train_labels is None) != (self.test_labels is None):
             raise ValueError(f"{self.name}: labels must be given for both splits or for neither")
-        for split, counts, labels in (
-            ("train", self.train, self.train_labels),
-            ("test", self.test, self.test_labels),
-        ):
+        for split, counts, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):
             if labels is not None:
                 _check_labels(f"{self.name} {split} labels", labels, len(counts))
                 object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
@@ -138,10 +130,7 @@ class CountData:
         return {"x0": x0} if labels is None else {"x0": x0, "label": labels[index]}
 
     def to(self, device: torch.device | str) -> CountData:
-        """The same data, whose training batches are made on `device` from counts kept there as the integers they are.
-
-        `train` itself stays where it is, for hashes and moments.
-        """
+        """The same data, with training batches made on `device`; `train` itself stays, for hashes and moments."""
         moved = copy.copy(self)
         object.__setattr__(moved, "_served", self.train.to(device))
         return moved
@@ -149,7 +138,7 @@ class CountData:
     def fingerprint(self, split: Split = "train") -> str:
         """SHA-256 (hex) of a split's shape, dtype and bytes, in the order of its samples.
 
-        Names what was trained on or compared with, so that two datasets are never taken for each other.
+        It identifies the data that were trained on or compared with.
         """
         if split not in self._fingerprints:
             counts = {"train": self.train, "test": self.test}[split]
@@ -182,7 +171,7 @@ def _check_counts(what: str, counts: Tensor, max_count: int) -> None:
         raise ValueError(f"{what}: at least one sample is needed, got none")
     info = torch.iinfo(counts.dtype)
     if info.min >= 0 and info.max <= max_count:
-        return  # the dtype itself keeps the promise
+        return  # guaranteed by the dtype
     for number, chunk in enumerate(counts.split(CHUNK)):
         wide = chunk.long()
         bad = (wide < 0) | (wide > max_count)

@@ -23,9 +23,9 @@ _HOME, _CROP, _SIZE = "celeba", 140, 64
 def celeba64(data_dir: StrPath = "data") -> CountData:
     """CelebA: 162,770 training and 19,962 test faces [3, 64, 64], counts 0..255.
 
-    The central 140 x 140 pixels of the aligned 178 x 218 images, resized to 64 with an antialiased
-    bilinear filter; torchvision's `train` and `test` splits. Decoding takes minutes, so the result is
-    kept beside the data as `celeba/blackout64_<split>.npy`; once it is there the images are not needed.
+    The central 140 x 140 pixels of the aligned 178 x 218 images, resized to 64 with an antialiased bilinear filter;
+    torchvision's `train` and `test` splits. Decoding takes minutes, so the result is cached beside the data as
+    `celeba/blackout64_<split>.npy`, after which the images are not needed.
 
     Args:
         data_dir: folder that has `celeba` with `img_align_celeba` and the five `.txt` files.

@@ -1,4 +1,4 @@
-"""Real data that ship with scikit-learn: nothing to download."""
+"""Real data that ship with scikit-learn and need no download."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from blackout.data.splits import held_out_split
 def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
     """Handwritten digits, 1,797 images [1, 8, 8] with counts 0..16 and ten classes.
 
-    Each value counts the ink pixels in a 4x4 block of a 32x32 scan: counts by nature. The held-out split
-    has the same mix of classes as the training split.
+    Each value is the number of ink pixels in a 4x4 block of a 32x32 scan. Both splits have the same mix of classes.
 
     Args:
         holdout: share of the images to hold out.
@@ -35,9 +34,9 @@ def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
 def patches(size: int = 32, stride: int = 8, holdout: float = 0.2) -> CountData:
     """Crops of two colour photographs (a temple and a flower, 427 x 640): 8-bit RGB images [3, size, size].
 
-    The right-hand `holdout` of each photograph's width is kept for the held-out crops and the rest for
-    training, so that no pixel is in both. Crops lie on a grid of `stride` pixels within each part, from
-    the top left; the defaults make 6,100 training and 1,300 held-out images. Labels name the photograph.
+    Held-out crops are from the right-hand `holdout` of each photograph's width, training crops from the rest, so that
+    no pixel is in both. Crops lie on a grid of `stride` pixels within each part, from the top left; the defaults make
+    6,100 training and 1,300 held-out images. The label is the photograph.
 
     Args:
         size: side of a crop in pixels.

@@ -1,4 +1,4 @@
-"""Bad files, said in one line."""
+"""One-line errors about files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from blackout.errors import UserError
 
 
 def file_error(path: Path, problem: str, cause: Exception) -> UserError:
-    """The error that names a file, what is wrong with it and what a library said of it, on one line."""
+    """An error that names a file, what is wrong with it and the library's reason, in one line."""
     reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
     return UserError(f"{path}: {problem} ({' '.join(reason.split()) or type(cause).__name__})")

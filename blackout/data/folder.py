@@ -1,4 +1,4 @@
-"""A user's own images: any folder of them."""
+"""A user's own images, in any folder."""
 
 from __future__ import annotations
 
@@ -28,24 +28,22 @@ def image_folder(
 ) -> CountData:
     """All images below a folder as counts [C, size, size], 0..255.
 
-    Each image is turned upright, its central square is cut out and resized with an antialiased filter.
-    If all images lie in at least two direct subfolders (however deep), these are their classes, in
-    alphabetical order, and the held-out split keeps the mix of classes. Names that begin with a dot
-    are skipped.
+    Each image is turned upright, cropped to its central square and resized with an antialiased filter. If all images
+    are below direct subfolders (at any depth), of which there are at least two, these are their classes, in
+    alphabetical order, and the held-out split keeps the mix of classes. Names that begin with a dot are skipped.
 
     Args:
         path: the folder.
         size: side of the images in pixels.
-        channels: 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA) to convert to; None keeps those of the
-            files, which must agree.
-        max_count: largest value that may occur, for images that use fewer than 256 levels; None is 255.
+        channels: 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA) to convert to; None for those of the files.
+        max_count: largest value that may occur, for images with fewer than 256 grey levels; None is 255.
         holdout: share of the images to hold out.
         seed: seed of the split.
 
     Raises:
         UserError: no such folder, no image in it, or a file that cannot be read as an 8-bit image.
-        ValueError: images with different numbers of channels and no `channels`; a value above
-            `max_count`; arguments out of range.
+        ValueError: images with different numbers of channels and no `channels`; a value above `max_count`; arguments
+            out of range.
     """
     root = Path(path).expanduser()
     if size < 1:

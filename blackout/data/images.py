@@ -16,16 +16,8 @@ from blackout.data.file_errors import file_error
 from blackout.errors import UserError
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-# what other 8-bit encodings mean; palettes are looked up separately
-_EQUIVALENT = {
-    "1": "L",
-    "CMYK": "RGB",
-    "YCbCr": "RGB",
-    "HSV": "RGB",
-    "LAB": "RGB",
-    "RGBX": "RGB",
-    "PA": "RGBA",
-}
+# modes to which other 8-bit encodings are converted; palettes are handled separately
+_EQUIVALENT = {"1": "L", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB", "LAB": "RGB", "RGBX": "RGB", "PA": "RGBA"}
 _WORTH_A_BAR = 2000  # files
 
 
@@ -42,7 +34,7 @@ def square(image: Image.Image, size: int, crop: int | None = None) -> Image.Imag
 
 
 def read_image(path: Path, mode: str | None = None) -> Image.Image:
-    """Opens an 8-bit image upright (by its EXIF orientation), in `mode` or in its own of `MODES`.
+    """Open an 8-bit image upright (by its EXIF orientation), in `mode` or in its own of `MODES`.
 
     Bilevel images become grey, palettes become RGB or RGBA, CMYK and the like become RGB.
 
@@ -52,10 +44,8 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
     try:
         with Image.open(path) as image:
             if _is_deep(image):
-                raise UserError(
-                    f"{path}: images with more than 8 bits per channel would lose counts here; "
-                    "save them as one .npy array of integers and use dataset=counts"
-                )
+                advice = "save them as one .npy array of integers and use dataset=counts"
+                raise UserError(f"{path}: images with more than 8 bits per channel would lose counts here; {advice}")
             image.load()
             upright = ImageOps.exif_transpose(image)
             own = _own_mode(upright)
@@ -63,17 +53,17 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
             return converted if mode in (None, own) else converted.convert(mode)
     except UserError:
         raise
-    except Exception as error:  # decoders of a dozen formats: any failure means that the file is no good
+    except Exception as error:  # the decoders of a dozen formats raise many types
         raise file_error(path, "cannot be read as an image", error) from error
 
 
 def load_images(paths: Sequence[Path], transform: Callable[[Path], Image.Image], title: str) -> Tensor:
-    """Decodes images of equal size and mode in threads: uint8 [N, C, H, W], in the order of `paths`.
+    """Decode images of equal size and mode in threads: uint8 [N, C, H, W], in the order of `paths`.
 
     Args:
         paths: at least one file.
         transform: path -> 8-bit image, all of one size.
-        title: what the progress bar says, if there are so many files that there is one.
+        title: of the progress bar, which appears for many files.
 
     Raises:
         ValueError: images whose numbers of channels differ; the message names two of the files.
@@ -86,10 +76,8 @@ def load_images(paths: Sequence[Path], transform: Callable[[Path], Image.Image],
             steps = track(decoded, title, total=len(paths), disable=len(paths) < _WORTH_A_BAR, transient=True)
             for k, pixels in enumerate(steps):
                 if len(pixels) != len(first):
-                    raise ValueError(
-                        f"{paths[k]} has {len(pixels)} channels but {paths[0]} has {len(first)}: "
-                        f"choose one number for all with dataset.channels={'|'.join(map(str, MODES))}"
-                    )
+                    found = f"{paths[k]} has {len(pixels)} channels but {paths[0]} has {len(first)}"
+                    raise ValueError(f"{found}: choose one number for all with dataset.channels=1|2|3|4")
                 counts[k] = pixels
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -103,7 +91,7 @@ def _to_tensor(image: Image.Image) -> Tensor:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    # Pillow opens 16-bit colour as 8-bit RGB without a word; only the raw mode of its decoder tells
+    # Pillow silently opens 16-bit colour as 8-bit RGB; only the raw mode of its decoder shows it
     return image.mode.startswith(("I", "F")) or any(";16" in str(tile) for tile in getattr(image, "tile", []))
 
 

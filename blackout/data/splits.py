@@ -7,17 +7,16 @@ from torch import Tensor
 
 
 def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Divides the indices 0..count-1 at random into a training and a held-out set.
+    """Divide the indices 0..count-1 at random into a training and a held-out set.
 
-    The samples are shuffled, sorted by class, and every (1/holdout)-th is held out: each class keeps its
-    share to within one sample, and the held-out set has exactly `round(holdout * count)` members
-    (at least 1, at most count - 1), however small the classes are.
+    The samples are shuffled, sorted by class, and every (1/holdout)-th is held out: each class keeps its share to
+    within one sample, and `round(holdout * count)` samples are held out (at least 1, at most count - 1).
 
     Args:
         count: number of samples, at least 2.
         holdout: share to hold out, between 0 and 1, both excluded.
         seed: seed of the shuffle.
-        labels: class of each sample, [count]; None takes all for one class.
+        labels: class of each sample, [count]; None for a single class.
 
     Returns:
         Indices (train, test), int64, each in increasing order.

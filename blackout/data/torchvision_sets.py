@@ -1,7 +1,6 @@
-"""The field's standard image sets, from torchvision's layout on disk.
+"""Standard image datasets in torchvision's layout on disk.
 
-Files that are there are used as they are, after a check against the published MD5 sums; torchvision
-downloads only a set that is absent.
+Existing files are checked against the published MD5 sums; torchvision downloads only a dataset that is absent.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from blackout.errors import UserError
 
 StrPath = str | os.PathLike[str]
 
-# torchvision knows the sums of the compressed files only
+# torchvision has the sums of the compressed files only
 _MNIST_MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
@@ -56,8 +55,8 @@ def mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
 def fashion_mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
     """Fashion-MNIST: 60,000 + 10,000 grey images [1, 28, 28] (or [1, 32, 32]), counts 0..255.
 
-    Arguments and errors as for `mnist`; the folder is `FashionMNIST/raw`. No sums are published for the
-    unpacked files, so only their structure can be checked.
+    Arguments and errors as for `mnist`; the folder is `FashionMNIST/raw`. There are no published sums of the unpacked
+    files, so only their structure is checked.
     """
     from torchvision.datasets import FashionMNIST
 
@@ -67,8 +66,8 @@ def fashion_mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
 def binarized_mnist(data_dir: StrPath = "data") -> CountData:
     """MNIST with the counts 0 and 1: [1, 32, 32], 1 where the resized image exceeds 127.5.
 
-    Images are resized from 28 to 32 pixels by antialiased bilinear interpolation in float32 and then
-    thresholded, as by Santos, Fox, Lubbers & Lin (2023).
+    Images are resized from 28 to 32 pixels by antialiased bilinear interpolation in float32 and then thresholded, as by
+    Santos, Fox, Lubbers & Lin (2023).
 
     Args:
         data_dir: folder that has, or will have, `MNIST/raw`.
@@ -94,7 +93,7 @@ def cifar10(data_dir: StrPath = "data") -> CountData:
     from torchvision.datasets import CIFAR10
 
     sums = dict([*CIFAR10.train_list, *CIFAR10.test_list, (CIFAR10.meta["filename"], CIFAR10.meta["md5"])])
-    # torchvision unpickles these files: harmless, because their sums are checked first, here and there
+    # torchvision unpickles these files, which is safe because their sums are checked first
     splits = open_torchvision(CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, {"train": True}, {"train": False})
     images = [torch.from_numpy(split.data).permute(0, 3, 1, 2) for split in splits]
     labels = [torch.tensor(split.targets) for split in splits]
@@ -102,13 +101,9 @@ def cifar10(data_dir: StrPath = "data") -> CountData:
 
 
 def open_torchvision(
-    dataset: type[Any],
-    data_dir: Path,
-    folder: str,
-    sums: Mapping[str, str | None],
-    *splits: dict[str, Any],
+    dataset: type[Any], data_dir: Path, folder: str, sums: Mapping[str, str | None], *splits: dict[str, Any]
 ) -> list[Any]:
-    """Opens splits of a torchvision dataset, downloading it only if it is absent.
+    """Open splits of a torchvision dataset, downloading it only if it is absent.
 
     Args:
         dataset: torchvision's class.
@@ -128,7 +123,7 @@ def open_torchvision(
         return [dataset(root=data_dir.expanduser(), download=False, **split) for split in splits]
     except UserError:
         raise
-    except Exception as error:  # torchvision's parsers raise whatever they stumble over
+    except Exception as error:  # torchvision's parsers raise many types
         raise file_error(home, "a file of this dataset is damaged", error) from error
 
 
@@ -154,7 +149,7 @@ def _download(
         # one process of a distributed run downloads, the others wait and find the files
         with FileLock(data_dir / f".{dataset.__name__}.lock"), _socket_timeout(_PATIENCE):
             dataset(root=data_dir, download=True, **split)
-    except Exception as error:  # network, disk, a missing downloader: all end in the same advice
+    except Exception as error:  # network, disk, a missing downloader: the advice is the same
         missing = ", ".join(name for name in sums if not (home / name).exists())
         raise file_error(home, f"put {missing} there; downloading failed", error) from error
 
@@ -183,7 +178,7 @@ def _grey(name: str, dataset: type[Any], sums: Mapping[str, str | None], data_di
 
 
 def _check_idx(file: Path, shape: tuple[int, ...]) -> None:
-    """Refuses a file that is not, by header and length, an IDX array of bytes [N, *shape]."""
+    """Refuse a file that is not, by header and length, an IDX array of bytes [N, *shape]."""
     if not file.exists():
         return
     try:

@@ -1,4 +1,4 @@
-"""Scores of generated images: FID and its relatives, computed once, exactly, and with their provenance."""
+"""Scores of generated images: FID, Inception Score, KID, precision and recall, with their provenance."""
 
 from blackout.evaluation.class_scores import ClassShares, InceptionScore
 from blackout.evaluation.features import FeatureStatistics
@@ -13,20 +13,7 @@ from blackout.evaluation.report import over_seeds
 from blackout.evaluation.scorer import Scorer, score_all
 
 __all__ = [
-    "ClassShares",
-    "FeatureStatistics",
-    "ImageScores",
-    "InceptionScore",
-    "Reference",
-    "ScoreOptions",
-    "Scorer",
-    "dataset_reference",
-    "file_reference",
-    "frechet_distance",
-    "kernel_distance",
-    "over_seeds",
-    "precision_recall",
-    "score_all",
-    "to_uint8",
-    "write_reference",
-]
+    "ClassShares", "FeatureStatistics", "ImageScores", "InceptionScore", "Reference", "ScoreOptions", "Scorer",
+    "dataset_reference", "file_reference", "frechet_distance", "kernel_distance", "over_seeds", "precision_recall",
+    "score_all", "to_uint8", "write_reference",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where computed files are kept between runs."""
+"""The cache folder of computed files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def cache_dir() -> Path:
 
 
 def key_hash(key: Mapping[str, Any]) -> str:
-    """Hexadecimal name of a key: 32 digits of the SHA-256 of its JSON with sorted names."""
+    """32 hexadecimal digits of the SHA-256 of a key's JSON with sorted names."""
     text = json.dumps(key, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def keep(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file that only saves time, whole or not at all: where it cannot be written, warn and go on."""
+    """Let `write` fill a cache file, whole or not at all; where it cannot be written, warn and continue."""
     try:
         with replacing(path, shared=True) as part:
             write(part)

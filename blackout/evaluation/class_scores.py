@@ -1,4 +1,4 @@
-"""Scores of class probabilities: the Inception Score, and how many samples a classifier recognises."""
+"""Scores of class probabilities: the Inception Score, and the share of samples that a classifier recognises."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class MeanAndSpread(NamedTuple):
 class InceptionScore(SumMetric):
     """exp of the mean KL divergence between p(class | image) and p(class) (Salimans et al. 2016, section 4).
 
-    Mean and standard deviation over `splits` parts of the shuffled samples. Because a sample's part follows
-    from its index, only the sums of p and of p log p of each part are kept: memory does not grow with the
-    number of samples, and processes add up exactly. Shuffle and parts are those of torch-fidelity
+    Mean and standard deviation over `splits` parts of the shuffled samples. Because a sample's part follows from its
+    index, only the sums of p and of p log p of each part are kept: memory does not grow with the number of samples, and
+    sums over processes are exact. Shuffle and parts are those of torch-fidelity
     (`numpy.random.RandomState(seed).permutation(n)`, part s = positions sn/splits .. (s+1)n/splits).
 
     Args:
@@ -84,7 +84,9 @@ class Recognition(NamedTuple):
 class ClassShares(SumMetric):
     """Share of samples whose largest class probability exceeds `threshold`, and the share of each class.
 
-    A generative model of digits should give recognisable digits, each about as often as in the data.
+    Args:
+        num_classes: K, the width of the logits.
+        threshold: class probability above which a sample counts as recognised.
     """
 
     clear: Tensor

@@ -1,6 +1,6 @@
-"""What is kept of the extracted features: float64 sums for Gaussian statistics, or the features themselves.
+"""Accumulators of extracted features: float64 sums for Gaussian statistics, or the features themselves.
 
-Everything here reduces over processes by sums, so any number of devices gives the single-process result.
+All are reduced over processes by sums, so that any number of processes gives the single-process result.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class SumMetric(Metric):
 class FeatureStatistics(SumMetric):
     """Mean and covariance of features, accumulated in float64 and summed over processes.
 
-    The states are n, the sum of the features and the sum of their outer products, so memory does not
-    grow with the number of samples: 8 F^2 bytes (32 MiB for 2048 features).
+    The states are n, the sum of the features and the sum of their outer products: 8 F^2 bytes (32 MiB for 2048
+    features), whatever the number of samples.
 
     Args:
         num_features: F, the width of the features.
@@ -78,7 +78,7 @@ class FeatureStatistics(SumMetric):
 
 
 class SampleLedger(SumMetric):
-    """Makes sure that each of `num_samples` samples is scored exactly once, over all processes."""
+    """Checks that each of `num_samples` samples is scored exactly once, over all processes."""
 
     seen: Tensor
 
@@ -97,10 +97,7 @@ class SampleLedger(SumMetric):
             raise UserError(f"sample indices must be a vector of integers, not {indices.dtype} {tuple(indices.shape)}")
         low, high = (int(v) for v in torch.aminmax(indices))
         if low < 0 or high >= self.num_samples:
-            raise UserError(
-                f"sample indices lie in {low}..{high}, but {self.num_samples} samples were asked for "
-                f"(0..{self.num_samples - 1})"
-            )
+            raise UserError(f"sample indices lie in {low}..{high}, but must be in 0..{self.num_samples - 1}")
         where = indices.to(self.seen.device)
         self.seen.index_add_(0, where, torch.ones_like(where, dtype=torch.int32))
 
@@ -109,7 +106,7 @@ class SampleLedger(SumMetric):
         return self.seen.clone()
 
     def check(self) -> None:
-        """Make sure that every sample was scored once; every process must call it.
+        """Check that every sample was scored once; every process must call it.
 
         Raises:
             UserError: a sample is missing, or was scored more than once.
@@ -117,24 +114,18 @@ class SampleLedger(SumMetric):
         seen = self.compute()
         present = int((seen > 0).sum())
         if present < self.num_samples:
-            first = int((seen == 0).nonzero()[0])
-            raise UserError(
-                f"{self.num_samples} samples were asked for, but only {present} were scored (the first "
-                f"missing one has index {first})"
-            )
+            missing = f"only {present} were scored (the first missing one has index {int((seen == 0).nonzero()[0])})"
+            raise UserError(f"{self.num_samples} samples were asked for, but {missing}")
         if int(seen.max()) > 1:
             first = int((seen > 1).nonzero()[0])
-            raise UserError(
-                f"sample {first} was scored {int(seen[first])} times; each sample counts once (does a "
-                "distributed sampler repeat samples to even out the processes?)"
-            )
+            raise UserError(f"sample {first} was scored {int(seen[first])} times; each sample counts once")
 
 
 class SampleFeatures:
     """The features of every sample, float32 on the CPU, in the order of the sample indices.
 
-    The buffer is allocated at once: 4 n F bytes (400 MB for 50,000 samples of 2048 features) and memory
-    stays flat from then on. Rows of other processes stay zero until `gather`.
+    The buffer of 4 n F bytes (400 MB for 50,000 samples of 2048 features) is allocated at once. Rows of other processes
+    stay zero until `gather`.
 
     Args:
         num_samples: n.
@@ -157,8 +148,21 @@ class SampleFeatures:
         self._rows.zero_()
 
 
+def check_pair(samples: Tensor, reference: Tensor, least: int, score: str) -> None:
+    """Check features [n, F] and [m, F] that a score compares.
+
+    Raises:
+        ValueError: the widths differ, or a set has fewer than `least` rows.
+    """
+    if samples.shape[1] != reference.shape[1]:
+        raise ValueError(f"samples have {samples.shape[1]} features and the reference {reference.shape[1]}")
+    if min(len(samples), len(reference)) < least:
+        found = f"{len(samples)} samples and {len(reference)} reference images"
+        raise ValueError(f"{score} needs at least {least} of each, but there are {found}")
+
+
 def check_features(features: Tensor, num_features: int) -> None:
-    """Checks features.
+    """Check features.
 
     Raises:
         ValueError: not a finite float tensor [B, num_features].

@@ -14,10 +14,10 @@ def frechet_distance(mu_a: Array, sigma_a: Array, mu_b: Array, sigma_b: Array) -
 
         |mu_a - mu_b|^2 + tr(S_a) + tr(S_b) - 2 tr((S_a S_b)^(1/2))
 
-    The last trace is the sum of the square roots of the eigenvalues of the symmetric matrix R^T S_b R with
-    S_a = R R^T, which are those of S_a^(1/2) S_b S_a^(1/2). All eigenvalues are real, so that singular
-    covariances (fewer samples than features) give neither complex numbers nor failures. Directions in which
-    S_a is zero to rounding are left out of R: the root would magnify their noise from 1e-16 to 1e-8.
+    The last trace is the sum of the square roots of the eigenvalues of the symmetric matrix R^T S_b R with S_a = R R^T,
+    which are those of S_a^(1/2) S_b S_a^(1/2). They are real for singular covariances (fewer samples than features)
+    too. Directions in which S_a is zero to rounding are left out of R: the root would amplify their noise from 1e-16 to
+    1e-8.
 
     Args:
         mu_a, mu_b: means [F].
@@ -32,9 +32,7 @@ def frechet_distance(mu_a: Array, sigma_a: Array, mu_b: Array, sigma_b: Array) -
     mean_a, cov_a = _gaussian(mu_a, sigma_a, "a")
     mean_b, cov_b = _gaussian(mu_b, sigma_b, "b")
     if mean_a.shape != mean_b.shape:
-        raise ValueError(
-            f"the statistics have {len(mean_a)} and {len(mean_b)} features; they must come from one extractor"
-        )
+        raise ValueError(f"{len(mean_a)} and {len(mean_b)} features: statistics must come from one extractor")
     mean_b, cov_b = mean_b.to(mean_a.device), cov_b.to(mean_a.device)
     root = _factor(cov_a)
     spectrum = torch.linalg.eigvalsh(root.T @ cov_b @ root)
@@ -46,10 +44,8 @@ def frechet_distance(mu_a: Array, sigma_a: Array, mu_b: Array, sigma_b: Array) -
 def _gaussian(mu: Array, sigma: Array, name: str) -> tuple[Tensor, Tensor]:
     mean, cov = (torch.as_tensor(value).to(torch.float64) for value in (mu, sigma))
     if mean.dim() != 1 or cov.shape != (len(mean), len(mean)):
-        raise ValueError(
-            f"statistics {name}: mu must be [F] and sigma [F, F], but they are {tuple(mean.shape)} and "
-            f"{tuple(cov.shape)}"
-        )
+        shapes = f"{tuple(mean.shape)} and {tuple(cov.shape)}"
+        raise ValueError(f"statistics {name}: mu must be [F] and sigma [F, F], but they are {shapes}")
     if not bool(torch.isfinite(mean).all() & torch.isfinite(cov).all()):
         raise ValueError(f"statistics {name} contain NaN or infinity")
     return mean, (cov + cov.T) / 2
@@ -58,12 +54,10 @@ def _gaussian(mu: Array, sigma: Array, name: str) -> tuple[Tensor, Tensor]:
 def _factor(cov: Tensor) -> Tensor:
     """R [F, r] with R R^T = cov, r its numerical rank."""
     values, vectors = torch.linalg.eigh(cov)
-    largest = values[-1].clamp_min(0)
-    if float(values[0]) < -1e-6 * float(largest) - 1e-300:
-        raise ValueError(
-            f"sigma is not a covariance: it has the negative eigenvalue {float(values[0]):.3g} beside "
-            f"{float(largest):.3g}"
-        )
+    least, largest = float(values[0]), values[-1].clamp_min(0)
+    if least < -1e-6 * float(largest) - 1e-300:
+        found = f"the negative eigenvalue {least:.3g} beside {float(largest):.3g}"
+        raise ValueError(f"sigma is not a covariance: it has {found}")
     kept = values > len(values) * torch.finfo(torch.float64).eps * largest
     root: Tensor = vectors[:, kept] * values[kept].sqrt()
     return root

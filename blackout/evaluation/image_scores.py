@@ -1,4 +1,4 @@
-"""All scores of one set of images from one pass over them."""
+"""All scores of a set of images from one pass over it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from blackout.family import Samples
 class ImageScores:
     """Scores of `num_samples` images, fed batch by batch, in any order and from any number of processes.
 
-    Each image passes the extractor once. The Frechet distance, the Inception Score and the class shares keep
-    sums only; the kernel distance and precision/recall keep the features of every sample on the CPU.
+    Each image passes the extractor once. The Frechet distance, the Inception Score and the class shares keep sums only;
+    the kernel distance and precision/recall keep the features of every sample on the CPU.
 
     Args:
         extractor: gives features and logits; it is moved to `device`.
@@ -57,14 +57,9 @@ class ImageScores:
         batch_size: int = 256,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.options = options or ScoreOptions()
-        self.scores = check_scores(scores, extractor)
-        self.extractor = extractor.to(device)
-        self.num_samples = num_samples
-        self.reference = reference
-        self.max_count = max_count
-        self.batch_size = batch_size
-        self.device = device
+        self.options, self.scores = options or ScoreOptions(), check_scores(scores, extractor)
+        self.extractor, self.reference = extractor.to(device), reference
+        self.num_samples, self.max_count, self.batch_size, self.device = num_samples, max_count, batch_size, device
         check_reference(self.scores, reference, extractor)
         check_sizes(self.scores, num_samples, reference, self.options)
         self._warn_if_singular()
@@ -87,7 +82,7 @@ class ImageScores:
         """Add images.
 
         Args:
-            samples: of which `samples` are scored, integers 0..max_count [B, 1 or 3, H, W].
+            samples: named arrays; `samples`, integers 0..max_count [B, 1 or 3, H, W], are scored.
             indices: their numbers, int64 [B].
 
         Raises:
@@ -189,15 +184,13 @@ class ImageScores:
         real, width = self.reference, self.extractor.num_features
         sizes = [self.num_samples, *([] if real is None or real.num_samples is None else [real.num_samples])]
         if "fd" in self.scores and min(sizes) <= width:
-            warnings.warn(
-                f"{self._name('fd')} from {min(sizes)} images with {width} features: the "
-                "covariance is singular and the value too large; compare it only with those of as many images",
-                stacklevel=4,
-            )
+            what = f"{self._name('fd')} from {min(sizes)} images with {width} features"
+            effect = "the covariance is singular and the value too large; compare it only with those of as many images"
+            warnings.warn(f"{what}: {effect}", stacklevel=4)
 
 
 def check_reference(scores: Sequence[str], reference: Reference | None, extractor: Extractor) -> None:
-    """Checks that a reference has what the scores compare with.
+    """Check that a reference has what the scores compare with.
 
     Raises:
         UserError: it is missing, without features, or of another extractor.
@@ -207,19 +200,15 @@ def check_reference(scores: Sequence[str], reference: Reference | None, extracto
             raise UserError(f"metrics.scores={list(scores)}: fd, kd and prc need a reference")
         return
     if {"kd", "prc"} & set(scores) and reference.features is None:
-        raise UserError(
-            f"metrics.scores={list(scores)}: kd and prc compare single images, but this reference "
-            "has only mu and sigma; use metrics.reference=train or test, or score fd and is alone"
-        )
+        advice = "use metrics.reference=train or test, or score fd and is alone"
+        raise UserError(f"kd and prc compare single images, but this reference has only mu and sigma; {advice}")
     if len(reference.mu) != extractor.num_features:
-        raise UserError(
-            f"the reference has {len(reference.mu)} features, but the extractor {extractor.name} "
-            f"{extractor.num_features}"
-        )
+        has, name = len(reference.mu), extractor.name
+        raise UserError(f"the reference has {has} features, but the extractor {name} {extractor.num_features}")
 
 
 def check_sizes(scores: Sequence[str], num_samples: int, reference: Reference | None, options: ScoreOptions) -> None:
-    """Checks that there are enough samples and reference images for the scores.
+    """Check that there are enough samples and reference images for the scores.
 
     Raises:
         UserError: there are too few.

@@ -1,4 +1,4 @@
-"""From counts to the 8-bit RGB images that feature extractors read: integers all the way, never floats."""
+"""From counts to the 8-bit RGB images that feature extractors read, in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from blackout.errors import UserError
 
 
 def to_uint8(counts: Tensor, max_count: int) -> Tensor:
-    """Map counts 0..max_count to grey levels 0..255: round(255 x / max_count), halves upwards.
+    """Map counts 0..max_count to 0..255: round(255 x / max_count), halves upwards.
 
     Exact (integer arithmetic) for every `max_count`; the identity for 255, {0, 255} for 1.
 
@@ -33,16 +33,13 @@ def to_uint8(counts: Tensor, max_count: int) -> Tensor:
 
 
 def check_counts(counts: Tensor, max_count: int) -> None:
-    """Checks counts of any shape.
+    """Check counts of any shape.
 
     Raises:
         UserError: no integers, none at all, or a value outside 0..max_count.
     """
     if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype is torch.bool:
-        raise UserError(
-            f"scores are computed from integer counts in 0..{max_count}, but the images are {counts.dtype}; "
-            "pass the counts themselves (uint8 or int32), never scaled floats"
-        )
+        raise UserError(f"images must be integer counts in 0..{max_count}, never scaled floats, not {counts.dtype}")
     if counts.numel() == 0:
         raise UserError(f"the batch of images is empty (shape {tuple(counts.shape)})")
     if counts.dtype is torch.uint8 and max_count >= 255:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from blackout.evaluation.class_scores import MeanAndSpread
+from blackout.evaluation.features import check_pair
 
 
 def kernel_distance(
@@ -19,8 +20,8 @@ def kernel_distance(
 ) -> MeanAndSpread:
     """Unbiased squared maximum mean discrepancy with the kernel (x.y / F + 1)^3 (Binkowski et al. 2018, KID).
 
-    Mean and standard deviation over random subsets, drawn as torch-fidelity draws them. Being unbiased, the
-    mean can be slightly negative. Kernels are float32 like the features, their sums float64.
+    Mean and standard deviation over random subsets, drawn as torch-fidelity draws them. Being unbiased, the mean can be
+    slightly negative. Kernels are float32 like the features, their sums float64.
 
     Args:
         samples: features [n, F] of the generated images.
@@ -33,16 +34,9 @@ def kernel_distance(
     Raises:
         ValueError: a set is smaller than a subset, or the widths differ.
     """
-    if samples.shape[1] != reference.shape[1]:
-        raise ValueError(f"samples have {samples.shape[1]} features and the reference {reference.shape[1]}")
     if subset_size < 2 or subsets < 1:
         raise ValueError(f"{subsets} subsets of {subset_size} samples: at least 1 subset of 2 samples is needed")
-    for name, features in (("samples", samples), ("reference", reference)):
-        if len(features) < subset_size:
-            raise ValueError(
-                f"the kernel distance draws subsets of {subset_size}, but there are only {len(features)} "
-                f"{name}; use more of them or a smaller kernel_subset_size"
-            )
+    check_pair(samples, reference, subset_size, "the kernel distance (kernel_subset_size)")
     rng = np.random.RandomState(seed)
     values = []
     for _ in range(subsets):

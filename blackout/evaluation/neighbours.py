@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from blackout.evaluation.features import check_pair
+
 _BLOCK_ELEMENTS = 1 << 24
 """Distances held at once: 64 MiB of float32."""
 
@@ -30,13 +32,11 @@ def precision_recall(
 ) -> PrecisionRecall:
     """Improved precision and recall (Kynkaanniemi et al. 2019) and density and coverage (Naeem et al. 2020).
 
-    Every point owns the ball that reaches to its k-th nearest neighbour in its own set. Precision: share of
-    samples inside a ball of the reference. Recall: share of reference images inside a ball of the samples.
-    Density: mean number of reference balls around a sample, over k. Coverage: share of reference balls that
-    hold a sample. Precision and recall follow torch-fidelity (k = 3, balls closed), density and coverage
-    their authors (k = 5, balls open). Both sets should be of one size when results are compared.
-
-    Distances are computed in blocks of rows; memory is O(n + m) beside one block.
+    The ball of a point reaches to its k-th nearest neighbour in its own set. Precision: share of samples inside a ball
+    of the reference. Recall: share of reference images inside a ball of the samples. Density: mean number of reference
+    balls around a sample, over k. Coverage: share of reference balls that contain a sample. Precision and recall follow
+    torch-fidelity (k = 3, closed balls), density and coverage their authors (k = 5, open balls). Results are comparable
+    for sets of equal sizes. Distances are computed in blocks of rows, so memory is O(n + m) beside one block.
 
     Args:
         samples: features [n, F] of the generated images.
@@ -48,14 +48,7 @@ def precision_recall(
     Raises:
         ValueError: a set has not more points than neighbours, or the widths differ.
     """
-    if samples.shape[1] != reference.shape[1]:
-        raise ValueError(f"samples have {samples.shape[1]} features and the reference {reference.shape[1]}")
-    for name, features in (("samples", samples), ("reference images", reference)):
-        if len(features) <= max(neighbours, density_neighbours):
-            raise ValueError(
-                f"precision and recall with {max(neighbours, density_neighbours)} neighbours need more than "
-                f"that many {name}, not {len(features)}"
-            )
+    check_pair(samples, reference, max(neighbours, density_neighbours) + 1, "precision and recall")
     return _shares(samples.to(device), reference.to(device), neighbours, density_neighbours)
 
 

@@ -1,4 +1,4 @@
-"""Which scores there are, what they are called, and their constants."""
+"""The scores, their names and their constants."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from blackout.evaluation.extractors import Extractor
 
 SCORES = ("fd", "is", "kd", "prc", "classes")
 INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
-"""What the distances are called with Inception features, and only with these."""
+"""Names of the distances with Inception features, and only with these."""
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Constants of the scores; the defaults are those of the papers and of torch-fidelity.
+    """Constants of the scores, by default those of the papers and of torch-fidelity.
 
     Attributes:
         splits: parts of the Inception Score.
@@ -39,13 +39,7 @@ class ScoreOptions:
     seed: int = 2020
 
     def __post_init__(self) -> None:
-        least = {
-            "splits": 1,
-            "kernel_subsets": 1,
-            "kernel_subset_size": 2,
-            "neighbours": 1,
-            "density_neighbours": 1,
-        }
+        least = {"splits": 1, "kernel_subsets": 1, "kernel_subset_size": 2, "neighbours": 1, "density_neighbours": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise UserError(f"metrics.options.{name}={getattr(self, name)}: it must be at least {bound}")
@@ -64,10 +58,8 @@ def general_names(scores: Sequence[str]) -> tuple[str, ...]:
     general = {name: score for score, name in INCEPTION_NAMES.items()}
     chosen = tuple(general.get(score, score) for score in scores)
     if not chosen or set(chosen) - set(SCORES) or len(set(chosen)) < len(chosen):
-        raise UserError(
-            f"metrics.scores={list(scores)}: name one or more of {', '.join(SCORES)} (with Inception also "
-            "fid, kid), each once"
-        )
+        options = f"{', '.join(SCORES)} (with Inception also fid, kid)"
+        raise UserError(f"metrics.scores={list(scores)}: name one or more of {options}, each once")
     return chosen
 
 
@@ -79,10 +71,8 @@ def check_scores(scores: Sequence[str], extractor: Extractor) -> tuple[str, ...]
     """
     chosen = general_names(scores)
     if not extractor.canonical and set(scores) & set(INCEPTION_NAMES.values()):
-        raise UserError(
-            f"metrics.scores={list(scores)}: FID and KID are defined by Inception features only; "
-            f"with the extractor {extractor.name} write fd and kd"
-        )
+        advice = f"with the extractor {extractor.name} write fd and kd"
+        raise UserError(f"metrics.scores={list(scores)}: FID and KID are defined by Inception features only; {advice}")
     if extractor.num_classes is None and {"is", "classes"} & set(chosen):
         raise UserError(f"metrics.scores={list(scores)}: is and classes need logits; {extractor.name} gives none")
     return chosen

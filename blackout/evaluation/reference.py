@@ -1,4 +1,4 @@
-"""What samples are compared with: statistics, and where needed features, of real images."""
+"""References: statistics and, where needed, features of the real images that samples are compared with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from blackout.family import Split
 from blackout.files import replacing
 
 FORMAT = 1
-"""Raise when the content of the cached files changes its meaning: older ones are then computed anew."""
+"""To be increased when the meaning of cached files changes: older ones are then computed anew."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +37,8 @@ class Reference:
         mu: mean of the features, float64 [F].
         sigma: unbiased covariance, float64 [F, F].
         num_samples: number of images, or None where an imported file does not say.
-        features: features of every image, float32 [n, F], or None where they were not asked for.
-        origin: where it comes from, and which extractor made it, for the record; plain values.
+        features: features of every image, float32 [n, F], or None where they were not requested.
+        origin: its provenance: data and extractor, as plain values.
     """
 
     mu: Tensor
@@ -64,8 +64,8 @@ def dataset_reference(
 ) -> Reference:
     """Reference of a dataset's split, from the cache where it was computed before.
 
-    The cached file is named by the hash of the data, the split, the size of the images, the extractor with
-    its weights and its resizing; a damaged file is computed anew. Several processes share the extraction.
+    The cached file is named by a hash of data, split, size of the images, and extractor with its weights and resizing;
+    a damaged file is computed anew. Several processes share the extraction.
 
     Args:
         data: the dataset, of images [N, 1 or 3, H, W].
@@ -108,11 +108,8 @@ def file_reference(path: str | Path, extractor: Extractor) -> Reference:
         raise UserError(f"metrics.reference={path}: there is no such file (allowed: train, test, or a .npz file)")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            missing = {"mu", "sigma"} - set(archive.files)
-            if missing:
-                raise UserError(
-                    f"{path}: the arrays mu and sigma are expected, but the file has {sorted(archive.files)}"
-                )
+            if {"mu", "sigma"} - set(archive.files):
+                raise UserError(f"{path}: the arrays mu and sigma are expected, not {sorted(archive.files)}")
             reference = _read(archive, with_features="features" in archive.files)
     except UserError:
         raise
@@ -129,17 +126,14 @@ def file_reference(path: str | Path, extractor: Extractor) -> Reference:
 def _check_statistics(reference: Reference, path: Path, extractor: Extractor) -> None:
     width, made_by = extractor.num_features, reference.origin.get("identity")
     if reference.mu.shape != (width,) or reference.sigma.shape != (width, width):
-        raise UserError(
-            f"{path}: mu is {list(reference.mu.shape)} and sigma {list(reference.sigma.shape)}, but "
-            f"{extractor.name} has {width} features"
-        )
+        shapes = f"mu is {list(reference.mu.shape)} and sigma {list(reference.sigma.shape)}"
+        raise UserError(f"{path}: {shapes}, but {extractor.name} has {width} features")
     if not bool(torch.isfinite(reference.mu).all() & torch.isfinite(reference.sigma).all()):
         raise UserError(f"{path}: the statistics contain NaN or infinity")
     if made_by is not None and made_by != extractor.identity:
-        raise UserError(
-            f"{path} was made with another extractor: {reference.origin.get('extractor')} ({made_by[:12]}), "
-            f"not {extractor.name} ({extractor.identity[:12]})"
-        )
+        theirs = f"{reference.origin.get('extractor')} ({made_by[:12]})"
+        ours = f"{extractor.name} ({extractor.identity[:12]})"
+        raise UserError(f"{path} was made with another extractor: {theirs}, not {ours}")
 
 
 def write_reference(path: str | Path, reference: Reference) -> None:
@@ -149,7 +143,7 @@ def write_reference(path: str | Path, reference: Reference) -> None:
 
 
 def extractor_origin(extractor: Extractor) -> dict[str, Any]:
-    """What names an extractor in a record."""
+    """An extractor's provenance, as plain values."""
     return {
         "format": FORMAT,
         "extractor": extractor.name,

@@ -1,4 +1,4 @@
-"""What a reader needs beside a number."""
+"""Versions and spreads in reports of scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIBRARIES = ("torch", "torchvision", "torch-fidelity", "torchmetrics", "numpy")
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that take part in a score."""
+    """Versions of the libraries that can affect a score."""
     return {"blackout": __version__, **{name: version(name) for name in LIBRARIES}}
 
 

@@ -1,4 +1,4 @@
-"""The scores a user has chosen, ready to be applied to a dataset."""
+"""A choice of scores, to be applied to a dataset."""
 
 from __future__ import annotations
 
@@ -47,15 +47,11 @@ class Scorer:
         batch_size: int = 256,
         cache: str | Path | None = None,
     ) -> None:
-        self._make_extractor = extractor
-        self.scores = list(scores)
-        general_names(self.scores)
-        self.reference = reference
-        self.options = options or ScoreOptions()
+        general_names(scores)
         if batch_size < 1:
             raise UserError(f"metrics.batch_size={batch_size}: at least 1 is needed")
-        self.batch_size = batch_size
-        self.cache = cache
+        self._make_extractor, self.scores, self.options = extractor, list(scores), options or ScoreOptions()
+        self.reference, self.batch_size, self.cache = reference, batch_size, cache
         self._extractor: Extractor | None = None
         self._references: dict[str, Reference] = {}
 
@@ -70,7 +66,7 @@ class Scorer:
     def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> ImageScores:
         """Accumulators for `num_samples` images, compared with `source`; every process must call it.
 
-        Call it once before anything long starts: a choice that cannot work fails here.
+        Call it before anything long starts: a choice that cannot work fails here.
 
         Args:
             source: count images, the dataset of the reference; samples hold counts 0..max_count like them.
@@ -124,7 +120,7 @@ class Scorer:
 
 
 def score_all(scores: Scores, samples: Samples) -> dict[str, float]:
-    """Scores of samples that every process has whole; each adds its share, and all get the same values.
+    """Scores of samples that every process has in full; each adds its share, and all get the same values.
 
     Args:
         scores: accumulators for as many samples.

@@ -1,4 +1,4 @@
-"""What can be scored against a source, and samples read from files."""
+"""The sources of image scores, and samples read from files."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import expm
+from scipy.linalg import expm as expm
 
 
 def precise_expm(generator: np.ndarray) -> np.ndarray:
@@ -73,15 +73,3 @@ def posterior(p0: np.ndarray, transition: np.ndarray) -> np.ndarray:
     joint = transition[: len(p0)].T * p0[None, :]
     mass = joint.sum(1, keepdims=True)
     return np.where(mass > 0, joint / np.where(mass > 0, mass, 1.0), p0[None, :])
-
-
-__all__ = [
-    "birth_death_generator",
-    "bridge",
-    "expm",
-    "posterior",
-    "precise_expm",
-    "product",
-    "random_generator",
-    "reverse_rates",
-]

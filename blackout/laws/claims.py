@@ -11,19 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.diffusion import processes
 from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, TauLeap
-from blackout.diffusion.processes import (
-    Absorbing,
-    AbsorbingChain,
-    BirthDeath,
-    DiscreteTimeChain,
-    Ordinal,
-    PiecewiseClock,
-    Uniform,
-    UniformChain,
-    from_generator,
-)
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.laws import chains, steps
 from blackout.laws.draws import KERNELS, ExactDenoiser
@@ -112,13 +102,13 @@ _STAY: Grids = {"stay in so many parts": fisher_times}  # the grid itself is not
 
 
 def _uniform(top: int) -> tuple[Any, Matrices]:
-    return Uniform(top), of_generator(np.full((top + 1, top + 1), 1 / (top + 1)) - np.eye(top + 1))
+    return processes.Uniform(top), of_generator(np.full((top + 1, top + 1), 1 / (top + 1)) - np.eye(top + 1))
 
 
 def _absorbing(top: int, mask: int | None) -> tuple[Any, Matrices]:
     into = top + 1 if mask is None else mask
     size = max(top, into) + 1
-    return Absorbing(top, mask), of_generator(np.eye(size)[[into] * size] - np.eye(size))
+    return processes.Absorbing(top, mask), of_generator(np.eye(size)[[into] * size] - np.eye(size))
 
 
 def _ordinal(top: int, width: float | None = None, spread: float | None = None) -> tuple[Any, Matrices]:
@@ -128,19 +118,19 @@ def _ordinal(top: int, width: float | None = None, spread: float | None = None) 
     root = np.ones(top + 1) if spread is None else np.exp(-(((levels - top / 2) / spread) ** 2) / 4)
     rates = weight * root[None, :] / root[:, None]
     generator = _scaled(rates - np.diag(rates.sum(1)))
-    return Ordinal(top, width, spread), of_generator(generator, ordered=True)
+    return processes.Ordinal(top, width, spread), of_generator(generator, ordered=True)
 
 
 def _halving(top: int) -> tuple[Any, Matrices]:
     """The documentation's example: x to x // 2 at rate 3."""
     generator = 3.0 * (np.eye(top + 1)[np.arange(top + 1) // 2] - np.eye(top + 1))
-    return from_generator(top, generator), of_generator(generator)
+    return processes.from_generator(top, generator), of_generator(generator)
 
 
 def _any(top: int) -> tuple[Any, Matrices]:
     """Random rates, two states more than levels, and a speed that changes twice."""
     generator, changes, speeds = _random(top + 3), (0.5, 2.0), (0.8, 1.3, 1.0)
-    process = from_generator(top, generator, clock=PiecewiseClock(changes, speeds))
+    process = processes.from_generator(top, generator, clock=processes.PiecewiseClock(changes, speeds))
     return process, of_generator(generator, False, speeds, changes)
 
 
@@ -150,18 +140,18 @@ def _chain(top: int, size: int, law: Array, make: Callable[[int, int], Any]) -> 
 
 
 def _uniform_chain(top: int) -> tuple[Any, Matrices]:
-    return _chain(top, top + 1, np.full((top + 1, top + 1), 1 / (top + 1)), UniformChain)
+    return _chain(top, top + 1, np.full((top + 1, top + 1), 1 / (top + 1)), processes.UniformChain)
 
 
 def _absorbing_chain(top: int) -> tuple[Any, Matrices]:
-    return _chain(top, top + 2, np.eye(top + 2)[[top + 1] * (top + 2)], AbsorbingChain)
+    return _chain(top, top + 2, np.eye(top + 2)[[top + 1] * (top + 2)], processes.AbsorbingChain)
 
 
 def _observed(top: int) -> tuple[Any, Matrices]:
     """A jump process with random rates, looked at now and then: every step has a matrix of its own."""
     generator, times = _random(top + 2), logit_times(_CHAIN, 6.0, -12.0).numpy()
     steps = np.stack([chains.expm(generator * d) for d in np.diff(times)])
-    return DiscreteTimeChain(top, _CHAIN, steps), of_steps(steps)
+    return processes.DiscreteTimeChain(top, _CHAIN, steps), of_steps(steps)
 
 
 def _random(size: int) -> Array:
@@ -175,7 +165,7 @@ def _scaled(generator: Array) -> Array:
 
 def _birth_death() -> Iterator[tuple]:
     """Rounded numbers and leaps, both of the first order."""
-    law = BirthDeath(len(_COUNTS) - 1, _ARRIVALS)
+    law = processes.BirthDeath(len(_COUNTS) - 1, _ARRIVALS)
     toy = JumpToy("one pixel", _COUNTS, of_birth_death(_ARRIVALS, law.num_states))
     kernels: dict[str, Kernel] = {"birth_death_bridge": BirthDeathBridge(), "tau_leap": TauLeap()}
     exact: dict[str, JumpStep] = {

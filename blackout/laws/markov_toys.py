@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from blackout.laws import chains
-from blackout.laws.toys import Array, binomial_pmf
+from blackout.laws.toys import Array, Data, binomial_pmf
 
 
 @dataclass(frozen=True)
@@ -29,47 +29,21 @@ class Matrices:
     ordered: bool = False
 
 
-class JumpToy:
-    """A distribution of X_0 on levels ** elements, and the process that acts on every element.
+class JumpToy(Data):
+    """Data, and the process that acts on every element.
 
     A state of several elements is numbered as in a row-major array. What depends on an element and the state of all
     is an array [states ** elements, elements, K].
 
     Args:
-        name: what to call the data.
+        name: of the data.
         p0: array with one axis per element, each as long as there are levels.
         matrices: the process.
     """
 
     def __init__(self, name: str, p0: Array, matrices: Matrices) -> None:
-        self.name, self.elements, self.levels = name, p0.ndim, len(p0)
-        self.cube = p0 / p0.sum()
-        self.between = lru_cache(maxsize=None)(matrices.between)
-        self.matrices = matrices
-        self.size = len(self.between(0.0, 1.0))
-
-    @property
-    def p0(self) -> Array:
-        return self.cube.reshape(-1)
-
-    @property
-    def entropy(self) -> float:
-        """H(X_0) in nats."""
-        return float(stats.entropy(self.p0))
-
-    @property
-    def mean(self) -> Array:
-        """E[X_0], [elements]."""
-        return self.p0 @ self.states_of(self.levels)
-
-    def states_of(self, size: int) -> Array:
-        """The levels of every state if an element has so many, [size ** elements, elements]."""
-        axes = np.meshgrid(*[np.arange(size)] * self.elements, indexing="ij")
-        return np.stack([axis.reshape(-1) for axis in axes], axis=1)
-
-    @property
-    def states(self) -> Array:
-        return self.states_of(self.size)
+        self.matrices, self.between = matrices, lru_cache(maxsize=None)(matrices.between)
+        super().__init__(name, p0, len(self.between(0.0, 1.0)))
 
     def forward(self, t: float) -> Array:
         """P(X_t = m | X_0 = o) of one element, [levels, states]."""

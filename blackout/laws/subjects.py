@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,8 +32,9 @@ from blackout.laws.draws import (
 )
 from blackout.laws.markov_toys import JumpToy
 from blackout.laws.steps import JumpStep
-from blackout.laws.toys import Array, Toy, total_variation
+from blackout.laws.toys import Array, Data, Toy, total_variation
 
+Grid = Callable[[int], Tensor]
 Step = Callable[[Toy, Array, float, float], Array]
 
 LAWS: dict[str, Step] = {
@@ -42,8 +44,34 @@ LAWS: dict[str, Step] = {
 """The exact distribution of one step of each kernel of pure death, independent of its code."""
 
 
+class Subject(ABC):
+    """A process and data, with the exact distributions of some kernels and the package's own draws from them."""
+
+    process: str
+    kernels: Iterable[str]
+    toy: Data
+
+    @property
+    def name(self) -> str:
+        """Of the data."""
+        return self.toy.name
+
+    @property
+    def entropy(self) -> float:
+        """Of the data, in nats."""
+        return self.toy.entropy
+
+    @abstractmethod
+    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
+        """NFE, and the total variation of the exact distribution sampled from the one aimed at."""
+
+    @abstractmethod
+    def p_values(self, kernel: str, n: int) -> list[float]:
+        """Chi-square tests of the package's own draws, n per step, against the exact distributions."""
+
+
 @dataclass(frozen=True)
-class PureDeathSubject:
+class PureDeathSubject(Subject):
     """A toy under pure death.
 
     Args:
@@ -55,15 +83,7 @@ class PureDeathSubject:
     kernels: Mapping[str, Kernel]
     process: str = "pure_death"
 
-    @property
-    def name(self) -> str:
-        return self.toy.name
-
-    @property
-    def entropy(self) -> float:
-        return self.toy.entropy
-
-    def error(self, kernel: str, grid: Callable[[int], Tensor], num_steps: int) -> tuple[int, float]:
+    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         per_step = evaluations(kernel, logit_times(2)) - evaluations(kernel, logit_times(1))  # of any but the last
         times = grid(num_steps // per_step)
         law = final_law(self.toy, survivals(times), LAWS[kernel])
@@ -95,7 +115,7 @@ def survivals(times: Tensor) -> Array:
 
 
 @dataclass(frozen=True)
-class JumpSubject:
+class JumpSubject(Subject):
     """A toy and the package's process that its matrices are of.
 
     Args:
@@ -121,14 +141,6 @@ class JumpSubject:
     grid: Tensor
 
     @property
-    def name(self) -> str:
-        return self.toy.name
-
-    @property
-    def entropy(self) -> float:
-        return self.toy.entropy
-
-    @property
     def denoiser(self) -> ExactJumpDenoiser:
         """What a perfect network would be."""
         return ExactJumpDenoiser(self.toy, self.expected, self.law.prediction)
@@ -138,7 +150,7 @@ class JumpSubject:
         start = self.start(self.toy, float(times[-1]))
         return steps.sampled(self.toy, start, self.steps[kernel], times.tolist())
 
-    def error(self, kernel: str, grid: Callable[[int], Tensor], num_steps: int) -> tuple[int, float]:
+    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         return num_steps, total_variation(self.final_law(kernel, grid(num_steps)), self.toy.p0)
 
     def p_values(self, kernel: str, n: int) -> list[float]:
@@ -154,7 +166,7 @@ class JumpSubject:
 
 
 @dataclass(frozen=True)
-class StaySubject:
+class StaySubject(Subject):
     """The corrector on a toy: a stay at one time, cut into steps, should leave the distribution there as it is.
 
     Args:
@@ -168,19 +180,16 @@ class StaySubject:
     length: float = 0.5
     kernels: tuple[str, ...] = ("level_corrector",)
 
-    @property
-    def process(self) -> str:
-        return self.subject.process
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "process", self.subject.process)
+        object.__setattr__(self, "toy", self.subject.toy)
 
     @property
     def name(self) -> str:
-        return f"{self.subject.name}, correctors"
+        """Of the data, and that this is about correctors."""
+        return f"{self.toy.name}, correctors"
 
-    @property
-    def entropy(self) -> float:
-        return self.subject.entropy
-
-    def error(self, kernel: str, grid: Callable[[int], Tensor], num_steps: int) -> tuple[int, float]:
+    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
         toy = self.subject.toy
         law = toy.marginal(self.time)
         step = independent(steps.stay(toy, self.time, self.length / num_steps))

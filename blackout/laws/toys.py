@@ -36,25 +36,29 @@ class Beliefs:
         return np.divide(self.variance, self.mean, out=np.ones_like(self.mean), where=self.mean > 0)
 
 
-class Toy:
-    """A distribution p0 of X_0 on (max_count + 1) ** pixels states, under pure death.
+class Data:
+    """A distribution of X_0 on levels ** elements.
 
     Args:
-        name: what to call it.
-        p0: array with one axis per pixel, each as long as there are levels.
+        name: of the data.
+        p0: array with one axis per element, each as long as there are levels.
+        size: number of states of one element of X_t, by default as many as there are levels.
     """
 
-    def __init__(self, name: str, p0: Array) -> None:
-        self.name = name
-        self.pixels, self.max_count = p0.ndim, p0.shape[0] - 1
-        self.elements, self.levels, self.size = p0.ndim, p0.shape[0], p0.shape[0]
-        self.p0 = (p0 / p0.sum()).reshape(-1)
+    def __init__(self, name: str, p0: Array, size: int | None = None) -> None:
+        self.name, self.elements, self.levels, self.size = name, p0.ndim, len(p0), size or len(p0)
+        self.cube = p0 / p0.sum()
+        self.p0 = self.cube.reshape(-1)
+
+    def states_of(self, size: int) -> Array:
+        """Every state of all elements if one has so many, [size ** elements, elements]."""
+        axes = np.meshgrid(*[np.arange(size)] * self.elements, indexing="ij")
+        return np.stack([axis.reshape(-1) for axis in axes], axis=1)
 
     @cached_property
     def states(self) -> Array:
-        """The levels of every state, [S, pixels]."""
-        axes = np.meshgrid(*[np.arange(self.max_count + 1)] * self.pixels, indexing="ij")
-        return np.stack([axis.reshape(-1) for axis in axes], axis=1)
+        """Every state of X_t, [size ** elements, elements]."""
+        return self.states_of(self.size)
 
     @property
     def entropy(self) -> float:
@@ -63,8 +67,16 @@ class Toy:
 
     @property
     def mean(self) -> Array:
-        """E[X_0], [pixels]."""
-        return self.p0 @ self.states
+        """E[X_0], [elements]."""
+        return self.p0 @ self.states_of(self.levels)
+
+
+class Toy(Data):
+    """Data of `pixels` elements with counts 0..max_count, under pure death."""
+
+    def __init__(self, name: str, p0: Array) -> None:
+        super().__init__(name, p0)
+        self.pixels, self.max_count = self.elements, self.levels - 1
 
     def thinning(self, q: float) -> Array:
         """P(X_t | X_0) for pure death, [o, m]."""

@@ -3,48 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
 
 from blackout.laws.claims import CLAIMS
-
-Grid = Callable[[int], Tensor]
+from blackout.laws.subjects import Grid, Subject
 
 EXACT = 2e-5
 """Total variation of a kernel that is exact: the start and rounding leave less."""
 SURE = 1e-6
 """p-value below which draws are not as they should be; of a hundred right ones it says so once in 10,000 runs."""
-
-
-class Subject(Protocol):
-    """A process and data, with exact distributions and the package's own draws of some kernels."""
-
-    @property
-    def process(self) -> str: ...
-
-    @property
-    def name(self) -> str:
-        """Of the data."""
-        ...
-
-    @property
-    def entropy(self) -> float:
-        """Of the data, in nats."""
-        ...
-
-    @property
-    def kernels(self) -> Iterable[str]: ...
-
-    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
-        """NFE, and the total variation of the exact distribution sampled from the one aimed at."""
-        ...
-
-    def p_values(self, kernel: str, n: int) -> list[float]:
-        """Chi-square tests of the package's own draws, n per step, against the exact distributions."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -83,6 +51,7 @@ class Row:
 
     @property
     def holds(self) -> bool:
+        """Whether the order is at least the one claimed."""
         return self.claim is None or self.order >= self.claim
 
 
@@ -95,6 +64,7 @@ class Draws:
 
     @property
     def holds(self) -> bool:
+        """Whether the draws may come from the exact distributions."""
         return self.p >= SURE
 
 

@@ -7,13 +7,6 @@ from blackout.networks.unet import UNet
 from blackout.networks.wrapper import CountNetwork, time_label
 
 __all__ = [
-    "BirthDeathInputs",
-    "CountNetwork",
-    "LevelInputs",
-    "NCSNpp",
-    "PaperInputs",
-    "ResidualMLP",
-    "StandardisedInputs",
-    "UNet",
-    "time_label",
-]
+    "BirthDeathInputs", "CountNetwork", "LevelInputs", "NCSNpp", "PaperInputs", "ResidualMLP", "StandardisedInputs",
+    "UNet", "time_label",
+]  # fmt: skip

@@ -58,9 +58,7 @@ class StandardisedInputs:
 
     def __post_init__(self) -> None:
         if not (0 <= self.mean < math.inf and 0 <= self.std < math.inf):
-            raise ValueError(
-                f"mean and std of the network's inputs must be finite and >= 0, got {self.mean}, {self.std}"
-            )
+            raise ValueError(f"mean and std of the inputs must be finite and >= 0, got {self.mean}, {self.std}")
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
         survival, decay = torch.exp(-t), -torch.expm1(-t)
@@ -107,9 +105,7 @@ class BirthDeathInputs:
 
     def __post_init__(self) -> None:
         if not (0 < self.mean < math.inf and 0 <= self.std < math.inf):
-            raise ValueError(
-                f"mean and std of the network's inputs must be finite, positive and >= 0, got {self.mean}, {self.std}"
-            )
+            raise ValueError(f"mean and std of the inputs must be finite, > 0 and >= 0, got {self.mean}, {self.std}")
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
         square = torch.exp(-2 * t)

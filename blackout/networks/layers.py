@@ -29,14 +29,17 @@ def initialised(layer: Affine, scale: float = 1.0) -> Affine:
 
 
 def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0) -> nn.Conv2d:
+    """A 3x3 convolution that keeps the image's size: [B, in_channels, H, W] -> [B, out_channels, H, W]."""
     return initialised(nn.Conv2d(in_channels, out_channels, 3, padding=1), scale)
 
 
 def conv1x1(in_channels: int, out_channels: int, scale: float = 1.0) -> nn.Conv2d:
+    """A linear map of every pixel's channels: [B, in_channels, H, W] -> [B, out_channels, H, W]."""
     return initialised(nn.Conv2d(in_channels, out_channels, 1), scale)
 
 
 def dense(in_features: int, out_features: int, scale: float = 1.0) -> nn.Linear:
+    """A linear layer: [B, in_features] -> [B, out_features]."""
     return initialised(nn.Linear(in_features, out_features), scale)
 
 
@@ -57,6 +60,7 @@ class GroupNorm(nn.GroupNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalised features, of the shape [B, C, ...] and dtype of `x`."""
         narrow = self.num_channels < 16 * self.num_groups
         slow = narrow and (torch.is_grad_enabled() or x[0, 0].numel() < 1024)
         if slow and x.device.type == "cpu" and x.dtype == torch.bfloat16:
@@ -94,22 +98,30 @@ def sinusoids(label: Tensor, channels: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
+def check_sizes(network: str, least: int = 1, **sizes: int) -> None:
+    """Check the sizes of a network.
+
+    Raises:
+        ValueError: one is below `least`.
+    """
+    for name, size in sizes.items():
+        if size < least:
+            raise ValueError(f"{name} of the {network} must be at least {least}, got {size}")
+
+
 def sides_per_level(shape: Sequence[int], levels: int) -> list[int]:
     """The longer side of an image of `shape` (C, H, W) at each level of a network that halves it in between.
 
-    `levels` is at least 1.
-
     Raises:
-        ValueError: `shape` is not that of an image, or its height or width cannot be halved that often.
+        ValueError: no levels, a `shape` that is not an image's, or sides that cannot be halved that often.
     """
+    check_sizes("convolutional network", multipliers=levels)
     factor = 2 ** (levels - 1)
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"a convolutional network needs data of shape (C, H, W), got {tuple(shape)}")
     if shape[1] % factor or shape[2] % factor:
-        raise ValueError(
-            f"a network with {levels} multipliers halves the image {levels - 1} times, so height and width "
-            f"must be multiples of {factor}, got {shape[1]}x{shape[2]}"
-        )
+        need = f"height and width that are multiples of {factor}, got {shape[1]}x{shape[2]}"
+        raise ValueError(f"a network with {levels} multipliers halves the image {levels - 1} times and needs {need}")
     return [max(shape[1:]) >> level for level in range(levels)]
 
 
@@ -129,6 +141,7 @@ class TimeEmbedding(nn.Module):
         self.dense1 = dense(features, features)
 
     def forward(self, label: Tensor) -> Tensor:
+        """The embedding [B, features] of labels [B]."""
         with full_precision(label):
             h = self.dense0(sinusoids(label, self.channels).to(self.dense0.weight.dtype))
             return self.dense1(F.silu(h))
@@ -150,6 +163,7 @@ class ClassEmbedding(nn.Module):
         nn.init.normal_(self.table.weight, std=0.1)
 
     def forward(self, embedding: Tensor, classes: Tensor | None) -> Tensor:
+        """The embedding [B, features] of times plus that of classes, int64 [B]; None is "no class"."""
         if classes is None:
             classes = torch.full((len(embedding),), self.null, device=embedding.device)
         return embedding + self.table(classes).to(embedding.dtype)
@@ -171,6 +185,7 @@ class Attention(nn.Module):
         self.out = conv1x1(channels, channels, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] -> the same."""
         h = self.norm(x)
         query, key, value = (_tokens(project(h)) for project in (self.query, self.key, self.value))
         h = F.scaled_dot_product_attention(query, key, value)
@@ -218,6 +233,7 @@ class FIRDownsample(FIRFilter):
     """Filter and keep every second pixel: [B, C, 2H, 2W] -> [B, C, H, W]."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """[B, C, 2H, 2W] -> [B, C, H, W]."""
         return self.convolved(x, F.conv2d, 1.0, stride=2, padding=1)
 
 
@@ -225,4 +241,5 @@ class FIRUpsample(FIRFilter):
     """Put zeros between the pixels, filter, and restore the mean: [B, C, H, W] -> [B, C, 2H, 2W]."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, 2H, 2W]."""
         return self.convolved(x, F.conv_transpose2d, 4.0, stride=2, padding=1)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from blackout.networks.layers import NEAR_ZERO, ClassEmbedding, TimeEmbedding, dense, full_precision
+from blackout.networks.layers import NEAR_ZERO, ClassEmbedding, TimeEmbedding, check_sizes, dense, full_precision
 
 
 class FiLMPerceptron(nn.Module):
@@ -27,6 +27,7 @@ class FiLMPerceptron(nn.Module):
         self.dense1 = dense(width, width, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, width] and an embedding [B, width] -> [B, width]."""
         scale, shift = self.film(embedding).chunk(2, dim=1)
         h = F.silu(self.dense0(torch.addcmul(shift, self.norm(x), 1 + scale)))
         return x + self.dense1(self.dropout(h))
@@ -57,11 +58,7 @@ class ResidualMLP(nn.Module):
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
-        if min(outputs, depth, *shape) < 1:
-            raise ValueError(
-                "outputs, depth and every side of the data must be at least 1 in the perceptron, "
-                f"got {outputs}, {depth} and {tuple(shape)}"
-            )
+        check_sizes("perceptron", outputs=outputs, depth=depth, shape=min(shape))
         self.shape = tuple(shape)
         size = math.prod(shape)
         self.time = TimeEmbedding(width, width)

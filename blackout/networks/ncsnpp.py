@@ -24,6 +24,7 @@ from blackout.networks.layers import (
     FIRFilter,
     FIRUpsample,
     TimeEmbedding,
+    check_sizes,
     conv1x1,
     conv3x3,
     dense,
@@ -42,12 +43,7 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        features: int,
-        dropout: float,
-        resample: FIRFilter | None = None,
+        self, in_channels: int, out_channels: int, features: int, dropout: float, resample: FIRFilter | None = None
     ) -> None:
         super().__init__()
         self.norm0 = group_norm(in_channels)
@@ -61,6 +57,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = conv1x1(in_channels, out_channels) if project else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H', W']."""
         h = self.resample(F.silu(self.norm0(x)))
         h = self.conv0(h) + self.time(embedding)[:, :, None, None]
         h = self.conv1(self.dropout(F.silu(self.norm1(h))))
@@ -80,6 +77,7 @@ class AttendedBlock(nn.Module):
         self.attention = Attention(channels) if attend else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, in_channels, H, W] and an embedding [B, features] -> [B, channels, H, W]."""
         return self.attention(self.residual(x, embedding))
 
 
@@ -93,6 +91,7 @@ class Descent(nn.Module):
         self.conv = initialised(nn.Conv2d(pyramid_channels, channels, 3, stride=2))
 
     def forward(self, x: Tensor, pyramid: Tensor, embedding: Tensor) -> Tensor:
+        """Features and pyramid [B, ..., 2H, 2W] -> [B, channels, H, W]."""
         return rescaled_sum(self.conv(self.blur(pyramid)), self.residual(x, embedding))
 
 
@@ -198,11 +197,8 @@ class NCSNpp(nn.Module):
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
-        if min(outputs, blocks_per_level, len(multipliers), *multipliers) < 1:
-            raise ValueError(
-                "outputs, blocks_per_level and one or more multipliers of NCSN++ must be at least 1, "
-                f"got {outputs}, {blocks_per_level} and {list(multipliers)}"
-            )
+        least = min(multipliers, default=0)
+        check_sizes("NCSN++", outputs=outputs, blocks_per_level=blocks_per_level, multipliers=least)
         self.shape = tuple(shape)
         attend = [side in attention_resolutions for side in sides_per_level(shape, len(multipliers))]
         widths = [channels * multiplier for multiplier in multipliers]

@@ -14,6 +14,7 @@ from blackout.networks.layers import (
     Attention,
     ClassEmbedding,
     TimeEmbedding,
+    check_sizes,
     conv1x1,
     conv3x3,
     dense,
@@ -43,6 +44,7 @@ class FiLMBlock(nn.Module):
         self.attention = Attention(out_channels) if attend else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H, W]."""
         h = self.conv0(F.silu(self.norm0(x)))
         scale, shift = self.film(embedding)[:, :, None, None].chunk(2, dim=1)
         h = F.silu(torch.addcmul(shift, self.norm1(h), 1 + scale))
@@ -66,6 +68,7 @@ class DenseBlock(nn.Module):
         self.linear1 = dense(width, size, scale=NEAR_ZERO)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """[B, channels, *sides] and an embedding [B, features] -> [B, channels, *sides]."""
         scale, shift = self.film(embedding).chunk(2, dim=1)
         h = F.silu(torch.addcmul(shift, self.linear0(self.norm(x).flatten(1)), 1 + scale))
         h = self.linear1(self.dropout(h)).view(x.shape)
@@ -105,7 +108,9 @@ class UNet(nn.Module):
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
-        _check(outputs, blocks_per_level, dense_width, multipliers, dense_blocks)
+        check_sizes("U-Net", outputs=outputs, blocks_per_level=blocks_per_level, dense_width=dense_width)
+        check_sizes("U-Net", multipliers=min(multipliers, default=0))
+        check_sizes("U-Net", 0, dense_blocks=dense_blocks)
         attend = [side in attention_resolutions for side in sides_per_level(shape, len(multipliers))]
         widths = [channels * multiplier for multiplier in multipliers]
         features = 4 * channels
@@ -122,13 +127,9 @@ class UNet(nn.Module):
         self.down = nn.ModuleList([blocks(widths[level], level) for level in finer])
         self.shrink = nn.ModuleList([nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths)])
         coarse, grid = widths[-1], [side >> len(finer) for side in shape[1:]]
-        self.middle = nn.ModuleList(
-            [
-                FiLMBlock(coarse, coarse, features, dropout, attend[-1]),
-                *(DenseBlock(coarse, grid, dense_width, features, dropout) for _ in range(dense_blocks)),
-                FiLMBlock(coarse, coarse, features, dropout),
-            ]
-        )
+        self.middle = nn.ModuleList([FiLMBlock(coarse, coarse, features, dropout, attend[-1])])
+        self.middle.extend(DenseBlock(coarse, grid, dense_width, features, dropout) for _ in range(dense_blocks))
+        self.middle.append(FiLMBlock(coarse, coarse, features, dropout))
         self.grow = nn.ModuleList([nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in pairwise(widths)])
         self.up = nn.ModuleList([blocks(2 * widths[level], level) for level in finer])
         self.norm = group_norm(widths[0])
@@ -163,11 +164,3 @@ class UNet(nn.Module):
         for block in blocks.children():
             h = block(h, embedding)
         return h
-
-
-def _check(outputs: int, blocks: int, dense_width: int, multipliers: Sequence[int], dense_blocks: int) -> None:
-    if min(outputs, blocks, dense_width, len(multipliers), *multipliers) < 1 or dense_blocks < 0:
-        raise ValueError(
-            "outputs, blocks_per_level, dense_width and one or more multipliers of the U-Net must be at least 1 "
-            f"and dense_blocks at least 0, got {outputs}, {blocks}, {dense_width}, {list(multipliers)}, {dense_blocks}"
-        )

@@ -1,1 +1,1 @@
-"""What the commands do, for models of any family."""
+"""The programs behind `train.py` and `sample.py`, for models of any family."""

@@ -1,4 +1,4 @@
-"""One clear line and exit code 2 for everything a user can mend."""
+"""Command line: one line and exit code 2 for every error that a user can mend in settings or files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from blackout.errors import Preempted, UserError, debugging
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
 T = TypeVar("T")
-_in_job = False  # hydra has understood the command line; what is raised from now on and is not for the user is a bug
+_in_job = False  # Hydra has parsed the command line: any other kind of error from now on is a bug
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 """What the disk may refuse: full, over quota, read-only, not ours."""
 
@@ -28,7 +28,7 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, err
 def one_line_errors() -> Iterator[None]:
     """Turn what the user can mend into one line on stderr and exit code 2.
 
-    Anything else is a bug and keeps its traceback.
+    Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks.
     """
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -40,7 +40,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        _leave(str(error))  # with the traceback, if BLACKOUT_DEBUG asks for it
+        _leave(str(error))
     except Preempted as error:
         print(str(error), file=sys.stderr)
         sys.exit(error.code)
@@ -62,7 +62,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def task(function: Callable[..., T]) -> Callable[..., T]:
-    """The same inside Hydra's job, before Hydra adds lines of its own."""
+    """`one_line_errors` inside Hydra's job, before Hydra adds lines of its own."""
     import functools
 
     @functools.wraps(function)
@@ -109,8 +109,8 @@ def explain(error: Exception) -> str:
         return f"{where}={choice} chooses a {group}, which the chosen family lacks: choose another {where}, or ~{where}"
     if match := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
         key = match.group(1).split("=")[0]
-        known = _known_keys()
-        return f"{key}: no such option" + (" of the chosen groups" if key in known else _nearest(key, known))
+        keys = _default_keys()
+        return f"{key}: no such option" + (" of the chosen groups" if key in keys else _nearest(key, keys))
     if match := re.search(r"Missing mandatory value: (\S+)", f"{text} {cause}"):
         return f"{match.group(1)} must be given"
     return (text.splitlines() or [type(error).__name__])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
@@ -121,7 +121,7 @@ def _nearest(word: str, options: list[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _known_keys() -> list[str]:
+def _default_keys() -> list[str]:
     """Every key of the default configuration of the running command, in dotted form."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra

@@ -1,7 +1,7 @@
-"""What a run does when training is over: score, export, draw, report.
+"""The end of a run: validate, score, export, draw samples, report.
 
-None of it evaluates the network on more samples than training did, so that a run of three steps of a large network does
-not end in an hour of sampling.
+None of it takes more network evaluations than training did, so that three steps of a large network are not followed by
+an hour of sampling.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 
 from blackout.family import Draw
-from blackout.files import replacing, write_json
+from blackout.files import save_picture, write_json
 from blackout.programs.curves import save_curves
 from blackout.programs.sample_file import save_samples
+from blackout.training.callbacks import draw_first
 from blackout.training.export import export_model
 from blackout.training.feed import Feed
 from blackout.training.loggers import log_results
@@ -53,7 +53,7 @@ def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) ->
 
 
 def keep_affordable_scorer(trainer: pl.Trainer, model: Model, budget: int) -> Scores | None:
-    """Take away the scoring of samples where it would cost more than the budget of network evaluations."""
+    """Leave out the scoring of samples where it would exceed the budget of network evaluations."""
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     scorers = [callback for callback in callbacks if isinstance(callback, Scores)]
     nfe = model.draw({}).nfe if scorers else 0
@@ -74,17 +74,14 @@ def validate(trainer: pl.Trainer, module: TrainingModule, feed: Feed, budget: in
 
 
 def closing_draw(model: Model, budget: int) -> Draw:
-    """How the closing samples are drawn: as previews are, in fewer steps where the budget asks for it."""
+    """The `Draw` of the closing samples: that of previews, in fewer steps where the budget demands it."""
     draw = model.preview(_SAMPLES)
     steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (model.draw({}).nfe * _SAMPLES)))
     return draw if steps == draw.steps else model.preview(_SAMPLES, steps)
 
 
 def draw_samples(draw: Draw, directory: Path) -> None:
-    """Write the closing samples to final.npz, and as a picture where the family has one to final.png."""
-    batches = [samples for _, samples in draw.batches(torch.arange(_SAMPLES), 0)]
-    samples = {name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]}
-    if (picture := draw.picture(samples)) is not None:
-        with replacing(directory / "final.png") as part:
-            picture.save(part, format="png")
+    """Write the closing samples to final.npz and, if the family has pictures, final.png."""
+    samples = draw_first(draw, _SAMPLES, seed=0)
+    save_picture(draw.picture(samples), directory / "final.png")
     save_samples(samples, directory / "final.npz")

@@ -1,4 +1,4 @@
-"""curves.png: what metrics.csv holds, as people look at it."""
+"""curves.png: the columns of metrics.csv as plots."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def save_curves(metrics: Path, path: Path) -> None:
     single = [f"{name}   {curves[name][1][-1]:.4g}" for name in shown if len(curves[name][1]) == 1]
     if not shown:
         return
-    from matplotlib.figure import Figure  # at once, not with the program: it takes a second
+    from matplotlib.figure import Figure  # only here: importing it takes a second
 
     number = len(panels) + bool(single)
     columns = min(3, number)

@@ -1,4 +1,4 @@
-"""Where a program writes, and on which device it computes."""
+"""Output directories and devices of the programs."""
 
 from __future__ import annotations
 

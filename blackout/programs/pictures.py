@@ -1,19 +1,14 @@
-"""Pictures of samples on the disk: grids, and the way from noise to a sample."""
+"""Animation and strip of the states from noise to samples."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from blackout.files import replacing
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from blackout.family import Draw
+from blackout.family import Draw
+from blackout.files import replacing, save_picture
 
 _FRAMES = 60
 _SECONDS, _REST = 4.0, 1500
@@ -22,15 +17,8 @@ _ROWS, _COLUMNS = 4, 12
 """Of the strip: samples, and states of each."""
 
 
-def save_picture(picture: Image.Image | None, path: Path) -> None:
-    """Write a picture, if there is one, as PNG."""
-    if picture is not None:
-        with replacing(path) as part:
-            picture.save(part, format="png")
-
-
 class Trajectory:
-    """The states of the first batch that an animation shows, about evenly spaced, the start first.
+    """States of the first batch for an animation, about evenly spaced, the start first.
 
     Args:
         samples: how many of the batch are shown.
@@ -41,7 +29,7 @@ class Trajectory:
         self._samples = samples
 
     def add(self, step: int, steps: int, state: Tensor) -> None:
-        """Keep the state [B, ...] after so many of `steps` if it is one of the frames."""
+        """Keep the state [B, ...] after `step` of `steps` steps if it is one of the frames."""
         k = steps - step
         if k in (0, steps) or (k * _FRAMES) // steps != ((k + 1) * _FRAMES) // steps:
             self.states.append(state[: self._samples].cpu().clone())

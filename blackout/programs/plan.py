@@ -1,4 +1,4 @@
-"""`train.py plan=true`: what a run would need, before it starts."""
+"""`train.py plan=true`: size, FLOPs, memory and expected time of a run, before it starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SECONDS = 60.0
 
 
 def plan(config: dict[str, Any], module: TrainingModule, feed: Feed) -> None:
-    """Print parameters, work, memory, data and expected time of a run; nothing is written.
+    """Print parameters, FLOPs, memory, data and expected time of a run; nothing is written.
 
     Raises:
         UserError: the trainer's settings are impossible.
@@ -61,7 +61,7 @@ def plan(config: dict[str, Any], module: TrainingModule, feed: Feed) -> None:
 
 
 def _probe(config: dict[str, Any], module: TrainingModule, feed: Feed, probe: Probe) -> pl.Trainer:
-    """Train for a few batches, in a directory that is thrown away."""
+    """Train for a few batches, in a temporary directory."""
     options = config["trainer"] | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}
     with tempfile.TemporaryDirectory() as scratch:
         trainer: pl.Trainer = make(
@@ -81,12 +81,15 @@ class Probe(Callback):
         self._began = self._start = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock of the whole probe."""
         self._start = time.monotonic()
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Start the clock of a batch."""
         self._began = time.monotonic()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Stop it when the device is done, and the probe when it has taken too long."""
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
             self.peak = torch.cuda.max_memory_allocated(pl_module.device)

@@ -1,4 +1,4 @@
-"""A run's directory: its name, its configuration, and whether the same run may continue in it."""
+"""A run's directory: its name, its configuration, and whether a run may continue in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from blackout.programs.settings import decisive, differences
 
 
 def run_id(config: Mapping[str, Any]) -> str:
-    """The given run_id, or a hash of everything that decides the run's result: the same command finds the same run."""
+    """The given run_id, or a hash of all settings that decide the result: the same command finds the same run.
+
+    Raises:
+        UserError: the given one is not a plain directory name.
+    """
     if config["run_id"] is not None:
         name = str(config["run_id"])
         if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
@@ -39,7 +43,9 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            _check_same(_read(path), config, directory)
+            for name, was, now in differences(addresses.modernise(_read(path)), config):
+                advice = "give another run_id, or remove the directory"
+                raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")
         if getattr(rank_zero_only, "rank", 0) == 0:
             with replacing(path) as part:
                 part.write_text(yaml.safe_dump(dict(config), sort_keys=False))
@@ -56,10 +62,3 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(old, Mapping):
         raise UserError(f"{path} is damaged: it holds no settings; remove it to go on")
     return old
-
-
-def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], directory: Path) -> None:
-    for name, was, now in differences(addresses.modernise(old), new):
-        raise UserError(
-            f"{directory} holds a run with {name}={was}, not {now}: give another run_id, or remove the directory"
-        )

@@ -1,4 +1,4 @@
-"""`sample.py`: from a model to samples, a grid and, if wanted, an animation and scores."""
+"""`sample.py`: draws samples from a model, with a grid and, on request, an animation and scores."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch import Tensor
 from blackout.distributed import gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, naming
 from blackout.family import Draw, Samples, Scores
-from blackout.files import write_json
+from blackout.files import save_picture, write_json
 from blackout.programs.output import default_output, find_device, open_output
-from blackout.programs.pictures import Trajectory, save_picture
+from blackout.programs.pictures import Trajectory
 from blackout.programs.sample_file import SampleFile
 from blackout.programs.settings import asked_for, path, quieten, resolve
 from blackout.training.export import load_model
@@ -32,7 +32,7 @@ _SHARED = frozenset(
 )
 """Settings of this program; the others are the model's family's."""
 _RECIPES = frozenset(("network", "schedule", "loss", "process", "head", "optimizer", "trainer", "callbacks"))
-"""What a dataset's recipe brings with it for training."""
+"""Groups that a dataset's recipe may choose for training."""
 _SHOWN = 64
 
 
@@ -95,12 +95,11 @@ def _scoring(config: Mapping[str, Any], model: Model) -> Scoring | None:
 
 
 def _without_recipe(cfg: DictConfig) -> DictConfig:
-    known = {key for key in cfg if key in _SHARED}
-    return DictConfig({key: cfg._get_node(key) for key in cfg if key in known or key not in _RECIPES})
+    return DictConfig({key: cfg._get_node(key) for key in cfg if key not in _RECIPES})
 
 
 def _request(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are for the model's family; its sampler only as far as the command line asks for one."""
+    """The settings of the model's family; `sampler` only if the command line gives part of it."""
     request = {name: value for name, value in config.items() if name not in _SHARED and value is not None}
     if not asked_for("sampler"):
         request.pop("sampler", None)
@@ -134,17 +133,17 @@ def draw_all(
 ) -> Samples:
     """Draw samples on all processes, under a progress bar over the steps of this process's batches.
 
-    Batches are dealt out whole, every W-th to a process, so that none depends on the number W of processes.
+    Every W-th batch is drawn by one process, so that no batch depends on the number W of processes.
 
     Args:
-        draw, indices, seed: what is drawn.
-        size: of every batch.
+        draw, indices, seed: what to draw; `indices` is int64 [n].
+        size: samples per batch.
         file: where process 0 writes the samples, in order.
-        scores: sees the samples of this process.
-        trajectory: sees the states of the first batch.
+        scores: updated with the samples of this process.
+        trajectory: receives the states of the first batch.
 
     Returns:
-        The first few samples, on the CPU; on process 0 only.
+        The first samples, named arrays [up to 64, ...] on the CPU; on process 0 only.
     """
     mine = my_batches(indices, size)
     shown: list[Samples] = []
@@ -170,7 +169,7 @@ def draw_all(
 
 
 def _in_order(batches: Iterator[tuple[Tensor, Samples]], rounds: int, scores: Scores | None) -> Iterator[Samples]:
-    """Score this process's batches and gather everybody's, in the order of the samples."""
+    """Score this process's batches and gather those of all processes, in the order of the samples."""
     for _ in range(rounds):
         numbers, samples = next(batches, (None, None))
         if scores is not None and samples is not None and numbers is not None:

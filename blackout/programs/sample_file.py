@@ -1,4 +1,4 @@
-"""Samples written to an .npz as they are drawn, so that a file of millions never sits in memory."""
+"""Samples written to an .npz as they are drawn, so that millions of them need not fit in memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from blackout.family import Samples
 
 
 class SampleFile:
-    """The arrays of an .npz, filled batch by batch: `samples` on the disk, the others (small ones) at the end.
+    """An .npz written batch by batch: `samples` at once, the other (small) arrays at the end.
 
-    A context manager: the file appears, whole, when the context is left without an error and every sample is there.
+    A context manager: the file appears, whole, when the context is left without an error and no sample is missing.
     Samples [b, C, H, W] are images and are written channels last.
 
     Args:

@@ -1,7 +1,4 @@
-"""Scores of a model's samples, or of samples in a file: `sample.py evaluate=true`.
-
-metrics.json says how every number was made.
-"""
+"""Scores of a model's samples, or of samples in a file, with their provenance: `sample.py evaluate=true`."""
 
 from __future__ import annotations
 
@@ -35,14 +32,14 @@ _AT_ONCE = 512
 
 
 class Scoring:
-    """Everything that can fail is loaded and checked here, before sampling starts.
+    """The scores of one model's samples: everything that can fail is loaded and checked before sampling starts.
 
     Args:
         config: the settings of `sample.py`.
-        model: whose samples are to be scored.
+        model: the model to be scored.
 
     Raises:
-        UserError: source or scores that do not fit.
+        UserError: the source or the scores do not fit the model.
     """
 
     def __init__(self, config: Mapping[str, Any], model: Model) -> None:
@@ -55,7 +52,7 @@ class Scoring:
             self.scores = self.scorer.begin(self.source, config["num_samples"], model.device)
 
     def report(self, draw: Draw) -> dict[str, Any]:
-        """metrics.json, once `scores` has seen the samples of the first seed; further seeds are drawn here.
+        """The content of metrics.json, once `scores` has the samples of the first seed; further seeds are drawn here.
 
         Every process must call it, and gets the same.
         """
@@ -85,7 +82,7 @@ class Scoring:
 
 
 def now() -> str:
-    """The date and time, in UTC, as reports carry it."""
+    """Date and time in UTC, in ISO format."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -116,7 +113,11 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
 
 
 def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], source: Source) -> Scorer | None:
-    """The scores chosen on the command line, else the model's, else Inception's for images."""
+    """The scores chosen on the command line, else those of the training run, else Inception's for images.
+
+    Raises:
+        UserError: the model's description names components that are not trusted, or arguments are wrong.
+    """
     if HydraConfig.get().runtime.choices.get("metrics") == "none":
         return None
     chosen = config["metrics"]

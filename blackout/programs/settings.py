@@ -1,8 +1,8 @@
 """The settings of a program: one table, derived from its composed defaults.
 
-The table says of every setting what kind it is, whether it decides the result (and so the run's id), and whether a run
-that is continued may have another. It feeds the checks of the command line, the run id, the check of a continued run
-and docs/survival.md.
+For every setting it has the kind of its value, whether it decides the result (and so the run's id), and whether it may
+change when a run is continued. The checks of the command line, the run id, the check of a continued run and
+docs/survival.md are made from it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from blackout.addresses import FIRST_FAMILY
+from blackout.addresses import FIRST_FAMILY, leaves
 from blackout.errors import UserError
 
 _WHERE_AND_HOW = frozenset(
     ("data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger", "plan", "family.monitor")
 )
-"""Where things lie and how they are computed or shown: other values give the same run."""
+"""Where files are and how results are computed or shown: other values give the same run."""
 _MAY_CHANGE = _WHERE_AND_HOW | {
     "experiment_name", "callbacks", "trainer", "metrics", "sampler", "optimizer.decay_steps",
 }  # fmt: skip
-"""How long a run goes on, what is shown and scored on the way: a continued run may have others."""
+"""How long a run goes on, and what is shown and scored on the way: these may change when a run is continued."""
 _YOUNGER = {"family": FIRST_FAMILY, "ema_half_life": None}
-"""Settings that came after the first runs: as long as they have these values, a run's id is what it was."""
+"""Settings younger than the first runs; with these values a run's id is what it was without them."""
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a name", list: "a list"}
 
 
@@ -39,10 +39,10 @@ class Setting:
     """One setting of a program.
 
     Args:
-        name: dotted below the top level only where a part is treated apart.
-        kind: of its value; None for anything.
-        decides: whether it is part of a run's id.
-        may_change: whether a run that is continued may have another value.
+        name: of the setting; dotted where part of a group is treated differently.
+        kind: type of its value; None for any.
+        decides: whether it decides the result, and so is part of a run's id.
+        may_change: whether it may change when a run is continued.
     """
 
     name: str
@@ -58,16 +58,26 @@ def table(defaults: Mapping[str, Any]) -> dict[str, Setting]:
     return {name: Setting(name, kinds[name], name not in _WHERE_AND_HOW, name in _MAY_CHANGE) for name in kinds}
 
 
+def markdown(defaults: Mapping[str, Any]) -> str:
+    """The table of settings with these defaults, for docs/survival.md."""
+    lines = ["| setting | value | decides the run id | may change on resume |", "|---|---|---|---|"]
+    for name, setting in sorted(table(defaults).items()):
+        free = "a group" if isinstance(defaults.get(name), Mapping) else "any value"
+        kind = free if setting.kind is None else _KINDS[setting.kind]
+        marks = ["yes" if mark else "no" for mark in (setting.decides, setting.may_change)]
+        lines.append(f"| `{name}` | {kind} | {marks[0]} | {marks[1]} |")
+    return "\n".join(lines)
+
+
 def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
     """The settings as plain containers.
 
     Args:
         cfg: what Hydra composed.
-        extra: let settings pass that the program does not have; whoever reads them refuses what they do not know.
+        extra: let pass settings that the program does not have; those who read them refuse unknown ones.
 
     Raises:
-        UserError: a setting this program does not know (an addition with +), one it needs and was taken away, or one of
-            the wrong kind.
+        UserError: an unknown setting (added with +), one that was removed, or a value of the wrong kind.
     """
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     settings = table(_defaults(cfg))
@@ -82,16 +92,15 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
 
 
 def _defaults(cfg: DictConfig) -> Mapping[str, Any]:
-    """The program's composed default with the chosen family; the settings themselves where Hydra did not start it."""
+    """The program's default configuration with the chosen family; without Hydra, the settings themselves."""
     if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
         return cfg
     hydra, job = GlobalHydra.instance().hydra, HydraConfig.get()
     assert hydra is not None and job.job.config_name is not None
     chosen = [f"family={job.runtime.choices['family']}"] if job.runtime.choices.get("family") else []
-    # where else to look for choices; and no dataset, whose recipe is for the default family
     kept = [given for given in job.overrides.hydra if given.startswith("hydra.searchpath")]
     if chosen and chosen != ["family=blackout"]:
-        chosen.append("~dataset")
+        chosen.append("~dataset")  # its recipe is for the default family
     composed = hydra.compose_config(job.job.config_name, [*chosen, *kept], RunMode.RUN, from_shell=False)
     plain = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(plain, dict)
@@ -122,12 +131,12 @@ def path(config: Mapping[str, Any], name: str) -> str | None:
 
 
 def asked_for(group: str) -> bool:
-    """Whether the command line itself chooses a group or a part of it, rather than a recipe."""
+    """Whether the command line itself, rather than a recipe, chooses a group or sets part of it."""
     return any(given.lstrip("+~").startswith(group) for given in HydraConfig.get().overrides.task)
 
 
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides a run's result, in the form in which its id has always been made."""
+    """The settings that decide a run's result, in the form from which its id is made."""
     settings = table(config)
     return {
         name: value
@@ -137,7 +146,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(name, old, new) of the settings that a continued run must not have changed, but has."""
+    """(name, old, new) of settings that may not change when a run is continued, but have."""
     free = {name for name, setting in table(new).items() if setting.may_change}
     was, now = (dict(leaves({**_YOUNGER, **settings})) for settings in (old, new))
     for name in sorted(was.keys() | now.keys()):
@@ -146,21 +155,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
             yield name, was.get(name), now.get(name)
 
 
-def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of everything in nested mappings."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
-
-
 def _plain_family(name: str, value: Any) -> Any:
     return {"_target_": value.get("_target_")} if name == "family" and isinstance(value, Mapping) else value
 
 
 def quieten() -> None:
-    """Silence what Lightning says about choices that are deliberate here."""
+    """Silence Lightning's warnings about choices that are deliberate here."""
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     deliberate = ("does not have many workers", "in eval mode at the start of training", "treespec, LeafSpec")

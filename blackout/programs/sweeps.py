@@ -1,4 +1,4 @@
-"""Multirun: every job leaves a row in the sweep's table, and a job that fails does not end the others."""
+"""Multirun: every job adds a row to the sweep's table, and a job that fails does not end the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run one job of a sweep and write its row to `results.csv` in the sweep's directory.
 
     Raises:
-        Preempted: the whole sweep was asked to leave.
+        Preempted: a signal asked the whole sweep to leave.
     """
     settings = HydraConfig.get()
     table = Path(settings.sweep.dir) / "results.csv"
@@ -81,7 +81,7 @@ def add_row(table: Path, row: dict[str, Any]) -> None:
 
 
 def free_memory() -> None:
-    """Let the next job start with the memory and the dashboards of a fresh process."""
+    """Free memory and close dashboards, so that the next job starts as in a fresh process."""
     if (wandb := sys.modules.get("wandb")) is not None and getattr(wandb, "run", None) is not None:
         wandb.finish()
     gc.collect()

@@ -35,7 +35,7 @@ _INITIALISATION = 1000
 def train(cfg: DictConfig) -> Path:
     """Train the configured model, or continue it, and leave model, samples and scores in the run directory.
 
-    Everything that a wrong setting or file can break is done before the first long step.
+    Whatever can fail because of a wrong setting or file is done before anything long starts.
 
     Raises:
         UserError: a setting, a file or the output directory is not usable.
@@ -81,17 +81,13 @@ def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Mod
     description = {"family": config["family"], **family.describe(config, source)}
     torch.manual_seed(fold_seed(config["seed"], _INITIALISATION))
     model: Model = family.build(
-        description,
-        family.tensors(source),
-        settings=config,
-        ema_decay=ema_decay(config),
-        seed=config["seed"],
+        description, family.tensors(source), settings=config, ema_decay=ema_decay(config), seed=config["seed"]
     )
     return model
 
 
 def ema_decay(config: Mapping[str, Any]) -> float:
-    """The decay of the averaged weights per optimiser step: `ema_decay`, or by a half-life in images.
+    """The decay of the averaged weights per optimiser step: `ema_decay`, or from `ema_half_life` in images.
 
     Raises:
         UserError: a half-life that is not positive.
@@ -127,18 +123,16 @@ def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
 
 
 def check_launch(trainer: pl.Trainer) -> None:
-    """Refuse a sweep whose jobs would start further processes: each of those would run the whole sweep.
+    """Refuse a sweep whose jobs would start further processes, each of which would run the whole sweep.
 
     Raises:
-        UserError: it is one.
+        UserError: this is such a sweep.
     """
     launcher = trainer.strategy.launcher
     outside = getattr(getattr(launcher, "cluster_environment", None), "creates_processes_externally", True)
     if sweeping() and not outside:
-        raise UserError(
-            "a sweep on several devices needs processes from outside: torchrun train.py -m ..., or "
-            "hydra/launcher=submitit_slurm; or trainer.devices=1"
-        )
+        ways = "torchrun train.py -m ..., or hydra/launcher=submitit_slurm; or trainer.devices=1"
+        raise UserError(f"a sweep on several devices needs processes from outside: {ways}")
 
 
 def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | None) -> None:
@@ -148,30 +142,22 @@ def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | No
         UserError: what the checkpoint holds cannot be restored, or cannot be saved any more.
         Preempted: a signal asked the run to leave; it is saved.
     """
-    began = Began()
-    trainer.callbacks.insert(0, began)  # type: ignore[attr-defined]
+    began: list[bool] = []  # an error before training begins comes from the checkpoint
+    watch = pl.callbacks.LambdaCallback(on_train_start=lambda *_: began.append(True))
+    trainer.callbacks.insert(0, watch)  # type: ignore[attr-defined]
     try:
         with signals.listening():
             trainer.fit(module, feed, ckpt_path=None if last is None else str(last), weights_only=True)
     except Exception as error:
-        if isinstance(error, UserError) or began.yes or (last is None and not mendable(error)):
+        if isinstance(error, UserError) or began or (last is None and not mendable(error)):
             raise
         what = "training cannot start" if last is None else f"{last} cannot be continued"
         raise UserError(f"{what}: {summary(error)}") from error
 
 
-class Began(pl.Callback):
-    """Knows whether training has begun, so that what goes wrong before is known to come from the checkpoint."""
-
-    yes = False
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.yes = True
-
-
 @pl.utilities.rank_zero_only
 def print_summary(model: Model, source: Source, config: Mapping[str, Any], run: Path, resumed: bool) -> None:
-    """What is about to be trained, in three lines."""
+    """Print data, model and run directory, one line each."""
     parameters = sum(p.numel() for p in model.network.parameters())
     steps, batch = config["trainer"]["max_steps"], config["batch_size"]
     network = type(getattr(model.network, "body", model.network)).__name__

@@ -1,1 +1,1 @@
-"""Shared plumbing of a training run: optimisation, EMA, run directory, callbacks, loggers, export."""
+"""What every family's models train with: optimisation, averages, checkpoints, guards, loggers, export."""

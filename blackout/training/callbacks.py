@@ -1,4 +1,4 @@
-"""What happens beside the training step: pictures, the progress bar's length."""
+"""Callbacks beside the training step: preview grids and the progress bar."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from pytorch_lightning.callbacks import Callback, RichProgressBar
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import Tensor
 
-from blackout.family import Draw, Watch
-from blackout.files import replacing
+from blackout.family import Draw, Samples, Watch
+from blackout.files import save_picture
 from blackout.training.guards import check_finite
 from blackout.training.module import TrainingModule
 from blackout.training.preemption import signals
 
 
 class StepProgressBar(RichProgressBar):
-    """A bar over all steps of the run: the data is an endless stream, so Lightning alone would know no end."""
+    """A bar over all steps of the run, whose length Lightning cannot tell from the endless data stream."""
 
     @property
     def total_train_batches(self) -> int | float:
+        """Batches of the whole run."""
         steps = self.trainer.max_steps
         return steps * self.trainer.accumulate_grad_batches if steps > 0 else super().total_train_batches
 
@@ -32,13 +33,13 @@ class StepProgressBar(RichProgressBar):
 
 
 class SampleGrid(Callback):
-    """Draws the same few samples every so many steps and shows them: `samples/step_0000500.png` and the loggers.
+    """Draws the same samples every `every_n_steps` steps, for `samples/step_0000500.png` and the loggers.
 
     Args:
         directory: where the pictures go.
         every_n_steps: optimiser steps between two grids.
         num_samples: samples in a grid.
-        num_steps: steps per sample; null for the sampler's own.
+        num_steps: steps per sample; None for as many as the sampler has.
         seed: of the samples.
     """
 
@@ -55,19 +56,21 @@ class SampleGrid(Callback):
         self._directory, self._every, self._num_samples = Path(directory), every_n_steps, num_samples
         self._num_steps, self._seed = num_steps, seed
         self.drawn = 0
-        """How many grids this process has drawn."""
+        """Number of grids that this process has drawn."""
         self._boundary = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """A run that goes on draws the grid that was due where it stopped, if that one is missing."""
+        """In a continued run, draw the grid that was due where it stopped, if it is missing."""
         step = trainer.global_step
         self._boundary = step if step == 0 or self._path(step).exists() else -1
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
+        """Draw the grid that is due, unless a signal asks the run to leave."""
         self._at_boundary(trainer, pl_module, _leave_when_asked)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._at_boundary(trainer, pl_module, None)  # a run that has ended does not come back to draw
+        """Draw the last grid whatever signals say: a run that has ended does not come back to draw."""
+        self._at_boundary(trainer, pl_module, None)
 
     def _at_boundary(self, trainer: pl.Trainer, module: pl.LightningModule, watch: Watch | None) -> None:
         step = trainer.global_step
@@ -80,21 +83,21 @@ class SampleGrid(Callback):
         if trainer.is_global_zero:
             assert isinstance(module, TrainingModule)
             with contextlib.suppress(_Interrupted):
-                self._show(module.model.preview(self._num_samples, self._num_steps), step, trainer.loggers, watch)
+                draw = module.model.preview(self._num_samples, self._num_steps)
+                picture = draw.picture(draw_first(draw, self._num_samples, self._seed, watch))
+                self.drawn += 1
+                save_picture(picture, self._path(step))
+                for logger in trainer.loggers if picture is not None else ():
+                    log_picture(logger, picture, step)
 
     def _path(self, step: int) -> Path:
         return self._directory / f"step_{step:07d}.png"
 
-    def _show(self, draw: Draw, step: int, loggers: list[Logger], watch: Watch | None) -> None:
-        batches = [samples for _, samples in draw.batches(torch.arange(self._num_samples), self._seed, watch=watch)]
-        self.drawn += 1
-        picture = draw.picture({name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]})
-        if picture is None:
-            return
-        with replacing(self._path(step)) as part:
-            picture.save(part, format="png")
-        for logger in loggers:
-            log_picture(logger, picture, step)
+
+def draw_first(draw: Draw, num_samples: int, seed: int, watch: Watch | None = None) -> Samples:
+    """Samples 0..num_samples - 1 of a seed, named arrays [num_samples, ...] on the CPU."""
+    batches = [samples for _, samples in draw.batches(torch.arange(num_samples), seed, watch=watch)]
+    return {name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]}
 
 
 class _Interrupted(Exception):

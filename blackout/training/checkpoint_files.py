@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole or not at all, the one before kept, never executed, verified when read."""
+"""Checkpoint files: written whole or not at all, the previous one kept, never executed, verified when read."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def digest_path(path: Path) -> Path:
 def find_checkpoint(directory: Path) -> Path | None:
     """The checkpoint from which a run continues: the last, or the previous with a warning when the last is damaged.
 
-    A damaged last is set aside as `damaged.ckpt`, so that it never takes the place of the previous.
+    A damaged `last.ckpt` is set aside as `damaged.ckpt`, so that the next save does not turn it into `previous.ckpt`.
 
     Raises:
-        UserError: there are checkpoints, but none that is whole.
+        UserError: there are checkpoints, but all are damaged.
     """
     problem: UserError | None = None
     for path in (directory / LAST, directory / PREVIOUS):
@@ -89,20 +89,19 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         UserError: unreadable, not what was written (by its SHA-256), or holding anything that would be executed.
     """
     try:
-        known = _known_digest(path)
-        if known is not None and digest(path) != known:
+        expected = _recorded_digest(path)
+        if expected is not None and digest(path) != expected:
             raise UserError(f"{path} is damaged: it does not match {digest_path(path).name}")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
         raise
     except Exception as error:  # a damaged pickle can raise nearly anything
-        reason = "holds more than tensors and plain values" if isinstance(error, pickle.UnpicklingError) else str(error)
-        raise UserError(
-            f"{path} cannot be read as a checkpoint: {(reason.splitlines() or [type(error).__name__])[0]}"
-        ) from None
-    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
-        raise UserError(f"{path} is not a checkpoint of this program")
-    if not isinstance(checkpoint.get("blackout"), dict):
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, pickle.UnpicklingError):
+            reason = "holds more than tensors and plain values"
+        raise UserError(f"{path} cannot be read as a checkpoint: {reason}") from None
+    parts = [checkpoint.get(name) for name in ("state_dict", "blackout")] if isinstance(checkpoint, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts):
         raise UserError(f"{path} is not a checkpoint of this program")
     try:
         json.dumps(checkpoint["blackout"])
@@ -117,8 +116,8 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _known_digest(path: Path) -> str | None:
-    """Hash that a whole `path` has, as its file says; None when there is no such file.
+def _recorded_digest(path: Path) -> str | None:
+    """The hash recorded beside `path` when it was written; None when there is no such record.
 
     Between two renames of a save, the hash of `previous.ckpt` is still called `last.ckpt.sha256`.
     """
@@ -129,7 +128,7 @@ def _known_digest(path: Path) -> str | None:
 
 
 class _HashingFile:
-    """Passes bytes on to a file and hashes them; an error of the disk is kept, since torch's writer in C++ loses it."""
+    """Writes bytes to a file and hashes them; a disk error is kept, because torch's C++ writer would lose it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self.sha256, self.failure = file, hashlib.sha256(), None
@@ -146,7 +145,7 @@ class _HashingFile:
         return memoryview(data).nbytes
 
     def flush(self) -> None:
-        """Asked for by torch; done once, at the end."""
+        """Required by torch; done once, at the end."""
 
 
 def _write_durably(path: Path, write: Callable[[Any], object]) -> str:
@@ -162,7 +161,7 @@ def _write_durably(path: Path, write: Callable[[Any], object]) -> str:
 
 
 def _sync_directory(path: Path) -> None:
-    """Make renames survive a power cut, where the file system lets a directory be synchronised."""
+    """Make renames survive a power failure, where the file system can synchronise directories."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""When a run is saved, and how it goes on: only at boundaries between optimiser steps, where nothing is half done.
+"""When a run is saved, and how it continues: only at boundaries between optimiser steps.
 
 A boundary is reached when the step's metrics are logged and the validation and previews due at it are over; in
 Lightning's terms, when the next batch is about to start.
@@ -7,7 +7,7 @@ Lightning's terms, when the next batch is about to start.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,14 @@ from blackout.training.model import Model
 from blackout.training.preemption import signals
 
 _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor")
-"""Of a model's description: what a continued run may have otherwise."""
+"""Parts of a model's description that may differ in a continued run."""
 
 
 class AtomicCheckpointIO(CheckpointIO):
     """How the trainer stores checkpoints.
 
-    A failure to write is kept in `failure` rather than raised, because only the first process writes: the others
-    would wait for it for ever. `Checkpoints` tells all of them.
+    Only the first process writes. A failure is kept in `failure` rather than raised, because the other processes would
+    wait forever; `Checkpoints` broadcasts it.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class AtomicCheckpointIO(CheckpointIO):
 
 
 class Checkpoints(Checkpoint):
-    """`last.ckpt` every so many steps, at the end, and when a signal asks the run to leave; `best.ckpt` by a metric.
+    """`last.ckpt` every `every_n_steps` steps, at the end, and when a signal arrives; `best.ckpt` by a metric.
 
     Args:
         directory: where they go.
-        every_n_steps: optimiser steps between two saves of the last.
-        monitor: what the best is chosen by; null for no best.
+        every_n_steps: optimiser steps between two saves of `last.ckpt`.
+        monitor: the metric by which the best is chosen; None for no best.
         mode: whether less ("min") or more ("max") of it is better.
 
     Raises:
@@ -88,16 +88,16 @@ class Checkpoints(Checkpoint):
         self._validating = False  # a validation within training is going on
         self._validation_is_due = False  # the loaded checkpoint was saved in the middle of one
 
-    # --- the state of this callback, and what makes a checkpoint describe itself
-
     def state_dict(self) -> dict[str, Any]:
+        """The best score so far, and whether a validation is going on."""
         return {"best": self._best, "validating": self._validating}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises KeyError or TypeError where there is no such state; the checkpoint is then refused."""
+        """Restore what `state_dict` returned; any other content raises, and the checkpoint is then refused."""
         self._best, self._validation_is_due = state_dict["best"], bool(state_dict["validating"])
 
     def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Record versions and devices, and count batches as at a boundary."""
         checkpoint["made_with"] = circumstances(trainer)
         # at a boundary Lightning already counts the batch that is about to start
         for counts in checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"].values():
@@ -105,18 +105,18 @@ class Checkpoints(Checkpoint):
                 counts["ready"] = counts["started"] = counts["processed"] = counts["completed"]
 
     def on_load_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Warn where versions or devices have changed."""
         made, here = checkpoint.get("made_with", {}), circumstances(trainer)
         changed = [f"{name} {made[name]} -> {here[name]}" for name in here if name in made and made[name] != here[name]]
         if changed and trainer.is_global_zero:
             print(f"warning: not continued bit for bit: {', '.join(changed)}", file=sys.stderr)
 
-    # --- boundaries
-
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the signals, and repeat a validation in the middle of which the checkpoint was saved."""
         signals.install()
         self._boundary = self._saved_at = trainer.global_step
         loop = trainer.fit_loop.epoch_loop
-        # nothing in a checkpoint is half done, so there is nothing for Lightning to guess about
+        # a checkpoint is always of a boundary, so that Lightning need not guess where within a step it was saved
         loop.restarting = False
         if self._validation_is_due:
             self._validation_is_due = False
@@ -126,6 +126,7 @@ class Checkpoints(Checkpoint):
             loop._batches_that_stepped += 1
 
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        """At a boundary: save when it is time to or a signal asks for it, and then leave."""
         if trainer.global_step == self._boundary:  # a later micro-batch of an accumulated step
             return
         self._boundary = trainer.global_step
@@ -136,12 +137,13 @@ class Checkpoints(Checkpoint):
             self._leave(trainer, signum)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Know a validation within training from others."""
         self._validating = trainer.state.fn == "fit" and not trainer.sanity_checking
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Validation changes no weights, so it can be broken off here; it is repeated when the run goes on.
+        """Leave if a signal asks for it: validation changes no weights, and is repeated when the run continues.
 
-        The last one is not: Lightning would see nothing left to do, and never repeat it.
+        The run's last validation is finished first: Lightning would see nothing left to do, and never repeat it.
         """
         last = 0 < trainer.max_steps <= trainer.global_step
         if self._validating and not last and (signum := signals.agreed()):
@@ -149,6 +151,7 @@ class Checkpoints(Checkpoint):
             self._leave(trainer, signum)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save the best."""
         if not self._validating:
             return
         self._validating = False
@@ -160,6 +163,7 @@ class Checkpoints(Checkpoint):
             self._save(trainer, BEST)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save the last step, and leave if a signal asked for it."""
         if trainer.global_step != self._saved_at:
             self._save(trainer, LAST)
         if signum := signals.agreed():
@@ -187,20 +191,15 @@ class Checkpoints(Checkpoint):
         if failure:
             if not trainer.is_global_zero:
                 sys.exit(0)
-            raise UserError(
-                f"cannot save {path} at step {trainer.global_step}: {failure}; training stopped, "
-                f"{_what_is_left(self._directory / LAST)}"
-            )
+            last = self._directory / LAST
+            left = f"the checkpoint saved before is untouched: {last}" if last.exists() else "nothing was saved before"
+            raise UserError(f"cannot save {path} at step {trainer.global_step}: {failure}; training stopped, {left}")
         if name == LAST:
             self._saved_at = trainer.global_step
 
 
-def _what_is_left(last: Path) -> str:
-    return f"the checkpoint saved before is untouched: {last}" if last.exists() else "nothing had been saved before"
-
-
 def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
-    """What must be the same for a run to continue bit for bit, besides its settings."""
+    """Versions, devices and threads that must be the same for a run to continue bit for bit."""
     return {
         "torch": str(torch.__version__),
         "pytorch_lightning": pl.__version__,
@@ -211,7 +210,7 @@ def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
-    """Refuse, before anything is loaded, a checkpoint of other data, of another model or of another version.
+    """Refuse, before anything is loaded, a checkpoint of other data, another model or another format.
 
     Raises:
         UserError: the message names the first difference.
@@ -222,8 +221,8 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
     first = {"family": addresses.FIRST_FAMILY}
-    was = dict(_leaves(first | addresses.modernise(checkpoint["blackout"]), ""))
-    now = dict(_leaves(first | model.config, ""))
+    was = dict(addresses.leaves(first | addresses.modernise(checkpoint["blackout"])))
+    now = dict(addresses.leaves(first | model.config))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
@@ -236,11 +235,3 @@ def _check_weights(saved: Mapping[str, Any], mine: Mapping[str, torch.Tensor], p
             raise UserError(f"{path} does not fit: weight {key} is only {'there' if key in saved else 'here'}")
         if getattr(saved[key], "shape", None) != mine[key].shape:
             raise UserError(f"{path} does not fit: weight {key} has another shape")
-
-
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node

@@ -36,6 +36,7 @@ class EMA(nn.Module):
         return super().train(False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the averaged network returns."""
         return self.module(*args, **kwargs)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Serves any source to Lightning, in an order that survives kills."""
+"""Serves any source to Lightning, in an order that a continued run reproduces."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from blackout.training.stream import EvalShard, TrainStream, check_sharding
 class Feed(pl.LightningDataModule):
     """Training and held-out batches of a source.
 
-    Training is an endless stream (`TrainStream`): its length is set by the trainer's `max_steps`, and
-    validation is scheduled in batches with `val_check_interval=<int>, check_val_every_n_epoch=None`.
-    A resumed `fit` continues with the batch after the last finished one. With the trainer's
-    `overfit_batches=n` the first `n` batches come again and again. A source without held-out samples has no
-    validation.
-
-    Resuming is exact for checkpoints written between optimiser steps: with gradient accumulation, Lightning
-    does not save the gradients of an unfinished step.
+    Training is an endless stream (`TrainStream`): its length is set by the trainer's `max_steps`, and validation is
+    scheduled in batches with `val_check_interval=<int>, check_val_every_n_epoch=None`. A resumed `fit` continues with
+    the batch after the last finished one; this is exact for checkpoints written between optimiser steps. With the
+    trainer's `overfit_batches=n` the first `n` batches are repeated. Without held-out samples there is no validation.
 
     Args:
-        source: what is served.
+        source: of the samples.
         batch_size: samples per batch over all processes together, before gradient accumulation.
         seed: decides the order of the data and the numbers for random mirroring and the like.
         on_device: keep the training data on the device that trains.
@@ -35,13 +31,10 @@ class Feed(pl.LightningDataModule):
     def __init__(self, source: Source, batch_size: int, seed: int = 0, on_device: bool = False) -> None:
         super().__init__()
         check_sharding(batch_size, 0, 1)  # refuse bad values now rather than when training starts
-        self.source = source
-        self.batch_size = batch_size
-        self.seed = seed
-        self.on_device = on_device
+        self.source, self.batch_size, self.seed, self.on_device = source, batch_size, seed, on_device
 
     def setup(self, stage: str) -> None:
-        """Checks the batch size against the number of processes, before anything long starts."""
+        """Check the batch size against the number of processes, before anything long starts."""
         check_sharding(self.batch_size, *self._rank_and_world_size())
 
     def train_dataloader(self) -> TrainStream:
@@ -57,7 +50,7 @@ class Feed(pl.LightningDataModule):
 
     @property
     def period(self) -> int | None:
-        """How many batches are served over and over (the trainer's `overfit_batches`); None for the whole source."""
+        """Number of batches that are repeated (the trainer's `overfit_batches`); None for the whole source."""
         overfit = getattr(self.trainer, "overfit_batches", 0)
         return overfit if isinstance(overfit, int) and overfit > 0 else None
 

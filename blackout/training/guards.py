@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: found without making every step wait, and reported for replay."""
+"""Non-finite losses and gradients: detected without making every step wait, and reported for replay."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ from blackout.training.stream import TrainStream
 
 
 class NonFiniteGuard(Callback):
-    """Looks at the loss and the gradients of every step.
+    """Checks the loss and the gradients of every step.
 
-    One flag per step is kept on the device and read every so many steps and before every save, so that a checkpoint
-    never holds weights that such a step has touched. With `action="skip"` the decision is needed at once, which makes
-    the host wait for the device at every step.
-
-    With 16-bit floats (`16-mixed`) infinite gradients are the loss scaler's business; only the loss is looked at.
+    One flag per step is kept on the device and read every `every_n_steps` steps and before every save, so that no
+    checkpoint holds weights updated by a non-finite step. With `action="skip"` the host must wait for the device at
+    every step. With `16-mixed` precision infinite gradients are left to the loss scaler; only the loss is checked.
 
     Args:
         directory: where `nonfinite_step_<n>.json` goes.
         action: "stop" the run, or "skip" the step: no weight and no moment of the optimiser changes.
-        every_n_steps: optimiser steps between two looks; 1 stops before the step is taken.
+        every_n_steps: optimiser steps between two readings of the flags; 1 stops before the step is taken.
 
     Raises:
         ValueError: another action, or every_n_steps below 1.
@@ -49,19 +47,24 @@ class NonFiniteGuard(Callback):
         self.skipped = 0
 
     def state_dict(self) -> dict[str, Any]:
+        """How many steps were skipped."""
         return {"skipped": self.skipped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting from there."""
         self.skipped = state_dict["skipped"]
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any) -> None:
+        """Remember which batches the step has."""
         self._batches.append(batch["batch"])
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
+        """Look at the loss of a micro-batch."""
         bad = ~torch.isfinite(loss.detach()).all()
         self._now = bad if self._now is None else self._now | bad
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Look at the gradients; keep the step's flag, or skip the step."""
         parameters = [p for p in pl_module.parameters() if p.grad is not None]
         gradients = [p.grad for p in parameters if p.grad is not None]
         bad = torch.zeros((), dtype=torch.bool, device=pl_module.device) if self._now is None else self._now
@@ -80,13 +83,14 @@ class NonFiniteGuard(Callback):
             pl_module.log("train/skipped_steps", float(self.skipped))
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Read the last flags."""
         self.check(trainer)
 
     def check(self, trainer: pl.Trainer) -> None:
         """Read the flags; all processes together.
 
         Raises:
-            UserError: a step since the last look was not finite.
+            UserError: a step since the last reading was not finite.
         """
         if not self._unread:
             return
@@ -121,10 +125,10 @@ class NonFiniteGuard(Callback):
 
 
 def check_finite(trainer: pl.Trainer) -> None:
-    """Read the flags of every guard now; before weights are saved or samples drawn from them.
+    """Read the flags of every guard now, before weights are saved or samples drawn with them.
 
     Raises:
-        UserError: a step since the last look was not finite.
+        UserError: a step since the last reading was not finite.
     """
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, NonFiniteGuard):

@@ -53,8 +53,8 @@ class Wandb(WandbLogger):
         entity: user or team; None for the key's own.
         group: runs shown together; None for the name of the sweep, if there is one.
         tags: of the run.
-        mode: online, offline or disabled; None for what WANDB_MODE or `wandb offline` say, else online if there are a
-            key and a network.
+        mode: online, offline or disabled; None for what `WANDB_MODE` or `wandb offline` say, else online if there are
+            an API key and a network connection.
 
     Raises:
         ValueError: another mode.
@@ -71,15 +71,9 @@ class Wandb(WandbLogger):
     ) -> None:
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
-        super().__init__(
-            name=Path(save_dir).name,
-            save_dir=save_dir,
-            project=project,
-            entity=entity,
-            group=group or sweep_name(),
-            tags=list(tags),
-        )
-        self._wandb_init.pop("anonymous", None)  # Lightning passes on what W&B has given up
+        name, group = Path(save_dir).name, group or sweep_name()
+        super().__init__(name, save_dir, project=project, entity=entity, group=group, tags=list(tags))
+        self._wandb_init.pop("anonymous", None)  # Lightning still passes what W&B has deprecated
         self._mode = mode
 
     def continue_run(self, run_id: str) -> None:
@@ -116,10 +110,10 @@ class Wandb(WandbLogger):
 
 
 def find_mode(settings: Any) -> tuple[str, str]:
-    """How W&B can be used here, and why not online: what the user has set, else what key and network allow.
+    """W&B's mode, and the reason if it is not online: what the user has set, else what key and network allow.
 
     Args:
-        settings: W&B's own, of the files that `wandb offline` and `wandb login` write.
+        settings: W&B's own, as `wandb offline` and `wandb login` write them.
     """
     if mode := os.environ.get("WANDB_MODE") or (settings.mode if settings.mode != "online" else None):
         return {"dryrun": "offline", "run": "online"}.get(mode, mode), ""
@@ -161,13 +155,14 @@ class KeepWandbRun(Callback):
     """Keeps the id of the W&B run in checkpoints."""
 
     def on_save_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the run's id."""
         for logger in trainer.loggers:
             if isinstance(logger, Wandb) and trainer.is_global_zero:
                 checkpoint["wandb_run"] = logger.version
 
 
 def continue_run(loggers: Sequence[Logger], checkpoint: Mapping[str, Any]) -> None:
-    """Go on logging to the W&B run that a checkpoint was saved in."""
+    """Continue logging to the W&B run in which a checkpoint was saved."""
     for logger in loggers:
         if isinstance(logger, Wandb) and "wandb_run" in checkpoint:
             logger.continue_run(checkpoint["wandb_run"])
@@ -175,10 +170,7 @@ def continue_run(loggers: Sequence[Logger], checkpoint: Mapping[str, Any]) -> No
 
 @contextmanager
 def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator[None]:
-    """Open the loggers' runs and show the configuration there; afterwards close them, however training ended.
-
-    The next job of a sweep in this process then gets a run of its own.
-    """
+    """Open the loggers' runs and log the configuration; close them however training ends, for a sweep's next job."""
     failed = True
     try:
         for logger in loggers:
@@ -204,17 +196,18 @@ def _close(logger: Wandb, exit_code: int) -> None:
 
 @rank_zero_only
 def log_results(loggers: Sequence[Logger], values: Mapping[str, float], step: int, run: Path) -> None:
-    """Show a finished run: its last samples, and on W&B the scores as summary and the exported model as artifact."""
-    picture = Image.open(run / "samples" / "final.png")
+    """Log a finished run: its last samples, and on W&B the scores as summary and the exported model as artifact."""
+    picture = run / "samples" / "final.png"
     for logger in loggers:
-        log_picture(logger, picture, step)
+        if picture.exists():
+            log_picture(logger, Image.open(picture), step)
         if isinstance(logger, Wandb):
             logger.experiment.summary.update(dict(values))
             _log_model(logger.experiment, run / "model")
 
 
 def _log_model(run: Any, model: Path) -> None:
-    """Hand the exported model to W&B, which reads an offline run's files only when it is uploaded."""
+    """Log the exported model as an artifact; W&B reads the files of an offline run only when it is uploaded."""
     import wandb
 
     if run.disabled:

@@ -15,10 +15,7 @@ from blackout.files import replacing
 
 
 class MetricsCSV(Logger):
-    """A logger that merges what is logged at one step into one row.
-
-    Lightning's own CSV logger deletes the file when a run is resumed; this one keeps its rows up to the step it
-    resumes from.
+    """A logger with one row per step, which keeps the rows up to the step from which a run continues.
 
     Args:
         path: the file; written atomically, at most every `seconds`.
@@ -36,10 +33,12 @@ class MetricsCSV(Logger):
 
     @property
     def name(self) -> str:
+        """Of the logger, as Lightning asks for it."""
         return "csv"
 
     @property
     def version(self) -> str:
+        """None: the file goes on."""
         return ""
 
     @rank_zero_only
@@ -48,6 +47,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Add values to the row of a step, and drop the rows after it."""
         step = 0 if step is None else step
         for later in [s for s in self._rows if s > step]:  # written by a run that was killed past its last checkpoint
             del self._rows[later]
@@ -56,6 +56,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def save(self) -> None:
+        """Write, unless that was just done."""
         if time.monotonic() - self._written > self._seconds:
             self._write()
 
@@ -66,7 +67,8 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        # what ended a failed run is the message, not that this file could not be written either
+        """Write for the last time."""
+        # a run that failed should end with its own error, not with this file's
         with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
             self._write()
 

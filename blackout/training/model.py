@@ -1,4 +1,4 @@
-"""What every family's model is: a network with averaged weights, that can train, draw and describe itself.
+"""The base class of every family's models: a network with averaged weights that can train, sample and describe itself.
 
 Nothing here needs Lightning, so that a trained model is loaded and sampled without it; `blackout.training.module` is
 the LightningModule around a model in training.
@@ -18,14 +18,14 @@ from blackout.family import Draw, Source
 from blackout.training.ema import EMA
 
 DROPOUT = 2
-"""The key of a step's dropout among the uses of a run's seed; a family numbers its own uses apart from it."""
+"""Key of a step's dropout among the uses of a run's seed; a family's own uses need other keys."""
 
 
 class Recorder(Protocol):
-    """Where the steps of a model in training leave numbers."""
+    """Records what the steps of a model in training report."""
 
     def log(self, name: str, value: Tensor) -> None:
-        """Log a scalar of this training step; the mean over processes is shown."""
+        """Log a scalar of this training step, as its mean over processes."""
         ...
 
     def mean(self, name: str, values: Tensor) -> None:
@@ -34,12 +34,12 @@ class Recorder(Protocol):
 
 
 class Model(nn.Module, ABC):
-    """What a family writes: two steps, how to draw, and what a plan may measure.
+    """A family implements the two steps, `draw` and `example`, and may override the methods after these.
 
     Args:
-        network: what is trained.
+        network: to be trained.
         ema_decay: decay of the averaged weights per optimiser step; None for no average (a loaded model).
-        seed: with the step's number it decides everything a training step draws.
+        seed: with the number of the step it determines everything that a training step draws.
     """
 
     means: ClassVar[tuple[str, ...]] = ()
@@ -55,11 +55,13 @@ class Model(nn.Module, ABC):
         self.recorder: Recorder | None = None
         """Set while the model is in training."""
 
-    # --- what a family gives
-
     @abstractmethod
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        """The loss of a batch: what the source gave, its numbers `index` and `position` [b], and the number `batch`."""
+        """The loss of a batch, a scalar.
+
+        Args:
+            batch: what the source gave, with `index` and `position`, int64 [b], and the number `batch`.
+        """
 
     @abstractmethod
     def validation_step(self, batch: Mapping[str, Any]) -> None:
@@ -67,20 +69,18 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def draw(self, request: Mapping[str, Any]) -> Draw:
-        """The way of drawing samples that a request asks for; an empty one gets the model's own.
+        """A `Draw` by the given settings; with none, by those the model was trained with.
 
         Args:
-            request: settings of `sample.py` that are not shared by all families, and `num_samples`.
+            request: the family's own settings of `sample.py`, and `num_samples`.
 
         Raises:
-            UserError: something the model cannot do, or an option its family does not have.
+            UserError: an option that the family does not have, or a value that the model does not support.
         """
 
     @abstractmethod
     def example(self) -> tuple[Any, ...]:
-        """Arguments of one network evaluation for one sample, to measure its work and memory."""
-
-    # --- what a family may give
+        """Arguments of one network evaluation for one sample, to measure its FLOPs and memory."""
 
     @property
     def validation_cost(self) -> int:
@@ -88,36 +88,34 @@ class Model(nn.Module, ABC):
         return 1
 
     def preview(self, num_samples: int, num_steps: int | None = None) -> Draw:
-        """How pictures are drawn during and after training: varied samples, in `num_steps` steps if that is given."""
+        """The `Draw` of the grids made during and after training, in `num_steps` steps if given."""
         return self.draw({})
 
     def rehearse(self) -> None:
-        """Try each component once, on as little as possible, before anything long starts.
+        """Run each component once on minimal input, before anything long starts.
 
         Raises:
             UserError: components that do not fit together.
         """
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is exported besides the weights: the model's own buffers."""
+        """The model's own buffers, which are exported besides the weights."""
         return dict(self.named_buffers(recurse=False))
 
     def replay(self, batch: Mapping[str, Any]) -> dict[str, list[float]]:
-        """What a non-finite step is reported with, besides the numbers of its samples."""
+        """What the report of a non-finite step contains besides the indices of its samples."""
         return {}
 
     def before_export(self, evaluations: int) -> None:
-        """Measure what the exported model needs, with at most so many network evaluations of one sample."""
+        """Measure what the exported model needs, within a budget of network evaluations of one sample."""
 
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What `evaluate=true` says besides the scores of samples: `values` by name, and whatever explains them."""
+        """What `evaluate=true` reports besides the scores of samples: `values` by name, and their provenance."""
         return {"values": {}}
-
-    # --- what every model does
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.network.parameters()).device
 
     @property

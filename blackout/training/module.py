@@ -19,7 +19,7 @@ class TrainingModule(pl.LightningModule):
     """Trains a model. Its state is the model's: weights have the same names in checkpoints and in the model.
 
     Args:
-        model: what is trained.
+        model: to be trained.
         optimization: optimiser and learning rate.
     """
 
@@ -33,17 +33,21 @@ class TrainingModule(pl.LightningModule):
         model.recorder = LightningRecorder(self)
 
     def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Seed dropout by the number of the batch and of the process."""
         torch.manual_seed(fold_seed(self.model.seed, DROPOUT, batch["batch"], self.global_rank))
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The model's loss of a batch."""
         return self.model.training_step(batch)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Add a batch to the validation metrics."""
         self.model.validation_step(batch)
         for name in self.model.means:
             self.log(name, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Take the step, then move the average."""
         super().optimizer_step(*args, **kwargs)
         if self.model.ema is not None:
             self.model.ema.update(self.model.network, self.global_step)
@@ -51,6 +55,7 @@ class TrainingModule(pl.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
+        """Clip the norm of the network's gradients, or as Lightning does."""
         scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
         if scaled or gradient_clip_algorithm == "value":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
@@ -59,11 +64,13 @@ class TrainingModule(pl.LightningModule):
             nn.utils.clip_grad_norm_(self.model.network.parameters(), gradient_clip_val)
 
     def configure_optimizers(self) -> Any:
+        """Optimiser and learning rate, by the optimization given."""
         if self.optimization is None:
             raise ValueError("this model was loaded for use; give it an `optimization` to train it")
         return self.optimization.configure(self.model.network.parameters())
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let the checkpoint describe its model."""
         checkpoint["blackout"] = {"format": FORMAT, **self.model.config}
 
     def mean(self, name: str) -> MeanMetric:
@@ -73,11 +80,11 @@ class TrainingModule(pl.LightningModule):
         return metric
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's."""
+        """The model's state."""
         return self.model.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Load the model's."""
+        """Load the model's state."""
         return self.model.load_state_dict(state_dict, strict, assign)
 
 
@@ -88,9 +95,11 @@ class LightningRecorder:
         self._module = module
 
     def log(self, name: str, value: Tensor) -> None:
+        """Log a scalar of this training step."""
         self._module.log(name, value, prog_bar=True, sync_dist=True)
 
     def mean(self, name: str, values: Tensor) -> None:
+        """Add values [b] to the mean over all held-out samples."""
         self._module.mean(name).update(values)
 
 

@@ -1,4 +1,4 @@
-"""Optimiser and learning-rate course, counted in optimiser steps."""
+"""Optimiser and learning-rate schedule, in optimiser steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 @dataclass(frozen=True)
 class Optimization:
-    """How weights are moved.
+    """Optimiser, with a linear warm-up and a cosine decay of the learning rate.
 
     Args:
         lr: peak learning rate.

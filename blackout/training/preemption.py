@@ -1,4 +1,4 @@
-"""Leaving when told to: a signal only sets a flag, and training stops at a boundary where everything can be saved."""
+"""Leaving on a signal: it only sets a flag, and training stops at the next boundary, where everything can be saved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 class Signals:
     """SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C.
 
-    While `listening`, a signal sets a flag that the training loop looks at where it can stop; outside, it ends the
+    While `listening`, a signal sets a flag that the training loop reads where it can stop; otherwise it ends the
     program at once with the same exit code, since every file there is written whole or not at all.
     """
 
@@ -35,7 +35,7 @@ class Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """Inside, the signals are ours; outside, whose they were."""
+        """Handle the signals inside; restore the earlier handlers afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -49,14 +49,14 @@ class Signals:
                 signal.signal(number, handler)
 
     def install(self) -> None:
-        """Take the signals, from Lightning too: its handlers save in the middle of things, or not at all."""
+        """Install the handlers, in place of Lightning's too: those save in the middle of a step, or not at all."""
         if self._before and threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 signal.signal(number, self._handle)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Inside, whoever trains promises to ask `agreed` often."""
+        """Inside, the caller promises to call `agreed` often."""
         self._listening = True
         try:
             yield
@@ -64,9 +64,9 @@ class Signals:
             self._listening, self._group = False, None
 
     def agreed(self) -> int | None:
-        """The signal that any of the processes has received; all of them must ask together, and all get one answer.
+        """The signal that any process has received; all processes must call it together, and get the same answer.
 
-        The answer travels over a CPU process group, so that no process waits for its accelerator.
+        It is reduced over a CPU process group, so that no process waits for its accelerator.
         """
         number = self.received or 0
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
@@ -78,7 +78,7 @@ class Signals:
         return number or None
 
     def leave(self, number: int, message: str) -> None:
-        """End the run after saving: through the handler that was there before (a cluster launcher's), or with a code.
+        """End the run after saving: by the handler installed before (a cluster launcher's), or with an exit code.
 
         Raises:
             Preempted: always, unless the earlier handler ends the process.
@@ -102,11 +102,11 @@ signals = Signals()
 
 
 def _helper() -> bool:
-    """Whether this process works for another one, which speaks to the user and to the launcher."""
+    """Whether this is not the first process, which alone reports to the user and the launcher."""
     return getattr(rank_zero_only, "rank", 0) > 0
 
 
 def _code(number: int) -> int:
-    if _helper():  # a launcher that sees a helper fail kills the process that saves
+    if _helper():  # if one of the others failed, a launcher would kill the first process, which saves
         return 0
     return 130 if number == signal.SIGINT else REQUEUE

@@ -1,4 +1,4 @@
-"""Scores during and after training: samples with the averaged weights, on all devices, scored as they are drawn."""
+"""Scores during and after training, of samples drawn with the averaged weights on all devices."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from blackout.training.module import TrainingModule
 class Scores(Callback):
     """Scores fresh samples at validations and at the end of the run.
 
-    The scores are logged like any validation metric, so a checkpoint can be kept by one of them, for instance
-    `callbacks.checkpoints.monitor=fd_digits`. Sample k is drawn once, by process k mod W, and is the same whatever
-    W is. Weights, modes and random state are left as they were.
+    The scores are logged like any validation metric, so that the best checkpoint can be chosen by one of them, for
+    instance `callbacks.checkpoints.monitor=fd_digits`. Sample k is drawn once, by process k mod W, and does not depend
+    on W. Weights, modes and random state are left unchanged.
 
     Args:
         scorer: extractor, scores and reference.
-        num_samples: samples per evaluation.
-        every_n_steps: score at validations whose step is a multiple of this; null for the end of the run only.
+        num_samples: samples to be scored each time.
+        every_n_steps: score at validations whose step is a multiple of this; None for the end of the run only.
         seed: of the samples.
 
     Raises:
@@ -50,6 +50,7 @@ class Scores(Callback):
             self._scores = self._scorer.begin(source, self.num_samples, pl_module.device)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw and score, where it is time to."""
         during_training = trainer.state.fn == "fit"
         if during_training and (self._every is None or trainer.global_step % self._every):
             return

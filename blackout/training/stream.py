@@ -1,4 +1,4 @@
-"""In what order samples are served: training as an endless stateless stream, evaluation as exact shards."""
+"""The order in which samples are served: training as an endless stateless stream, evaluation as exact shards."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from blackout.random import fold_seed
 class TrainStream:
     """Endless training batches, each a pure function of (source, seed, batch number).
 
-    The stream is the concatenation of one permutation of the training set per epoch; global batch `n`
-    is its positions `n * batch_size .. (n + 1) * batch_size - 1`, across epoch borders, so that nothing
-    is dropped or padded. Process `rank` takes every `world_size`-th position of each batch: the global
-    batch does not depend on how many processes share it. Each position of the stream comes with a uniform for
-    random mirroring and the like, drawn, like the permutation, from (seed, epoch) alone.
+    The stream is the concatenation of one permutation of the training set per epoch; global batch `n` is its positions
+    `n * batch_size .. (n + 1) * batch_size - 1`, across epoch borders, so that nothing is dropped or padded. Process
+    `rank` takes every `world_size`-th position of each batch: the global batch does not depend on the number of
+    processes. Each position comes with a uniform for augmentation, drawn, like the permutation, from (seed, epoch).
+    In a source without end the sample at position `p` has index `p`, and no uniform.
 
-    A source without end has no order: the sample at position `p` of the stream has the number `p`, and no uniform.
-
-    Iterating again goes on where the last iterator stopped. A batch holds what the source gives, and
-    `index` (which samples these are, int64 [b]), `position` (theirs within the global batch, int64 [b]), `batch` (the
-    number of the global batch since the start of training) and `batch_size` (of the global batch).
+    Iterating again goes on where the last iterator stopped. A batch holds what the source gives, `index` and `position`
+    (of each sample, in the source and within the global batch, int64 [b]), `batch` (the number of the global batch
+    since the start of training) and `batch_size` (of the global batch).
 
     Args:
         source: where the samples come from.
@@ -37,7 +35,7 @@ class TrainStream:
         rank: this process.
         world_size: number of processes.
         start_batch: number of the first batch to serve.
-        period: serve batches 0 .. period - 1 over and over, to overfit them; None for the whole source.
+        period: repeat batches 0 .. period - 1, to overfit them; None for the whole source.
 
     Raises:
         ValueError: sizes or ranks out of range.
@@ -72,28 +70,23 @@ class TrainStream:
         return {**self.source.batch("train", index, augment), **about}
 
     def state_dict(self) -> dict[str, Any]:
-        """What decides the order of the data; kept in checkpoints and compared on resume.
+        """What determines the order of the data; kept in checkpoints and compared on resume.
 
-        How far training has come is not in it. A loader only knows what it has served, and Lightning fetches
-        one batch ahead; the trainer's own count of finished batches, in the same checkpoint, is the truth,
-        and `Feed` starts the stream from it.
+        The position in the stream is not part of it: Lightning fetches one batch ahead, so `Feed` starts from the
+        trainer's own count of finished batches in the same checkpoint.
         """
         return {"data": self.source.fingerprint("train"), "batch_size": self.batch_size, "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Checks that the run to be resumed saw the same stream.
+        """Check that the run to be resumed saw the same stream.
 
         Raises:
             ValueError: it did not; the message names what differs.
         """
         for name, mine in self.state_dict().items():
-            theirs = state.get(name)
-            if theirs != mine:
-                raise ValueError(
-                    f"cannot resume: the checkpoint was trained with {name}={theirs}, "
-                    f"this run has {name}={mine}; "
-                    "resume with the same data, batch size and seed, or start a new run"
-                )
+            if (theirs := state.get(name)) != mine:
+                what = f"the checkpoint was trained with {name}={theirs}, this run has {name}={mine}"
+                raise ValueError(f"cannot resume: {what}; resume with the same {name}, or start a new run")
 
     def _look_up(self, positions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Sample numbers and uniforms at positions [b] of the endless stream: int64 [b], float32 [b]."""
@@ -117,9 +110,9 @@ class TrainStream:
 class EvalShard:
     """One process's share of a split: samples `rank, rank + world_size, ...`, each exactly once.
 
-    Nothing is padded or repeated, so sums over processes are exact. All processes have the same number of
-    batches (of nearly equal sizes), because code that communicates once per batch would otherwise hang.
-    A batch holds what the source gives, and `index`, int64 [b]. A split of size None has no batches.
+    Nothing is padded or repeated, so that sums over processes are exact. All processes have the same number of batches,
+    of nearly equal sizes, because code that communicates once per batch would otherwise hang. A batch holds what the
+    source gives, and `index`, int64 [b]. A split of size None has no batches.
 
     Args:
         source: where the samples come from.
@@ -142,9 +135,8 @@ class EvalShard:
         check_sharding(self.batch_size, self.rank, self.world_size)
         size = self.source.size(self.split) or 0
         if 0 < size < self.world_size:
-            raise ValueError(
-                f"{self.source.name} has {size} {self.split} samples, fewer than the {self.world_size} processes"
-            )
+            need = f"fewer than the {self.world_size} processes"
+            raise ValueError(f"{self.source.name} has {size} {self.split} samples, {need}")
         self._index = torch.arange(size)[self.rank :: self.world_size]
         # at most size // world_size batches, so that the smallest share still fills every one
         self._batches = min(-(-size // self.batch_size), size // self.world_size)
@@ -158,7 +150,7 @@ class EvalShard:
 
 
 def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
-    """Checks that a batch divides evenly among the processes.
+    """Check that a batch divides evenly among the processes.
 
     Raises:
         ValueError: it does not, or there is no such rank.
@@ -166,7 +158,5 @@ def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}")
     if batch_size < 1 or batch_size % world_size:
-        raise ValueError(
-            f"batch_size counts the samples of all processes together: with {world_size} of them it must be "
-            f"a positive multiple of {world_size}, got {batch_size}"
-        )
+        need = f"a positive multiple of their number, {world_size}"
+        raise ValueError(f"batch_size counts the samples of all processes together: must be {need}, got {batch_size}")

@@ -1,4 +1,4 @@
-"""How fast a run trains."""
+"""Training speed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from blackout.training.callbacks import SampleGrid
 class Throughput(Callback):
     """Logs `train/images_per_second`, over all devices, whenever the training loss is logged.
 
-    The clock is read where Lightning has just fetched the loss from the device, so that no step waits for it.
-    Warm-up (the first step), validations, saves and previews are left out. To be listed before the callbacks whose
-    work it leaves out.
+    The clock is read where Lightning has just fetched the loss from the device, so that no step waits for it. Warm-up
+    (the first step), validations, saves and previews are left out; list it before the callbacks that do these.
     """
 
     NAME = "train/images_per_second"
@@ -27,9 +26,11 @@ class Throughput(Callback):
         self._previews = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget what a run before has measured."""
         self._boundary, self._began = trainer.global_step, None
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
+        """Log at a boundary between steps, and start the next stretch."""
         if trainer.global_step == self._boundary:  # a later micro-batch of an accumulated step
             return
         self._boundary = trainer.global_step
@@ -38,14 +39,17 @@ class Throughput(Callback):
             self._began = trainer.global_step, time.perf_counter()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log, and leave the validation out."""
         if trainer.state.fn == "fit":
             self._log_when_due(trainer)
             self._began = None
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
+        """Leave the save out."""
         self._began = None
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the last stretch."""
         self._log_when_due(trainer)
 
     def _log_when_due(self, trainer: Any) -> None:  # Lightning's annotations lack what is asked here

@@ -1,4 +1,4 @@
-"""What an extractor is, and the one that wraps any module."""
+"""The protocol of extractors, and the one that wraps any module."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Extractor(Protocol):
     """A fixed network from 8-bit RGB images to features.
 
     Attributes:
-        name: short name; every score carries it, as in `fd_digits`.
-        canonical: True for the network by which FID and KID are defined; only its scores bear these names.
+        name: short name, part of every score's, as in `fd_digits`.
+        canonical: True for the network by which FID and KID are defined; only its scores have these names.
         num_features: F.
         num_classes: K, or None when the network gives no logits.
         identity: SHA-256 of the network with its weights; features with different identities never mix.
-        resize: how an image is brought to the size the network reads.
+        resize: how images are resized to the network's input, in words.
     """
 
     @property
@@ -58,15 +58,18 @@ class Extractor(Protocol):
 class ModuleExtractor:
     """Any `nn.Module` that takes uint8 images [B, 3, H, W] and returns features, or (features, logits).
 
-    The module scales and resizes its input itself. It is switched to eval mode and frozen, and runs in full
-    float32 whatever mixed precision or TF32 setting the training uses, so that scores do not depend on these.
+    The module scales and resizes its input itself. It is put in eval mode, frozen, and run in full float32 whatever
+    mixed precision or TF32 setting the training uses, so that scores do not depend on these.
 
     Args:
         module: the network.
         name: short name for the scores (letters, digits and _).
         num_features: F, the width of its features.
         num_classes: K, the width of its logits; None when it returns features alone.
-        resize: how the module resizes, for the record.
+        resize: how the module resizes, in words.
+
+    Raises:
+        UserError: a name with other characters, or `inception`.
     """
 
     canonical = False
@@ -81,16 +84,12 @@ class ModuleExtractor:
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_]+", name) or (name == "inception" and not self.canonical):
             raise UserError(
-                f"metrics.extractor.name={name!r}: use letters, digits and _, and leave 'inception' to the "
-                "network that defines the FID"
+                f"metrics.extractor.name={name!r}: use letters, digits and _, but not 'inception', FID's own"
             )
         self.module = module.eval()
         for parameter in module.parameters():  # a scripted module has no requires_grad_ of its own
             parameter.requires_grad_(False)
-        self.name = name
-        self.num_features = num_features
-        self.num_classes = num_classes
-        self.resize = resize
+        self.name, self.num_features, self.num_classes, self.resize = name, num_features, num_classes, resize
         self.device = torch.device("cpu")
         self._identity: str | None = None
 
@@ -111,7 +110,7 @@ class ModuleExtractor:
         """Features of uint8 images [B, 3, H, W].
 
         Raises:
-            ValueError: the module returns something else than it was declared to.
+            UserError: the module returns something else than was declared.
         """
         with torch.no_grad(), full_float32(self.device):
             output = self.module(images.to(self.device))
@@ -139,7 +138,7 @@ def state_hash(module: nn.Module) -> str:
 
 @contextmanager
 def full_float32(device: Device) -> Iterator[None]:
-    """No autocast and no TF32 inside: both would move features by about one part in a thousand."""
+    """No autocast and no TF32 inside: both would change features by about 0.1 %."""
     cudnn: Any = torch.backends.cudnn  # its parts conv and rnn are made at run time
     settings = (cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul)
     before = [setting.fp32_precision for setting in settings]

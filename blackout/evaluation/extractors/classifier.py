@@ -1,4 +1,4 @@
-"""A small classifier of grey images, trained once on real data, as an extractor that needs no download."""
+"""A small classifier of grey images, trained once on real data: an extractor that needs no download."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from blackout.evaluation.extractors.base import ModuleExtractor
 from blackout.evaluation.images import to_rgb, to_uint8
 
 RECIPE = 1
-"""Raise with every change to the network or its training: classifiers cached before are then not used."""
+"""To be increased with every change to the network or its training: older cached classifiers are then not used."""
 
 WIDTH = 64
 STEPS = 500
@@ -29,10 +29,10 @@ STEPS = 500
 class Classifier(ModuleExtractor):
     """A convolutional classifier of a labelled grey dataset; its features are the layer before the logits.
 
-    For digits and MNIST this gives honest scores in seconds and without a download: distances in a space that
-    tells digits apart. They are reported under its own name (`fd_digits`) and compare models of these data
-    with each other only. It is trained on the training split with a fixed seed and kept in the cache folder;
-    the weights, and with them `identity`, can differ in the last bits from one kind of machine to another.
+    For digits and MNIST it gives distances in a space that separates the classes, in seconds and without a download.
+    They have its name (`fd_digits`) and compare models of these data with each other only. It is trained on the
+    training split with a fixed seed and kept in the cache folder; the weights, and with them `identity`, can differ in
+    the last bits between kinds of machine.
 
     Args:
         source: gives the labelled data, as `blackout.data.digits` does.
@@ -46,10 +46,8 @@ class Classifier(ModuleExtractor):
     def __init__(self, source: Callable[[], CountData], seed: int = 0, cache: str | Path | None = None) -> None:
         data = source()
         if data.train_labels is None or data.num_classes is None or len(data.shape) != 3 or data.shape[0] != 1:
-            raise UserError(
-                f"metrics.extractor.source: a classifier needs labelled grey images, but {data.name} has "
-                f"shape {data.shape} and {data.num_classes or 'no'} classes"
-            )
+            found = f"{data.name} has shape {data.shape} and {data.num_classes or 'no'} classes"
+            raise UserError(f"metrics.extractor.source: a classifier needs labelled grey images, but {found}")
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             network = _Network(data.shape[-2:], data.num_classes)
         key = {
@@ -95,7 +93,7 @@ class _Network(nn.Module):
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Threads cost such a small network more than they give, and would order its sums by their number."""
+    """One thread inside: faster for such a small network, and the order of its sums is then fixed."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -150,8 +148,8 @@ def _shifted(images: Tensor, shift: list[int]) -> Tensor:
 def _scrambled(images: Tensor, generator: torch.Generator) -> Tensor:
     """Images of no class: every pixel from another image of the batch, under a random dimming down to black.
 
-    Taught to be undecided about them (outlier exposure, Hendrycks et al. 2019), the classifier does not take
-    noise or a black image, the commonest failures of a generative model, for a digit.
+    Trained to be undecided about them (outlier exposure, Hendrycks et al. 2019), the classifier does not mistake noise
+    or a black image, the commonest failures of a generative model, for a digit.
     """
     flat = images.flatten(1)
     donors = torch.randint(len(flat), flat.shape, generator=generator)

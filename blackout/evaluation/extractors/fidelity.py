@@ -18,13 +18,13 @@ DINOV2_WIDTHS = {"s": 384, "b": 768, "l": 1024, "g": 1536}
 class Inception(ModuleExtractor):
     """Inception-v3 of 2015 as torch-fidelity ports it: the network by which FID, IS and KID are defined.
 
-    Features are the 2048 values after the last pooling; logits those without bias, as in the original
-    Inception Score. Images are resized to 299 x 299 bilinearly as TensorFlow 1 did. Libraries differ most in
-    this resizing, so values made with another one are not comparable.
+    Features are the 2048 values after the last pooling; logits those without bias, as in the original Inception Score.
+    Images are resized to 299 x 299 bilinearly as by TensorFlow 1; values made with another resizing, in which libraries
+    differ most, are not comparable.
 
     Args:
-        weights: file with the network's state (torch-fidelity's `weights-inception-2015-12-05-*.pth`); by
-            default torch-fidelity downloads it on first use into PyTorch's hub folder.
+        weights: file with the network's state (torch-fidelity's `weights-inception-2015-12-05-*.pth`); by default
+            torch-fidelity downloads it on first use into PyTorch's hub folder.
 
     Raises:
         UserError: no such file, not such weights, or nothing to download from.
@@ -56,9 +56,9 @@ class Inception(ModuleExtractor):
 class DINOv2(ModuleExtractor):
     """Features of DINOv2 through torch-fidelity, for the Frechet distance that Stein et al. (2023) propose.
 
-    Their FD-DINOv2 is that of `size="l"`, resized to 224 x 224 bicubically; torch-fidelity resizes
-    bilinearly as TensorFlow 1, so compare only scores made with one of the two. The code and the weights
-    come from `facebookresearch/dinov2` through PyTorch's hub on first use, and that code is executed.
+    Their FD-DINOv2 is that of `size="l"`, resized to 224 x 224 bicubically; torch-fidelity resizes bilinearly as
+    TensorFlow 1, so the two are not comparable. The code and the weights come from `facebookresearch/dinov2` through
+    PyTorch's hub on first use, and that code is executed.
 
     Args:
         size: s, b, l or g.
@@ -77,17 +77,15 @@ class DINOv2(ModuleExtractor):
             try:
                 network = FeatureExtractorDinoV2(f"dinov2-vit-{size}-14", ["dinov2"])
             except Exception as error:  # the hub passes on whatever the download or its code raises
-                raise UserError(
-                    f"DINOv2 could not be loaded ({_brief(error)}); without a network connection, put the "
-                    f"repository facebookresearch/dinov2 at {hub / 'facebookresearch_dinov2_main'} and "
-                    f"dinov2_vit{size}14_pretrain.pth into {hub / 'checkpoints'}"
-                ) from error
-        super().__init__(
-            _First(network),
+                repository = f"the repository facebookresearch/dinov2 at {hub / 'facebookresearch_dinov2_main'}"
+                weights = f"dinov2_vit{size}14_pretrain.pth into {hub / 'checkpoints'}"
+                advice = f"without a network connection, put {repository} and {weights}"
+                raise UserError(f"DINOv2 could not be loaded ({_brief(error)}); {advice}") from error
+        name, resize = (
             "dinov2" if size == "l" else f"dinov2_{size}",
-            DINOV2_WIDTHS[size],
-            resize="224x224 bilinear as TensorFlow 1 (torch-fidelity)",
+            "224x224 bilinear as TensorFlow 1 (torch-fidelity)",
         )
+        super().__init__(_First(network), name, DINOV2_WIDTHS[size], resize=resize)
 
 
 class _First(nn.Module):
@@ -107,14 +105,12 @@ def _download(url: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(url, str(path), progress=True)
     except (OSError, HTTPException) as error:  # URLError is an OSError
-        raise UserError(
-            f"the Inception weights could not be downloaded ({_brief(error)}); fetch {url} and put it "
-            f"at {path}, or pass metrics.extractor.weights=<file>"
-        ) from error
+        advice = f"fetch {url} and put it at {path}, or pass metrics.extractor.weights=<file>"
+        raise UserError(f"the Inception weights could not be downloaded ({_brief(error)}); {advice}") from error
 
 
 def _check_tensors_only(path: Path) -> None:
-    """torch-fidelity unpickles without restriction, so let PyTorch's safe loader look at the file first."""
+    """Refuse what PyTorch's safe loader does not accept, because torch-fidelity unpickles without restriction."""
     try:
         torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # garbage fails in the loader in many ways

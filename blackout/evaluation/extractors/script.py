@@ -1,4 +1,4 @@
-"""A TorchScript file as extractor."""
+"""TorchScript files as extractors."""
 
 from __future__ import annotations
 
