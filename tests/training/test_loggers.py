@@ -14,7 +14,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from blackout.diffusion.module import BlackoutDiffusion
-from blackout.training.loggers import Wandb, dashboards, find_mode
+from blackout.training.loggers import Wandb, dashboards, find_mode, log_results
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.training.wandb_file import read_run
 
@@ -220,3 +220,7 @@ def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatc
     shown = {step: float(rate) for step, rate in rates.items() if rate}
     assert len(shown) >= 3 and set(shown.values()) == {64.0}, shown
     assert all((step + 1) % log == 0 for step in shown)
+
+
+def test_a_run_without_pictures_is_logged_too(tmp_path):
+    log_results([SimpleNamespace()], {"val/kl": 1.0}, 5, tmp_path)
