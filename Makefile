@@ -15,7 +15,7 @@ sample: $(VENV)/installed  ## more samples from the default run
 test: $(VENV)/installed  ## formatting, types, tests
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy blackout train.py sample.py tests/structure/test_protocols.py
-	$(RUN) -m pytest -q
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n 2 --dist loadfile
 
 soak: $(VENV)/installed  ## kill runs, and give the programs nonsense, for about a quarter of an hour; SEED=1 for others
 	OMP_NUM_THREADS=1 $(RUN) -m tests.soak.kills --points 20 --seed $(SEED)
