@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pickle
 import sys
@@ -14,6 +13,7 @@ from typing import IO, Any
 import torch
 
 from blackout.errors import UserError
+from blackout.training.descriptions import plain
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1
@@ -104,10 +104,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a checkpoint of this program")
     if not isinstance(checkpoint.get("blackout"), dict):
         raise UserError(f"{path} is not a checkpoint of this program")
-    try:
-        json.dumps(checkpoint["blackout"])
-    except (TypeError, ValueError):
-        raise UserError(f"{path} is damaged: the description of its model holds more than plain values") from None
+    plain(checkpoint["blackout"], f"{path}: the description of its model")
     return checkpoint
 
 
