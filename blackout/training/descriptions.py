@@ -49,27 +49,38 @@ def plain(node: Any, where: str) -> Any:
         UserError: it holds anything else, an interpolation (`${...}`), NaN or a number beyond 64 bits, or is too deep
             or too large for a description.
     """
-    return _Reader().read(node, where, 0)
+    if _size(node, {}, 0) > _MOST:
+        raise UserError(f"{where}: too deep or too large for the description of a model")
+    return _copied(node, where)
 
 
-class _Reader:
-    """Copies one description, within bounds that hold however often a part of it occurs."""
+def _size(node: Any, known: dict[int, float], depth: int) -> float:
+    """The number of entries of a copy; infinite for what is too deep or holds itself.
 
-    def __init__(self) -> None:
-        self._left = _MOST
+    Args:
+        node: a pickled description can hold one part many times.
+        known: sizes of containers by their `id`, so that each is counted once.
+        depth: of `node`.
+    """
+    if not isinstance(node, dict | list | tuple):
+        return 1
+    if depth > _DEEPEST:
+        return math.inf
+    if id(node) not in known:
+        known[id(node)] = math.inf  # as long as it is not known
+        parts = node.values() if isinstance(node, dict) else node
+        known[id(node)] = 1 + sum(_size(part, known, depth + 1) for part in parts)
+    return known[id(node)]
 
-    def read(self, node: Any, where: str, depth: int) -> Any:
-        self._left -= 1
-        if depth > _DEEPEST or self._left < 0:
-            raise UserError(f"{where}: too deep or too large for the description of a model")
-        if type(node) in (list, tuple):
-            if all(type(item) is float for item in node) and not any(map(math.isnan, node)):  # a row of a matrix
-                self._left -= len(node)
-                return list(node)
-            return [self.read(item, where, depth + 1) for item in node]
-        if not isinstance(node, dict):
-            return _leaf(node, where)
-        return {_name(key, where): self.read(value, f"{where}.{key}", depth + 1) for key, value in node.items()}
+
+def _copied(node: Any, where: str) -> Any:
+    if type(node) in (list, tuple):
+        if all(type(item) is float for item in node) and not any(map(math.isnan, node)):
+            return list(node)  # a row of a matrix
+        return [_copied(item, where) for item in node]
+    if not isinstance(node, dict):
+        return _leaf(node, where)
+    return {_name(key, where): _copied(value, f"{where}.{key}") for key, value in node.items()}
 
 
 def _name(key: Any, where: str) -> str:
