@@ -51,7 +51,7 @@ def plain(node: Any, where: str) -> Any:
     """
     if _size(node, {}, 0) > _MOST:
         raise UserError(f"{where}: too deep or too large for the description of a model")
-    return _copied(node, where)
+    return _copied(node, where, 0)
 
 
 def _size(node: Any, known: dict[int, float], depth: int) -> float:
@@ -73,14 +73,16 @@ def _size(node: Any, known: dict[int, float], depth: int) -> float:
     return known[id(node)]
 
 
-def _copied(node: Any, where: str) -> Any:
+def _copied(node: Any, where: str, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise UserError(f"{where}: too deep for the description of a model")
     if type(node) in (list, tuple):
         if all(type(item) is float for item in node) and not any(map(math.isnan, node)):
             return list(node)  # a row of a matrix
-        return [_copied(item, where) for item in node]
+        return [_copied(item, where, depth + 1) for item in node]
     if not isinstance(node, dict):
         return _leaf(node, where)
-    return {_name(key, where): _copied(value, f"{where}.{key}") for key, value in node.items()}
+    return {_name(key, where): _copied(value, f"{where}.{key}", depth + 1) for key, value in node.items()}
 
 
 def _name(key: Any, where: str) -> str:
