@@ -45,13 +45,13 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     },
 }
 HOSTILE = (
-    "${oc.env:HOME}", "/etc/passwd", "../victim", "file:///etc/passwd", "https://example.com/x", "os.system", "x\0y", "",
+    "${oc.env:HOME}", "/etc/passwd", "../victim", "file:///etc/passwd", "https://example.com/x", "os.system", "",
     {"_target_": "os.makedirs", "name": "owned"}, {"_target_": "blackout.evaluation.write_reference", "path": "owned"},
     [["owned"]], {"path": "owned"}, -1, [], True, 1e308,
 )  # fmt: skip
 FORBIDDEN = (
     "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown",
-    "os.utime", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "os.fork", "os.forkpty", "os.startfile", "os.kill",
+    "os.utime", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "os.fork", "os.forkpty", "os.kill",
     "os.putenv", "shutil.", "subprocess.", "socket.", "urllib.", "http.", "ftplib.", "pickle.", "ctypes.dlopen", "pty.",
     "tempfile.", "sqlite3.", "webbrowser.",
 )  # fmt: skip
@@ -67,9 +67,7 @@ def guard(event: str, arguments: tuple[Any, ...]) -> None:
     wrong = event.startswith(FORBIDDEN)
     if event == "open":
         _, mode, flags = arguments
-        wrong = any(letter in str(mode or "r") for letter in "wax+") or bool(
-            flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        )
+        wrong = bool(set(str(mode)) & set("wax+")) or bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
     if event == "import":
         wrong = arguments[0].split(".")[0] not in LIBRARIES | set(sys.stdlib_module_names) | set(sys.modules)
     if wrong:
@@ -148,7 +146,7 @@ def attempt(description: dict[str, Any], place: str, section: str) -> str:
     """What came of it, in a word."""
     try:
         make_one(description, place, section)
-    except UserError:
+    except (UserError, ValueError):
         return "refused"
     except Exception as error:
         return f"UNEXPECTED {description}: {type(error).__name__}: {error}"
