@@ -51,11 +51,10 @@ def test_every_component_was_made_and_hostile_arguments_were_refused(walk):
 
 def test_the_audit_hook_works(tmp_path):
     acts = ("open('x', 'w')", "os.mkdir('x')", "os.system('touch x')", "socket.socket()", "os.open('x', os.O_CREAT)",
-            "subprocess.run(['touch', 'x'])", "os.remove('x')", "importlib.import_module('this_is_foreign')")  # fmt: skip
+            "subprocess.run(['touch', 'x'])", "os.remove('x')", "importlib.import_module('foreign')")  # fmt: skip
     code = f"""
 import importlib, os, socket, subprocess, sys, tests.security.walk as walk
-sys.addaudithook(walk.guard)
-walk.armed = True
+walk.arm()
 for act in {acts!r}:
     try:
         eval(act)
@@ -86,7 +85,7 @@ def test_text_is_given_to_few_arguments_and_none_of_them_is_a_path():
         for name, hint in hints.items():
             options = [hint, *typing.get_args(hint)] if name != "return" else []
             texts |= {name} if any(one in (str, Path, typing.Any) for one in options) else set()
-    assert texts - PATHS == {"kind", "monitor", "weighting"}
+    assert texts - PATHS == {"kind", "monitor", "scores", "weighting"}
 
 
 def test_what_only_the_command_line_may_choose_exists_and_is_in_no_table():

@@ -68,10 +68,25 @@ def guard(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
         _, mode, flags = arguments
         wrong = bool(set(str(mode)) & set("wax+")) or bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-    if event == "import":
-        wrong = arguments[0].split(".")[0] not in LIBRARIES | set(sys.stdlib_module_names) | set(sys.modules)
     if wrong:
         raise SystemExit(f"FORBIDDEN {event} {arguments!r}")
+
+
+class Gate:
+    """The first finder of modules: lets only those of Python, this package and its libraries be imported."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if armed and name.split(".")[0] not in LIBRARIES | set(sys.stdlib_module_names) | set(sys.modules):
+            raise SystemExit(f"FORBIDDEN import of {name}")
+
+
+def arm() -> None:
+    """From now on nothing of that is let through, until `armed` is False."""
+    global armed
+    sys.meta_path.insert(0, Gate)  # type: ignore[arg-type]
+    sys.addaudithook(guard)
+    armed = True
 
 
 def described() -> Iterator[dict[str, Any]]:
@@ -162,8 +177,7 @@ def main() -> None:
     for description in described():
         known.setdefault(description["_target_"], []).append(description)
     everything = list(entries())
-    sys.addaudithook(guard)
-    armed = True
+    arm()
     for section, place, address, passed in everything:
         given = examples(address, passed, known)
         good = [attempt(one, place, section) for one in given]
