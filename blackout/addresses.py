@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 _FILES = {
     "correctors": ["ThinAndBridge"],
@@ -45,6 +45,22 @@ MOVED: dict[str, str] = {**_FIRST_SPELLED, **_OTHER_SPELLINGS}
 
 FIRST_FAMILY = {"_target_": "blackout.diffusion.CountDiffusion"}
 """Of models and runs from when there was only one."""
+
+
+class Table(NamedTuple):
+    """The components of one package that a model file may name: `TABLE` in the package's `components.py`.
+
+    Names are below the package. A place is the name of the argument that the component is given for.
+    """
+
+    made: Mapping[str, tuple[str, ...]]
+    """Place -> classes and factories, which are called with the arguments described beside them."""
+    passed: Mapping[str, tuple[str, ...]] = {}
+    """Place -> classes and pure functions that are passed on with arguments filled in (`_partial_: true`)."""
+    called: Mapping[str, tuple[str, ...]] = {}
+    """Place -> the arguments that what is passed on there gets when it is called, and so not from a file."""
+    asked: Mapping[str, str] = {}
+    """What only the command line may choose -> what to give there."""
 
 
 def current(name: str) -> str:

@@ -36,12 +36,13 @@ _MNIST_MD5 = {
 _PATIENCE = 30.0  # seconds without an answer before a download is given up
 
 
-def mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
+def mnist(data_dir: StrPath = "data", size: int = 28, download: bool = True) -> CountData:
     """MNIST: 60,000 + 10,000 grey digits [1, 28, 28] (or [1, 32, 32], zero-padded), counts 0..255.
 
     Args:
         data_dir: folder that has, or will have, `MNIST/raw`.
         size: 28, or 32 for networks that halve the image often.
+        download: fetch the files when they are absent.
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
@@ -49,10 +50,10 @@ def mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
     """
     from torchvision.datasets import MNIST  # torchvision is slow to import: only where it is needed
 
-    return _grey("mnist", MNIST, _MNIST_MD5, data_dir, size)
+    return _grey("mnist", MNIST, _MNIST_MD5, data_dir, size, download)
 
 
-def fashion_mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
+def fashion_mnist(data_dir: StrPath = "data", size: int = 28, download: bool = True) -> CountData:
     """Fashion-MNIST: 60,000 + 10,000 grey images [1, 28, 28] (or [1, 32, 32]), counts 0..255.
 
     Arguments and errors as for `mnist`; the folder is `FashionMNIST/raw`. There are no published sums of the unpacked
@@ -60,10 +61,10 @@ def fashion_mnist(data_dir: StrPath = "data", size: int = 28) -> CountData:
     """
     from torchvision.datasets import FashionMNIST
 
-    return _grey("fashion_mnist", FashionMNIST, dict.fromkeys(_MNIST_MD5), data_dir, size)
+    return _grey("fashion_mnist", FashionMNIST, dict.fromkeys(_MNIST_MD5), data_dir, size, download)
 
 
-def binarized_mnist(data_dir: StrPath = "data") -> CountData:
+def binarized_mnist(data_dir: StrPath = "data", download: bool = True) -> CountData:
     """MNIST with the counts 0 and 1: [1, 32, 32], 1 where the resized image exceeds 127.5.
 
     Images are resized from 28 to 32 pixels by antialiased bilinear interpolation in float32 and then thresholded, as by
@@ -71,21 +72,23 @@ def binarized_mnist(data_dir: StrPath = "data") -> CountData:
 
     Args:
         data_dir: folder that has, or will have, `MNIST/raw`.
+        download: fetch the files when they are absent.
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
     """
-    grey = mnist(data_dir)
+    grey = mnist(data_dir, download=download)
     return CountData(
         "binarized_mnist", _binarize(grey.train), _binarize(grey.test), 1, grey.train_labels, grey.test_labels
     )
 
 
-def cifar10(data_dir: StrPath = "data") -> CountData:
+def cifar10(data_dir: StrPath = "data", download: bool = True) -> CountData:
     """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32], counts 0..255, ten classes.
 
     Args:
         data_dir: folder that has, or will have, `cifar-10-batches-py`.
+        download: fetch the files when they are absent.
 
     Raises:
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
@@ -94,14 +97,20 @@ def cifar10(data_dir: StrPath = "data") -> CountData:
 
     sums = dict([*CIFAR10.train_list, *CIFAR10.test_list, (CIFAR10.meta["filename"], CIFAR10.meta["md5"])])
     # torchvision unpickles these files, which is safe because their sums are checked first
-    splits = open_torchvision(CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, {"train": True}, {"train": False})
+    both = ({"train": True}, {"train": False})
+    splits = open_torchvision(CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, *both, download=download)
     images = [torch.from_numpy(split.data).permute(0, 3, 1, 2) for split in splits]
     labels = [torch.tensor(split.targets) for split in splits]
     return CountData("cifar10", images[0], images[1], 255, labels[0], labels[1])
 
 
 def open_torchvision(
-    dataset: type[Any], data_dir: Path, folder: str, sums: Mapping[str, str | None], *splits: dict[str, Any]
+    dataset: type[Any],
+    data_dir: Path,
+    folder: str,
+    sums: Mapping[str, str | None],
+    *splits: dict[str, Any],
+    download: bool = True,
 ) -> list[Any]:
     """Open splits of a torchvision dataset, downloading it only if it is absent.
 
@@ -111,14 +120,21 @@ def open_torchvision(
         folder: where its files are, below `data_dir`.
         sums: the files it needs there and their MD5 sums (None: not published).
         splits: for each split, the keyword arguments that select it.
+        download: False refuses a dataset that is absent.
 
     Raises:
-        UserError: a damaged file, or a dataset that is absent and cannot be downloaded.
+        UserError: a damaged file, or a dataset that is absent and cannot or may not be downloaded.
     """
     home = data_dir.expanduser() / folder
     _check_sums(home, sums)
     try:
-        if not all((home / name).exists() for name in sums):
+        missing = [name for name in sums if not (home / name).exists()]
+        if missing and not download:
+            raise UserError(
+                f"{home}: {', '.join(missing)} missing; what a model file chose is not downloaded: give dataset=... "
+                "or metrics=... on the command line, or data_dir=... where the files are"
+            )
+        if missing:
             _download(dataset, data_dir.expanduser(), home, sums, splits[0])
         return [dataset(root=data_dir.expanduser(), download=False, **split) for split in splits]
     except UserError:
@@ -164,7 +180,9 @@ def _socket_timeout(seconds: float) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def _grey(name: str, dataset: type[Any], sums: Mapping[str, str | None], data_dir: StrPath, size: int) -> CountData:
+def _grey(
+    name: str, dataset: type[Any], sums: Mapping[str, str | None], data_dir: StrPath, size: int, download: bool
+) -> CountData:
     if size not in (28, 32):
         raise ValueError(f"{name}: size must be 28, or 32 with zero padding, got {size}")
     folder = f"{dataset.__name__}/raw"
@@ -172,7 +190,8 @@ def _grey(name: str, dataset: type[Any], sums: Mapping[str, str | None], data_di
     for part in ("train", "t10k"):
         _check_idx(home / f"{part}-images-idx3-ubyte", (28, 28))
         _check_idx(home / f"{part}-labels-idx1-ubyte", ())
-    splits = open_torchvision(dataset, Path(data_dir), folder, sums, {"train": True}, {"train": False})
+    both = ({"train": True}, {"train": False})
+    splits = open_torchvision(dataset, Path(data_dir), folder, sums, *both, download=download)
     images = [F.pad(split.data[:, None], [(size - 28) // 2] * 4) for split in splits]
     return CountData(name, images[0], images[1], 255, splits[0].targets, splits[1].targets)
 

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.diffusion.facts import checked_facts
 from blackout.diffusion.heads import Head
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.matrix_file import without_files
 from blackout.errors import UserError, naming
-from blackout.training.components import check_targets, fill, find, make
+from blackout.training.components import fill, find, make
+from blackout.training.descriptions import named_in_file, pathless
 
 PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
 
@@ -42,7 +44,7 @@ class CountDiffusion:
         dataset = settings.get("dataset")
         if not dataset and description is not None:
             dataset = description.get("dataset")
-            check_targets(dataset, trusted, ("blackout.data",))
+            dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
         if not dataset:
             of_model = "the model does not say which dataset it is of: " if description is not None else ""
             raise UserError(f"{of_model}dataset=... must be given")
@@ -70,11 +72,10 @@ class CountDiffusion:
         filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
         outputs = _make_head(filled["head"], make(filled["process"], "process")).outputs
         filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
-        dataset = {key: value for key, value in (settings.get("dataset") or {}).items() if key != "data_dir"}
         return {
             "data": {"name": source.name, **facts},
-            "dataset": dataset,
-            "metrics": settings.get("metrics"),
+            "dataset": pathless(settings.get("dataset") or {}),
+            "metrics": pathless(settings.get("metrics")),
             "model": filled,
         }
 
@@ -170,14 +171,9 @@ def _check_same_kind(data: CountData, facts: Mapping[str, Any]) -> None:
 
 def _check_description(description: Mapping[str, Any]) -> tuple[list[int], Mapping[str, Any]]:
     """The shape of the data and the parts of a model, of a description that may come from a damaged file."""
-    data, model = description.get("data"), description.get("model")
-    if not isinstance(data, Mapping) or not isinstance(model, Mapping):
-        raise UserError("there is no description of data and model")
+    shape, model = checked_facts(description)["shape"], description.get("model")
+    if not isinstance(model, Mapping):
+        raise UserError("there is no description of a model")
     if missing := [part for part in PARTS if not isinstance(model.get(part), Mapping)]:
         raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
-    shape = data.get("shape")
-    if not isinstance(shape, list) or not all(type(side) is int and side > 0 for side in shape):
-        raise UserError(f"the shape of the data must be a list of whole numbers, not {shape!r}")
-    if type(data.get("max_count")) is not int:
-        raise UserError(f"max_count of the data must be a whole number, not {data.get('max_count')!r}")
     return shape, model

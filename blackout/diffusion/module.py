@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -177,7 +178,9 @@ class BlackoutDiffusion(Model):
         """A pilot run for the optimal grid, as long as the evaluations allow."""
         steps = min(evaluations // _PILOT_SAMPLES, _PILOT_STEPS[1])
         if isinstance(self.process, PureDeath) and steps >= _PILOT_STEPS[0]:
-            self.config["pilot"] = self.pilot(_PILOT_SAMPLES, steps)
+            pilot = self.pilot(_PILOT_SAMPLES, steps)
+            if all(map(math.isfinite, pilot["curvature"])):  # not of a network that gives no numbers
+                self.config["pilot"] = pilot
 
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Bits per dimension on both splits, and of simple baselines if wanted."""

@@ -17,7 +17,8 @@ from blackout.family import Draw, Samples, Scorer, Scores, Source
 from blackout.files import write_json
 from blackout.programs.output import open_output
 from blackout.programs.settings import path
-from blackout.training.components import check_targets, fill, make
+from blackout.training.components import fill, make
+from blackout.training.descriptions import named_in_file
 from blackout.training.export import family_of
 from blackout.training.model import Model
 from blackout.training.scoring import score_samples
@@ -123,7 +124,8 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], sourc
     chosen = config["metrics"]
     if not chosen:
         chosen = description.get("metrics")
-        check_targets(chosen, tuple(config["trusted"]), ("blackout.evaluation", "blackout.data"))
+        if chosen:
+            chosen = named_in_file(chosen, "metrics", config["data_dir"], tuple(config["trusted"]))
     shape = source.facts.get("shape", ())
     if not chosen and len(shape) == 3 and shape[0] in (1, 3):
         chosen = INCEPTION

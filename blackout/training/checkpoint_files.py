@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pickle
 import sys
@@ -14,6 +13,7 @@ from typing import IO, Any
 import torch
 
 from blackout.errors import UserError
+from blackout.training.descriptions import plain
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1
@@ -103,10 +103,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     parts = [checkpoint.get(name) for name in ("state_dict", "blackout")] if isinstance(checkpoint, dict) else [None]
     if not all(isinstance(part, dict) for part in parts):
         raise UserError(f"{path} is not a checkpoint of this program")
-    try:
-        json.dumps(checkpoint["blackout"])
-    except (TypeError, ValueError):
-        raise UserError(f"{path} is damaged: the description of its model holds more than plain values") from None
+    plain(checkpoint["blackout"], f"{path}: the description of its model")
     return checkpoint
 
 

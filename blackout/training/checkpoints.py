@@ -19,6 +19,7 @@ from pytorch_lightning.callbacks import Checkpoint
 from blackout import addresses
 from blackout.errors import UserError
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, digest_path, read_checkpoint, write_checkpoint
+from blackout.training.descriptions import pathless
 from blackout.training.guards import check_finite
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.model import Model
@@ -221,7 +222,8 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
     first = {"family": addresses.FIRST_FAMILY}
-    was = dict(addresses.leaves(first | addresses.modernise(checkpoint["blackout"])))
+    old = first | addresses.modernise(checkpoint["blackout"])
+    was = dict(addresses.leaves(old | {"dataset": pathless(old.get("dataset"))}))
     now = dict(addresses.leaves(first | model.config))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):

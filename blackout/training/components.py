@@ -12,6 +12,7 @@ import difflib
 import functools
 import inspect
 import pkgutil
+import reprlib
 import sys
 import types
 import typing
@@ -22,8 +23,6 @@ from typing import Any, TypeAlias
 from blackout import addresses
 from blackout.errors import UserError, naming
 
-OWN_MODULES = ("blackout.networks", "blackout.diffusion")
-"""Where the components of a saved model come from, unless the user trusts others."""
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
 _PLAIN = (bool, int, float, str, list, dict, type(None))
@@ -101,7 +100,7 @@ def check_arguments(target: Callable[..., Any], given: Mapping[str, Any], where:
     hints = _hints(target) if target.__module__.split(".")[0] == "blackout" else {}
     for key in given.keys() & hints.keys():
         if not fits(given[key], hints[key]):
-            raise UserError(f"{where}.{key} must be {described(hints[key])}, not {given[key]!r}")
+            raise UserError(f"{where}.{key} must be {described(hints[key])}, not {reprlib.repr(given[key])}")
 
 
 def _check_names(name: str, parameters: Parameters, given: Mapping[str, Any], where: str) -> None:
@@ -169,31 +168,3 @@ def fill(part: Any, facts: Mapping[str, Any], where: str) -> Any:
         wanted = inspect.signature(find(filled, where)).parameters
         filled.update({name: fact for name, fact in facts.items() if name in wanted and filled.get(name) is None})
     return filled
-
-
-def check_targets(config: Any, trusted: tuple[str, ...] = (), own: tuple[str, ...] = OWN_MODULES) -> None:
-    """Refuse a description read from a file that names anything but this package's components.
-
-    Args:
-        config: plain containers.
-        trusted: further module prefixes whose components may be made.
-        own: this package's modules whose components are meant here.
-
-    Raises:
-        UserError: a `_target_` outside `own` and `trusted`.
-    """
-    if isinstance(config, (list, tuple)):
-        for item in config:
-            check_targets(item, trusted, own)
-    if not isinstance(config, Mapping):
-        return
-    for value in config.values():
-        check_targets(value, trusted, own)
-    if "_target_" in config:
-        name, allowed = config["_target_"], (*own, *trusted)
-        # the address's prefix first, so that nothing foreign is even imported; then where the object really lives
-        prefix_ok = isinstance(name, str) and name.startswith(tuple(f"{module}." for module in allowed))
-        if not prefix_ok or not str(find(config, "model").__module__).startswith(allowed):
-            raise UserError(
-                f"the model file asks for '{name}', which is not a component of {', '.join(allowed)}: not loaded"
-            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +18,13 @@ from blackout import addresses
 from blackout.errors import UserError, naming
 from blackout.family import Family
 from blackout.training.checkpoint_files import FORMAT, find_checkpoint, read_checkpoint
-from blackout.training.components import check_targets, make
+from blackout.training.components import make
+from blackout.training.descriptions import check, plain
 from blackout.training.model import Model
 from blackout.version import __version__
+
+_LARGEST = 2**28
+"""Bytes of a description."""
 
 
 def export_model(model: Model, directory: Path) -> None:
@@ -72,7 +77,7 @@ def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> 
         UserError: it is not this package's, nor trusted.
     """
     family = description.get("family", addresses.FIRST_FAMILY)
-    check_targets(family, trusted)
+    check(family, "family", trusted)
     made: Family = make(family, "family")
     return made
 
@@ -83,7 +88,7 @@ def _load(path: Path, trusted: tuple[str, ...]) -> Model:
     if path.is_dir():
         path = _inside(path)
     description, tensors = _read_export(path) if path.is_dir() else _read_checkpoint(path)
-    check_targets(description["model"], trusted)
+    check(description["model"], "model", trusted)
     weights = {
         name.removeprefix("network."): tensors.pop(name) for name in list(tensors) if name.startswith("network.")
     }
@@ -108,20 +113,23 @@ def _inside(directory: Path) -> Path:
 
 
 def _read_export(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    file = directory / "config.json"
     try:
-        description = json.loads((directory / "config.json").read_text())
+        if file.stat().st_size > _LARGEST:
+            raise UserError(f"{file} is too large for the description of a model")
+        description = json.loads(file.read_text())
         tensors = load_file(directory / "model.safetensors")
     except FileNotFoundError as error:
         missing = Path(error.filename or "model.safetensors").name
         raise UserError(f"{directory} is not a whole model: {missing} is missing") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, SafetensorError) as error:
         raise UserError(f"{directory} is damaged: {error}") from None
     return checked(description, directory), tensors
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     checkpoint = read_checkpoint(path)
-    state = checkpoint.get("state_dict", {})
+    state = {name: value for name, value in checkpoint["state_dict"].items() if _is_weight(name, value)}
     prefix = "ema.module." if any(name.startswith("ema.module.") for name in state) else "network."
     tensors = {
         f"network.{name.removeprefix(prefix)}": value for name, value in state.items() if name.startswith(prefix)
@@ -131,15 +139,19 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return checked({"format": FORMAT, **checkpoint["blackout"]}, path), tensors
 
 
+def _is_weight(name: Any, value: Any) -> bool:
+    return isinstance(name, str) and isinstance(value, Tensor)
+
+
 def checked(description: Any, path: Path) -> dict[str, Any]:
-    """A model's description with today's addresses.
+    """A model's description in plain containers, with today's addresses.
 
     Raises:
-        UserError: it is none, or of another format.
+        UserError: it is none, holds more than plain values, or is of another format.
     """
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
         raise UserError(f"{path} does not describe a Blackout model")
-    if description.get("format") != FORMAT:
-        raise UserError(f"{path} has format {description.get('format')}; this version reads format {FORMAT}")
-    current: dict[str, Any] = addresses.modernise(description)
+    current: dict[str, Any] = addresses.modernise(plain(description, str(path)))
+    if current.get("format") != FORMAT:
+        raise UserError(f"{path} has format {reprlib.repr(current.get('format'))}; this version reads format {FORMAT}")
     return current

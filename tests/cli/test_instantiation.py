@@ -1,17 +1,23 @@
-"""What every YAML file describes can be made, each with the choices it needs beside it."""
+"""What every YAML file describes can be made, each with the choices it needs beside it, and made again from a file."""
+
+import json
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from blackout.data.components import TABLE as DATASETS
 from blackout.diffusion.module import BlackoutDiffusion
+from blackout.evaluation.components import TABLE as SCORES
 from blackout.programs.train import make_model, make_trainer
 from blackout.training.components import make
+from blackout.training.descriptions import check, named_in_file, plain
 from tests.cli.test_configs import CONF, composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
 FILES = sorted(path.relative_to(CONF).with_suffix("") for path in CONF.rglob("*.yaml") if "shared" not in path.parts)
 OF_A_TRAINED_MODEL = [("sampler", "model"), ("sampler/grid", "optimal")]  # test_conditioning.py uses them
+TABLES = {"blackout.data": DATASETS, "blackout.evaluation": SCORES}
 CHOICES = [(str(file.parent), file.name) for file in FILES if file.parent.name]
 BESIDE = {
     ("dataset", "counts"): ["network=mlp"],
@@ -66,3 +72,21 @@ def test_everything_can_be_made(tmp_path, monkeypatch, group, choice):
     assert isinstance(model, BlackoutDiffusion)
     model.rehearse()
     make_trainer(config, tmp_path)
+    check_round_trip(model.config, str(tmp_path))
+
+
+def check_round_trip(description, folder):
+    """What is written is what a model file may hold: no path, and nothing that loading it would refuse."""
+    read = plain(json.loads(json.dumps(description)), "file")
+    assert read == description and folder not in json.dumps(read)
+    for section in ("family", "model"):
+        check(read[section], section)
+    for section in ("dataset", "metrics"):
+        if read[section] and not asked_for(json.dumps(read[section])):
+            named_in_file(read[section], section, "data")
+
+
+def asked_for(text):
+    """Whether only the command line may choose something in it."""
+    names = [f"{package}.{name}" for package, table in TABLES.items() for name in table.asked]
+    return any(f'"{name}"' in text for name in names)

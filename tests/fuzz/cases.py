@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from tests.cli.conftest import ROOT, TINY
+from tests.security.attacks import ATTACKS, hide_in_a_tuple, interpolation
 
 VALUES = (
     "abc", "-1", "0", "null", "[]", "{}", "nan", "inf", "-0.5", "1.5", "''", "true", "[1,2]", "{a: 1}", "9" * 20,
@@ -137,7 +138,7 @@ def checkpoint(rng: random.Random, good: Path, place: Path) -> Case:
     shutil.copytree(good / "digits/a", place / "digits/a")
     run = place / "digits/a"
     path = run / "checkpoints/last.ckpt"
-    kind = rng.choice(["bytes", "bytes of both", "unhashed bytes", "keys", "pickle", "hash", "settings"])
+    kind = rng.choice(["bytes", "bytes of both", "unhashed bytes", "keys", "pickle", "hash", "settings", "tuple"])
     if kind in ("bytes", "unhashed bytes"):
         path.write_bytes(damage(rng, path.read_bytes()))
     if kind == "bytes of both":
@@ -162,6 +163,12 @@ def checkpoint(rng: random.Random, good: Path, place: Path) -> Case:
         for file in path.parent.iterdir():
             file.unlink()
         torch.save(content, path)
+    if kind == "tuple":
+        content = torch.load(path, weights_only=True)
+        hide_in_a_tuple(content["blackout"], Path.cwd())
+        for file in path.parent.iterdir():
+            file.unlink()
+        torch.save(content, path)
     if kind == "pickle":
         torch.save({"state_dict": {}, "blackout": {}, "x": Malicious()}, path)
         if rng.random() < 0.5:
@@ -181,8 +188,15 @@ def checkpoint(rng: random.Random, good: Path, place: Path) -> Case:
 
 def exported(rng: random.Random, good: Path, place: Path) -> Case:
     model = Path(shutil.copytree(good / "digits/a/model", place / "model"))
-    kind = rng.choice(["weights", "bytes", "values", "values", "code"])
+    kind = rng.choice(["weights", "bytes", "values", "values", "code", "attack"])
     description = model / "config.json"
+    options = [f"ckpt={model}", "num_samples=2", f"out={place / 'out'}"]
+    if kind == "attack":
+        name = rng.choice(list(ATTACKS))
+        content = json.loads(description.read_text())
+        ATTACKS[name].edit(content, Path.cwd())
+        description.write_text(json.dumps(content))
+        return Case(f"model, {name}", "sample", [*options, f"data_dir={place}", *ATTACKS[name].arguments])
     if kind == "weights":
         path = model / "model.safetensors"
         path.write_bytes(damage(rng, path.read_bytes()))
@@ -199,14 +213,13 @@ def exported(rng: random.Random, good: Path, place: Path) -> Case:
         if kind == "code":
             values = [{"_target_": "os.system", "command": "touch owned"}]
             values += [{"_target_": "builtins.open", "file": "owned", "mode": "w"}]
-            values += [{"_target_": "blackout.diffusion.module.torch.load", "f": "x"}]
+            values += [{"_target_": "blackout.diffusion.module.torch.load", "f": "x"}, interpolation(Path.cwd())]
         if kind == "values" and rng.random() < 0.4:
             del node[key]
         else:
             node[key] = rng.choice(values)
         description.write_text(json.dumps(config))
-    options = [f"ckpt={model}", "num_samples=2", "sampler.num_steps=4", f"out={place / 'out'}"]
-    return Case(f"model, {kind}", "sample", options)
+    return Case(f"model, {kind}", "sample", [*options, "sampler.num_steps=4"])
 
 
 def array(rng: random.Random, good: Path, place: Path) -> Case:

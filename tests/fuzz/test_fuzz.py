@@ -5,6 +5,7 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import warnings
 
@@ -58,7 +59,7 @@ def test_nothing_breaks_the_programs(run, tmp_path, monkeypatch, capsys):  # noq
                 wrong.append(f"{case.name}: code {outcome.code}, {outcome.err!r} {case.arguments[-2:]}")
             if os.path.exists("owned"):
                 wrong.append(f"{case.name}: EXECUTED {case.arguments[-2:]}")
-                os.unlink("owned")
+                shutil.rmtree("owned") if os.path.isdir("owned") else os.unlink("owned")
     finally:
         signal.signal(signal.SIGALRM, earlier)
     assert not wrong, "\n" + "\n".join(wrong)

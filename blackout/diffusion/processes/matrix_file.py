@@ -14,6 +14,8 @@ from blackout.errors import UserError
 Matrix: TypeAlias = str | Path | np.ndarray | list | dict | Any
 """A `.npy` or sparse `.npz` file's name, an array or nested list, a SciPy sparse matrix, or the plain form of one."""
 
+_LARGEST_SIDE = 2**24
+
 
 def load_matrix(matrix: Matrix) -> Any:
     """An array or SciPy sparse matrix from any of these forms.
@@ -22,6 +24,7 @@ def load_matrix(matrix: Matrix) -> Any:
         UserError: the file cannot be read as a matrix.
     """
     if isinstance(matrix, dict):
+        _check_written_out(matrix)
         import scipy.sparse as sparse
 
         return sparse.coo_array((matrix["value"], (matrix["row"], matrix["column"])), shape=tuple(matrix["shape"]))
@@ -37,6 +40,18 @@ def load_matrix(matrix: Matrix) -> Any:
     if not (isinstance(loaded, np.ndarray) or is_sparse(loaded)):
         raise UserError(f"{matrix} holds {type(loaded).__name__}, not one array")
     return loaded
+
+
+def _check_written_out(matrix: Mapping[str, Any]) -> None:
+    """Raises UserError unless these are the entries of a sparse matrix, as `without_files` writes them."""
+    shape = matrix.get("shape")
+    lists = [matrix.get(name) for name in ("row", "column", "value")]
+    if not (isinstance(shape, list) and len(shape) == 2 and all(type(side) is int and side > 0 for side in shape)):
+        raise UserError("a sparse matrix that is written out has a shape of two whole numbers")
+    if not all(isinstance(one, list) and len(one) == len(lists[0] or ()) for one in lists):
+        raise UserError("a sparse matrix that is written out has as many rows and columns as values")
+    if max(shape) > _LARGEST_SIDE:
+        raise UserError(f"a sparse matrix has at most {_LARGEST_SIDE} rows, not {max(shape)}")
 
 
 def is_sparse(matrix: Any) -> bool:

@@ -1,0 +1,13 @@
+"""The components of `blackout.networks` that a model file may name."""
+
+from __future__ import annotations
+
+from blackout.addresses import Table
+
+TABLE = Table(
+    made={
+        "network": ("CountNetwork",),
+        "inputs": ("BirthDeathInputs", "LevelInputs", "PaperInputs", "StandardisedInputs"),
+        "body": ("NCSNpp", "ResidualMLP", "UNet"),
+    }
+)

@@ -1,0 +1,259 @@
+"""Descriptions from files are data: what they may hold, and which components they may name.
+
+A component is looked up, by its whole address, in the table of the package that owns it. Nothing that is in no table is
+resolved or imported, unless the user trusts its module; and nothing in a file names a path.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from blackout.addresses import Table
+from blackout.errors import UserError
+from blackout.training.components import check_arguments, find
+
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "family": ("blackout.diffusion",),
+    "model": ("blackout.diffusion", "blackout.networks"),
+    "dataset": ("blackout.data",),
+    "metrics": ("blackout.evaluation", "blackout.data"),
+}
+"""Section of a model file -> the packages whose tables it is looked up in."""
+PATHS = frozenset(
+    ("cache", "cache_dir", "data_dir", "directory", "file", "filename", "folder", "matrix", "path", "reference", "root")
+    + ("save_dir", "uri", "url", "weights")
+)
+"""Arguments that say where something is: a file may give them as null or numbers written out, never as text."""
+_WORDS = {"reference": ("train", "test")}
+"""Text that such an argument may have nevertheless."""
+_FROM_THE_USER = ("data_dir", "download")
+"""Arguments of datasets that are never taken from a file."""
+_DEEPEST, _MOST, _LONGEST, _LONGEST_KEY = 32, 10_000_000, 10_000, 200
+_OWN = ("_target_", "_partial_")
+
+
+def plain(node: Any, where: str) -> Any:
+    """A copy in mappings, lists, strings, numbers, booleans and null: what JSON has. Tuples become lists.
+
+    Args:
+        node: as it was read from a file.
+        where: its name, for messages.
+
+    Raises:
+        UserError: it holds anything else, an interpolation (`${...}`), NaN or a number beyond 64 bits, or is too deep
+            or too large for a description.
+    """
+    if _size(node, {}, 0) > _MOST:
+        raise UserError(f"{where}: too deep or too large for the description of a model")
+    return _copied(node, where, 0)
+
+
+def _size(node: Any, known: dict[int, float], depth: int) -> float:
+    """The number of entries of a copy; infinite for what is too deep or holds itself.
+
+    Args:
+        node: a pickled description can hold one part many times.
+        known: sizes of containers by their `id`, so that each is counted once.
+        depth: of `node`.
+    """
+    if not isinstance(node, dict | list | tuple):
+        return 1
+    if depth > _DEEPEST:
+        return math.inf
+    if id(node) not in known:
+        known[id(node)] = math.inf  # as long as it is not known
+        parts = node.values() if isinstance(node, dict) else node
+        known[id(node)] = 1 + sum(_size(part, known, depth + 1) for part in parts)
+    return known[id(node)]
+
+
+def _copied(node: Any, where: str, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise UserError(f"{where}: too deep for the description of a model")
+    if type(node) in (list, tuple):
+        if all(type(item) is float for item in node) and not any(map(math.isnan, node)):
+            return list(node)  # a row of a matrix
+        return [_copied(item, where, depth + 1) for item in node]
+    if not isinstance(node, dict):
+        return _leaf(node, where)
+    return {_name(key, where): _copied(value, f"{where}.{key}", depth + 1) for key, value in node.items()}
+
+
+def _name(key: Any, where: str) -> str:
+    if type(key) is not str or not key.isprintable() or len(key) > _LONGEST_KEY:
+        raise UserError(f"{where}: {reprlib.repr(key)} is no name of a setting")
+    return key
+
+
+def _leaf(value: Any, where: str) -> Any:
+    if type(value) not in (type(None), bool, int, float, str):
+        raise UserError(f"{where} holds more than plain values: {type(value).__name__}")
+    if isinstance(value, str) and ("${" in value or len(value) > _LONGEST):
+        raise UserError(
+            f"{where}: {reprlib.repr(value)} is an interpolation or too long; a file holds plain values only"
+        )
+    if (isinstance(value, float) and math.isnan(value)) or (isinstance(value, int) and not -(2**63) <= value < 2**63):
+        raise UserError(f"{where}: {reprlib.repr(value)} is no number that a model is made of")
+    return value
+
+
+def check(part: Any, section: str, trusted: tuple[str, ...] = ()) -> None:
+    """Refuse what a file must not ask for, before anything of it is made.
+
+    Args:
+        part: plain containers.
+        section: family, model, dataset or metrics, which decides what it may name.
+        trusted: further modules, the user's own, whose components it may name, with any arguments but paths.
+
+    Raises:
+        UserError: a component that is not in the tables for its place, arguments that are not in its signature or of
+            another kind, or a path.
+    """
+    tables = {package: _table(package) for package in PACKAGES[section]}
+    if section != "model" and not (isinstance(part, Mapping) and "_target_" in part):
+        raise UserError(f"{section}: the model file names no _target_")
+    _Checker(tables, trusted).check(part, section, section, False)
+
+
+def _table(package: str) -> Table:
+    table: Table = importlib.import_module(f"{package}.components").TABLE
+    return table
+
+
+class _Checker:
+    """Walks one section.
+
+    Args:
+        tables: package -> its table.
+        trusted: modules of the user's.
+    """
+
+    def __init__(self, tables: Mapping[str, Table], trusted: tuple[str, ...]) -> None:
+        self._tables, self._trusted = tables, trusted
+
+    def check(self, node: Any, where: str, place: str, anywhere: bool) -> None:
+        """Check a node given as the argument `place`; `anywhere` inside the user's components, which have their own."""
+        if isinstance(node, str):
+            _refuse_path(node, where, place)
+        elif isinstance(node, list):
+            for item in node:
+                if isinstance(item, str | list | Mapping):
+                    self.check(item, where, place, anywhere)
+        elif isinstance(node, Mapping):
+            _refuse_odd_names(node, where)
+            inside = self._component(node, where, place, anywhere) if "_target_" in node else anywhere
+            for key, value in node.items():
+                if key not in _OWN:
+                    self.check(value, f"{where}.{key}", key, inside)
+
+    def _component(self, node: Mapping[str, Any], where: str, place: str, anywhere: bool) -> bool:
+        """Check a component's address and arguments; whether it is the user's."""
+        name, partial = node["_target_"], node.get("_partial_", False)
+        if not isinstance(name, str) or not isinstance(partial, bool):
+            raise UserError(f"{where}: {reprlib.repr(name)} is no component")
+        if not self._listed(node, name, place, anywhere, where):
+            if self._of_the_user(node, name, where):
+                return True
+            raise UserError(
+                f"{where}: the model file asks for {reprlib.repr(name)}, which is not one of this package's components "
+                "there: not loaded (trusted=[...] names modules of your own)"
+            )
+        given = {key: _opaque(value) for key, value in node.items() if key not in _OWN}
+        if partial:
+            later = [key for table in self._tables.values() for key in table.called.get(place, ())]
+            if wrong := [key for key in later if key in given]:
+                raise UserError(f"{where}.{wrong[0]}: {name} is given it when it is called, not by a file")
+            given |= {key: object() for key in later}
+        # what is made gets more from the model, such as the process; what is passed on must be complete
+        check_arguments(find(node, where), given, where, partial=not partial or anywhere)
+        return False
+
+    def _listed(self, node: Mapping[str, Any], name: str, place: str, anywhere: bool, where: str) -> bool:
+        """Whether a table has it for this place, or for any place inside the user's components."""
+        package = next((package for package in self._tables if name.startswith(f"{package}.")), None)
+        if package is None:
+            return False
+        table, short = self._tables[package], name.removeprefix(f"{package}.")
+        if short in table.asked:
+            raise UserError(f"{where}: {name} is not chosen by a file: give {table.asked[short]} on the command line")
+        by_place = table.passed if node.get("_partial_", False) else table.made
+        return short in (sum(by_place.values(), ()) if anywhere else by_place.get(place, ()))
+
+    def _of_the_user(self, node: Mapping[str, Any], name: str, where: str) -> bool:
+        """Whether the user trusts a component: by its address first, so that nothing foreign is even imported."""
+        within = tuple(f"{module}." for module in self._trusted)
+        return name.startswith(within) and f"{getattr(find(node, where), '__module__', '')}.".startswith(within)
+
+
+def _refuse_path(text: str, where: str, place: str) -> None:
+    if place in PATHS and text not in _WORDS.get(place, ()):
+        raise UserError(
+            f"{where}: a model file may not say where something is ({reprlib.repr(text)}): the command line does"
+        )
+
+
+def _refuse_odd_names(node: Mapping[str, Any], where: str) -> None:
+    for key in node:
+        if key.startswith("_") and not ("_target_" in node and key in _OWN):
+            raise UserError(f"{where}: {reprlib.repr(key)} is not an argument that a model file may give")
+
+
+def _opaque(value: Any) -> Any:
+    """Something of no plain kind in place of a component, which is checked by itself."""
+    return object() if isinstance(value, Mapping) and "_target_" in value else value
+
+
+def named_in_file(part: Any, section: str, data_dir: str, trusted: tuple[str, ...] = ()) -> Any:
+    """A dataset or scores that a model file chose by name, checked; where datasets lie is the command line's to say.
+
+    Args:
+        part: plain containers from the file.
+        section: dataset or metrics.
+        data_dir: folder of datasets, of the command line.
+        trusted: as for `check`.
+
+    Raises:
+        UserError: as for `check`.
+    """
+    bare = _without(part, _FROM_THE_USER)
+    check(bare, section, trusted)
+    return _placed(bare, {"data_dir": data_dir, "download": False}, section)
+
+
+def pathless(part: Any) -> Any:
+    """A description without the paths that a model file must not name, for the file to be written."""
+    if isinstance(part, list):
+        return [pathless(item) for item in part]
+    if not isinstance(part, Mapping):
+        return part
+    kept = {
+        key: value
+        for key, value in part.items()
+        if not (key in PATHS - _WORDS.keys() and isinstance(value, str | Path))
+    }
+    return {key: pathless(value) for key, value in kept.items()}
+
+
+def _without(part: Any, names: tuple[str, ...]) -> Any:
+    if isinstance(part, list):
+        return [_without(item, names) for item in part]
+    return {k: _without(v, names) for k, v in part.items() if k not in names} if isinstance(part, Mapping) else part
+
+
+def _placed(part: Any, places: Mapping[str, Any], where: str) -> Any:
+    """Checked containers with these arguments wherever a component has them."""
+    if isinstance(part, list):
+        return [_placed(item, places, where) for item in part]
+    if not isinstance(part, Mapping):
+        return part
+    placed = {key: _placed(value, places, f"{where}.{key}") for key, value in part.items()}
+    if "_target_" not in part:
+        return placed
+    wanted = inspect.signature(find(part, where)).parameters
+    return placed | {name: value for name, value in places.items() if name in wanted}

@@ -1,0 +1,36 @@
+"""A model file as a run of the embedded digits leaves it, made without training."""
+
+import shutil
+
+import pytest
+
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
+from tests.security.attacks import VICTIM
+
+
+@pytest.fixture(scope="session")
+def good(tmp_path_factory):
+    """An exported model, and a checkpoint of the same one beside it."""
+    import torch
+
+    from blackout.programs.train import make_model
+    from blackout.training.components import make
+    from blackout.training.export import export_model
+    from tests.cli.test_configs import composed
+
+    folder = tmp_path_factory.mktemp("good")
+    config = composed("network=mlp", "network.body.width=8", "network.body.depth=1", "sampler.num_steps=3")
+    family = make(config["family"], "family")
+    model = make_model(family, config, family.source(config))
+    export_model(model, folder / "model")
+    torch.save({"state_dict": dict(model.state_dict()), "blackout": {"format": 1, **model.config}}, folder / "x.ckpt")
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path, good, monkeypatch):
+    """A folder with a copy of the model, from where the program is run, and a file that must stay as it is."""
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "victim").write_text(VICTIM)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

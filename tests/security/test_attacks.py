@@ -1,0 +1,151 @@
+"""What a model file asks to be done is not done: one line, exit code 2, nothing written."""
+
+import json
+
+import pytest
+import torch
+
+from tests.security.attacks import ATTACKS, EVALUATE, VICTIM, action, hide_in_a_tuple, interpolation
+
+
+def rewrite(place, edit):
+    path = place / "model" / "config.json"
+    description = json.loads(path.read_text())
+    edit(description, place)
+    path.write_text(json.dumps(description))
+
+
+def written(place):
+    """Every file but the program's own output folder, which is made, empty, before scores are."""
+    return {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def test_the_untouched_files_are_sampled_and_scored(run, place):
+    for name in ("model", "x.ckpt"):
+        outcome = run("sample", f"ckpt={place / name}", "num_samples=2", f"out={place / 'out'}")
+        assert outcome.code == 0, outcome.err
+    outcome = run("sample", f"ckpt={place / 'model'}", "num_samples=250", *EVALUATE, f"out={place / 'out'}")
+    assert outcome.code == 0 and "fd_digits" in (place / "out" / "metrics.json").read_text(), outcome.err
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attacks_in_a_model(run, place, name):
+    rewrite(place, ATTACKS[name].edit)
+    before = written(place)
+    arguments = ["num_samples=2", f"out={place / 'out'}", f"data_dir={place / 'data'}", *ATTACKS[name].arguments]
+    run("sample", f"ckpt={place / 'model'}", *arguments).assert_refused()
+    assert written(place) == before and not (place / "owned").exists() and not (place / "data").exists()
+    assert (place / "victim").read_text() == VICTIM
+
+
+@pytest.mark.parametrize("section, edit", [
+    ("model", hide_in_a_tuple), ("data", lambda d, p: d["data"].update(std=(action(p),))),
+    ("metrics", lambda d, p: d["metrics"].update(scores=(interpolation(p),))),
+    ("tensor", lambda d, p: d["data"].update(mean=torch.ones(2))),
+    ("a loop", lambda d, p: d["model"].update(head=d["model"])),
+    ("many times the same", lambda d, p: d.update(more=many_times_the_same())),
+    ("a set", lambda d, p: d["model"].update(head={1, 2})),
+    ("numbers for names", lambda d, p: d["model"].update({3: 4})),
+])  # fmt: skip
+def test_attacks_in_a_checkpoint(run, place, section, edit):
+    checkpoint = torch.load(place / "x.ckpt", weights_only=True)
+    edit(checkpoint["blackout"], place)
+    torch.save(checkpoint, place / "x.ckpt")
+    before = written(place)
+    for arguments in ((), ("sampler.num_steps=2",)):
+        run("sample", f"ckpt={place / 'x.ckpt'}", "num_samples=2", f"out={place / 'out'}", *arguments).assert_refused()
+    assert written(place) == before and not (place / "owned").exists()
+
+
+def many_times_the_same():
+    """10^30 entries in a few hundred bytes."""
+    node = [0.0] * 10
+    for _ in range(29):
+        node = [node] * 10
+    return node
+
+
+@pytest.mark.parametrize("change, word", [
+    (lambda d: d["model"]["process"].update(_target_="blackout.diffusion.from_generator", matrix="/etc/passwd"),
+     "/etc/passwd"),
+    (lambda d: d["model"].update(head={"_target_": "blackout.diffusion.VarianceHead", "base": "x"}), "base"),
+    (lambda d: d["model"].update(head=d["model"]["process"]), "not one of"),
+    (lambda d: d["model"]["head"].update(_partial_=True), "not one of"),
+    (lambda d: d["model"]["head"].update(_partial_="yes"), "no component"),
+    (lambda d: d["model"]["head"].update(_args_=[3]), "_args_"),
+    (lambda d: d["model"]["head"].update(_convert_="all"), "_convert_"),
+    (lambda d: d["model"]["head"].update(colour=3), "colour"),
+    (lambda d: d["model"]["schedule"]["grid"].update(num_steps=3), "num_steps"),
+    (lambda d: d["model"]["schedule"]["grid"].update(_partial_=False), "not one of"),
+    (lambda d: d["model"]["sampler"].update(grid={"_target_": "blackout.diffusion.sample", "_partial_": True}),
+     "not one of"),
+    (lambda d: d["model"]["network"].update(body={"_target_": "torch.nn.Flatten"}), "torch.nn.Flatten"),
+    (lambda d: d["model"]["network"].update(body={"_target_": "blackout.networks.mlp.nn.Flatten"}), "not one of"),
+    (lambda d: d.update(family={"_target_": "blackout.programs.train.train"}), "not one of"),
+    (lambda d: d.update(family="x"), "family"),
+    (lambda d: d["data"].update(shape=[1, 8, -8]), "shape"),
+    (lambda d: d["data"].update(std=float("inf")), "std"),
+    (lambda d: d["data"].update(mean=float("nan")), "mean"),
+    (lambda d: d["data"].update(num_classes="x"), "num_classes"),
+    (lambda d: d.update(pilot={"logits": [1.0], "curvature": "x"}), "pilot"),
+    (lambda d: d["model"]["sampler"].update(num_steps=10**30), "num_steps"),
+    (lambda d: d["model"]["head"].update({"a\nb": 1}), "no name"),
+    (lambda d: d["data"].update(name="x" * 10**6), "too long"),
+])  # fmt: skip
+def test_what_is_not_a_model_is_refused_before_anything_of_it_is_made(run, place, change, word):
+    rewrite(place, lambda description, _: change(description))
+    arguments = ["num_samples=2", f"out={place / 'out'}"]
+    run("sample", f"ckpt={place / 'model'}", *arguments).assert_refused(word)
+    assert not (place / "out").exists()
+
+
+def test_deep_and_large_descriptions_are_refused(run, place):
+    path = place / "model" / "config.json"
+    deep, nested, long = "[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5, '{"n": 1' + "0" * 9999 + "}"
+    for content in (deep, nested, long):
+        path.write_text(content)
+        run("sample", f"ckpt={place / 'model'}", f"out={place / 'out'}").assert_refused("model")
+    with path.open("wb") as file:
+        file.truncate(2**33)  # a hole: nothing on the disk
+    run("sample", f"ckpt={place / 'model'}", f"out={place / 'out'}").assert_refused("too large")
+
+
+@pytest.mark.parametrize("section, change, word", [
+    ("dataset", {"_target_": "blackout.data.counts", "path": "/etc/passwd"}, "dataset=counts dataset.path="),
+    ("dataset", {"_target_": "blackout.data.image_folder", "path": "/etc"}, "dataset=image_folder dataset.path="),
+    ("dataset", {"_target_": "blackout.data.celeba64"}, "dataset=celeba64"),
+    ("dataset", {"_target_": "blackout.data.mnist"}, "dataset=..."),
+    ("dataset", {"_target_": "blackout.data.digits", "path": "x"}, "path"),
+    ("dataset", {"_target_": "blackout.data.held_out_split", "count": 3, "holdout": 0.5}, "not one of"),
+    ("dataset", ["digits"], "_target_"),
+    ("dataset", {"_target_": "blackout.diffusion.PureDeath"}, "not one of"),
+    ("metrics", {"reference": "/etc/passwd"}, "/etc/passwd"),
+    ("metrics", {"extractor": {"_target_": "blackout.evaluation.extractors.DINOv2", "_partial_": True}}, "=dinov2"),
+    ("metrics", {"extractor": {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True,
+                               "weights": "/etc/passwd"}}, "/etc/passwd"),
+    ("metrics", {"extractor": {"_target_": "blackout.evaluation.extractors.ModuleExtractor", "_partial_": True,
+                               "module": {"_target_": "torch.nn.Flatten"}}}, "metrics=custom"),
+    ("metrics", {"extractor": {"_target_": "blackout.evaluation.extractors.Classifier", "_partial_": True}}, "source"),
+    ("metrics", {"extractor": None}, "extractor"),
+    ("metrics", {"_target_": "blackout.evaluation.cache.keep"}, "not one of"),
+])  # fmt: skip
+def test_dataset_and_scores_are_chosen_by_name_alone(run, place, section, change, word):
+    def edit(description, _):
+        kept = description[section] if section == "metrics" else {}
+        description[section] = change if isinstance(change, list) else {**kept, **change}
+
+    rewrite(place, edit)
+    arguments = [*EVALUATE, f"out={place / 'out'}", f"data_dir={place / 'data'}"]
+    run("sample", f"ckpt={place / 'model'}", "num_samples=250", *arguments).assert_refused(word)
+    assert not (place / "data").exists() and not list((place / "out").glob("*"))
+
+
+def test_what_a_file_may_not_choose_the_command_line_may(run, place):
+    import numpy as np
+
+    rewrite(place, lambda d, _: d.update(dataset={"_target_": "blackout.data.counts", "holdout": 0.5}))
+    np.save(place / "x.npy", np.random.default_rng(0).integers(0, 17, (40, 1, 8, 8)))
+    arguments = [*EVALUATE, f"out={place / 'out'}", "metrics.scores=[fd]", "metrics=digits", "metrics.reference=test"]
+    given = ["dataset=counts", f"dataset.path={place / 'x.npy'}", "dataset.max_count=16"]
+    outcome = run("sample", f"ckpt={place / 'model'}", "num_samples=20", *arguments, *given)
+    assert outcome.code == 0, outcome.err

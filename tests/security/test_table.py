@@ -1,0 +1,144 @@
+"""The components that model files may name: what is in the table, and that none of it does anything but compute."""
+
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+from blackout.errors import UserError
+from blackout.training.components import find, make
+from blackout.training.descriptions import PACKAGES, PATHS, check, named_in_file, pathless, plain
+from tests.cli.conftest import ROOT
+from tests.security.walk import entries
+
+NEVER_MADE = {"binarized_mnist", "cifar10", "fashion_mnist", "mnist"}
+"""Not there, and not downloaded."""
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory):
+    """What the walk under an audit hook printed, and the folder in which it ran."""
+    folder = tmp_path_factory.mktemp("walk")
+    command = [sys.executable, "-B", "-m", "tests.security.walk"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout.splitlines(), folder
+
+
+def test_no_component_writes_deletes_downloads_or_executes(walk):
+    lines, folder = walk
+    assert lines[-1] == f"WALKED {len(list(entries()))}" and not list(folder.iterdir())
+    assert [line for line in lines if line.startswith("UNEXPECTED")] == []
+
+
+def test_every_component_was_made_and_hostile_arguments_were_refused(walk):
+    lines, _ = walk
+    for line in (line for line in lines[:-2] if "|" in line):
+        what, counts = line.split("|")
+        place, address, *outcomes = what.split()
+        refused, made = map(int, counts.split())
+        expected = "refused" if place == "dataset" and address.rsplit(".")[-1] in NEVER_MADE else "made"
+        assert expected in outcomes and refused > 10 * min(made, 3), line
+    assert "sparse made" in lines
+
+
+def test_the_audit_hook_works(tmp_path):
+    acts = ("open('x', 'w')", "os.mkdir('x')", "os.system('touch x')", "socket.socket()", "os.open('x', os.O_CREAT)",
+            "subprocess.run(['touch', 'x'])", "os.remove('x')", "importlib.import_module('foreign')")  # fmt: skip
+    code = f"""
+import importlib, os, socket, subprocess, sys, tests.security.walk as walk
+walk.arm()
+for act in {acts!r}:
+    try:
+        eval(act)
+    except SystemExit as stopped:
+        print(stopped)
+walk.armed = False
+"""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code], capture_output=True, text=True, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.count("FORBIDDEN") == len(acts) and not list(tmp_path.iterdir()), done
+
+
+def test_the_table_holds_components_of_this_package_alone():
+    for _, place, address, passed in entries():
+        target = find({"_target_": address}, place)
+        assert target.__module__.startswith("blackout."), address
+        factory = place == "dataset" or address.rsplit(".")[-1] in ("make_sampler", "from_generator")
+        assert inspect.isclass(target) or passed or factory, address
+
+
+def test_text_is_given_to_few_arguments_and_none_of_them_is_a_path():
+    texts = set()
+    for _, _, address, _ in entries():
+        target = find({"_target_": address}, "x")
+        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        for name, hint in hints.items():
+            options = [hint, *typing.get_args(hint)] if name != "return" else []
+            texts |= {name} if any(one in (str, Path, typing.Any) for one in options) else set()
+    assert texts - PATHS == {"kind", "monitor", "scores", "weighting"}
+
+
+def test_what_only_the_command_line_may_choose_exists_and_is_in_no_table():
+    for package in set(sum(PACKAGES.values(), ())):
+        table = importlib.import_module(f"{package}.components").TABLE
+        for name in table.asked:
+            find({"_target_": f"{package}.{name}"}, "x")
+            assert not any(name in names for names in [*table.made.values(), *table.passed.values()])
+
+
+def test_text_stays_text():
+    text = "${oc.create:{_target_:os.makedirs,name:owned}}"
+    assert make({"a": [text], "b": text}, "x") == {"a": [text], "b": text}
+    assert make({"_target_": "blackout.diffusion.Guidance", "scale": 2.0, "between": [0.0, 1.0]}, "x").scale == 2.0
+    with pytest.raises(UserError, match="interpolation"):
+        plain({"a": [text]}, "x")
+
+
+def test_plain_gives_lists_and_copies():
+    node = {"a": (1, [2.0, (True, None)]), "b": [0.5, 0.25]}
+    read = plain(node, "x")
+    assert read == {"a": [1, [2.0, [True, None]]], "b": [0.5, 0.25]} and read["b"] is not node["b"]
+    deep = [0.5]
+    for _ in range(200):  # each short, but within each other
+        inner = [deep]
+        for _ in range(20):
+            inner = [inner]
+        deep = [deep, inner]
+    with pytest.raises(UserError, match="too deep"):
+        plain(deep, "x")
+
+
+TRUSTED = {"_target_": "tests.toy.family.Logits", "num_sites": 3}
+
+
+def test_trusted_modules_are_the_users_own_door():
+    check({"network": TRUSTED}, "model", ("tests.toy",))
+    inside = {**TRUSTED, "anything": {"_target_": "blackout.networks.ResidualMLP", "shape": [3]}}
+    check({"network": inside}, "model", ("tests.toy",))
+    for wrong in (
+        {"_target_": "tests.toy.family.torch.load"}, {"_target_": "tests.toyota.family.Logits"},
+        {**TRUSTED, "path": "x"}, {**TRUSTED, "more": {"_target_": "torch.nn.Flatten"}}, {**TRUSTED, "_args_": [3]},
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=r"model\.network"):
+            check({"network": wrong}, "model", ("tests.toy",))
+    with pytest.raises(UserError, match="trusted"):
+        check({"network": TRUSTED}, "model")
+
+
+def test_where_datasets_lie_is_the_command_lines_to_say():
+    source = {"_target_": "blackout.data.mnist", "_partial_": True, "data_dir": "/elsewhere", "download": True}
+    classifier = {"_target_": "blackout.evaluation.extractors.Classifier", "_partial_": True, "source": source}
+    scores = {"_target_": "blackout.evaluation.Scorer", "extractor": classifier, "cache": None, "reference": "train"}
+    chosen = named_in_file(scores, "metrics", "mine")
+    assert chosen["extractor"]["source"] == {**source, "data_dir": "mine", "download": False}
+    assert "/elsewhere" not in str(pathless(scores)) and pathless(scores)["cache"] is None

@@ -1,0 +1,197 @@
+"""Make every component that a model file may name, in a process in which nothing may be written, fetched or started.
+
+Run as `python -B -m tests.security.walk`; prints one line for every component.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blackout.addresses import Table
+from blackout.diffusion import PureDeath
+from blackout.errors import UserError
+from blackout.training.components import fill, find, make
+from blackout.training.descriptions import PACKAGES, check, named_in_file, plain
+
+FACTS = {
+    "shape": [1, 8, 8], "max_count": 4, "mean": 2.0, "std": 1.5, "num_classes": 3, "outputs": 2,
+    "pilot": {"logits": [3.0, 0.0, -3.0], "curvature": [1.0, 0.5]},
+}  # fmt: skip
+CHAIN = [[0.5, 0.5], [0.25, 0.75]]
+GENERATOR = [[-1.0, 1.0], [2.0, -2.0]]
+SPARSE = {"shape": [2, 2], "row": [0, 0, 1, 1], "column": [0, 1, 0, 1], "value": [-1.0, 1.0, 2.0, -2.0]}
+WITHOUT_YAML: dict[str, dict[str, Any]] = {
+    "blackout.diffusion.PiecewiseClock": {"changes": [1.0], "speeds": [1.0, 2.0]},
+    "blackout.diffusion.PowerClock": {"rate": 2.0},
+    "blackout.diffusion.Sampler": {"num_steps": 3, "guidance": {"_target_": "blackout.diffusion.Guidance"}},
+    "blackout.diffusion.Correction": {"steps": 1},
+    "blackout.diffusion.Guidance": {"scale": 2.0, "between": [-1.0, 1.0]},
+    "blackout.diffusion.Evaluation": {"batch_size": 3},
+    "blackout.diffusion.DiscreteTimeChain": {"matrix": CHAIN, "num_steps": 2, "max_count": 1},
+    "blackout.diffusion.from_generator": {"matrix": GENERATOR, "max_count": 1},
+    "blackout.diffusion.step_times": {"length": 3},
+    "blackout.evaluation.Scorer": {
+        "extractor": {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True},
+        "scores": ["fd"],
+    },
+}
+HOSTILE = (
+    "${oc.env:HOME}", "/etc/passwd", "../victim", "file:///etc/passwd", "https://example.com/x", "os.system", "",
+    {"_target_": "os.makedirs", "name": "owned"}, {"_target_": "blackout.evaluation.write_reference", "path": "owned"},
+    [["owned"]], {"path": "owned"}, -1, [], True, 1e308,
+)  # fmt: skip
+FORBIDDEN = (
+    "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown",
+    "os.utime", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "os.fork", "os.forkpty", "os.kill",
+    "os.putenv", "shutil.", "subprocess.", "socket.", "urllib.", "http.", "ftplib.", "pickle.", "ctypes.dlopen", "pty.",
+    "tempfile.", "sqlite3.", "webbrowser.",
+)  # fmt: skip
+LIBRARIES = {"blackout", "torch", "numpy", "scipy", "sklearn", "PIL", "joblib", "torchvision", "sympy", "mpmath"}
+
+armed = False
+
+
+def guard(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook that raises at whatever leaves a trace."""
+    if not armed:
+        return
+    wrong = event.startswith(FORBIDDEN)
+    if event == "open":
+        _, mode, flags = arguments
+        wrong = bool(set(str(mode)) & set("wax+")) or bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    if wrong:
+        raise SystemExit(f"FORBIDDEN {event} {arguments!r}")
+
+
+class Gate:
+    """The first finder of modules: lets only those of Python, this package and its libraries be imported."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if armed and name.split(".")[0] not in LIBRARIES | set(sys.stdlib_module_names) | set(sys.modules):
+            raise SystemExit(f"FORBIDDEN import of {name}")
+
+
+def arm() -> None:
+    """From now on nothing of that is let through, until `armed` is False."""
+    global armed
+    sys.meta_path.insert(0, Gate)  # type: ignore[arg-type]
+    sys.addaudithook(guard)
+    armed = True
+
+
+def described() -> Iterator[dict[str, Any]]:
+    """Every component in the YAML files, with the arguments they give and without what they leave to others."""
+
+    def walk(node: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(node, list):
+            for item in node:
+                yield from walk(item)
+        if isinstance(node, dict):
+            if str(node.get("_target_", "")).startswith("blackout."):
+                yield bare(node)
+            for value in node.values():
+                yield from walk(value)
+
+    def bare(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        return {
+            key: bare(value) for key, value in node.items() if "${" not in str(value) and value not in ("???", None)
+        }
+
+    for path in sorted((Path(__file__).parents[2] / "conf").rglob("*.yaml")):
+        yield from walk(yaml.safe_load(path.read_text()))
+
+
+def examples(address: str, passed: bool, known: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Descriptions of a component, each once."""
+    given = [{"_target_": address, **WITHOUT_YAML[address]}] if address in WITHOUT_YAML else known.get(address, [])
+    given = given or [{"_target_": address}]
+    partial = [{**one, "_partial_": True} for one in given]
+    return [json.loads(text) for text in dict.fromkeys(json.dumps(one) for one in (partial if passed else given))]
+
+
+def around(part: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Scores with a part at each of its places."""
+    inception = {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True}
+    classifier = {"_target_": "blackout.evaluation.extractors.Classifier", "_partial_": True, "source": part}
+    chosen = {"extractor": {"extractor": part}, "source": {"extractor": classifier}, "options": {"options": part}}
+    scorer = {"_target_": "blackout.evaluation.Scorer", "extractor": inception}
+    return {place: {**scorer, **parts} for place, parts in chosen.items()}
+
+
+def make_one(description: dict[str, Any], place: str, section: str) -> None:
+    """As a model file's is made: plain, checked, filled, made; functions are called too."""
+    read = plain(json.loads(json.dumps(description)), "file")
+    if section in ("dataset", "metrics"):
+        part = {"metrics": read, "dataset": read, **around(read)}[place]
+        make(named_in_file(part, section, "nowhere"), section)
+        return
+    check(read if section == "family" else {place: read}, section)
+    filled = fill(read, FACTS, place)
+    name = find(filled, place).__name__
+    made = make(filled, place, **({"process": PureDeath(4)} if name in ("LevelHead", "LogisticHead") else {}))
+    if place == "grid":
+        made(2)
+
+
+def entries() -> Iterator[tuple[str, str, str, bool]]:
+    """(section, place, address, passed on) of everything in the tables."""
+    of_place = {"family": "family", "dataset": "dataset", "metrics": "metrics", "options": "metrics"}
+    of_place |= {"extractor": "metrics", "source": "metrics"}
+    for package in sorted(set(sum(PACKAGES.values(), ()))):
+        table: Table = importlib.import_module(f"{package}.components").TABLE
+        for by_place, passed in ((table.made, False), (table.passed, True)):
+            for place, names in by_place.items():
+                for name in names:
+                    yield of_place.get(place, "model"), place, f"{package}.{name}", passed
+
+
+def attempt(description: dict[str, Any], place: str, section: str) -> str:
+    """What came of it, in a word."""
+    try:
+        make_one(description, place, section)
+    except (UserError, ValueError):
+        return "refused"
+    except Exception as error:
+        return f"UNEXPECTED {description}: {type(error).__name__}: {error}"
+    return "made"
+
+
+def main() -> None:
+    global armed
+    import scipy.sparse.linalg  # noqa: F401  (libraries that components load at their first use)
+    import sklearn.datasets  # noqa: F401
+
+    known: dict[str, list[dict[str, Any]]] = {}
+    for description in described():
+        known.setdefault(description["_target_"], []).append(description)
+    everything = list(entries())
+    arm()
+    for section, place, address, passed in everything:
+        given = examples(address, passed, known)
+        good = [attempt(one, place, section) for one in given]
+        names = [*inspect.signature(find(given[0], place)).parameters, "_args_", "_convert_", "path", "cache"]
+        bad = [attempt({**given[0], name: value}, place, section) for name in names for value in HOSTILE]
+        print(place, address, *(word for word in dict.fromkeys(good)), "|", bad.count("refused"), bad.count("made"))
+        print(
+            *(f"  {word}\n" for word in dict.fromkeys(good + bad) if word.startswith("UNEXPECTED")), end="", flush=True
+        )
+    sparse = {"_target_": "blackout.diffusion.from_generator", "matrix": SPARSE, "max_count": 1}
+    print("sparse", attempt(sparse, "process", "model"))
+    armed = False
+    print("WALKED", len(everything))
+
+
+if __name__ == "__main__":
+    main()
