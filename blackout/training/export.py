@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -92,6 +93,9 @@ def _load(path: Path, trusted: tuple[str, ...]) -> Model:
     weights = {
         name.removeprefix("network."): tensors.pop(name) for name in list(tensors) if name.startswith("network.")
     }
+    for name, value in {**weights, **tensors}.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise UserError(f"{path}: weight {name} is not finite")
     model: Model = family_of(description, trusted).build(description, tensors)
     try:
         model.network.load_state_dict(weights)
