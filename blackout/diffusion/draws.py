@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from blackout.diffusion.ends import with_ends
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.interface import CountModel
 from blackout.diffusion.known_file import read_known
@@ -111,7 +112,8 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     config = chosen if "_target_" in chosen else {**model["model"]["sampler"], **chosen}
-    filled: dict[str, Any] = fill(dict(config), {**model["data"], "pilot": model.get("pilot")}, "sampler")
+    facts = model["data"]
+    filled: dict[str, Any] = fill(with_ends(config, facts), {**facts, "pilot": model.get("pilot")}, "sampler")
     return filled
 
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from blackout.data import CountData
 from blackout.diffusion.draws import CountDraw, requested
-from blackout.diffusion.grids import pilot_run
-from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels
+from blackout.diffusion.ends import without_ends
+from blackout.diffusion.grids import pilot_ends, pilot_run
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
@@ -44,6 +45,7 @@ class BlackoutDiffusion(Model):
         head: raw output -> prediction.
         process: the forward process.
         mean: E[X_0], float, of the data's shape; where sampling starts from.
+        class_mean: E[X_0 | class], float [num_classes, *shape]; None to start all classes from the average.
         schedule: training times, and the sampler's grid unless it has its own.
         loss: weights and kind.
         sampler: how samples are drawn by default.
@@ -71,6 +73,7 @@ class BlackoutDiffusion(Model):
         seed: int = 0,
         label_dropout: float = 0.1,
         validation_draws: int = 1,
+        class_mean: Tensor | None = None,
     ) -> None:
         super().__init__(network, ema_decay, seed)
         if validation_draws < 1:
@@ -81,6 +84,8 @@ class BlackoutDiffusion(Model):
         self.sampler, self.label_dropout, self.validation_draws = sampler, label_dropout, validation_draws
         self.mean: Tensor
         self.register_buffer("mean", mean.float())
+        self.class_mean: Tensor | None
+        self.register_buffer("class_mean", None if class_mean is None else class_mean.float())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -142,14 +147,14 @@ class BlackoutDiffusion(Model):
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         x0, index = batch["x0"], batch["index"]
-        # a Weyl sequence spreads the images over the times, evenly for any subset and in any order;
-        # the same times and noise at every validation make its curve smooth
+        # a Weyl sequence spreads any images evenly over the times; the same at every validation make its curve smooth
         first = (index.double() + 0.5) * _GOLDEN_RATIO
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
-        denoiser, final_time = self.denoiser(self._classes(batch)), self.schedule.times[-1]
+        classes, final_time = self._classes(batch), self.schedule.times[-1]
+        denoiser, mean = self.denoiser(classes), start_mean(self.mean, self.class_mean, classes)
         for draw in range(self.validation_draws):
             v = torch.frac(first + draw / self.validation_draws)
-            nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time)
+            nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean)
             self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))
 
     # --- what the programs ask for
@@ -169,6 +174,11 @@ class BlackoutDiffusion(Model):
 
     def rehearse(self) -> None:
         rehearse(self)
+
+    def began_as(self, description: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+        """Classes' means and facts of the data that came later are left out: samples start as they did."""
+        self.config["data"] = without_ends(self.config["data"], description.get("data", {}))
+        self.class_mean = self.class_mean if "class_mean" in weights else None
 
     def example(self) -> tuple[Tensor, Tensor]:
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
@@ -258,11 +268,14 @@ class BlackoutDiffusion(Model):
         known: KnownElements | None,
     ) -> Tensor:  # fmt: skip
         """One batch, counts [size, *shape]."""
+        times, largest = self.times(sampler), self.process.max_count
+        scale = sampler.guidance.at(float(times[-1]))
+        mean = start_mean(self.mean, self.class_mean, classes, scale, largest) if sampler.poisson_start else None
         with sampler.evaluation.of(self.averaged):
             return sample(
-                self._guided(sampler, classes), self.process, self.times(sampler).to(self.device),
-                (size, *self.shape), streams, callback, kernel=sampler.kernel, correction=sampler.correction,
-                known=known, mean=self.mean if sampler.poisson_start else None, device=self.device,
+                self._guided(sampler, classes), self.process, times.to(self.device), (size, *self.shape), streams,
+                callback, kernel=sampler.kernel, correction=sampler.correction, known=known, mean=mean,
+                device=self.device,
             )  # fmt: skip
 
     def times(self, sampler: Sampler) -> Tensor:
@@ -271,9 +284,8 @@ class BlackoutDiffusion(Model):
 
     def evaluations(self, sampler: Sampler, with_classes: bool = False) -> int:
         """The number of network function evaluations (NFE) of a sample; guidance doubles them where it acts."""
-        guidance = sampler.guidance if with_classes else Guidance()
-        times = self.times(sampler)
-        return count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance)
+        parts = sampler.kernel, sampler.correction, sampler.guidance if with_classes else Guidance()
+        return count_evaluations(self.times(sampler), self.process, self.head, *parts)
 
     def _guided(self, sampler: Sampler, classes: Tensor | None) -> Denoiser:
         if classes is None:
@@ -286,6 +298,6 @@ class BlackoutDiffusion(Model):
         streams = SampleStreams(fold_seed(self.seed, _PILOT), torch.arange(num_samples, device=self.device))
         with self.sampler.evaluation.of(self.averaged):
             return pilot_run(
-                self.denoiser(), self.process, (num_samples, *self.shape), streams,
-                mean=self.mean, num_steps=num_steps, device=self.device,
+                self.denoiser(), self.process, (num_samples, *self.shape), streams, mean=self.mean,
+                num_steps=num_steps, device=self.device, **pilot_ends(self.config.get("data", {})),
             )  # fmt: skip
