@@ -79,7 +79,7 @@ def pilot_run(
 
 
 def pilot_ends(facts: Mapping[str, Any]) -> dict[str, float]:
-    """`first` and `last` logit of a pilot run: those above, further out where larger or more dispersed counts ask for it.
+    """`first` and `last` logit of a pilot run: those above, or further out where the data ask for it.
 
     Args:
         facts: of the data, from a model's description.

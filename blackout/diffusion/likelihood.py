@@ -24,7 +24,7 @@ from torch import Tensor
 
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
-from blackout.diffusion.processes.base import LIMIT, expand_time, widening
+from blackout.diffusion.processes.base import LIMIT, expand_time, plateau, widening
 from blackout.diffusion.processes.path_bound import path_ends, path_integral, per_sample, predicted, rate_divergence
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource
@@ -161,9 +161,11 @@ def continuous_bound(
     Returns:
         float64 [B], nats per sample.
     """
-    wider = widening(process.max_count) if isinstance(process, PureDeath) else 0.0
-    ends = limit + wider, (-limit if last is None else last) - wider
-    return path_integral(denoiser, process, x0, v, generator, *ends, wider)
+    last = -limit if last is None else last
+    if not isinstance(process, PureDeath):
+        return path_integral(denoiser, process, x0, v, generator, limit, last)
+    wider, flat = widening(process.max_count), plateau(process.max_count)
+    return path_integral(denoiser, process, x0, v, generator, limit + wider, last - wider, flat)
 
 
 @torch.no_grad()

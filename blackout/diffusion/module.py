@@ -29,12 +29,11 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.components import make
 from blackout.training.model import Model
 
-# what a random number is for: keys that keep the uses of one seed apart; 2 is dropout's
+# keys that keep the uses of one seed apart; 2 is dropout's
 _TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT = 0, 1, 3, 4, 5
 _GOLDEN_RATIO = 0.6180339887498949
-_PILOT_SAMPLES = 64
-_PILOT_STEPS = 20, 200
-"""Fewest and most steps of the pilot run at the end of training."""
+_PILOT_SAMPLES, _PILOT_STEPS = 64, (20, 200)
+"""Of the pilot run at the end of training; fewest and most steps."""
 
 
 class BlackoutDiffusion(Model):
@@ -83,9 +82,9 @@ class BlackoutDiffusion(Model):
         self.head, self.process, self.schedule, self.loss = head, process, schedule, loss
         self.sampler, self.label_dropout, self.validation_draws = sampler, label_dropout, validation_draws
         self.mean: Tensor
-        self.register_buffer("mean", mean.float())
         self.class_mean: Tensor | None
-        self.register_buffer("class_mean", None if class_mean is None else class_mean.float())
+        for name, average in (("mean", mean), ("class_mean", class_mean)):
+            self.register_buffer(name, None if average is None else average.float())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,8 +149,8 @@ class BlackoutDiffusion(Model):
         # a Weyl sequence spreads any images evenly over the times; the same at every validation make its curve smooth
         first = (index.double() + 0.5) * _GOLDEN_RATIO
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
-        classes, final_time = self._classes(batch), self.schedule.times[-1]
-        denoiser, mean = self.denoiser(classes), start_mean(self.mean, self.class_mean, classes)
+        denoiser, final_time = self.denoiser(classes := self._classes(batch)), self.schedule.times[-1]
+        mean = start_mean(self.mean, self.class_mean, classes)
         for draw in range(self.validation_draws):
             v = torch.frac(first + draw / self.validation_draws)
             nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean)
@@ -169,14 +168,13 @@ class BlackoutDiffusion(Model):
     def preview(self, num_samples: int, num_steps: int | None = None) -> CountDraw:
         """Counts of all classes in turn, where there are classes."""
         sampler = self.sampler if num_steps is None else replace(self.sampler, num_steps=num_steps)
-        classes = None if self.num_classes is None else torch.arange(self.num_classes)
-        return CountDraw(self, sampler, {}, classes)
+        return CountDraw(self, sampler, {}, None if self.num_classes is None else torch.arange(self.num_classes))
 
     def rehearse(self) -> None:
         rehearse(self)
 
     def began_as(self, description: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-        """Classes' means and facts of the data that came later are left out: samples start as they did."""
+        """Means of classes and facts of the data that came later are left out: samples start as they did."""
         self.config["data"] = without_ends(self.config["data"], description.get("data", {}))
         self.class_mean = self.class_mean if "class_mean" in weights else None
 
@@ -192,13 +190,12 @@ class BlackoutDiffusion(Model):
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Bits per dimension on both splits, and of simple baselines if wanted."""
         assert isinstance(source, CountData)
-        wanted = settings["likelihood"]
-        untrained = None
+        wanted, untrained = settings["likelihood"], None
         if wanted["images"] and wanted["baselines"]:
             torch.manual_seed(0)
-            fresh = make(self.config["model"]["network"], "network")
             parts = (self.head, self.process, self.mean.cpu(), self.schedule, self.loss, self.sampler)
-            untrained = BlackoutDiffusion(fresh, *parts).eval().to(self.device)
+            fresh = BlackoutDiffusion(make(self.config["model"]["network"], "network"), *parts)
+            untrained = fresh.eval().to(self.device)
         return likelihood_report(self, untrained, source, wanted)
 
     # --- sampling

@@ -155,6 +155,11 @@ def widening(max_count: int) -> float:
     return max(0.0, math.log(max_count / 255))
 
 
+def plateau(max_count: int) -> float:
+    """Half-width in logits of where counts beyond 255 have something to tell, log(max_count); 0 for smaller ones."""
+    return math.log(max_count) if max_count > 255 else 0.0
+
+
 def check_max_count(max_count: int) -> None:
     """Raises ValueError unless counts up to max_count fit the package's integer types."""
     if not 1 <= max_count <= LARGEST_COUNT:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.predictions import CountPrediction, Denoiser
-from blackout.diffusion.processes.base import LIMIT, check_max_count, expand_time, jump_axis, widening
+from blackout.diffusion.processes.base import LIMIT, check_max_count, expand_time, jump_axis, plateau, widening
 from blackout.diffusion.processes.path_bound import bound_to_prior
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, binomial, poisson
@@ -148,8 +148,8 @@ class PureDeath:
 
         What happens at its ends is `likelihood.end_bound`. float64 [B], nats.
         """
-        wider = widening(self.max_count)
-        return bound_to_prior(denoiser, self, x0, v, generator, limit + wider, plateau=wider)
+        limit, flat = limit + widening(self.max_count), plateau(self.max_count)
+        return bound_to_prior(denoiser, self, x0, v, generator, limit, plateau=flat)
 
     def check_final_time(self, t: Tensor | float) -> None:
         """Nothing is refused: what is too short depends on the data (`blackout.diffusion.ends`)."""
