@@ -175,7 +175,7 @@ class BlackoutDiffusion(Model):
 
     def began_as(self, description: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
         """Means of classes and facts of the data that came later are left out: samples start as they did."""
-        self.config["data"] = without_ends(self.config["data"], description.get("data", {}))
+        self.config["data"] = without_ends(self.config["data"], description.get("data") or {})
         self.class_mean = self.class_mean if "class_mean" in weights else None
 
     def example(self) -> tuple[Tensor, Tensor]:
