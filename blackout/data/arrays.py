@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
+from blackout.data.moments import CHUNK, covariance_excess, total_dispersion
 from blackout.family import Split
-
-CHUNK = 4096  # samples widened to int64 or float64 at a time, so that a pass over CIFAR-10 needs no gigabyte
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +83,12 @@ class CountData:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What components may ask for by name: shape, max_count, mean, std and, with labels, num_classes."""
+        """What components may ask for by name: shape, moments of the training split and, with labels, num_classes.
+
+        Moments are max_count, mean, std, total_dispersion and covariance_excess (`blackout.data.moments`).
+        """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
+        facts |= {"total_dispersion": self._dispersion[0], "covariance_excess": self._dispersion[1]}
         return facts if self.num_classes is None else {**facts, "num_classes": self.num_classes}
 
     @property
@@ -107,6 +110,11 @@ class CountData:
             square += wide.square().sum().item()
         mean = total / self.train.numel()
         return mean, max(square / self.train.numel() - mean**2, 0.0) ** 0.5
+
+    @cached_property
+    def _dispersion(self) -> tuple[float, float]:
+        dispersion = total_dispersion(self.train)
+        return dispersion, max(covariance_excess(self.train), abs(dispersion - 1))  # a norm is at least one quotient
 
     def size(self, split: Split) -> int:
         """Number of samples of a split."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.interface import CountModel
-from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound, start_bound, step_bound
+from blackout.diffusion.likelihood import bits_per_dim, end_bound, likelihood_bound, start_bound, step_bound
 from blackout.diffusion.processes import PureDeath
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.random import SampleStreams, fold_seed
@@ -58,8 +58,24 @@ def continuous_bits(
             for half, times in enumerate((v, 1 - v)):
                 streams = SampleStreams(fold_seed(seed, repeat, half), index.to(module.device)).at(0)
                 v_here, end = times.to(module.device), module.schedule.times[-1]
-                nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end)
+                nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end, mean=module.mean)
                 total[index] += nats.cpu() / (2 * repeats)
+    return Estimate.of(sum_over_processes(total), module.shape)
+
+
+def end_bits(module: CountModel, counts: Tensor, seed: int = 0, batch_size: int = 256) -> Estimate | None:
+    """What the ends of the continuous bound of pure death cost, start and last step; None for other processes.
+
+    The continuous bound contains it for counts beyond 255 alone, see `likelihood.likelihood_bound`. One evaluation
+    per image.
+    """
+    process, denoiser = module.process, module.denoiser()
+    if not isinstance(process, PureDeath):
+        return None
+    total = torch.zeros(len(counts), dtype=torch.float64)
+    for index in my_batches(len(counts), batch_size):
+        streams = SampleStreams(fold_seed(seed, 2), index.to(module.device)).at(0)
+        total[index] = end_bound(denoiser, process, counts[index].to(module.device), module.mean, streams).cpu()
     return Estimate.of(sum_over_processes(total), module.shape)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from blackout.diffusion.ends import with_ends
 from blackout.diffusion.facts import checked_facts
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.interface import CountModel
@@ -112,7 +113,8 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     config = chosen if "_target_" in chosen else {**model["model"]["sampler"], **chosen}
-    filled: dict[str, Any] = fill(dict(config), checked_facts(model), "sampler")
+    facts = checked_facts(model)
+    filled: dict[str, Any] = fill(with_ends(config, facts), facts, "sampler")
     return filled
 
 

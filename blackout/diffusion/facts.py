@@ -19,11 +19,14 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
+_NOT_NEGATIVE = (lambda v: _number(v) and v >= 0), "a number that is finite and not negative"
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "shape": (lambda v: isinstance(v, list) and 1 <= len(v) <= 4 and all(map(_whole, v)), "a list of whole numbers"),
     "max_count": (_whole, "a whole number of at least 1"),
-    "mean": (lambda v: _number(v) and v >= 0, "a number that is finite and not negative"),
-    "std": (lambda v: _number(v) and v >= 0, "a number that is finite and not negative"),
+    "mean": _NOT_NEGATIVE,
+    "std": _NOT_NEGATIVE,
+    "total_dispersion": _NOT_NEGATIVE,
+    "covariance_excess": _NOT_NEGATIVE,
     "num_classes": (_whole, "a whole number of at least 1"),
     "name": (lambda v: isinstance(v, str), "text"),
 }

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.diffusion.ends import with_ends
 from blackout.diffusion.facts import checked_facts
 from blackout.diffusion.heads import Head
 from blackout.diffusion.module import BlackoutDiffusion
@@ -62,7 +63,7 @@ class CountDiffusion:
         Raises:
             UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
         """
-        parts = {name: settings[name] for name in PARTS}
+        parts: dict[str, Any] = {name: with_ends(settings[name], source.facts) for name in PARTS}
         parts["process"] = without_files(parts["process"])
         facts = {name: fact for name, fact in source.facts.items() if name != "num_classes"}
         if settings.get("conditional", False):
@@ -80,8 +81,11 @@ class CountDiffusion:
         }
 
     def tensors(self, source: CountData) -> dict[str, Tensor]:
-        """`mean`: E[X_0] per element, float32, of the data's shape."""
-        return {"mean": mean_image(source.train)}
+        """`mean`: E[X_0] per element, float32, of the data's shape; with labels `class_mean`, [num_classes, *shape]."""
+        mean, labels = mean_image(source.train), source.train_labels
+        if labels is None or source.num_classes is None:
+            return {"mean": mean}
+        return {"mean": mean, "class_mean": class_means(source.train, labels, source.num_classes, mean)}
 
     def build(
         self,
@@ -105,11 +109,17 @@ class CountDiffusion:
         parts = {name: make(described[name], name) for name in PARTS if name != "head"}
         parts["head"] = _make_head(described["head"], parts["process"])
         mean = tensors.get("mean")
-        if mean is None or list(mean.shape) != shape:
+        # of models with classes alone, and not of those from before it was kept
+        class_mean = tensors.get("class_mean") if "num_classes" in description["data"] else None
+        if (
+            mean is None
+            or list(mean.shape) != shape
+            or (class_mean is not None and list(class_mean.shape[1:]) != shape)
+        ):
             raise UserError(f"the weights are not those of {shape}-shaped data")
         training |= {name: settings[name] for name in ("label_dropout", "validation_draws") if settings is not None}
         with naming("model"):
-            model = BlackoutDiffusion(mean=mean, **parts, **training)
+            model = BlackoutDiffusion(mean=mean, class_mean=class_mean, **parts, **training)
         model.config = dict(description)
         return model
 
@@ -145,6 +155,21 @@ def mean_image(counts: Tensor) -> Tensor:
         counts: integers [N, *shape].
     """
     return ((counts.sum(0, dtype=torch.int64) + 1).double() / (len(counts) + 1)).float()
+
+
+def class_means(counts: Tensor, labels: Tensor, num_classes: int, mean: Tensor) -> Tensor:
+    """E[X_0 | class] per element, float32 [num_classes, *shape], with the average image added to every class once.
+
+    Args:
+        counts: integers [N, *shape].
+        labels: int64 [N].
+        mean: of all, positive, [*shape].
+    """
+    means = torch.empty(num_classes, *mean.shape)
+    for number in range(num_classes):
+        members = counts[labels == number]
+        means[number] = (members.sum(0, dtype=torch.int64).double() + mean.double()) / (len(members) + 1)
+    return means
 
 
 def _make_head(config: Mapping[str, Any], process: Process) -> Head:

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from blackout.diffusion.ends import DataEnds
 from blackout.diffusion.kernels import PoissonLeap
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process
@@ -74,6 +76,19 @@ def pilot_run(
         moved = (y_s - (1 - r) * y_t) ** 2 / y_t.clamp(min=1e-30)
         curvature.append(float(moved.sum(1).mean()) / r)
     return {"logits": logit_survival(times[1:]).tolist(), "curvature": curvature}
+
+
+def pilot_ends(facts: Mapping[str, Any]) -> dict[str, float]:
+    """`first` and `last` logit of a pilot run: those above, or further out where the data ask for it.
+
+    Args:
+        facts: of the data, from a model's description.
+    """
+    ends = DataEnds.of(facts)
+    if ends is None:
+        return {"first": FIRST_LOGIT, "last": LAST_LOGIT}
+    enough = ends.fits(time_of_logit(torch.tensor(LAST_LOGIT, dtype=torch.float64)))
+    return {"first": max(FIRST_LOGIT, ends.first), "last": LAST_LOGIT if enough else ends.last}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -42,6 +43,10 @@ class Guidance:
     def doubles(self, t: float) -> bool:
         """Whether both models are evaluated at time t."""
         return self.scale not in (0, 1) and in_range(self.between, t)
+
+    def at(self, t: float) -> float:
+        """The scale at time t."""
+        return self.scale if in_range(self.between, t) else 1.0
 
 
 def guided(
@@ -93,6 +98,29 @@ class GuidedDenoiser:
         if not (isinstance(conditional, CountPrediction) and isinstance(unconditional, CountPrediction)):
             raise ValueError("guidance is known for predictions of the missing count, as of process=pure_death, only")
         return guided(conditional, unconditional, self.scale, self.max_count - xt.to(torch.int64))
+
+
+def start_mean(
+    mean: Tensor, class_mean: Tensor | None, classes: Tensor | None, scale: float = 1.0, largest: float = inf
+) -> Tensor:
+    """mu^(1 - g) mu_c^g: what is missing at the dark end, where X_t tells nothing, and so where guided samples start.
+
+    Args:
+        mean: mu = E[X_0], positive, [*shape].
+        class_mean: E[X_0 | class], positive, [num_classes, *shape]; None where it is not known.
+        classes: int64 [B], or None for samples of all classes.
+        scale: g.
+        largest: where a guided mean is clipped, as guided predictions are.
+
+    Returns:
+        [B, *shape], or the mean itself where there are no classes or scale is 0.
+    """
+    if classes is None or class_mean is None or scale == 0:
+        return mean
+    of_class = class_mean[classes]
+    if scale == 1:
+        return of_class
+    return torch.exp((1 - scale) * torch.log(mean) + scale * torch.log(of_class)).clamp(max=largest)
 
 
 def check_classes(classes: Tensor, num_samples: int, num_classes: int | None) -> None:

@@ -28,6 +28,7 @@ class CountModel(Protocol):
     loss: Loss
     sampler: Sampler
     mean: Tensor
+    class_mean: Tensor | None
 
     @property
     def shape(self) -> tuple[int, ...]:

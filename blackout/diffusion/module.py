@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from blackout.data import CountData
 from blackout.diffusion.draws import CountDraw, requested
-from blackout.diffusion.grids import pilot_run
-from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels
+from blackout.diffusion.ends import without_ends
+from blackout.diffusion.grids import pilot_ends, pilot_run
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
@@ -29,12 +30,11 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.components import make
 from blackout.training.model import Model
 
-# what a random number is for: keys that keep the uses of one seed apart; 2 is dropout's
+# keys that keep the uses of one seed apart; 2 is dropout's
 _TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT = 0, 1, 3, 4, 5
 _GOLDEN_RATIO = 0.6180339887498949
-_PILOT_SAMPLES = 64
-_PILOT_STEPS = 20, 200
-"""Fewest and most steps of the pilot run at the end of training."""
+_PILOT_SAMPLES, _PILOT_STEPS = 64, (20, 200)
+"""Of the pilot run at the end of training; fewest and most steps."""
 
 
 class BlackoutDiffusion(Model):
@@ -45,6 +45,7 @@ class BlackoutDiffusion(Model):
         head: raw output -> prediction.
         process: the forward process.
         mean: E[X_0], float, of the data's shape; where sampling starts from.
+        class_mean: E[X_0 | class], float [num_classes, *shape]; None to start all classes from the average.
         schedule: training times, and the sampler's grid unless it has its own.
         loss: weights and kind.
         sampler: how samples are drawn by default.
@@ -72,6 +73,7 @@ class BlackoutDiffusion(Model):
         seed: int = 0,
         label_dropout: float = 0.1,
         validation_draws: int = 1,
+        class_mean: Tensor | None = None,
     ) -> None:
         super().__init__(network, ema_decay, seed)
         if validation_draws < 1:
@@ -81,7 +83,9 @@ class BlackoutDiffusion(Model):
         self.head, self.process, self.schedule, self.loss = head, process, schedule, loss
         self.sampler, self.label_dropout, self.validation_draws = sampler, label_dropout, validation_draws
         self.mean: Tensor
-        self.register_buffer("mean", mean.float())
+        self.class_mean: Tensor | None
+        for name, average in (("mean", mean), ("class_mean", class_mean)):
+            self.register_buffer(name, None if average is None else average.float())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -143,14 +147,14 @@ class BlackoutDiffusion(Model):
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         x0, index = batch["x0"], batch["index"]
-        # a Weyl sequence spreads the images over the times, evenly for any subset and in any order;
-        # the same times and noise at every validation make its curve smooth
+        # a Weyl sequence spreads any images evenly over the times; the same at every validation make its curve smooth
         first = (index.double() + 0.5) * _GOLDEN_RATIO
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
-        denoiser, final_time = self.denoiser(self._classes(batch)), self.schedule.times[-1]
+        denoiser, final_time = self.denoiser(classes := self._classes(batch)), self.schedule.times[-1]
+        mean = start_mean(self.mean, self.class_mean, classes)
         for draw in range(self.validation_draws):
             v = torch.frac(first + draw / self.validation_draws)
-            nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time)
+            nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean)
             self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))
 
     # --- what the programs ask for
@@ -165,11 +169,15 @@ class BlackoutDiffusion(Model):
     def preview(self, num_samples: int, num_steps: int | None = None) -> CountDraw:
         """Counts of all classes in turn, where there are classes."""
         sampler = self.sampler if num_steps is None else replace(self.sampler, num_steps=num_steps)
-        classes = None if self.num_classes is None else torch.arange(self.num_classes)
-        return CountDraw(self, sampler, {}, classes)
+        return CountDraw(self, sampler, {}, None if self.num_classes is None else torch.arange(self.num_classes))
 
     def rehearse(self) -> None:
         rehearse(self)
+
+    def began_as(self, description: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+        """Means of classes and facts of the data that came later are left out: samples start as they did."""
+        self.config["data"] = without_ends(self.config["data"], description.get("data") or {})
+        self.class_mean = self.class_mean if "class_mean" in weights else None
 
     def example(self) -> tuple[Tensor, Tensor]:
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
@@ -185,13 +193,12 @@ class BlackoutDiffusion(Model):
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Bits per dimension on both splits, and of simple baselines if wanted."""
         assert isinstance(source, CountData)
-        wanted = settings["likelihood"]
-        untrained = None
+        wanted, untrained = settings["likelihood"], None
         if wanted["images"] and wanted["baselines"]:
             torch.manual_seed(0)
-            fresh = make(self.config["model"]["network"], "network")
             parts = (self.head, self.process, self.mean.cpu(), self.schedule, self.loss, self.sampler)
-            untrained = BlackoutDiffusion(fresh, *parts).eval().to(self.device)
+            fresh = BlackoutDiffusion(make(self.config["model"]["network"], "network"), *parts)
+            untrained = fresh.eval().to(self.device)
         return likelihood_report(self, untrained, source, wanted)
 
     # --- sampling
@@ -261,11 +268,14 @@ class BlackoutDiffusion(Model):
         known: KnownElements | None,
     ) -> Tensor:  # fmt: skip
         """One batch, counts [size, *shape]."""
+        times, largest = self.times(sampler), self.process.max_count
+        scale = sampler.guidance.at(float(times[-1]))
+        mean = start_mean(self.mean, self.class_mean, classes, scale, largest) if sampler.poisson_start else None
         with sampler.evaluation.of(self.averaged):
             return sample(
-                self._guided(sampler, classes), self.process, self.times(sampler).to(self.device),
-                (size, *self.shape), streams, callback, kernel=sampler.kernel, correction=sampler.correction,
-                known=known, mean=self.mean if sampler.poisson_start else None, device=self.device,
+                self._guided(sampler, classes), self.process, times.to(self.device), (size, *self.shape), streams,
+                callback, kernel=sampler.kernel, correction=sampler.correction, known=known, mean=mean,
+                device=self.device,
             )  # fmt: skip
 
     def times(self, sampler: Sampler) -> Tensor:
@@ -274,9 +284,8 @@ class BlackoutDiffusion(Model):
 
     def evaluations(self, sampler: Sampler, with_classes: bool = False) -> int:
         """The number of network function evaluations (NFE) of a sample; guidance doubles them where it acts."""
-        guidance = sampler.guidance if with_classes else Guidance()
-        times = self.times(sampler)
-        return count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance)
+        parts = sampler.kernel, sampler.correction, sampler.guidance if with_classes else Guidance()
+        return count_evaluations(self.times(sampler), self.process, self.head, *parts)
 
     def _guided(self, sampler: Sampler, classes: Tensor | None) -> Denoiser:
         if classes is None:
@@ -289,6 +298,6 @@ class BlackoutDiffusion(Model):
         streams = SampleStreams(fold_seed(self.seed, _PILOT), torch.arange(num_samples, device=self.device))
         with self.sampler.evaluation.of(self.averaged):
             return pilot_run(
-                self.denoiser(), self.process, (num_samples, *self.shape), streams,
-                mean=self.mean, num_steps=num_steps, device=self.device,
+                self.denoiser(), self.process, (num_samples, *self.shape), streams, mean=self.mean,
+                num_steps=num_steps, device=self.device, **pilot_ends(self.config.get("data", {})),
             )  # fmt: skip

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from blackout.diffusion.ends import DataEnds
 from blackout.diffusion.interface import CountModel
 from blackout.diffusion.predictions import Prediction
+from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler, sample
 from blackout.errors import UserError, naming
 
@@ -24,6 +28,7 @@ def rehearse(model: CountModel) -> None:
     with naming("process"):
         model.process.check_final_time(model.schedule.times[-1])
     with naming("schedule"):
+        _check_end(model, model.schedule.times[-1], model.schedule.grid, "schedule")
         s, t = model.schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
     with naming("process"):
         xt, target = model.process.observe(x0, t, torch.Generator().manual_seed(0))
@@ -50,6 +55,7 @@ def rehearse_sampler(model: CountModel, sampler: Sampler) -> None:
     with naming("sampler"):
         times = (sampler.grid or model.schedule.grid)(sampler.num_steps)
         model.process.check_final_time(times[-1])
+        _check_end(model, times[-1], sampler.grid or model.schedule.grid, "sampler" if sampler.grid else None)
     few = times[torch.linspace(0, len(times) - 1, min(len(times), _TIMES)).round().long()]
     raw = torch.zeros(1, model.head.outputs, *model.shape)
 
@@ -62,6 +68,13 @@ def rehearse_sampler(model: CountModel, sampler: Sampler) -> None:
             lambda xt, t: model.head(raw, xt, t), model.process, few, (1, *model.shape),
             torch.Generator().manual_seed(0), check, kernel=sampler.kernel, correction=sampler.correction,
         )  # fmt: skip
+
+
+def _check_end(model: CountModel, t: Tensor, grid: Callable[[int], Tensor], where: str | None) -> None:
+    """Raises ValueError for a grid of pure death that ends too early for the model's data, where these are known."""
+    ends = DataEnds.of(model.config.get("data", {}))
+    if ends is not None and isinstance(model.process, PureDeath):
+        ends.check(grid, t, where)
 
 
 def _check_losses(losses: Tensor, model: CountModel) -> None:

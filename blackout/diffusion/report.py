@@ -9,7 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from blackout.data import CountData
-from blackout.diffusion.bits import Estimate, continuous_bits, finite_time_bits, histogram_bits, uniform_bits
+from blackout.diffusion.bits import (
+    Estimate,
+    continuous_bits,
+    end_bits,
+    finite_time_bits,
+    histogram_bits,
+    uniform_bits,
+)
 from blackout.diffusion.interface import CountModel
 
 
@@ -32,6 +39,8 @@ def likelihood_report(
         return {"values": {}, "likelihood": likelihood}
     for split, counts in (("train", data.train[:n]), ("test", data.test[:n])):
         likelihood[split] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"]))}
+        if ends := end_bits(model, counts):
+            likelihood[split]["ends"] = asdict(ends)
         if settings["finite_steps"]:
             bound = finite_time_bits(model, counts, settings["finite_steps"])
             likelihood[split]["finite_time"] = {"num_steps": settings["finite_steps"], **asdict(bound)}

@@ -32,13 +32,18 @@ def run_id(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(spelled, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
+def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
+    """`runs/<experiment>/<run_id>`, whether it exists or not."""
+    return Path(config["runs_dir"]) / str(config["experiment_name"] or dataset) / run_id(config)
+
+
 def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     """Make or reopen `runs/<experiment>/<run_id>` and write the resolved configuration there.
 
     Raises:
         UserError: the directory cannot be written, or holds a run with other settings.
     """
-    directory = Path(config["runs_dir"]) / str(config["experiment_name"] or dataset) / run_id(config)
+    directory = run_directory(config, dataset)
     path = directory / "config.yaml"
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from blackout.errors import UserError, mendable, naming, summary
 from blackout.family import Family, Source
 from blackout.programs.closing import close
 from blackout.programs.plan import plan
-from blackout.programs.run_directory import open_run
+from blackout.programs.run_directory import open_run, run_directory
 from blackout.programs.settings import quieten, resolve
 from blackout.programs.sweeps import sweeping
 from blackout.random import fold_seed
@@ -55,6 +55,10 @@ def _train(config: dict[str, Any]) -> Path:
     with naming("dataset"):
         feed = Feed(source, config["batch_size"], config["seed"], config["data_on_device"])
     module = TrainingModule(model, make(config["optimizer"], "optimizer"))
+    last = None if config["plan"] else find_checkpoint(run_directory(config, source.name) / "checkpoints")
+    checkpoint = None if last is None else read_checkpoint(last)
+    if checkpoint is not None:
+        model.began_as(checkpoint["blackout"], checkpoint["state_dict"])
     model.rehearse()
     if config["plan"]:
         plan(config, module, feed)
@@ -62,9 +66,7 @@ def _train(config: dict[str, Any]) -> Path:
     run = open_run(config, source.name)
     trainer = make_trainer(config, run)
     check_launch(trainer)
-    last = find_checkpoint(run / "checkpoints")
-    if last is not None:
-        checkpoint = read_checkpoint(last)
+    if last is not None and checkpoint is not None:
         check_fits(checkpoint, model, last)
         continue_run(trainer.loggers, checkpoint)
     print_summary(model, source, config, run, resumed=last is not None)

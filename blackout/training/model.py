@@ -98,6 +98,14 @@ class Model(nn.Module, ABC):
             UserError: components that do not fit together.
         """
 
+    def began_as(self, description: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+        """Be what this model was when a run that is continued began: do without what families came to keep since.
+
+        Args:
+            description: of the model in the run's checkpoint.
+            weights: names and tensors there.
+        """
+
     def tensors(self) -> dict[str, Tensor]:
         """The model's own buffers, which are exported besides the weights."""
         return dict(self.named_buffers(recurse=False))

@@ -118,10 +118,9 @@ def test_bits_per_dimension():
 
 
 def test_large_counts_have_only_the_continuous_bound():
+    times, x0 = torch.tensor([0.5, 1.0]).double(), torch.zeros(1, 1, dtype=torch.int32)
     with pytest.raises(ValueError, match="4095"):
-        likelihood.start_bound(
-            PureDeath(65535), torch.zeros(1, 1, dtype=torch.int32), torch.tensor(15.0), torch.ones(1)
-        )
+        likelihood.step_bound(oracle, PureDeath(65535), x0, *times)
 
 
 def test_the_bound_of_two_correlated_pixels_is_their_joint_entropy():

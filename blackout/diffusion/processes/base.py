@@ -7,6 +7,7 @@ predicts E[statistic | X_t] is all that training and sampling need (`blackout.di
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -147,6 +148,16 @@ class Observation:
 def jump_axis(values: list[int], x: Tensor) -> Tensor:
     """Constants of R types as int64 [R, 1, ...], to broadcast against [B, R, ...] for x of shape [B, ...]."""
     return torch.tensor(values, device=x.device).view(-1, *[1] * (x.ndim - 1))
+
+
+def widening(max_count: int) -> float:
+    """By how much the ends of time move out for counts beyond 255: log(max_count / 255), or 0."""
+    return max(0.0, math.log(max_count / 255))
+
+
+def plateau(max_count: int) -> float:
+    """Half-width in logits of where counts beyond 255 have something to tell, log(max_count); 0 for smaller ones."""
+    return math.log(max_count) if max_count > 255 else 0.0
 
 
 def check_max_count(max_count: int) -> None:

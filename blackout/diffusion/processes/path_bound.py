@@ -32,18 +32,40 @@ def per_sample(x: Tensor) -> Tensor:
     return x.flatten(1).sum(1)
 
 
+def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
+    """Logits u [B] of quantiles v in (0, 1), and the density there: a logistic law cut to [last, limit].
+
+    With a plateau of half-width a, flat between -a and a and logistic beyond: of density
+
+        [sigma((u + a) / w) - sigma((u - a) / w)] / 2a,
+
+    because an element whose counts go up to M has something to tell at every logit between -log M and log M.
+    """
+    if plateau == 0:
+        low, high = (1 / (1 + math.exp(-end / _WIDTH)) for end in (last, limit))
+        u = _WIDTH * torch.logit(low + (high - low) * v)
+        return u, torch.sigmoid(u / _WIDTH) * torch.sigmoid(-u / _WIDTH) / (_WIDTH * (high - low))
+    a = plateau / _WIDTH
+    ends, zero = torch.tensor([last, limit], dtype=torch.float64) / _WIDTH, torch.zeros(2, dtype=torch.float64)
+    low, high = (torch.logaddexp(ends + a, zero) - torch.logaddexp(ends - a, zero)).tolist()
+    reached = low + (high - low) * v
+    # F = log(1 + e^(u/w + a)) - log(1 + e^(u/w - a)) is the distribution function times 2a; its inverse is
+    # e^(u/w) = (e^F - 1) / (e^a - e^(F - a))
+    u = _WIDTH * (torch.log(torch.expm1(reached)) - a - torch.log(-torch.expm1(reached - 2 * a)))
+    density = (torch.sigmoid(u / _WIDTH + a) - torch.sigmoid(u / _WIDTH - a)) / (_WIDTH * (high - low))
+    return u, density
+
+
 @torch.no_grad()
 def path_integral(
-    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float, last: float
-) -> Tensor:
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float, last: float,
+    plateau: float = 0.0,
+) -> Tensor:  # fmt: skip
     """One unbiased estimate per sample of the continuous bound over u in [last, limit]: float64 [B], nats.
 
-    See `likelihood.continuous_bound` for the arguments.
+    See `likelihood.continuous_bound` for the arguments; `plateau` for `proposal`.
     """
-    # v is the quantile of u under a logistic distribution cut to [last, limit]; the estimate is divided by its density
-    low, high = (1 / (1 + math.exp(-end / _WIDTH)) for end in (last, limit))
-    u = _WIDTH * torch.logit(low + (high - low) * v)
-    density = torch.sigmoid(u / _WIDTH) * torch.sigmoid(-u / _WIDTH) / (_WIDTH * (high - low))
+    u, density = proposal(v, last, limit, plateau)
     t = time_of_logit(u)
     xt = process.sample(x0, t, generator)
     rates = process.rates(predicted(denoiser, process, xt, t).expected, xt, t)
@@ -54,11 +76,11 @@ def path_integral(
 @torch.no_grad()
 def bound_to_prior(
     denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float,
-    final_time: Tensor | None = None,
+    final_time: Tensor | None = None, plateau: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """`path_integral` from logit survival `limit` to the final time, plus the prior's KL there: float64 [B], nats."""
     last = -limit if final_time is None else float(logit_survival(final_time))
-    path = path_integral(denoiser, process, x0, v, generator, limit, last)
+    path = path_integral(denoiser, process, x0, v, generator, limit, last, plateau)
     return path + per_sample(process.prior_divergence(x0, path_ends(limit, final_time, x0.device)[1]))
 
 

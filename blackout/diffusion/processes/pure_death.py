@@ -11,7 +11,7 @@ from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.predictions import CountPrediction, Denoiser
-from blackout.diffusion.processes.base import LIMIT, check_max_count, expand_time, jump_axis
+from blackout.diffusion.processes.base import LIMIT, check_max_count, expand_time, jump_axis, plateau, widening
 from blackout.diffusion.processes.path_bound import bound_to_prior
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, binomial, poisson
@@ -117,13 +117,13 @@ class PureDeath:
     ) -> Tensor:
         """Where sampling starts: all black, or Poisson(e^-t E[X_0]) when the mean is given.
 
-        At t = 15 one CIFAR-10 image in ten still has a unit left, which black ignores; the Poisson start has total
-        variation O(e^-2t).
+        At t = 15 one CIFAR-10 image in ten still has a unit left, which black ignores. What Poisson counts miss is how
+        elements go together: `blackout.diffusion.ends` says how much that is, and when it is little.
 
         Args:
             shape: [B, ...].
             t: the final time.
-            mean: E[X_0], broadcastable to shape.
+            mean: E[X_0], broadcastable to shape; of every sample's class, where it has one.
             device: of the counts.
 
         Returns:
@@ -137,18 +137,22 @@ class PureDeath:
         return poisson(rate.expand(shape), generator).clamp_(max=self.max_count).to(dtype)
 
     def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
-        """0: against the Poisson start it is O(e^-2t), below 1e-5 nats at t = 15 (`likelihood.start_bound`)."""
+        """0: the Poisson start depends on the data's mean, see `likelihood.start_bound`."""
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
 
     def bound(
         self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
         final_time: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """The continuous bound; it ends at logit survival -limit, where the prior's KL vanishes. float64 [B], nats."""
-        return bound_to_prior(denoiser, self, x0, v, generator, limit)
+        """The path's part, between logits of survival -limit and limit, both further out by log(max_count / 255).
+
+        What happens at its ends is `likelihood.end_bound`. float64 [B], nats.
+        """
+        limit, flat = limit + widening(self.max_count), plateau(self.max_count)
+        return bound_to_prior(denoiser, self, x0, v, generator, limit, plateau=flat)
 
     def check_final_time(self, t: Tensor | float) -> None:
-        """Nothing is refused: the Poisson start makes up for what a short time leaves."""
+        """Nothing is refused: what is too short depends on the data (`blackout.diffusion.ends`)."""
 
 
 def _log_binomial(n: Tensor, k: Tensor, t: Tensor) -> Tensor:

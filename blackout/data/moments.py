@@ -1,0 +1,47 @@
+"""Second moments of counts: how much more their totals, and all their sums, vary than Poisson counts would.
+
+A thinned count is nearly Poisson where q D is small, q its survival probability and D = Var(sum X) / E(sum X).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+CHUNK = 4096  # samples widened to int64 or float64 at a time, so that a pass over CIFAR-10 needs no gigabyte
+_PAIRED = 1024  # samples whose pairs estimate the excess: 1 % off on CIFAR-10, in a third of a second
+
+
+def total_dispersion(counts: Tensor) -> float:
+    """D = Var(sum X) / E(sum X) of the total count of a sample, float64; 1 for Poisson counts, 0 for constant ones.
+
+    Args:
+        counts: integers [N, *shape].
+    """
+    totals = torch.cat([chunk.flatten(1).sum(1, dtype=torch.float64) for chunk in counts.split(CHUNK)])
+    mean = float(totals.mean())
+    return float(totals.var(correction=0)) / mean if mean > 0 else 0.0
+
+
+def covariance_excess(counts: Tensor) -> float:
+    """||M^-1/2 (Cov X - M) M^-1/2||_F, M = diag E[X]: 0 for independent Poisson counts.
+
+    From the squared products of all pairs among at most 1,024 evenly spaced samples, without the bias that the square
+    of an estimated covariance has.
+
+    Args:
+        counts: integers [N, *shape].
+    """
+    n = len(counts)
+    total = counts.sum(0, dtype=torch.int64).double().flatten()
+    mean, scale = total / n, (total + 1) / (n + 1)  # as where sampling starts: never 0
+    chosen = counts[torch.arange(0, n, -(-n // _PAIRED))].flatten(1).double()
+    whitened = (chosen - mean) / scale.sqrt()
+    products = (whitened @ whitened.T).square()
+    pairs = len(chosen) * (len(chosen) - 1)
+    square = float(products.sum() - products.diagonal().sum()) / max(pairs, 1)
+    poisson, variance = mean / scale, whitened.square().mean(0)
+    excess = square - 2 * float(poisson @ variance) + float(poisson.square().sum())
+    return math.sqrt(max(excess, 0.0))

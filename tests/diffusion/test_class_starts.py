@@ -1,0 +1,66 @@
+"""Samples of a class start where that class's samples end."""
+
+import pytest
+import torch
+
+from blackout import BlackoutDiffusion
+from blackout.data import CountData
+from blackout.diffusion.family import CountDiffusion, class_means, mean_image
+from blackout.diffusion.guidance import Guidance, GuidedDenoiser, start_mean
+from blackout.diffusion.heads import ScaledHead
+from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.samplers import make_sampler
+from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
+
+MEAN = torch.tensor([2.0, 8.0])
+CLASSES = torch.tensor([[1.0, 4.0], [3.0, 32.0], [2.0, 8.0]])
+
+
+def test_the_means_of_classes_are_those_of_their_images():
+    counts = torch.tensor([[1, 2], [3, 4], [9, 0], [5, 5]], dtype=torch.uint8)
+    labels, mean = torch.tensor([0, 0, 1, 3]), torch.tensor([4.0, 2.0])
+    found = class_means(counts, labels, 4, mean)
+    assert found.tolist() == [[pytest.approx(8 / 3), pytest.approx(8 / 3)], [6.5, 1.0], [4.0, 2.0], [4.5, 3.5]]
+    data = CountData("toy", counts, counts, 9, labels, labels)
+    tensors = CountDiffusion().tensors(data)
+    assert tensors["class_mean"].shape == (4, 2) and torch.equal(tensors["mean"], mean_image(counts))
+    assert set(CountDiffusion().tensors(CountData("toy", counts, counts, 9))) == {"mean"}
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5, 1.0, 2.5])
+def test_guided_samples_start_from_what_is_guided_to_where_nothing_is_known(scale):
+    """At the dark end y is E[X_0], and y(x | c) E[X_0 | c]."""
+    classes = torch.tensor([1, 0])
+
+    def blind(mean):
+        return lambda xt, t: CountPrediction(mean.expand(xt.shape), mean.log().expand(xt.shape))
+
+    denoiser = GuidedDenoiser(blind(CLASSES[classes]), blind(MEAN), scale, 100)
+    expected = denoiser(torch.zeros(2, 2, dtype=torch.uint8), torch.tensor(30.0)).mean
+    torch.testing.assert_close(start_mean(MEAN, CLASSES, classes, scale, 100).expand(2, 2), expected)
+
+
+def test_without_classes_or_their_means_samples_start_from_the_average():
+    classes = torch.tensor([1])
+    assert start_mean(MEAN, CLASSES, None) is MEAN and start_mean(MEAN, None, classes, 3.0) is MEAN
+    assert Guidance(3.0).at(15.0) == 3.0 and Guidance(3.0, [-2.0, 5.0]).at(15.0) == 1.0
+    assert float(start_mean(MEAN, CLASSES, classes, 6.0, 100.0).max()) == 100.0
+
+
+def test_a_model_starts_every_sample_from_its_class():
+    torch.manual_seed(0)
+    body = ResidualMLP(shape=(2,), width=8, depth=1, num_classes=3)
+    network = CountNetwork(body, StandardisedInputs(2.0, 1.4))
+    parts = {"sampler": make_sampler(num_steps=2), "mean": MEAN}
+    model = BlackoutDiffusion(network, ScaledHead(2.0), PureDeath(200), class_mean=CLASSES, **parts).eval()
+    for scale in (1.0, 2.0):
+        sampler = make_sampler(num_steps=1, grid=lambda n: torch.tensor([0.0, 0.01]).double(), guidance=scale)
+        starts = []
+        model.sample(
+            12_000, 0, sampler, lambda k, x, _, starts=starts: starts.append(x.double()) if k == 1 else None,
+            classes=torch.arange(3).repeat_interleave(4000), known=None,
+        )  # fmt: skip
+        found = torch.cat(starts)[:12_000].view(3, 4000, 2).mean(1)
+        expected = MEAN ** (1 - scale) * CLASSES**scale * 0.99005
+        torch.testing.assert_close(found, expected.double(), rtol=0.05, atol=0.05)
