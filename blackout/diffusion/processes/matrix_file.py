@@ -49,7 +49,8 @@ def _check_written_out(matrix: Mapping[str, Any]) -> None:
         raise UserError("a sparse matrix that is written out has a shape of two whole numbers")
     if not 0 < min(shape) <= max(shape) <= _LARGEST_SIDE:
         raise UserError(f"a sparse matrix has 1 to {_LARGEST_SIDE} rows and columns, not {shape}")
-    if len({len(entries) if isinstance(entries, list) else -1 for entries in lists} | {-1}) != 2:
+    sizes = {len(entries) if isinstance(entries, list) else -1 for entries in lists}
+    if len(sizes) > 1 or -1 in sizes:
         raise UserError("a sparse matrix that is written out has as many rows and columns as values")
 
 
