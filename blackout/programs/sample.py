@@ -66,8 +66,8 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     with naming("sample"):
         draw: Draw = model.draw(_request(config))
     model.to(device)
-    out = open_output(Path(path(config, "out") or default_output(Path(ckpt))))
     scoring = _scoring(config, model)
+    out = open_output(Path(path(config, "out") or default_output(Path(ckpt))))
     scores = None if scoring is None else scoring.scores
     size = min(draw.batch_size, config["num_samples"])  # the network rounds as in the whole run
     trajectory = Trajectory(_SHOWN) if config["trajectory"] and rank() == 0 else None

@@ -166,13 +166,17 @@ class _Checker:
             )
         given = {key: _opaque(value) for key, value in node.items() if key not in _OWN}
         if partial:
-            later = [key for table in self._tables.values() for key in table.called.get(place, ())]
-            if wrong := [key for key in later if key in given]:
-                raise UserError(f"{where}.{wrong[0]}: {name} is given it when it is called, not by a file")
-            given |= {key: object() for key in later}
+            given |= self._given_when_called(name, place, given, where)
         # what is made gets more from the model, such as the process; what is passed on must be complete
         check_arguments(find(node, where), given, where, partial=not partial or anywhere)
         return False
+
+    def _given_when_called(self, name: str, place: str, given: Mapping[str, Any], where: str) -> dict[str, object]:
+        """Stand-ins for the arguments that what is passed on there gets later; refuses them in a file."""
+        later = [key for table in self._tables.values() for key in table.called.get(place, ())]
+        if wrong := [key for key in later if key in given]:
+            raise UserError(f"{where}.{wrong[0]}: {name} is given it when it is called, not by a file")
+        return {key: object() for key in later}
 
     def _listed(self, node: Mapping[str, Any], name: str, place: str, anywhere: bool, where: str) -> bool:
         """Whether a table has it for this place, or for any place inside the user's components."""

@@ -16,8 +16,8 @@ def rewrite(place, edit):
 
 
 def written(place):
-    """Every file but the program's own output folder, which is made, empty, before scores are."""
-    return {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    """Every folder, and every file with its content."""
+    return {path: path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
 
 
 def test_the_untouched_files_are_sampled_and_scored(run, place):
@@ -34,8 +34,7 @@ def test_attacks_in_a_model(run, place, name):
     before = written(place)
     arguments = ["num_samples=2", f"out={place / 'out'}", f"data_dir={place / 'data'}", *ATTACKS[name].arguments]
     run("sample", f"ckpt={place / 'model'}", *arguments).assert_refused()
-    assert written(place) == before and not (place / "owned").exists() and not (place / "data").exists()
-    assert (place / "victim").read_text() == VICTIM
+    assert written(place) == before and (place / "victim").read_text() == VICTIM
 
 
 @pytest.mark.parametrize("section, edit", [
@@ -54,7 +53,7 @@ def test_attacks_in_a_checkpoint(run, place, section, edit):
     before = written(place)
     for arguments in ((), ("sampler.num_steps=2",)):
         run("sample", f"ckpt={place / 'x.ckpt'}", "num_samples=2", f"out={place / 'out'}", *arguments).assert_refused()
-    assert written(place) == before and not (place / "owned").exists()
+    assert written(place) == before
 
 
 def many_times_the_same():
@@ -137,7 +136,7 @@ def test_dataset_and_scores_are_chosen_by_name_alone(run, place, section, change
     rewrite(place, edit)
     arguments = [*EVALUATE, f"out={place / 'out'}", f"data_dir={place / 'data'}"]
     run("sample", f"ckpt={place / 'model'}", "num_samples=250", *arguments).assert_refused(word)
-    assert not (place / "data").exists() and not list((place / "out").glob("*"))
+    assert not (place / "data").exists() and not (place / "out").exists()
 
 
 def test_what_a_file_may_not_choose_the_command_line_may(run, place):
