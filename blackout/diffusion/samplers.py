@@ -84,13 +84,13 @@ def sample(
     Raises:
         ValueError: times that do not increase from 0 or above, or a start of another shape.
     """
-    xt = _begin(process, times, shape, generator, mean, start, torch.device(device))
+    xt = begin(process, times, shape, generator, mean, start, torch.device(device))
     path = None if known is None else known.path(process, times, shape, generator)
     xt = _walk(CountingDenoiser(denoiser), process, times, xt, generator, callback, kernel, correction, path)
     return xt if times[0] > 0 else xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
 
 
-def _begin(
+def begin(
     process: Process, times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None,
     mean: Tensor | None, start: Tensor | None, device: torch.device,
 ) -> Tensor:  # fmt: skip
@@ -109,17 +109,22 @@ def _walk(
     generator: torch.Generator | SampleStreams | None, callback: Callback | None, kernel: Kernel,
     correction: Correction, path: KnownPath | None,
 ) -> Tensor:  # fmt: skip
-    """From X_{times[-1]} to X_{times[0]}."""
+    """From X_{times[-1]} to X_{times[0]}.
+
+    Correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022, Algorithm
+    1): the elements that were born beside them are brought in line.
+    """
     kernel = kernel.fresh() if isinstance(kernel, StatefulKernel) else kernel
     for k in range(len(times) - 1, -1, -1):
         if k < len(times) - 1:
             denoiser.last = None  # let go of it before the next one is made: over 256 levels it is large
             s, t, source = times[k], times[k + 1], _source(generator, k + 1)
             xt = kernel(denoiser, process, xt, s, t, source)
-            for _ in range(correction.at(float(s))):
-                xt = correction.corrector(kernel, denoiser, process, xt, s, t, source)
         if path is not None:
             xt = path.overwrite(k, xt)
+        for _ in range(correction.at(float(times[k])) if k < len(times) - 1 else 0):
+            xt = correction.corrector(kernel, denoiser, process, xt, s, t, source)
+            xt = xt if path is None else path.put(xt)
         if callback is not None:
             callback(k, xt, denoiser.last)
     return xt
