@@ -114,9 +114,7 @@ class GuidedPair:
         return torch.where(conditional > 0, log.clamp(max=_LARGEST).exp(), 0.0)
 
 
-def guided(
-    conditional: CountPrediction, unconditional: CountPrediction, scale: float, headroom: Tensor
-) -> GuidedCount:
+def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: float, headroom: Tensor) -> GuidedCount:
     """The geometric mean, formed from the logarithms and clipped to what can be missing.
 
     A variance keeps the conditional's ratio to the mean; a distribution has no such mean and is left out.

@@ -75,6 +75,7 @@ class KnownPath:
     ) -> None:
         self.x0, self.mask, self.times, self._process = x0, mask, times, process
         self._generator = generator
+        self.time = times[-1]
         self._state: Tensor | None = None
 
     def overwrite(self, k: int, xt: Tensor) -> Tensor:

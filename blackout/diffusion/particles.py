@@ -84,26 +84,32 @@ def sample_particles(
         raise ValueError(f"{type(kernel).__name__} remembers earlier steps, which particles exchange: use another")
     device, rows = torch.device(device), (shape[0] * number, *shape[1:])
     streams = generator.particles(number) if isinstance(generator, SampleStreams) else generator
-    spread = None if mean is None or mean.ndim < len(shape) or len(mean) == 1 else mean.repeat_interleave(number, 0)
-    xt = begin(process, times, rows, streams, mean if spread is None else spread, None, device)
+    if mean is not None and mean.ndim == len(shape) and len(mean) > 1:
+        mean = mean.repeat_interleave(number, 0)
+    xt = begin(process, times, rows, streams, mean, None, device)
     path = None if known is None else _path(known, process, times, shape, generator, number)
     if path is not None:
         potentials = [*potentials, KnownWeight(process, path.x0, path.mask)]
         xt = path.overwrite(len(times) - 1, xt)
     swarm = _Swarm(kernel, potentials, number, shape[0], len(times) - 1, generator, path, threshold, device)
-
-    def shown(k: int, x: Tensor, prediction: Prediction | None) -> None:
-        if callback is not None and k > 0:
-            callback(k, x[::number], None)
-
     unweighed = Correction(correction.steps, _Unweighed(correction.corrector, kernel, path), correction.between)
-    x0 = sample(
-        denoiser, process, times, rows, streams, shown, kernel=swarm, correction=unweighed, start=xt, device=device
-    )
+    shown = None if callback is None else _of_one(callback, number)
+    x0 = sample(denoiser, process, times, rows, streams, shown, kernel=swarm, correction=unweighed,
+                start=xt, device=device)  # fmt: skip
     drawn = swarm.draw(x0)
     if callback is not None:
         callback(0, drawn.samples, None)
     return drawn
+
+
+def _of_one(callback: Callback, number: int) -> Callback:
+    """Shows the first particle of every sample, until one is drawn."""
+
+    def shown(k: int, x: Tensor, prediction: Prediction | None) -> None:
+        if k > 0:
+            callback(k, x[::number], None)
+
+    return shown
 
 
 def _path(

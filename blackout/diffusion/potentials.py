@@ -1,14 +1,14 @@
 """Weights of particles: what a step of the sampler lacks for its paths to follow another law than the kernel's.
 
 A potential sees every step as it was made, stage by stage, and returns the logarithm of a weight for every particle.
-`GuidanceWeight` turns walks at guided rates into p(x) p(c | x)^g, `KnownWeight` walks beside known elements into the law
-given these. Both are ratios of densities of whole paths, so they may be added; others (a likelihood of X_0 as the
+`GuidanceWeight` turns walks at guided rates into p(x) p(c | x)^g, `KnownWeight` walks beside known elements into the
+law given these. Both are ratios of densities of whole paths, so they may be added; others (a likelihood of X_0 as the
 prediction has it, for posterior sampling) fit in the same place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,9 +19,11 @@ from blackout.diffusion.guidance import GuidedCount, GuidedPair
 from blackout.diffusion.kernels.jumps import reverse_rates, step_law
 from blackout.diffusion.predictions import CountPrediction, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.schedules import reverse_clock, step_fraction
 
 _TINY = 1e-300
+_FLOOR = 0.1
+"""Least extrapolated count, as a share of the predicted one: a known birth must not come out impossible."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Stage:
         prediction: given X_t = before.
         before, after: states [rows, ...] at t and s.
         s, t: float64 scalars.
+        last: the stage before it in the same step, if any.
     """
 
     prediction: Prediction
@@ -39,11 +42,25 @@ class Stage:
     after: Tensor
     s: Tensor
     t: Tensor
+    last: Stage | None = None
 
     @property
     def fraction(self) -> Tensor:
         """Of the missing units, how many come back on average."""
         return step_fraction(self.s, self.t)
+
+    def ahead(self, rate: Callable[[Prediction], Tensor]) -> Tensor:
+        """A count of the prediction, for pure death, extrapolated over the stages as by the trapezoidal kernel.
+
+        Frozen over each stage it would integrate to first order only.
+        """
+        now = rate(self.prediction)
+        if self.last is None or float(self.s) == 0:
+            return now
+        first, middle, end = (reverse_clock(time) for time in (self.last.t, self.t, self.s))
+        theta = (middle - first) / (end - first)
+        weight = 1 / (2 * theta * (1 - theta))
+        return weight * now - (weight - 1) * (1 - self.last.fraction) * rate(self.last.prediction)
 
 
 @dataclass
@@ -66,9 +83,11 @@ class Step:
     def stages(self) -> Iterator[Stage]:
         """From one evaluation to the next, and from the last to X_s."""
         ends = [(x, time) for x, time, _ in self.seen[1:]] + [(self.after, self.s)]
+        last: Stage | None = None
         for (before, t, prediction), (after, s) in zip(self.seen, ends, strict=True):
             if s < t:
-                yield Stage(prediction, before, after, s, t)
+                last = Stage(prediction, before, after, s, t, last)
+                yield last
 
 
 class Potential(Protocol):
@@ -84,9 +103,10 @@ class GuidanceWeight:
     """The density of paths of p(x) p(c | x)^g relative to that of walks at guided rates.
 
     A stage of counts weighs prod_i Poisson(n_i; y_i r)^(1 - g) Poisson(n_i; y_c,i r)^g / Poisson(n_i; a_i r), n_i its
-    births and a_i the guided count: where a = y^(1 - g) y_c^g, not clipped to what can be missing, that is exp(V r), and
-    r adds up to the clock tau = -log(1 - e^-t). Of finitely many states it is the sum of p^(1 - g) p_c^g over the states
-    an element can go to, before it is normalised; of other processes exp(V (t - s)). Nothing where nothing is guided.
+    births and a_i the guided count: where a = y^(1 - g) y_c^g, not clipped to what can be missing, that is exp(V r),
+    and r adds up to the clock tau = -log(1 - e^-t). Of finitely many states it is the sum of p^(1 - g) p_c^g over the
+    states an element can go to, before it is normalised; of other processes exp(V (t - s)). Nothing where nothing is
+    guided.
 
     Args:
         process: being reversed.
@@ -143,13 +163,15 @@ class KnownWeight:
         assert isinstance(stage.prediction, CountPrediction)
         r, births = stage.fraction, _births(stage)
         missing = (self.x0.long() - stage.before.long()).clamp(min=0).double()
-        log_rate = stage.prediction.log_mean.double() + r.log()
+        now = stage.prediction.expected
+        rate = torch.maximum(stage.ahead(lambda y: y.expected), _FLOOR * now)
+        # the logarithm of the mean itself where it is not extrapolated: finite where the mean underflows
+        log_rate = torch.where(rate == now, stage.prediction.log_mean.double(), rate.clamp(min=_TINY).log())
         # log of Poisson(births; y r) / Binomial(births; missing, r), in which births! cancels
         stayed = missing - births
         bridge = torch.lgamma(missing + 1) - torch.lgamma(stayed.clamp(min=0) + 1) + births * r.log()
         bridge = bridge + torch.special.xlogy(stayed, torch.expm1(-stage.s) / torch.expm1(-stage.t))
-        rate = stage.prediction.expected * r
-        return torch.where(births > 0, births * log_rate, 0.0) - rate - bridge
+        return births * (log_rate + r.log()) - rate * r - bridge
 
     def _of_levels(self, stage: Stage) -> Tensor:
         assert isinstance(self.process, FiniteProcess)
@@ -174,11 +196,18 @@ def _births(stage: Stage) -> Tensor:
 
 
 def _tilt_of_births(guided: GuidedCount, stage: Stage) -> Tensor:
-    assert guided.plain is not None and guided.log_guided is not None
+    assert guided.log_guided is not None
     used = guided.mean.double()
     clipped = torch.where(used > 0, guided.log_guided - used.clamp(min=_TINY).log(), 0.0)
     clipped = torch.where(clipped.abs() > 1e-5, clipped, 0.0)  # the rest is rounding in single precision
-    return (used - guided.plain) * stage.fraction + _births(stage) * clipped
+    # of several births only the first: it changes the rates, and a power of the ratio frozen here would run away
+    return stage.ahead(_excess) * stage.fraction + _births(stage).clamp(max=1) * clipped
+
+
+def _excess(guided: Prediction) -> Tensor:
+    """What is simulated more than (1 - g) y + g y_c."""
+    assert isinstance(guided, GuidedCount) and guided.plain is not None
+    return guided.mean.double() - guided.plain
 
 
 def _per_row(values: Tensor) -> Tensor:

@@ -220,9 +220,11 @@ class Sampler:
         correction: corrector steps after the kernel's.
         guidance: towards the samples' classes.
         evaluation: batches and precision.
+        inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
+            where particles can be weighed, else 1.
 
     Raises:
-        ValueError: num_steps is not a positive whole number.
+        ValueError: num_steps or inpainting_particles is not a positive whole number.
     """
 
     kernel: Kernel = BINOMIAL_BRIDGE
@@ -232,9 +234,12 @@ class Sampler:
     correction: Correction = NO_CORRECTION
     guidance: Guidance = NO_GUIDANCE
     evaluation: Evaluation = EVALUATION
+    inpainting_particles: int | None = None
 
     def __post_init__(self) -> None:
         _check_whole("num_steps", self.num_steps)
+        if self.inpainting_particles is not None:
+            _check_whole("inpainting_particles", self.inpainting_particles)
 
 
 def make_sampler(
@@ -250,14 +255,17 @@ def make_sampler(
     batch_size: int = 256,
     keep_dropout: bool = False,
     bfloat16: bool = False,
+    guidance_particles: int = 1,
+    inpainting_particles: int | None = None,
 ) -> Sampler:
     """A sampler from flat settings, as YAML files have them.
 
     Args:
         kernel, num_steps, grid, poisson_start: see `Sampler`.
         corrector_steps, corrector, corrector_between: see `Correction`.
-        guidance, guidance_between: scale and range of `Guidance`.
+        guidance, guidance_between, guidance_particles: see `Guidance`.
         batch_size, keep_dropout, bfloat16: see `Evaluation`.
+        inpainting_particles: see `Sampler`.
 
     Raises:
         ValueError: a number is out of range.
@@ -268,6 +276,7 @@ def make_sampler(
         grid,
         poisson_start,
         Correction(corrector_steps, corrector, corrector_between),
-        Guidance(guidance, guidance_between),
+        Guidance(guidance, guidance_between, guidance_particles),
         Evaluation(batch_size, keep_dropout, bfloat16),
+        inpainting_particles,
     )

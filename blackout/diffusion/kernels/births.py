@@ -71,7 +71,7 @@ class PosteriorBridge:
     so their correlations given X_t still cost O(1 / T).
 
     Raises:
-        ValueError: when called, the head predicts no distribution, or the count is guided: of a geometric mean only the mean is known.
+        ValueError: when called, the head predicts no distribution, or the count is guided and has none.
     """
 
     def __call__(

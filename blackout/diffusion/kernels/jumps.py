@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blackout.diffusion.kernels.base import Rounding, stochastic_rounding
 from blackout.diffusion.guidance import GuidedPair
+from blackout.diffusion.kernels.base import Rounding, stochastic_rounding
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -111,12 +111,12 @@ class TauLeap:
             return draw_level(prediction, generator).to(xt.dtype)
         if float(s) == 0.0 and isinstance(prediction, GuidedPair) and isinstance(process, FiniteProcess):
             return draw_step(process, prediction, xt, s, t, generator)
-        return leap(jump, xt, [(reverse_rates(jump, prediction, xt, t), jump.reverse_jumps(xt))], float(t - s), generator)
+        return leap(
+            jump, xt, [(reverse_rates(jump, prediction, xt, t), jump.reverse_jumps(xt))], float(t - s), generator
+        )
 
 
-def fitting(
-    prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str
-) -> Kind | GuidedPair:
+def fitting(prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str) -> Kind | GuidedPair:
     """The prediction, if it is of this kind, or a pair of such ones to be guided; see `require`."""
     if not isinstance(prediction, GuidedPair):
         return require(prediction, kind, part, process, needed)
