@@ -82,24 +82,35 @@ def sample_particles(
     """
     if isinstance(kernel, StatefulKernel):
         raise ValueError(f"{type(kernel).__name__} remembers earlier steps, which particles exchange: use another")
-    device, rows = torch.device(device), (shape[0] * number, *shape[1:])
-    streams = generator.particles(number) if isinstance(generator, SampleStreams) else generator
-    if mean is not None and mean.ndim == len(shape) and len(mean) > 1:
-        mean = mean.repeat_interleave(number, 0)
-    xt = begin(process, times, rows, streams, mean, None, device)
+    device, streams = torch.device(device), _split(generator, number)
     path = None if known is None else _path(known, process, times, shape, generator, number)
-    if path is not None:
-        potentials = [*potentials, KnownWeight(process, path.x0, path.mask)]
-        xt = path.overwrite(len(times) - 1, xt)
-    swarm = _Swarm(kernel, potentials, number, shape[0], len(times) - 1, generator, path, threshold, device)
+    start = _start(process, times, shape, streams, number, mean, path, device)
+    weights = [*potentials, *([] if path is None else [KnownWeight(process, path.x0, path.mask)])]
+    swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
     unweighed = Correction(correction.steps, _Unweighed(correction.corrector, kernel, path), correction.between)
     shown = None if callback is None else _of_one(callback, number)
-    x0 = sample(denoiser, process, times, rows, streams, shown, kernel=swarm, correction=unweighed,
-                start=xt, device=device)  # fmt: skip
+    x0 = sample(denoiser, process, times, tuple(start.shape), streams, shown,
+                kernel=swarm, correction=unweighed, start=start, device=device)  # fmt: skip
     drawn = swarm.draw(x0)
     if callback is not None:
         callback(0, drawn.samples, None)
     return drawn
+
+
+def _split(generator: torch.Generator | SampleStreams | None, number: int) -> torch.Generator | SampleStreams | None:
+    """The particles' random numbers; a torch generator serves all."""
+    return generator.particles(number) if isinstance(generator, SampleStreams) else generator
+
+
+def _start(
+    process: Process, times: Tensor, shape: tuple[int, ...], streams: torch.Generator | SampleStreams | None,
+    number: int, mean: Tensor | None, path: _SharedPath | None, device: torch.device,
+) -> Tensor:  # fmt: skip
+    """Particles at times[-1], [B * number, ...], known elements in their place."""
+    if mean is not None and mean.ndim == len(shape) and len(mean) > 1:
+        mean = mean.repeat_interleave(number, 0)
+    xt = begin(process, times, (shape[0] * number, *shape[1:]), streams, mean, None, device)
+    return xt if path is None else path.overwrite(len(times) - 1, xt)
 
 
 def _of_one(callback: Callback, number: int) -> Callback:
