@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,8 +81,6 @@ def sample_particles(
         ValueError: as for `sample`; a kernel that remembers steps, which resampling would mix up; known elements of a
             process whose steps have no likelihood.
     """
-    if isinstance(kernel, StatefulKernel):
-        raise ValueError(f"{type(kernel).__name__} remembers earlier steps, which particles exchange: use another")
     device, streams = torch.device(device), _split(generator, number)
     path = None if known is None else _path(known, process, times, shape, generator, number)
     start = _start(process, times, shape, streams, number, mean, path, device)
@@ -89,9 +88,8 @@ def sample_particles(
     swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
     unweighed = Correction(correction.steps, _Unweighed(correction.corrector, kernel, path), correction.between)
     shown = None if callback is None else _of_one(callback, number)
-    x0 = sample(denoiser, process, times, tuple(start.shape), streams, shown,
-                kernel=swarm, correction=unweighed, start=start, device=device)  # fmt: skip
-    drawn = swarm.draw(x0)
+    how: dict[str, Any] = {"kernel": swarm, "correction": unweighed, "start": start, "device": device}
+    drawn = swarm.draw(sample(denoiser, process, times, tuple(start.shape), streams, shown, **how))
     if callback is not None:
         callback(0, drawn.samples, None)
     return drawn
@@ -185,6 +183,8 @@ class _Swarm:
         generator: torch.Generator | SampleStreams | None, path: _SharedPath | None, threshold: float,
         device: torch.device,
     ) -> None:  # fmt: skip
+        if isinstance(kernel, StatefulKernel):
+            raise ValueError(f"{type(kernel).__name__} remembers earlier steps, which particles exchange: use another")
         self._kernel, self._potentials, self._path, self._generator = kernel, potentials, path, generator
         self._number, self._threshold, self._k = number, threshold, steps
         self._log_weight = torch.zeros(samples, number, dtype=torch.float64, device=device)

@@ -86,7 +86,7 @@ def test_guided_rates_alone_have_another_law_and_the_potential_mends_it(g, off):
 @pytest.mark.parametrize("plain, given, n", [(ONE_ALL, ONE[1], 4000), (ALL, CLASSES[1], 8000)], ids=["one", "two"])
 def test_guidance_by_particles_samples_the_tilted_law(plain, given, n, g):
     law, total = tilted(plain.p0, given.p0, g)
-    x, log_normaliser = guided_draws(plain, given, g, 16, n if g == 3 else 4000, Trapezoidal())
+    x, log_normaliser = guided_draws(plain, given, g, 16, n if g == 3 else n // 2, Trapezoidal())
     found, floor = distance(x, law)
     assert found < floor + 0.01
     if plain.pixels == 1:
@@ -121,7 +121,7 @@ def test_particles_complete_known_elements_where_overwriting_does_not(pixel, y):
 
     overwritten, _ = draw(1, 4000)
     assert distance(overwritten[:, [1 - pixel]], law)[0] > 0.2
-    for number, n, most in ((16, 3000, 0.05), (64, 2000, 0.03))[: 2 - pixel]:
+    for number, n, most in ((16, 2500, 0.05), (64, 1500, 0.03))[: 2 - pixel]:
         x, log_normaliser = draw(number, n)
         found, _ = distance(x[:, [1 - pixel]], law)
         assert found < most and bool((x[:, pixel] == y).all())
