@@ -2,6 +2,9 @@
 
 They mend what an imperfect network did on the way; with a perfect one the same evaluations are better spent on more
 steps of the predictor.
+
+With guided rates they leave p_t(x) p_t(c | x)^g as it is, and with known elements held in their place the law of the
+others given these: nothing needs weighing. They are therefore what mends guidance and inpainting without particles.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from torch import Tensor
 
 from blackout.diffusion.kernels.base import Kernel
 from blackout.diffusion.kernels.births import predicted_count
-from blackout.diffusion.kernels.jumps import leap
-from blackout.diffusion.predictions import Denoiser, require
+from blackout.diffusion.kernels.jumps import fitting, leap, reverse_rates
+from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.processes.base import expand_time
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
@@ -131,11 +134,11 @@ class LevelCorrector:
         generator: RandomSource = None,
     ) -> Tensor:  # fmt: skip
         jump = _with_rates(self, process)
-        prediction = require(
+        prediction = fitting(
             denoiser(xs, s), jump.prediction, self, process, "a head that predicts what its rates need"
         )
         moves = [
-            (jump.rates(prediction.mean, xs, s), jump.reverse_jumps(xs)),
+            (reverse_rates(jump, prediction, xs, s), jump.reverse_jumps(xs)),
             (jump.forward_rates(xs, s), jump.forward_jumps(xs)),
         ]
         return leap(jump, xs, moves, self.fraction * float(t - s), generator)

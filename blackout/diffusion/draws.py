@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from blackout.diffusion.batches import draw_batches, number_of_particles
 from blackout.diffusion.ends import with_ends
 from blackout.diffusion.facts import checked_facts
 from blackout.diffusion.inpainting import KnownElements
@@ -46,7 +47,12 @@ class CountDraw:
 
     @property
     def batch_size(self) -> int:
-        return self.sampler.evaluation.batch_size
+        """Samples whose particles, if they have any, make up the sampler's batch."""
+        return max(1, self.sampler.evaluation.batch_size // self._particles)
+
+    @property
+    def _particles(self) -> int:
+        return number_of_particles(self.sampler, self.model.process, self.classes is not None, self.known is not None)
 
     @property
     def steps(self) -> int:
@@ -54,12 +60,12 @@ class CountDraw:
 
     @cached_property
     def nfe(self) -> int:
-        return self.model.evaluations(self.sampler, self.classes is not None)
+        return self.model.evaluations(self.sampler, self.classes is not None, self.known is not None)
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
-        """(indices [b], {"samples": counts [b, *shape] on the model's device}), a batch at a time."""
+        """(indices [b], samples [b, *shape] and, from particles, `log_normaliser` [b]), a batch at a time."""
         classes = None if self.classes is None else self.classes[indices % len(self.classes)]
         known = None if self.known is None else self.known.select(indices)
 
@@ -67,9 +73,7 @@ class CountDraw:
             if watch is not None:
                 watch(self.steps - k, self.steps, xt)
 
-        drawn = self.model.sample_batches(indices, seed, self.sampler, callback, classes, known, batch_size)
-        for numbers, counts in drawn:
-            yield numbers, {"samples": counts}
+        yield from draw_batches(self.model, indices, seed, self.sampler, callback, classes, known, batch_size)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of the counts, black at 0 and white at the largest."""

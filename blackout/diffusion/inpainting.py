@@ -1,7 +1,9 @@
-"""Inpainting by overwriting: the observed elements follow a path of the forward process that ends in their values.
+"""Inpainting: the known elements follow a path of the forward process that ends in their values.
 
-The simplest way to condition on elements; approximate, because the others never look ahead. The exact posterior needs
-a sampler of its own.
+Where nothing else is done the others are born at the model's rates beside them and never look ahead: total variation
+.25 to .32 to the exact conditional law on a pixel pair, however many steps are taken. It is the weights that are
+missing: the model's probability of the known path's own births, given all elements (`blackout.diffusion.potentials`),
+and a particle loop that resamples by them (`blackout.diffusion.particles`).
 """
 
 from __future__ import annotations
@@ -54,7 +56,14 @@ class KnownElements:
 
 
 class KnownPath:
-    """Walks with the sampler from times[T] down to times[0]: X_{t_k} given X_0 and X_{t_{k + 1}}."""
+    """Walks with the sampler from times[T] down to times[0]: X_{t_k} given X_0 and X_{t_{k + 1}}.
+
+    Args:
+        x0, mask: of `KnownElements`, for every row of the batch.
+        process: forward.
+        times: the sampler's.
+        generator: streams make the path of sample k a function of (seed, k).
+    """
 
     def __init__(
         self,
@@ -64,20 +73,34 @@ class KnownPath:
         times: Tensor,
         generator: torch.Generator | SampleStreams | None,
     ) -> None:
-        self._x0, self._mask, self._process, self._times = x0, mask, process, times
+        self.x0, self.mask, self.times, self._process = x0, mask, times, process
         self._generator = generator
+        self.time = times[-1]
         self._state: Tensor | None = None
 
     def overwrite(self, k: int, xt: Tensor) -> Tensor:
         """xt with its observed elements replaced by the path's at times[k]; call it for k = T, T - 1, ..., 0."""
-        source = self._source(k)
-        if self._state is None:
-            self._state = self._process.sample(self._x0, self._times[k], source)
-        else:
-            s, t = self._times[k], self._times[k + 1]
-            self._state = self._process.bridge(self._x0, self._state, s, t, source)
-        return torch.where(self._mask, self._state.to(xt.dtype), xt)
+        self.advance(self.times[k], self.source(k))
+        return self.put(xt)
 
-    def _source(self, k: int) -> RandomSource:
-        # negative steps are the path's own: the sampler's are positive
+    def advance(self, s: Tensor, source: RandomSource) -> None:
+        """Go to a time s below the path's own, which is anywhere at first."""
+        if self._state is None:
+            self._state = self._process.sample(self.x0, s, source)
+        else:
+            self._state = self._process.bridge(self.x0, self._state, s, self.time, source)
+        self.time = s
+
+    def put(self, xt: Tensor) -> Tensor:
+        """xt with its observed elements replaced by where the path is."""
+        return torch.where(self.mask, self.state.to(xt.dtype), xt)
+
+    @property
+    def state(self) -> Tensor:
+        """Where the path is."""
+        assert self._state is not None
+        return self._state
+
+    def source(self, k: int) -> RandomSource:
+        """The path's own numbers of the step to times[k]: negative ones, where the sampler's are positive."""
         return self._generator.at(-k - 1) if isinstance(self._generator, SampleStreams) else self._generator

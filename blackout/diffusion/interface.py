@@ -43,11 +43,20 @@ class CountModel(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def averaged(self) -> nn.Module:
+        """The network that `denoiser` evaluates."""
+        ...
+
     def denoiser(self, classes: Tensor | None = None) -> Denoiser:
         """(xt, t) -> prediction with the averaged weights, given classes [B] or None."""
         ...
 
-    def evaluations(self, sampler: Sampler, with_classes: bool = False) -> int:
+    def times(self, sampler: Sampler) -> Tensor:
+        """The grid a sampler walks, float64 [T + 1]."""
+        ...
+
+    def evaluations(self, sampler: Sampler, with_classes: bool = False, with_known: bool = False) -> int:
         """Network evaluations per sample."""
         ...
 

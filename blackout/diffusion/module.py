@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from blackout.data import CountData
+from blackout.diffusion.batches import draw_batches, number_of_particles
 from blackout.diffusion.draws import CountDraw, requested
 from blackout.diffusion.ends import without_ends
 from blackout.diffusion.grids import pilot_ends, pilot_run
-from blackout.diffusion.guidance import Guidance, GuidedDenoiser, check_classes, drop_labels, start_mean
+from blackout.diffusion.guidance import Guidance, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
@@ -23,7 +24,7 @@ from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.rehearsal import rehearse, rehearse_sampler
 from blackout.diffusion.report import likelihood_report
-from blackout.diffusion.samplers import Callback, Sampler, count_evaluations, sample
+from blackout.diffusion.samplers import Callback, Sampler, count_evaluations
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.family import Source
 from blackout.random import SampleStreams, fold_seed
@@ -243,55 +244,28 @@ class BlackoutDiffusion(Model):
             known: observed elements, for inpainting.
             batch_size: of every batch; None for the sampler's, or all samples if they are fewer.
 
-        Yields:
-            (indices [b], counts [b, *shape] on the model's device).
+        Returns:
+            An iterator of (indices [b], counts [b, *shape] on the model's device).
 
         Raises:
             ValueError: classes that the model does not know, or guidance without classes.
         """
-        sampler = sampler or self.sampler
-        size = batch_size or min(sampler.evaluation.batch_size, len(indices))
-        if classes is not None:
-            check_classes(classes, len(indices), self.num_classes)
-        elif sampler.guidance.scale != 1:
-            raise ValueError("guidance needs classes to guide towards")
-        for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
-            padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
-            of_batch = None if classes is None else classes[padded].to(self.device)
-            observed = None if known is None else known.select(padded)
-            streams = SampleStreams(seed, indices[padded].to(self.device))
-            counts = self._sample(sampler, streams, size, callback, of_batch, observed)
-            yield indices[rows], counts[: len(rows)]
-
-    def _sample(
-        self, sampler: Sampler, streams: SampleStreams, size: int, callback: Callback | None, classes: Tensor | None,
-        known: KnownElements | None,
-    ) -> Tensor:  # fmt: skip
-        """One batch, counts [size, *shape]."""
-        times, largest = self.times(sampler), self.process.max_count
-        scale = sampler.guidance.at(float(times[-1]))
-        mean = start_mean(self.mean, self.class_mean, classes, scale, largest) if sampler.poisson_start else None
-        with sampler.evaluation.of(self.averaged):
-            return sample(
-                self._guided(sampler, classes), self.process, times.to(self.device), (size, *self.shape), streams,
-                callback, kernel=sampler.kernel, correction=sampler.correction, known=known, mean=mean,
-                device=self.device,
-            )  # fmt: skip
+        drawn = draw_batches(self, indices, seed, sampler or self.sampler, callback, classes, known, batch_size)
+        return ((numbers, samples["samples"]) for numbers, samples in drawn)
 
     def times(self, sampler: Sampler) -> Tensor:
         """The grid a sampler walks, float64 [T + 1]: its own, or one of the training schedule's family."""
         return (sampler.grid or self.schedule.grid)(sampler.num_steps)
 
-    def evaluations(self, sampler: Sampler, with_classes: bool = False) -> int:
-        """The number of network function evaluations (NFE) of a sample; guidance doubles them where it acts."""
-        parts = sampler.kernel, sampler.correction, sampler.guidance if with_classes else Guidance()
-        return count_evaluations(self.times(sampler), self.process, self.head, *parts)
+    def evaluations(self, sampler: Sampler, with_classes: bool = False, with_known: bool = False) -> int:
+        """The number of network function evaluations (NFE) of a sample.
 
-    def _guided(self, sampler: Sampler, classes: Tensor | None) -> Denoiser:
-        if classes is None:
-            return self.denoiser()
-        guidance, largest = sampler.guidance, self.process.max_count
-        return GuidedDenoiser(self.denoiser(classes), self.denoiser(), guidance.scale, largest, guidance.between)
+        Guidance doubles them where it acts, P particles make P times as many.
+        """
+        guidance = sampler.guidance if with_classes else Guidance()
+        times = self.times(sampler)
+        of_one = count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance)
+        return of_one * number_of_particles(sampler, self.process, with_classes, with_known)
 
     def pilot(self, num_samples: int = 64, num_steps: int = 200) -> dict[str, list[float]]:
         """What `OptimalGrid` needs of a model of pure death: a run of num_samples samples of num_steps evaluations."""

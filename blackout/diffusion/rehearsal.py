@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from blackout.diffusion.ends import DataEnds
+from blackout.diffusion.guidance import GuidedDenoiser
+from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.interface import CountModel
-from blackout.diffusion.predictions import Prediction
+from blackout.diffusion.particles import sample_particles
+from blackout.diffusion.potentials import GuidanceWeight
+from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler, sample
 from blackout.errors import UserError, naming
@@ -63,11 +68,25 @@ def rehearse_sampler(model: CountModel, sampler: Sampler) -> None:
         if xt.shape != (1, *model.shape):  # at once: with every further step it would be larger
             raise ValueError(f"{_fit(sampler.kernel, model)}: it made {list(xt.shape)} of {[1, *model.shape]}")
 
+    def blank(xt: Tensor, t: Tensor) -> Prediction:
+        return model.head(raw.expand(len(xt), *raw.shape[1:]), xt, t)
+
+    how: dict[str, Any] = {"kernel": sampler.kernel, "correction": sampler.correction}
+    walk = model.process, few, (1, *model.shape), torch.Generator().manual_seed(0), check
     with naming("sampler"):
-        sample(
-            lambda xt, t: model.head(raw, xt, t), model.process, few, (1, *model.shape),
-            torch.Generator().manual_seed(0), check, kernel=sampler.kernel, correction=sampler.correction,
-        )  # fmt: skip
+        if not (sampler.guidance.particles > 1 or (sampler.inpainting_particles or 1) > 1):
+            sample(_as_guided(blank, model, sampler), *walk, **how)
+            return
+        if (sampler.inpainting_particles or 1) > 1:
+            how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
+        weights = [GuidanceWeight(model.process)]
+        sample_particles(_as_guided(blank, model, sampler), *walk, number=2, potentials=weights, **how)
+
+
+def _as_guided(blank: Denoiser, model: CountModel, sampler: Sampler) -> Denoiser:
+    """As the sampler would guide a model that has classes, wherever it would."""
+    scale = 1.0 if model.num_classes is None else sampler.guidance.scale
+    return GuidedDenoiser(blank, blank, scale, model.process.max_count)
 
 
 def _check_end(model: CountModel, t: Tensor, grid: Callable[[int], Tensor], where: str | None) -> None:

@@ -84,13 +84,13 @@ def sample(
     Raises:
         ValueError: times that do not increase from 0 or above, or a start of another shape.
     """
-    xt = _begin(process, times, shape, generator, mean, start, torch.device(device))
+    xt = begin(process, times, shape, generator, mean, start, torch.device(device))
     path = None if known is None else known.path(process, times, shape, generator)
     xt = _walk(CountingDenoiser(denoiser), process, times, xt, generator, callback, kernel, correction, path)
     return xt if times[0] > 0 else xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
 
 
-def _begin(
+def begin(
     process: Process, times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None,
     mean: Tensor | None, start: Tensor | None, device: torch.device,
 ) -> Tensor:  # fmt: skip
@@ -109,17 +109,22 @@ def _walk(
     generator: torch.Generator | SampleStreams | None, callback: Callback | None, kernel: Kernel,
     correction: Correction, path: KnownPath | None,
 ) -> Tensor:  # fmt: skip
-    """From X_{times[-1]} to X_{times[0]}."""
+    """From X_{times[-1]} to X_{times[0]}.
+
+    Correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022, Algorithm
+    1): the elements that were born beside them are brought in line.
+    """
     kernel = kernel.fresh() if isinstance(kernel, StatefulKernel) else kernel
     for k in range(len(times) - 1, -1, -1):
         if k < len(times) - 1:
             denoiser.last = None  # let go of it before the next one is made: over 256 levels it is large
             s, t, source = times[k], times[k + 1], _source(generator, k + 1)
             xt = kernel(denoiser, process, xt, s, t, source)
-            for _ in range(correction.at(float(s))):
-                xt = correction.corrector(kernel, denoiser, process, xt, s, t, source)
         if path is not None:
             xt = path.overwrite(k, xt)
+        for _ in range(correction.at(float(times[k])) if k < len(times) - 1 else 0):
+            xt = correction.corrector(kernel, denoiser, process, xt, s, t, source)
+            xt = xt if path is None else path.put(xt)
         if callback is not None:
             callback(k, xt, denoiser.last)
     return xt
@@ -215,9 +220,11 @@ class Sampler:
         correction: corrector steps after the kernel's.
         guidance: towards the samples' classes.
         evaluation: batches and precision.
+        inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
+            where particles can be weighed, else 1.
 
     Raises:
-        ValueError: num_steps is not a positive whole number.
+        ValueError: num_steps or inpainting_particles is not a positive whole number.
     """
 
     kernel: Kernel = BINOMIAL_BRIDGE
@@ -227,9 +234,12 @@ class Sampler:
     correction: Correction = NO_CORRECTION
     guidance: Guidance = NO_GUIDANCE
     evaluation: Evaluation = EVALUATION
+    inpainting_particles: int | None = None
 
     def __post_init__(self) -> None:
         _check_whole("num_steps", self.num_steps)
+        if self.inpainting_particles is not None:
+            _check_whole("inpainting_particles", self.inpainting_particles)
 
 
 def make_sampler(
@@ -245,14 +255,17 @@ def make_sampler(
     batch_size: int = 256,
     keep_dropout: bool = False,
     bfloat16: bool = False,
+    guidance_particles: int = 1,
+    inpainting_particles: int | None = None,
 ) -> Sampler:
     """A sampler from flat settings, as YAML files have them.
 
     Args:
         kernel, num_steps, grid, poisson_start: see `Sampler`.
         corrector_steps, corrector, corrector_between: see `Correction`.
-        guidance, guidance_between: scale and range of `Guidance`.
+        guidance, guidance_between, guidance_particles: see `Guidance`.
         batch_size, keep_dropout, bfloat16: see `Evaluation`.
+        inpainting_particles: see `Sampler`.
 
     Raises:
         ValueError: a number is out of range.
@@ -263,6 +276,7 @@ def make_sampler(
         grid,
         poisson_start,
         Correction(corrector_steps, corrector, corrector_between),
-        Guidance(guidance, guidance_between),
+        Guidance(guidance, guidance_between, guidance_particles),
         Evaluation(batch_size, keep_dropout, bfloat16),
+        inpainting_particles,
     )

@@ -19,6 +19,8 @@ from torch import Tensor
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _SECOND_KEY = 0xD1B54A32D192ED03
+_PARTICLES = 0x2545F4914F6CDD1D
+"""Where a sample's particles are among its addresses: no step has such a number."""
 _MASK = (1 << 64) - 1
 _CHUNK = 24_576
 """Elements hashed together on a CPU, so that the passes of the hash stay in the cache."""
@@ -173,6 +175,15 @@ class SampleStreams:
     def at(self, step: int) -> StepStreams:
         """The numbers of one step of a sampler or of training."""
         return StepStreams(fold(self._keys, step))
+
+    def particles(self, number: int) -> SampleStreams:
+        """Streams of `number` particles of every sample, sample after sample: particle p of sample k is a function of
+        (seed, k, p), however many there are.
+        """
+        own = fold(self._keys, _PARTICLES)  # away from the steps of the sample itself
+        split = object.__new__(SampleStreams)
+        split._keys = torch.stack([fold(own, p) for p in range(number)], dim=1).flatten()
+        return split
 
 
 RandomSource: TypeAlias = torch.Generator | StepStreams | None

@@ -99,6 +99,73 @@ def test_known_pixels_are_kept(run, conditional, tmp_path):
     run("sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'nothing.npz'}").assert_refused("inpaint")
 
 
+def test_particles_from_the_command_line(run, conditional, tmp_path):
+    x0, mask = np.full((8, 8, 1), 5), np.zeros((8, 8, 1), dtype=bool)
+    mask[:3] = True
+    np.savez(tmp_path / "known.npz", x0=x0, mask=mask)
+    known = (f"ckpt={conditional}", f"inpaint={tmp_path / 'known.npz'}", "sampler.num_steps=5", "num_samples=4")
+    # 9 evaluations of the trapezoidal method, of 16 particles; guided twice as many, of 8
+
+    def drawn(*options):
+        outcome = run("sample", *options)
+        assert outcome.code == 0, outcome.err
+        with np.load(conditional / "samples" / "samples.npz") as file:
+            return outcome.out, dict(file)
+
+    said, weighed = drawn(*known)
+    assert weighed["log_normaliser"].shape == (4,) and np.isfinite(weighed["log_normaliser"]).all()
+    assert (weighed["samples"][:, :3] == 5).all() and "of 144 network evaluations" in said
+    said, overwritten = drawn(*known, "sampler.inpainting_particles=1")
+    assert list(overwritten) == ["samples"] and "of 9 network evaluations" in said
+    _, few = drawn(*known, "sampler.batch_size=32", "indices=[3,1]")  # two samples of sixteen particles
+    assert all(np.array_equal(few[name], weighed[name][[3, 1]]) for name in weighed)
+    guided = (f"ckpt={conditional}", "classes=[3]", "sampler.num_steps=5", "sampler.guidance=2", "num_samples=3")
+    said, exact = drawn(*guided, "sampler.guidance_particles=8")
+    assert "of 144 network evaluations" in said and exact["log_normaliser"].shape == (3,)
+    _, plain = drawn(*guided, "sampler.guidance_particles=1")
+    _, default = drawn(*guided)
+    assert list(default) == ["samples"] and np.array_equal(default["samples"], plain["samples"])
+
+
+def test_what_has_no_guided_law_is_refused_before_sampling(run, conditional):
+    guided = (f"ckpt={conditional}", "classes=[3]")
+    options = ("sampler=posterior_bridge", "sampler.guidance=2")
+    run("sample", *guided, *options).assert_refused("guidance", "trapezoidal")
+    for wrong in ("0", "2.5"):
+        refused = run("sample", *guided, "sampler.guidance=2", f"sampler.guidance_particles={wrong}")
+        refused.assert_refused("guidance_particles")
+        run("sample", *guided, f"sampler.inpainting_particles={wrong}").assert_refused("inpainting_particles")
+    both = ("sampler.guidance_particles=2", "sampler.guidance_between=[0,3]")
+    run("sample", *guided, *both).assert_refused("guidance_between")
+
+
+def test_guidance_of_other_processes(run, tmp_path):
+    """Classes with immigration and death, whose bridge has no guided rates, and with levels, whose bridge has."""
+    for process, word in (("birth_death", "tau_leap"), ("absorbing", None)):
+        outcome = run("train", *RECIPE, "conditional=true", f"process={process}", f"runs_dir={tmp_path / process}")
+        assert outcome.code == 0, outcome.err
+        trained = tmp_path / process / "digits" / "a"
+        guided = (
+            f"ckpt={trained}",
+            "classes=[3]",
+            "num_samples=2",
+            "sampler.guidance=2",
+            "sampler.guidance_particles=3",
+        )
+        first = run("sample", *guided, "sampler.num_steps=8")
+        if word:
+            first.assert_refused("guided", word)
+            leaps = (one.replace("sampler.guidance_particles", "+sampler.guidance_particles") for one in guided)
+            first = run("sample", *leaps, "sampler=tau_leap", "sampler.num_steps=8")
+        assert first.code == 0, first.err
+        assert np.isfinite(np.load(trained / "samples" / "samples.npz")["log_normaliser"]).all()
+        if word:
+            np.savez(tmp_path / "known.npz", x0=np.full((8, 8, 1), 5), mask=np.ones((8, 8, 1), dtype=bool))
+            known = (f"ckpt={trained}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=2", "sampler.num_steps=8")
+            assert run("sample", *known).code == 0 and (samples(trained) == 5).all()
+            run("sample", *known, "sampler.inpainting_particles=4").assert_refused("inpainting_particles")
+
+
 def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_path):
     run("sample", f"ckpt={conditional}", "classes=[10]").assert_refused("0..9")
     run("sample", f"ckpt={conditional}", "classes=3").assert_refused("classes")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blackout.diffusion.guidance import GuidedCount
 from blackout.diffusion.kernels.base import Rounding, stochastic_rounding
 from blackout.diffusion.predictions import CountPrediction, Denoiser, require
 from blackout.diffusion.processes import Process
@@ -70,7 +71,7 @@ class PosteriorBridge:
     so their correlations given X_t still cost O(1 / T).
 
     Raises:
-        ValueError: when called, the head predicts no distribution.
+        ValueError: when called, the head predicts no distribution, or the count is guided and has none.
     """
 
     def __call__(
@@ -82,7 +83,10 @@ class PosteriorBridge:
         t: Tensor,
         generator: RandomSource = None,
     ) -> Tensor:
-        distribution = predicted_count(self, denoiser, process, xt, t).distribution
+        prediction = predicted_count(self, denoiser, process, xt, t)
+        distribution = prediction.distribution
+        if isinstance(prediction, GuidedCount):
+            raise ValueError("guidance leaves no distribution for the posterior bridge: use sampler=trapezoidal")
         if distribution is None:
             raise ValueError("the posterior bridge needs a head that predicts a distribution")
         return process.bridge((xt + distribution.sample(generator)).to(xt.dtype), xt, s, t, generator)

@@ -118,12 +118,16 @@ class FiniteProcess(ABC):
         Args:
             expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
         """
-        s, t = per_sample_time(s, x0), per_sample_time(t, x0)
+        model, exact = self.step_pmf(expected, xt, s, t), self.bridge_pmf(x0, xt, s, t)
+        divergence = torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, model.clamp(min=_TINY))
+        return divergence.sum(-1)
+
+    def step_pmf(self, expected: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float) -> Tensor:
+        """sum_o expected_o P(X_s = . | o, X_t), float64 [B, ..., S], where expected is as for `step_divergence`."""
+        s, t = per_sample_time(s, xt), per_sample_time(t, xt)
         full = self._over_likelihood(expected, xt, t)
         model = self.propagate(full, torch.zeros_like(s), s) * self.columns(_flat(xt), s, t)
-        exact = self.bridge_pmf(x0, xt, s, t).view(model.shape)
-        divergence = torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, model.clamp(min=_TINY))
-        return divergence.sum(-1).view(x0.shape)
+        return model.view(*xt.shape, -1)
 
     def _over_likelihood(self, expected: Tensor, xt: Tensor, t: Tensor) -> Tensor:
         """P(o | X_t) / P_0t[o, X_t], zero beyond the data's levels: [B, D, S]."""

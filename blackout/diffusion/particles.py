@@ -1,0 +1,261 @@
+"""Particles: several walks for every sample, weighed as they go, resampled, and one drawn by its weight at the end.
+
+A sequential Monte Carlo sampler on top of the one sampling loop (`blackout.diffusion.samplers.sample`), for any laws
+whose paths differ from the kernel's by weights (`blackout.diffusion.potentials`). As the number P of particles grows
+the sample's law tends to the weighted one, with an error of O(1 / P); P times as many network evaluations are made.
+
+The particles of a sample are a group of their own: they are weighed against each other alone, and resampled by the
+sample's own random numbers, so that sample k remains a function of (seed, k), whatever else is in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.correctors import Correction, Corrector
+from blackout.diffusion.inpainting import KnownElements, KnownPath
+from blackout.diffusion.kernels import Kernel, StatefulKernel
+from blackout.diffusion.potentials import KnownWeight, Potential, Step, weighs
+from blackout.diffusion.predictions import Denoiser, Prediction
+from blackout.diffusion.processes import Process
+from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample
+from blackout.random import RandomSource, SampleStreams, uniform
+
+THRESHOLD = 0.5
+"""Effective number of particles, as a share of all, below which they are resampled."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Samples drawn by their weights.
+
+    Attributes:
+        samples: one of the particles of every sample, [B, ...].
+        log_normaliser: float64 [B]: exp of it is an unbiased estimate of the mean weight of the kernel's paths. Of
+            known elements that is p(known); of guidance the sum over x of p(x)^(1 - g) p(x | c)^g, and so E[p(c | x)^g]
+            / p(c)^g; given both, of the latter sum over what agrees with the known elements. As far as the final time
+            has forgotten the data.
+    """
+
+    samples: Tensor
+    log_normaliser: Tensor
+
+
+@torch.no_grad()
+def sample_particles(
+    denoiser: Denoiser,
+    process: Process,
+    times: Tensor,
+    shape: tuple[int, ...],
+    generator: torch.Generator | SampleStreams | None = None,
+    callback: Callback | None = None,
+    *,
+    number: int,
+    potentials: Sequence[Potential] = (),
+    kernel: Kernel = BINOMIAL_BRIDGE,
+    correction: Correction = NO_CORRECTION,
+    mean: Tensor | None = None,
+    known: KnownElements | None = None,
+    threshold: float = THRESHOLD,
+    device: torch.device | str = "cpu",
+) -> Weighed:
+    """Walk `number` particles of every sample of a batch back from times[-1] to times[0].
+
+    Args:
+        denoiser: (xt, t) -> prediction for rows [B * number, ...], the particles of the first sample first.
+        process, times, shape, generator, kernel, mean, device: as for `sample`; shape is that of the samples.
+        callback: receives (k, X_{t_k}, None), one particle of every sample, k = T first; at k = 0 the samples.
+        number: P, particles of every sample.
+        potentials: what is added up to the logarithm of the weights; known elements bring their own.
+        correction: corrector steps, which must leave the weighted law as it is: they are not weighed.
+        known: elements of X_0 that are given; all particles of a sample share their path.
+        threshold: see `THRESHOLD`; 0 never resamples before the end, 1 after every step.
+
+    Raises:
+        ValueError: as for `sample`; a kernel that remembers steps, which resampling would mix up; known elements of a
+            process whose steps have no likelihood.
+    """
+    device, streams = torch.device(device), _split(generator, number)
+    path = None if known is None else _path(known, process, times, shape, generator, number)
+    start = _start(process, times, shape, streams, number, mean, path, device)
+    weights = [*potentials, *([] if path is None else [KnownWeight(process, path.x0, path.mask)])]
+    swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
+    unweighed = Correction(correction.steps, _Unweighed(correction.corrector, kernel, path), correction.between)
+    shown = None if callback is None else _of_one(callback, number)
+    how: dict[str, Any] = {"kernel": swarm, "correction": unweighed, "start": start, "device": device}
+    drawn = swarm.draw(sample(denoiser, process, times, tuple(start.shape), streams, shown, **how))
+    if callback is not None:
+        callback(0, drawn.samples, None)
+    return drawn
+
+
+def _split(generator: torch.Generator | SampleStreams | None, number: int) -> torch.Generator | SampleStreams | None:
+    """The particles' random numbers; a torch generator serves all."""
+    return generator.particles(number) if isinstance(generator, SampleStreams) else generator
+
+
+def _start(
+    process: Process, times: Tensor, shape: tuple[int, ...], streams: torch.Generator | SampleStreams | None,
+    number: int, mean: Tensor | None, path: _SharedPath | None, device: torch.device,
+) -> Tensor:  # fmt: skip
+    """Particles at times[-1], [B * number, ...], known elements in their place."""
+    if mean is not None and mean.ndim == len(shape) and len(mean) > 1:
+        mean = mean.repeat_interleave(number, 0)
+    xt = begin(process, times, (shape[0] * number, *shape[1:]), streams, mean, None, device)
+    return xt if path is None else path.overwrite(len(times) - 1, xt)
+
+
+def _of_one(callback: Callback, number: int) -> Callback:
+    """Shows the first particle of every sample, until one is drawn."""
+
+    def shown(k: int, x: Tensor, prediction: Prediction | None) -> None:
+        if k > 0:
+            callback(k, x[::number], None)
+
+    return shown
+
+
+def _path(
+    known: KnownElements, process: Process, times: Tensor, shape: tuple[int, ...],
+    generator: torch.Generator | SampleStreams | None, number: int,
+) -> _SharedPath:  # fmt: skip
+    if not weighs(process):
+        raise ValueError(
+            f"inpainting_particles: the steps of {type(process).__name__} have no likelihood that particles could be "
+            "weighed by: 1 overwrites the known elements"
+        )
+    return _SharedPath(known.path(process, times, shape, generator), number)
+
+
+class _SharedPath:
+    """The path of the known elements of a batch, for `number` particles of every sample."""
+
+    def __init__(self, path: KnownPath, number: int) -> None:
+        self._path, self._number = path, number
+        self.x0, self.mask = (one.repeat_interleave(number, 0) for one in (path.x0, path.mask))
+        self._source: RandomSource = None
+        self._step: int | None = None
+
+    def overwrite(self, k: int, xt: Tensor) -> Tensor:
+        """At times[k]; see `KnownPath.overwrite`."""
+        return self.at(k, self._path.times[k], xt)
+
+    def at(self, k: int, time: Tensor, xt: Tensor) -> Tensor:
+        """At a time within the step to times[k]."""
+        if self._step != k:
+            self._step, self._source = k, self._path.source(k)
+        self._path.advance(time, self._source)
+        return self.put(xt)
+
+    def put(self, xt: Tensor) -> Tensor:
+        """xt with the known elements where the path is."""
+        state = self._path.state.repeat_interleave(self._number, 0)
+        return torch.where(self.mask, state.to(xt.dtype), xt)
+
+
+@dataclass(frozen=True)
+class _Unweighed:
+    """A corrector with the kernel itself, and known elements back in their place."""
+
+    corrector: Corrector
+    kernel: Kernel
+    path: _SharedPath | None
+
+    def __call__(
+        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
+        generator: RandomSource = None,
+    ) -> Tensor:  # fmt: skip
+        xs = self.corrector(self.kernel, denoiser, process, xs, s, t, generator)
+        return xs if self.path is None else self.path.put(xs)
+
+
+class _Swarm:
+    """A kernel that weighs what another one does, and resamples."""
+
+    def __init__(
+        self, kernel: Kernel, potentials: Sequence[Potential], number: int, samples: int, steps: int,
+        generator: torch.Generator | SampleStreams | None, path: _SharedPath | None, threshold: float,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        if isinstance(kernel, StatefulKernel):
+            raise ValueError(f"{type(kernel).__name__} remembers earlier steps, which particles exchange: use another")
+        self._kernel, self._potentials, self._path, self._generator = kernel, potentials, path, generator
+        self._number, self._threshold, self._k = number, threshold, steps
+        self._log_weight = torch.zeros(samples, number, dtype=torch.float64, device=device)
+        self._log_normaliser = torch.zeros(samples, dtype=torch.float64, device=device)
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        self._k -= 1
+        step = Step(self._k, s, t, xt)
+
+        def recorded(x: Tensor, time: Tensor) -> Prediction:
+            if self._path is not None and step.seen and time < step.seen[-1][1]:
+                x = self._path.at(self._k, time, x)
+            prediction = denoiser(x, time)
+            step.seen.append((x, time, prediction))
+            return prediction
+
+        xs = self._kernel(recorded, process, xt, s, t, generator)
+        step.after = xs if self._path is None else self._path.overwrite(self._k, xs)
+        for potential in self._potentials:
+            self._log_weight += potential(step).view_as(self._log_weight)
+        return step.after if self._k == 0 else self._resampled(step.after)
+
+    def _resampled(self, xs: Tensor) -> Tensor:
+        """The particles, in those groups that have come to depend on too few of them exchanged for copies."""
+        weight = normalised(self._log_weight)
+        few = 1 / (weight**2).sum(1) < self._threshold * self._number
+        u = uniform((len(weight), 1), self._own(self._k + 1), weight.device)
+        if not bool(few.any()):
+            return xs
+        self._log_normaliser += torch.where(few, self._log_mean(), 0.0)
+        self._log_weight = torch.where(few[:, None], 0.0, self._log_weight)
+        stay = torch.arange(self._number, device=weight.device)
+        ancestors = torch.where(few[:, None], systematic(weight, u), stay)
+        first = self._number * torch.arange(len(weight), device=weight.device)
+        return xs[(first[:, None] + ancestors).flatten()]
+
+    def draw(self, x0: Tensor) -> Weighed:
+        """One particle of every sample, by weight."""
+        weight = normalised(self._log_weight)
+        u = uniform((len(weight), 1), self._own(0), weight.device)
+        chosen = (weight.cumsum(1) <= u * weight.sum(1, keepdim=True)).sum(1).clamp(max=self._number - 1)
+        rows = self._number * torch.arange(len(weight), device=weight.device) + chosen
+        return Weighed(x0[rows], self._log_normaliser + self._log_mean())
+
+    def _log_mean(self) -> Tensor:
+        return torch.logsumexp(self._log_weight, 1) - math.log(self._number)
+
+    def _own(self, step: int) -> RandomSource:
+        """The samples' own numbers, which neither particles nor known elements use."""
+        return self._generator.at(step) if isinstance(self._generator, SampleStreams) else self._generator
+
+
+def normalised(log_weight: Tensor) -> Tensor:
+    """Weights [B, P] that sum to 1 in every group, from logarithms; equal ones where all are 0."""
+    impossible = torch.isneginf(log_weight).all(1, keepdim=True)
+    return torch.softmax(torch.where(impossible, 0.0, log_weight), 1)
+
+
+def systematic(weight: Tensor, u: Tensor) -> Tensor:
+    """Which particle takes each place, with weight w for P w places on average and never a whole one more or less.
+
+    Args:
+        weight: [B, P], every group summing to 1.
+        u: uniforms [B, 1], one for a group.
+
+    Returns:
+        int64 [B, P], in order.
+    """
+    number = weight.shape[1]
+    places = (u + torch.arange(number, dtype=u.dtype, device=u.device)) / number
+    sums = weight.cumsum(1)
+    return torch.searchsorted(sums / sums[:, -1:], places.contiguous(), right=True).clamp_(max=number - 1)
