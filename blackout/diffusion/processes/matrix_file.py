@@ -45,13 +45,13 @@ def load_matrix(matrix: Matrix) -> Any:
 def _check_written_out(matrix: Mapping[str, Any]) -> None:
     """Raises UserError unless these are the entries of a sparse matrix, as `without_files` writes them."""
     shape, lists = matrix.get("shape"), [matrix.get(name) for name in ("row", "column", "value")]
-    if not isinstance(shape, list) or len(shape) != 2 or any(type(side) is not int for side in shape):
-        raise UserError("a sparse matrix that is written out has a shape of two whole numbers")
-    if not 0 < min(shape) <= max(shape) <= _LARGEST_SIDE:
-        raise UserError(f"a sparse matrix has 1 to {_LARGEST_SIDE} rows and columns, not {shape}")
     sizes = {len(entries) if isinstance(entries, list) else -1 for entries in lists}
     if len(sizes) > 1 or -1 in sizes:
         raise UserError("a sparse matrix that is written out has as many rows and columns as values")
+    if not isinstance(shape, list) or [type(side) for side in shape] != [int, int]:
+        raise UserError("a sparse matrix that is written out has a shape of two whole numbers")
+    if not 0 < min(shape) <= max(shape) <= _LARGEST_SIDE:
+        raise UserError(f"a sparse matrix has 1 to {_LARGEST_SIDE} rows and columns, not {shape}")
 
 
 def is_sparse(matrix: Any) -> bool:
