@@ -31,5 +31,5 @@ def test_two_processes_draw_and_score_what_one_does(run, tmp_path):  # noqa: F81
     one, two = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two"))
     assert two["values"] == pytest.approx(one["values"], rel=1e-9)
     assert two["likelihood"]["test"] == {
-        "continuous": pytest.approx(one["likelihood"]["test"]["continuous"], rel=1e-12)
+        name: pytest.approx(one["likelihood"]["test"][name], rel=1e-12) for name in ("continuous", "ends")
     }
