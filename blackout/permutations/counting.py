@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import pairwise
 
 
 @lru_cache
@@ -19,7 +20,7 @@ def eulerian_numbers(n: int) -> tuple[int, ...]:
         raise ValueError(f"n must be at least 1, not {n}")
     row = [1]
     for m in range(2, n + 1):
-        row = [r * after + (m - r + 1) * before for r, (before, after) in enumerate(zip([0, *row], [*row, 0]), 1)]
+        row = [r * after + (m - r + 1) * before for r, (before, after) in enumerate(_pairs(row), 1)]
     return tuple(row)
 
 
@@ -28,8 +29,13 @@ def stirling_numbers(t: int) -> tuple[int, ...]:
     """Into how many ways t elements fall into m = 0, ..., t non-empty sets (Stirling's second kind)."""
     row = [1]
     for _ in range(t):
-        row = [m * after + before for m, (before, after) in enumerate(zip([0, *row], [*row, 0]))]
+        row = [m * after + before for m, (before, after) in enumerate(_pairs(row))]
     return tuple(row)
+
+
+def _pairs(row: list[int]) -> list[tuple[int, int]]:
+    """Neighbours in a row of a triangle of numbers, 0 beyond its ends."""
+    return list(pairwise([0, *row, 0]))
 
 
 def partitions(n: int, largest: int | None = None) -> list[tuple[int, ...]]:

@@ -35,7 +35,7 @@ def is_permutation(x: Tensor) -> Tensor:
 
 
 def descents(p: Tensor) -> Tensor:
-    """How often the next entry is less, int64 [...]; the number of rising sequences of p is 1 + descents(inverse(p))."""
+    """How often the next entry is less, int64 [...]. The rising sequences of p number 1 + descents(inverse(p))."""
     return (p[..., 1:] < p[..., :-1]).sum(-1)
 
 

@@ -114,7 +114,9 @@ def _table(n: int) -> list[str]:
     """What the command prints."""
     schedule = denoising_schedule(n)
     lines = [f"{n} cards, total variation after t riffles", "   t  to uniform  to t - 1"]
-    lines += [f"{t:>4}{total_variation(n, t):>12.4f}{total_variation(n, t - 1, t):>10.4f}" for t in range(1, schedule[-1] + 1)]
+    lines += [
+        f"{t:>4}{total_variation(n, t):>12.4f}{total_variation(n, t - 1, t):>10.4f}" for t in range(1, schedule[-1] + 1)
+    ]
     lines += [f"schedule {schedule}", "shuffles until the distance from uniform is at most"]
     walks = {"riffle": total_variation, "insertion": insertion_variation}
     if n <= LARGEST:

@@ -7,7 +7,7 @@ chain of its own: a transposition of elements of two cycles joins them, one with
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import lru_cache
 
 import numpy as np
@@ -30,7 +30,7 @@ def type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
     if not 1 <= n <= LARGEST:
         raise ValueError(f"the law of several transpositions is known for 1 to {LARGEST} cards, not {n}")
     types, source, target, weight = _transitions(n)
-    law = np.zeros(len(types))
+    law: np.ndarray = np.zeros(len(types))
     law[types.index((1,) * n)] = 1.0
     for _ in range(times):
         law = np.bincount(target, weights=law[source] * weight, minlength=len(types))
@@ -47,17 +47,17 @@ def _transitions(n: int) -> tuple[list[tuple[int, ...]], np.ndarray, np.ndarray,
     return types, source, target, weight
 
 
-def _moves(cycles: tuple[int, ...]) -> Counter[tuple[int, ...]]:
+def _moves(cycles: tuple[int, ...]) -> dict[tuple[int, ...], float]:
     """Where one step leads from a cycle type: both hands choose one of the n cards, independently."""
-    n, many, found = sum(cycles), Counter(cycles), Counter[tuple[int, ...]]()
-    found[cycles] += 1 / n  # type: ignore[assignment]  # a Counter of probabilities
+    n, many, found = sum(cycles), Counter(cycles), defaultdict[tuple[int, ...], float](float)
+    found[cycles] += 1 / n
     for a in many:
         for k in range(1, a):
-            found[_replace(cycles, (a,), (k, a - k))] += many[a] * a / n**2  # type: ignore[assignment]
+            found[_replace(cycles, (a,), (k, a - k))] += many[a] * a / n**2
         for b in many:
             pairs = many[a] * (many[b] - (a == b))
             if pairs:
-                found[_replace(cycles, (a, b), (a + b,))] += pairs * a * b / n**2  # type: ignore[assignment]
+                found[_replace(cycles, (a, b), (a + b,))] += pairs * a * b / n**2
     return found
 
 
