@@ -106,7 +106,9 @@ def explain(error: Exception) -> str:
     if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
         recipe, group = match.group(1), match.group(2).split("@")[0]
         where, _, choice = recipe.rpartition("/")
-        return f"{where}={choice} chooses a {group}, and the chosen family has none: choose another {where}, or ~{where}"
+        return (
+            f"{where}={choice} chooses a {group}, and the chosen family has none: choose another {where}, or ~{where}"
+        )
     if match := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
         key = match.group(1).split("=")[0]
         known = _known_keys()

@@ -6,9 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
+from blackout.laws.permutation_toys import number
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.group import descents, is_permutation, num_cycles
-from tests.permutations.enumeration import number
 
 
 @pytest.mark.parametrize("n", range(1, 7))

@@ -1,51 +1,17 @@
 """The walks against their definitions: whole laws by enumeration, draws by chi-square."""
 
-import itertools
 import math
 
 import pytest
 import torch
 
+from blackout.laws.permutation_toys import number, one_insertion, one_riffle, one_transposition, point, transitions
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, trajectory
 from blackout.random import SampleStreams
-from tests.permutations.enumeration import assert_draws, convolve, number, point
+from tests.permutations.enumeration import assert_draws
 
 SHUFFLES = {"riffle": Riffle(), "transposition": RandomTransposition(), "insertion": RandomInsertion()}
-
-
-def one_riffle(n):
-    """Cut by a binomial number, drop cards one by one: every sequence of drops, with its probability."""
-    law = torch.zeros(math.factorial(n), dtype=torch.float64)
-    for cut in range(n + 1):
-        for lefts in itertools.combinations(range(n), cut):
-            probability, left, right, deck = math.comb(n, cut) / 2**n, 0, cut, []
-            for place in range(n):
-                from_left = place in lefts
-                share = (cut - left) / (n - place)
-                probability *= share if from_left else 1 - share
-                deck.append(left if from_left else right)
-                left, right = left + from_left, right + (not from_left)
-            law[number(torch.tensor(deck))] += probability
-    return law
-
-
-def one_transposition(n):
-    law = torch.zeros(math.factorial(n), dtype=torch.float64)
-    for i, j in itertools.product(range(n), repeat=2):
-        deck = list(range(n))
-        deck[i], deck[j] = deck[j], deck[i]
-        law[number(torch.tensor(deck))] += 1 / n**2
-    return law
-
-
-def one_insertion(n):
-    law = torch.zeros(math.factorial(n), dtype=torch.float64)
-    for i in range(n):
-        deck = list(range(n - 1))
-        deck.insert(i, n - 1)
-        law[number(torch.tensor(deck))] += 1 / n
-    return law
 
 
 DEFINITIONS = {"riffle": one_riffle, "transposition": one_transposition, "insertion": one_insertion}
@@ -54,12 +20,12 @@ DEFINITIONS = {"riffle": one_riffle, "transposition": one_transposition, "insert
 @pytest.mark.parametrize("n", range(1, 6))
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_laws_of_several_shuffles_are_products_of_the_definition(name, n):
-    step, law = DEFINITIONS[name](n), point(n)
+    step, law = transitions(DEFINITIONS[name](n), n), point(n)
     for times in range(5):
         found = SHUFFLES[name].log_prob(all_permutations(n), times).exp()
         assert torch.allclose(found, law, atol=1e-13)
         assert float(found.sum()) == pytest.approx(1, abs=1e-12)
-        law = convolve(law, step, n)
+        law = law @ step
 
 
 @pytest.mark.parametrize("name", SHUFFLES)

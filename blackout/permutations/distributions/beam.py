@@ -1,4 +1,4 @@
-"""Beam search for the most probable orders of a generalised Plackett-Luce distribution."""
+"""Searches for the most probable orders: a beam where orders are chosen item by item, exact for independent digits."""
 
 from __future__ import annotations
 
@@ -47,3 +47,26 @@ def _trace_back(parents: list[Tensor], items: list[Tensor]) -> Tensor:
         orders[..., i] = items[i].gather(1, at)
         at = parents[i].gather(1, at)
     return orders
+
+
+def best_digits(log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most probable choices of independent digits, exactly.
+
+    Digit by digit, keeping the k best: what a digit adds does not depend on the others, so none that is dropped could
+    come back.
+
+    Args:
+        log_probs: [..., n, V], digit i over its values; -inf where it may not be.
+
+    Returns:
+        int64 [..., K, n] and log-probabilities [..., K], falling, K = min(k, V^n).
+    """
+    *batch, n, values = log_probs.shape
+    total = log_probs.new_zeros(*batch, 1)
+    digits = torch.empty(*batch, 1, 0, dtype=torch.int64, device=total.device)
+    for i in range(n):
+        candidates = (total.unsqueeze(-1) + log_probs[..., i, None, :]).flatten(-2)
+        total, flat = candidates.topk(min(k, candidates.shape[-1]))
+        kept = digits.gather(-2, (flat // values).unsqueeze(-1).expand(*flat.shape, i))
+        digits = torch.cat([kept, (flat % values).unsqueeze(-1)], -1)
+    return digits, total

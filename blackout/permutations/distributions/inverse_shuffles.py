@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Size, Tensor
 
 from blackout.permutations.distributions.base import OrderDistribution, best, check_k
+from blackout.permutations.distributions.beam import best_digits
 from blackout.permutations.group import identity_like
 from blackout.random import RandomSource
 
@@ -64,32 +65,21 @@ class InverseRiffle(OrderDistribution):
     def top(self, k: int) -> tuple[Tensor, Tensor]:
         """The k most probable orders, exactly: those of the k + n + 1 best choices, the identity's put together."""
         check_k(k)
-        left, log_probs = self._best_choices(k + self._n + 1)
-        orders = _sorted_by_packet(left)
+        packets, log_probs = best_digits(self._packets(), k + self._n + 1)
+        orders = _sorted_by_packet(packets == 0)
         sorted_already = (orders[..., 1:] > orders[..., :-1]).all(-1)
         log_probs = log_probs.masked_fill(sorted_already, -torch.inf)
         identity = torch.arange(self._n, device=orders.device).expand(*self.batch_shape, 1, self._n)
         mass = self._cuts(self.scores).logsumexp(-1, keepdim=True)
         return best(torch.cat([identity, orders], -2), torch.cat([mass, log_probs], -1), k)
 
-    def _best_choices(self, width: int) -> tuple[Tensor, Tensor]:
-        """The most probable choices of packets, bool [*batch, K, n], and log-probabilities [*batch, K].
-
-        Item by item, keeping the best: exact, because what an item adds does not depend on the others.
-        """
-        batch = self.batch_shape
+    def _packets(self) -> Tensor:
+        """The log-probabilities of left and right, [*batch, n, 2]; a place without an item is always right."""
         both = torch.stack([F.logsigmoid(self.scores), F.logsigmoid(-self.scores)], -1)
-        if self.mask is not None:  # a place without an item is always right
-            both = both.masked_fill(~self.mask.unsqueeze(-1), 0.0)
-            both[..., 0] = both[..., 0].masked_fill(~self.mask, -torch.inf)
-        total = self.scores.new_zeros(*batch, 1)
-        left = torch.zeros(*batch, 1, 0, dtype=torch.bool, device=total.device)
-        for i in range(self._n):
-            candidates = (total.unsqueeze(-1) + both[..., i, None, :]).flatten(-2)
-            total, flat = candidates.topk(min(width, candidates.shape[-1]))
-            kept = left.gather(-2, (flat // 2).unsqueeze(-1).expand(*flat.shape, i))
-            left = torch.cat([kept, (flat % 2 == 0).unsqueeze(-1)], -1)
-        return left, total
+        if self.mask is None:
+            return both
+        certain = torch.tensor([-torch.inf, 0.0], dtype=both.dtype, device=both.device)
+        return torch.where(self.mask.unsqueeze(-1), both, certain)
 
 
 class InverseTransposition(OrderDistribution):
