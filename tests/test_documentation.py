@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 CODE = [
     (page, code)
-    for page in ("processes.md",)
+    for page in ("processes.md", "permutations.md")
     for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 ]
 

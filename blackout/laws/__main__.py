@@ -1,4 +1,4 @@
-"""`python -m blackout.laws`: check the claims about every process and permutations; exit code 1 when one does not hold."""
+"""`python -m blackout.laws`: check the claims about processes and permutations; exit code 1 when one does not hold."""
 
 import argparse
 import sys

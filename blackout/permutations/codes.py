@@ -37,7 +37,7 @@ class Code(ABC):
         Raises:
             ValueError: x is no permutation.
         """
-        if not bool(is_permutation(x).all()):
+        if not _all_permutations(x):
             raise ValueError(f"only permutations of 0..{x.shape[-1] - 1} have a code")
         return cls._encode(x if reference is None else compose(inverse(reference), x))
 
@@ -66,10 +66,12 @@ class Code(ABC):
     def _check(cls, code: Tensor) -> None:
         if code.dtype.is_floating_point:
             raise ValueError(f"digits must be integers, not {code.dtype}")
-        outside = (code < 0) | (code > cls._largest(code.shape[-1], code.device))
-        if bool(outside.any()):
+        largest_digits = cls._largest(code.shape[-1], code.device)
+        # the sign of c | (largest - c) says whether either is negative
+        if code.numel() and int((largest_digits - code).bitwise_or_(code).amin()) < 0:
+            outside = (code < 0) | (code > largest_digits)
             i = int(outside.nonzero()[0, -1])
-            largest, value = int(cls._largest(code.shape[-1], "cpu")[i]), int(code[outside][0])
+            largest, value = int(largest_digits[i]), int(code[outside][0])
             raise ValueError(f"digit {i} of a {cls.__name__} code must be 0..{largest}, not {value}")
 
     @staticmethod
@@ -200,6 +202,16 @@ class Inline(Code):
     def _decode(code: Tensor) -> Tensor:
         """The digits as they are, permutation or not: see `valid`."""
         return code.long().clone()
+
+
+def _all_permutations(x: Tensor) -> bool:
+    """Whether all are, without looking which."""
+    if not x.numel():
+        return True
+    least, most = x.aminmax()
+    if int(least) < 0 or int(most) >= x.shape[-1]:
+        return False
+    return bool(torch.zeros_like(x, dtype=torch.bool).scatter_(-1, x, True).all())
 
 
 def _places_first(x: Tensor) -> Tensor:

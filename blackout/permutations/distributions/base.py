@@ -54,6 +54,10 @@ class OrderDistribution(Distribution):
             self.mask = mask.expand(*batch_shape, n)
         super().__init__(batch_shape, Size((n,)), validate_args=bool(validate_args))
 
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
+        """Orders int64 [*sample_shape, *batch, n]. From streams, the first axis of the batch is the samples."""
+        raise NotImplementedError
+
     def top(self, k: int) -> tuple[Tensor, Tensor]:
         """The k most probable orders, or the best a beam finds, falling.
 

@@ -54,7 +54,7 @@ class PlackettLuce(OrderDistribution):
         return terms.sum(-1).masked_fill(~stays, -torch.inf)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:
         """Orders int64 [*sample_shape, *batch, n]: scores plus Gumbel noise, sorted."""
         noisy = self._filled + self._gumbel(tuple(sample_shape), (self._n,), generator, self.scores)
         return noisy.argsort(dim=-1, descending=True, stable=True)
@@ -110,11 +110,11 @@ class GeneralizedPlackettLuce(OrderDistribution):
         gone = torch.ones(n, n, dtype=torch.bool, device=chosen.device).tril_(-1)
         left = chosen.masked_fill(gone, -torch.inf)
         own = chosen.diagonal(dim1=-2, dim2=-1)
-        log_prob = (own - left.logsumexp(-1)).sum(-1)
+        log_prob = left.log_softmax(-1).diagonal(dim1=-2, dim2=-1).sum(-1)
         return log_prob.masked_fill((own == -torch.inf).any(-1), -torch.inf)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:
         """Orders int64 [*sample_shape, *batch, n], one place after another by Gumbel noise.
 
         Raises:
