@@ -65,15 +65,11 @@ def copying_beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def lehmer_encode(x: Tensor, left: bool = False) -> Tensor:
-    """Smaller values after (before) each, column by column."""
-    code = x.clone()
-    for i in range(1, x.shape[1]):
-        if left:
-            code[:, i] -= (x[:, :i] > x[:, i : i + 1]).sum(-1) - (i - x[:, i])
-        else:
-            code[:, i] -= (x[:, :i] < x[:, i : i + 1]).sum(-1)
-    if left:
-        code[:, 0] = 0
+    """Later (earlier) values lowered past each other, column by column."""
+    code, n = x.clone(), x.shape[1]
+    for i in reversed(range(1, n)) if left else range(n - 1):
+        others = slice(0, i) if left else slice(i + 1, n)
+        code[:, others] -= (code[:, others] > code[:, i : i + 1]).long()
     return code
 
 

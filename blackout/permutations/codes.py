@@ -161,14 +161,13 @@ class FisherYates(Code):
     def _encode(x: Tensor) -> Tensor:
         values = x.reshape(-1, x.shape[-1]).T.contiguous()
         deck = torch.arange(len(values), device=x.device).unsqueeze(-1).repeat(1, values.shape[1])
-        place, digits = deck.clone(), torch.empty_like(values)
-        for i in range(len(values)):
-            j = place.gather(0, values[i : i + 1])
-            torch.sub(j[0], i, out=digits[i])
-            displaced = deck[i : i + 1].clone()
+        first, place, swaps = deck.clone(), deck.clone(), deck.clone()
+        for i in range(len(values) - 1):
+            j, displaced = swaps[i : i + 1], deck[i : i + 1].clone()
+            torch.gather(place, 0, values[i : i + 1], out=j)
             deck.scatter_(0, j, displaced)  # entry i itself is never asked for again
             place.scatter_(0, displaced, j)
-        return digits.T.reshape(x.shape).contiguous()
+        return swaps.sub_(first).T.reshape(x.shape).contiguous()
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:

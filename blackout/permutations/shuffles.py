@@ -67,20 +67,28 @@ class Riffle(Shuffle):
 
     def sample_inverse(self, n: int, size: Size, times: int | Tensor = 1, generator: RandomSource = None) -> Tensor:
         """As `Shuffle.sample_inverse`, errors as `sample`."""
-        most = times if isinstance(times, int) else int(times.max()) if times.numel() else 0
-        least = times if isinstance(times, int) else int(times.min()) if times.numel() else 0
-        if least < 0 or most > MOST_RIFFLES:
-            raise ValueError(f"riffles are drawn 0 to {MOST_RIFFLES} at once, not {least if least < 0 else most}")
-        u = _uniforms(n, n, size, generator)
-        # the label is the leading `times` bits: 2^times u rounded down
-        labels = u.mul_(2.0**times if isinstance(times, int) else torch.exp2(times.to(u)).unsqueeze(-1)).floor_()
-        return labels.to(_label_type(most)).argsort(dim=-1, stable=True)
+        few = (times,) if isinstance(times, int) else times.unique().tolist()
+        powers = 2.0**times if isinstance(times, int) else torch.exp2(times.double()).unsqueeze(-1)
+        return self._sorted(n, size, few, powers, generator)
 
     def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
         """As `Shuffle.steps_back`, all in one sort; errors as `sample`."""
         size = (size,) if isinstance(size, int) else size
-        each = torch.tensor(times, device=_device(generator))
-        return self.sample_inverse(n, (*size, len(times)), each, generator).movedim(-2, 0).contiguous()
+        powers = torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=_device(generator))
+        return self._sorted(n, (*size, len(times)), times, powers, generator).movedim(-2, 0).contiguous()
+
+    def _sorted(
+        self, n: int, size: Size, times: Sequence[int], powers: float | Tensor, generator: RandomSource
+    ) -> Tensor:
+        """Places sorted by labels, int64 [*size, n]. `times` are those that occur, `powers` 2^times for each draw."""
+        for t in times:
+            if not 0 <= t <= MOST_RIFFLES:
+                raise ValueError(f"riffles are drawn 0 to {MOST_RIFFLES} at once, not {t}")
+        # the label is the leading `times` bits: 2^times u rounded down, as it is by a whole type
+        whole = torch.int32 if n << max(times, default=0) < 2**31 else torch.int64
+        keys = _uniforms(n, n, size, generator).mul_(powers).to(whole)
+        # with the place as last digit no two keys are equal, and the quicker, unstable sort will do
+        return keys.mul_(n).add_(torch.arange(n, device=keys.device)).argsort(dim=-1)
 
     def log_prob(self, sigma: Tensor, times: int | Tensor = 1) -> Tensor:
         """As `Shuffle.log_prob`: -inf where there are more rising sequences than labels."""
@@ -226,8 +234,3 @@ def _device(generator: RandomSource) -> torch.device:
 def _integers(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
     """Uniform on 0..n-1, int64 [*size, last]."""
     return _uniforms(n, last, size, generator).mul_(n).long()
-
-
-def _label_type(times: int) -> torch.dtype:
-    """The least type that holds labels below 2^times: short keys are sorted sooner."""
-    return torch.uint8 if times <= 8 else torch.int16 if times <= 15 else torch.float64

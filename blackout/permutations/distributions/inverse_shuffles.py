@@ -55,7 +55,7 @@ class InverseRiffle(OrderDistribution):
         return torch.cat([cuts[..., :1], cuts[..., 1:].masked_fill(~self.mask, -torch.inf)], -1)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
         """Orders int64 [*sample_shape, *batch, n]."""
         u = self._uniform(tuple(sample_shape), (self._n,), generator, self.scores)
         left = u < torch.sigmoid(self.scores.double())
@@ -127,7 +127,7 @@ class InverseTransposition(OrderDistribution):
         return torch.where(number == 0, stay, swap.masked_fill(number != 2, -torch.inf))
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
         """Orders int64 [*sample_shape, *batch, n]."""
         swaps = (
             self._uniform(tuple(sample_shape), (1,), generator, self.scores) < self.swap.double().sigmoid()[..., None]
@@ -191,7 +191,7 @@ class InverseInsertion(OrderDistribution):
         return torch.where(place == last, item, place + ((place >= item) & (place < last)))
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
         """Orders int64 [*sample_shape, *batch, n]."""
         noisy = self._log_w + self._gumbel(tuple(sample_shape), (self._n,), generator, self.scores)
         return self._order(noisy.argmax(-1, keepdim=True), self._last)

@@ -5,10 +5,11 @@ Plackett (1975), Luce (1959); the generalisation is Zhang et al. (ICLR 2025), se
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
+from torch.autograd.function import once_differentiable
 
 from blackout.permutations.distributions.base import OrderDistribution, best, check_k
 from blackout.permutations.distributions.beam import beam_search
@@ -54,7 +55,7 @@ class PlackettLuce(OrderDistribution):
         return terms.sum(-1).masked_fill(~stays, -torch.inf)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
         """Orders int64 [*sample_shape, *batch, n]: scores plus Gumbel noise, sorted."""
         noisy = self._filled + self._gumbel(tuple(sample_shape), (self._n,), generator, self.scores)
         return noisy.argsort(dim=-1, descending=True, stable=True)
@@ -106,15 +107,10 @@ class GeneralizedPlackettLuce(OrderDistribution):
         value, n = self._checked(value), self._n
         shape = torch.broadcast_shapes(value.shape[:-1], self.scores.shape[:-2])
         columns = value.expand(*shape, n).unsqueeze(-2).expand(*shape, n, n)
-        chosen = self.scores.expand(*shape, n, n).gather(-1, columns)
-        gone = torch.ones(n, n, dtype=torch.bool, device=chosen.device).tril_(-1)
-        left = chosen.masked_fill(gone, -torch.inf)
-        own = chosen.diagonal(dim1=-2, dim2=-1)
-        log_prob = left.log_softmax(-1).diagonal(dim1=-2, dim2=-1).sum(-1)
-        return log_prob.masked_fill((own == -torch.inf).any(-1), -torch.inf)
+        return _ChoicesLogProb.apply(self.scores.expand(*shape, n, n).gather(-1, columns))
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
         """Orders int64 [*sample_shape, *batch, n], one place after another by Gumbel noise.
 
         Raises:
@@ -144,6 +140,34 @@ class GeneralizedPlackettLuce(OrderDistribution):
     def top(self, k: int) -> tuple[Tensor, Tensor]:
         """The k best that a beam of max(k, width) finds, without what is impossible."""
         return _beam(self.scores, max(k, self.width), k)
+
+
+class _ChoicesLogProb(torch.autograd.Function):
+    """sum over i of S[i, i] - log sum_{j >= i} e^S[i, j], [...] of scores [..., n, n] whose columns are in order.
+
+    The exponentials are kept for the gradient, which torch would make again from the logarithm.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        n, limits = scores.shape[-1], torch.finfo(scores.dtype)
+        gone = torch.ones(n, n, dtype=torch.bool, device=scores.device).tril_(-1)
+        shares = scores.masked_fill(gone, -torch.inf)
+        # limits: a row of -inf alone gives -inf and no gradient, not -inf - -inf
+        largest = shares.amax(-1, keepdim=True).clamp_(min=limits.min)
+        shares = shares.sub_(largest).exp_()
+        mass = shares.sum(-1, keepdim=True).clamp_(min=limits.tiny)
+        ctx.save_for_backward(shares, mass)
+        own = scores.diagonal(dim1=-2, dim2=-1)
+        return (own - largest.squeeze(-1) - mass.squeeze(-1).log()).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        shares, mass = ctx.saved_tensors
+        found = shares * (-gradient[..., None, None] / mass)
+        found.diagonal(dim1=-2, dim2=-1).add_(gradient.unsqueeze(-1))
+        return found
 
 
 def masked_rows(scores: Tensor, mask: Tensor | None) -> Tensor:

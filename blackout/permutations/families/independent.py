@@ -51,7 +51,7 @@ class IndependentDigits(OrderDistribution):
         return table.gather(-1, digits.expand(*shape, self._n).unsqueeze(-1)).squeeze(-1).sum(-1)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
         """Orders int64 [*sample_shape, *batch, n]."""
         u = self._uniform(tuple(sample_shape), (self._n,), generator, self.digit_log_probs)
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()

@@ -62,7 +62,7 @@ class PlackettLuceCodes(OrderDistribution):
         found = self.conditionals(digits).gather(2, digits.unsqueeze(-1)).squeeze(-1).sum(1)
         return found.view(value.shape[:-1])
 
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
         """Orders int64 [*sample_shape, n]."""
         return self._whole.sample(sample_shape, generator)
 
