@@ -24,8 +24,8 @@ from blackout.permutations.transpositions import log_prob_after
 from blackout.random import RandomSource, StepStreams, uniform
 
 Size: TypeAlias = int | tuple[int, ...]
-MOST_RIFFLES = 50
-"""So many bits have the uniforms from which labels are made."""
+MOST_RIFFLES = 40
+"""Labels of so many bits, with the place, fit whole numbers; uniforms have 52 bits."""
 
 
 class Shuffle(Protocol):
@@ -58,10 +58,10 @@ class Riffle(Shuffle):
     """
 
     def sample(self, n: int, size: Size, times: int | Tensor = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample`; at most 50 riffles at once.
+        """As `Shuffle.sample`; at most 40 riffles at once.
 
         Raises:
-            ValueError: n < 1, or times outside 0..50.
+            ValueError: n < 1, or times outside 0..40.
         """
         return inverse(self.sample_inverse(n, size, times, generator))
 

@@ -115,7 +115,7 @@ def test_single_cards_and_no_shuffles():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: Riffle().sample(4, 2, 51), "0 to 50 at once, not 51"),
+        (lambda: Riffle().sample(4, 2, 41), "0 to 40 at once, not 41"),
         (lambda: Riffle().sample(4, 2, -1), "not -1"),
         (lambda: Riffle().sample(0, 2), "at least one card"),
         (lambda: RandomInsertion().sample(4, 2, -1), "must not be negative"),
