@@ -1,0 +1,118 @@
+"""The baselines: shuffles, losses, beams and codes by the procedures of the papers, written from a description.
+
+Zhang et al. (ICLR 2025): riffles one by one from sorted uniforms, targets found again by comparing lists, the
+Plackett-Luce loss by a one-hot matrix product, a beam that copies its prefixes. Kim et al. (ICLR 2026): codes by loops
+over columns, Fisher-Yates draws by searching the deck.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+def walk_with_targets(n: int, batch: int, schedule: list[int]) -> tuple[Tensor, Tensor]:
+    """Every riffle up to the last, kept where scheduled; targets by pairwise distances. int64 [k, batch, n] each."""
+    order = torch.arange(n).expand(batch, n)
+    kept = [order]
+    for t in range(1, schedule[-1] + 1):
+        x = torch.rand(batch, n).sort(-1).values
+        order = order.gather(1, torch.argsort(2 * x % 1, dim=-1))
+        if t in schedule:
+            kept.append(order)
+    targets = [(after[:, None, :] - before[:, :, None]).abs().argmin(-1) for before, after in pairwise(kept)]
+    return torch.stack(kept[1:]), torch.stack(targets)
+
+
+def plackett_luce_log_prob(scores: Tensor, order: Tensor) -> Tensor:
+    """By a one-hot matrix [B, n, n] and a masked one."""
+    n = scores.shape[-1]
+    z = (torch.nn.functional.one_hot(order, n).to(scores) @ scores.unsqueeze(-1)).squeeze(-1)
+    rows = z.unsqueeze(-2).repeat(1, n, 1)
+    rows[:, torch.ones(n, n, dtype=torch.bool).tril(-1)] = -torch.inf
+    return (z - rows.logsumexp(-1)).sum(-1)
+
+
+def generalized_log_prob(scores: Tensor, order: Tensor) -> Tensor:
+    """By columns gathered and -inf assigned through a boolean index."""
+    n = scores.shape[-1]
+    columns = scores.gather(-1, order.unsqueeze(-2).expand(-1, n, -1)).clone()
+    own = columns.diagonal(dim1=-2, dim2=-1)
+    masked = columns.clone()
+    masked[:, torch.ones(n, n, dtype=torch.bool).tril(-1)] = -torch.inf
+    return (own - masked.logsumexp(-1)).sum(-1)
+
+
+def copying_beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Prefixes are written out for every candidate and searched for the item that it adds."""
+    batch, n, _ = scores.shape
+    prefixes = torch.zeros(batch, 1, 0, dtype=torch.int64)
+    total = torch.zeros(batch, 1)
+    items = torch.arange(n)
+    for i in range(n):
+        used = (prefixes.unsqueeze(-1) == items).any(-2)
+        row = scores[:, i, None].masked_fill(used, -torch.inf)
+        found = (total.unsqueeze(-1) + row.log_softmax(-1)).flatten(1)
+        beams = prefixes.shape[1]
+        candidates = torch.cat(
+            [prefixes.unsqueeze(2).expand(batch, beams, n, i), items.view(1, 1, n, 1).expand(batch, beams, n, 1)], -1
+        ).flatten(1, 2)
+        total, which = found.topk(min(width, found.shape[1]))
+        prefixes = candidates.gather(1, which.unsqueeze(-1).expand(-1, -1, i + 1))
+    return prefixes, total
+
+
+def lehmer_encode(x: Tensor, left: bool = False) -> Tensor:
+    """Later (earlier) values lowered past each other, column by column."""
+    code, n = x.clone(), x.shape[1]
+    for i in reversed(range(1, n)) if left else range(n - 1):
+        others = slice(0, i) if left else slice(i + 1, n)
+        code[:, others] -= (code[:, others] > code[:, i : i + 1]).long()
+    return code
+
+
+def lehmer_decode(code: Tensor, left: bool = False) -> Tensor:
+    """Values raised past each other, column by column."""
+    x, n = code.clone(), code.shape[1]
+    for i in range(1, n) if left else reversed(range(n - 1)):
+        others = slice(0, i) if left else slice(i + 1, n)
+        x[:, others] += (x[:, others] >= x[:, i : i + 1]).long()
+    return x
+
+
+def fisher_yates_encode(x: Tensor) -> Tensor:
+    """Every value is searched for in the deck."""
+    batch, n = x.shape
+    deck, rows = torch.arange(n).repeat(batch, 1), torch.arange(batch)
+    code = torch.zeros_like(x)
+    for i in range(n):
+        j = (deck == x[:, i : i + 1]).nonzero()[:, 1]
+        code[:, i] = j - i
+        own = deck[:, i].clone()
+        deck[:, i] = deck[rows, j]
+        deck[rows, j] = own
+    return code
+
+
+def fisher_yates_decode(code: Tensor) -> Tensor:
+    """The swaps, one column after another."""
+    batch, n = code.shape
+    deck, rows = torch.arange(n).repeat(batch, 1), torch.arange(batch)
+    for i in range(n):
+        j = i + code[:, i]
+        own, other = deck[:, i].clone(), deck[rows, j]
+        deck[rows, j] = own
+        deck[:, i] = other
+    return deck
+
+
+def insertion_encode(x: Tensor) -> Tensor:
+    """The left code of the inverse."""
+    return lehmer_encode(x.argsort(dim=-1), left=True)
+
+
+def insertion_decode(code: Tensor) -> Tensor:
+    """The inverse of what the left code stands for."""
+    return lehmer_decode(code, left=True).argsort(dim=-1)

@@ -1,0 +1,105 @@
+"""Permutations against the papers' procedures: `python -m benchmarks.permutations forward|losses|beam|codes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import permutation_procedures as direct
+from benchmarks.measure import arguments, interleaved, report, summary
+from blackout.permutations.codes import FisherYates, Insertion, Lehmer
+from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
+from blackout.permutations.distributions.beam import beam_search
+from blackout.permutations.mixing import denoising_schedule
+from blackout.permutations.shuffles import Riffle, trajectory
+
+Case = tuple[str, Callable[[], Any], Callable[[], Any]]
+"""A name, the direct procedure, ours."""
+
+
+def forward(quick: bool) -> Iterator[Case]:
+    """States at the scheduled times and the steps back, 3 walks of 64 lists."""
+    for n in (9,) if quick else (9, 52, 100):
+        schedule = denoising_schedule(n)
+        yield (
+            f"walk and targets, n = {n}, {schedule}",
+            partial(direct.walk_with_targets, n, 192, schedule),
+            partial(trajectory, Riffle(), schedule, n, 192),
+        )
+
+
+def losses(quick: bool) -> Iterator[Case]:
+    """Log-probabilities with gradients, batch 192."""
+    for n in (9,) if quick else (9, 52, 100):
+        order = torch.rand(192, n).argsort()
+        vector, matrix = torch.randn(192, n, requires_grad=True), torch.randn(192, n, n, requires_grad=True)
+        yield (
+            f"Plackett-Luce, n = {n}",
+            partial(_gradient, direct.plackett_luce_log_prob, vector, order),
+            partial(_gradient, lambda s, o: PlackettLuce(s).log_prob(o), vector, order),
+        )
+        yield (
+            f"generalised, n = {n}",
+            partial(_gradient, direct.generalized_log_prob, matrix, order),
+            partial(_gradient, lambda s, o: GeneralizedPlackettLuce(s).log_prob(o), matrix, order),
+        )
+
+
+def _gradient(log_prob: Callable[[Tensor, Tensor], Tensor], scores: Tensor, order: Tensor) -> Tensor:
+    return torch.autograd.grad(log_prob(scores, order).sum(), scores)[0]
+
+
+def beam(quick: bool) -> Iterator[Case]:
+    """Width 200, batch 16."""
+    for n in (5,) if quick else (9, 32, 52):
+        scores = torch.randn(16, n, n)
+        yield f"beam of 200, n = {n}", partial(direct.copying_beam, scores, 200), partial(beam_search, scores, 200)
+
+
+def codes(quick: bool) -> Iterator[Case]:
+    """1,024 permutations there and back."""
+    ours = {"lehmer": Lehmer, "fisher_yates": FisherYates, "insertion": Insertion}
+    for n in (5,) if quick else (10, 50):
+        x = torch.rand(1024, n).argsort()
+        for name, code in ours.items():
+            digits = code.encode(x)
+            yield f"{name} encode, n = {n}", partial(getattr(direct, f"{name}_encode"), x), partial(code.encode, x)
+            yield (
+                f"{name} decode, n = {n}",
+                partial(getattr(direct, f"{name}_decode"), digits),
+                partial(code.decode, digits),
+            )
+
+
+SUBJECTS: dict[str, Callable[[bool], Iterator[Case]]] = {
+    "forward": forward,
+    "losses": losses,
+    "beam": beam,
+    "codes": codes,
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("what", nargs="?", choices=SUBJECTS, default=None, help="all if not given")
+    parser.set_defaults(device="cpu", threads=1, repetitions=21)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    device, rows = torch.device(options.device), list[dict[str, Any]]()
+    for subject in SUBJECTS if options.what is None else (options.what,):
+        for name, theirs, ours in SUBJECTS[subject](options.quick):
+            seconds = interleaved({"direct": theirs, "ours": ours}, 1 if options.quick else options.repetitions, device)
+            medians = {key: summary(values)["median"] for key, values in seconds.items()}
+            faster = medians["direct"] / medians["ours"]
+            milliseconds = {key: 1000 * value for key, value in medians.items()}
+            rows.append({"what": name, **milliseconds, "times faster": faster})
+    report("milliseconds, medians of interleaved runs", rows, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""What is claimed of permutations: shuffles, reverse laws, codes and classical families, against enumeration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Size, Tensor
+
+from blackout.laws import permutation_toys as toys
+from blackout.laws.draws import p_value
+from blackout.laws.verify import SURE
+from blackout.permutations import all_permutations, inverse, kendall_distance
+from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
+from blackout.permutations.distributions import (
+    GeneralizedPlackettLuce,
+    InverseInsertion,
+    InverseRiffle,
+    InverseTransposition,
+    OrderDistribution,
+    PlackettLuce,
+)
+from blackout.permutations.factorized import code_log_prob, partition, product_mass
+from blackout.permutations.families import Ewens, Mallows, PlackettLuceCodes, RepeatedInsertion
+from blackout.permutations.group import num_cycles
+from blackout.permutations.mixing import total_variation
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
+from blackout.random import SampleStreams
+
+_SHUFFLES: dict[str, tuple[Shuffle, Callable[[int], Tensor]]] = {
+    "riffle": (Riffle(), toys.one_riffle),
+    "transposition": (RandomTransposition(), toys.one_transposition),
+    "insertion": (RandomInsertion(), toys.one_insertion),
+}
+_FREE: tuple[type[Code], ...] = (Lehmer, LeftLehmer, FisherYates, Insertion)
+_MIXING_52 = (1.0, 0.9237, 0.6135, 0.3341, 0.1672, 0.0854, 0.0429)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed, how far from it the package is, and how far it may be.
+
+    Args:
+        name: of the claim.
+        error: the largest deviation, or a p-value.
+        allowed: the most it may be; None: `error` is a p-value and must be at least `SURE`.
+    """
+
+    name: str
+    error: float
+    allowed: float | None
+
+    @property
+    def holds(self) -> bool:
+        return self.error >= SURE if self.allowed is None else self.error <= self.allowed
+
+
+def reverse_laws(n: int) -> dict[str, OrderDistribution]:
+    """One of each, with random scores in float64."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(n, n, generator=generator, dtype=torch.float64)
+    swap = torch.tensor(0.4, dtype=torch.float64)
+    return {
+        "Plackett-Luce": PlackettLuce(rows[0]),
+        "generalised Plackett-Luce": GeneralizedPlackettLuce(rows),
+        "inverse riffle": InverseRiffle(rows[0]),
+        "inverse transposition": InverseTransposition(rows[0], swap),
+        "inverse insertion": InverseInsertion(rows[0]),
+    }
+
+
+def claims() -> Iterator[Claim]:
+    """Everything that is claimed."""
+    yield from _shuffles(5)
+    yield from _reverse(6)
+    yield from _codes(6)
+    yield from _families(5)
+    yield from _draws(4, 40_000)
+
+
+def _shuffles(n: int) -> Iterator[Claim]:
+    perms = all_permutations(n)
+    for name, (shuffle, definition) in _SHUFFLES.items():
+        law, matrix, errors = toys.point(n), toys.transitions(definition(n), n), list[float]()
+        for times in range(5):
+            errors.append(_apart(shuffle.log_prob(perms, times).exp(), law))
+            law = law @ matrix
+        yield Claim(f"{name}: 0 to 4 of them against the definition, n = {n}", max(errors), 1e-12)
+    found = [total_variation(52, t) for t in range(4, 11)]
+    yield Claim("4 to 10 riffles of 52 cards from uniform", _worst(found, _MIXING_52), 5e-5)
+    bound = toys.bound_of_exact_reverse([Riffle().log_prob(all_permutations(4), t).exp() for t in (1, 2)], 4)
+    yield Claim("bound with exact reverse laws, n = 4, riffles [0, 1, 3]", abs(bound + 0.0521823), 5e-8)
+
+
+def _reverse(n: int) -> Iterator[Claim]:
+    perms = all_permutations(n)
+    for name, distribution in reverse_laws(n).items():
+        yield Claim(f"{name}: sum over S_{n}", abs(float(distribution.log_prob(perms).exp().sum()) - 1), 1e-10)
+    zero = InverseRiffle(torch.zeros(n, dtype=torch.float64)).log_prob(perms).exp()
+    riffle = Riffle().log_prob(inverse(perms)).exp()
+    yield Claim("inverse riffle of scores 0 is the riffle inverted", _apart(zero, riffle), 1e-12)
+    for m in (3, 4):
+        target = torch.rand(math.factorial(m), generator=torch.Generator().manual_seed(m), dtype=torch.float64)
+        target /= target.sum()
+        reached = toys.reached_by_chain(target, m)
+        yield Claim(f"chain of generalised Plackett-Luce to any law on S_{m}", _apart(reached, target), 1e-12)
+
+
+def _codes(n: int) -> Iterator[Claim]:
+    perms = all_permutations(n)
+    logits = torch.randn(n, n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for code in _FREE:
+        digits = code.encode(perms)
+        missed = len(perms) - len(digits.unique(dim=0)) + int((code.decode(digits) != perms).sum())
+        yield Claim(f"{code.__name__}: one to one onto its supports, n = {n}", missed, 0)
+        # logits that move with what is shown
+        law = code_log_prob(
+            lambda shown: logits * (1 + shown[:, :, None] % 3), digits, partition(n, 3), code.support(n)
+        ).exp()
+        yield Claim(f"{code.__name__}: a network's law sums to 1 in 3 passes", abs(float(law.sum()) - 1), 1e-10)
+    inversions = kendall_distance(perms)
+    wrong = (Lehmer.encode(perms).sum(-1) != inversions) | (
+        (FisherYates.encode(perms) == 0).sum(-1) != num_cycles(perms)
+    )
+    wrong |= (Insertion.encode(perms) != torch.arange(n) - LeftLehmer.encode(inverse(perms))).any(-1)
+    yield Claim("sums are inversions, zeros cycles, insertion left Lehmer of the inverse", int(wrong.sum()), 0)
+    for m, share, inline in ((4, 0.3889, 0.0741), (5, 0.3038, 0.0234)):
+        cycles = all_permutations(m)[num_cycles(all_permutations(m)) == 1]
+        found = [
+            product_mass(code.encode(cycles), partition(m, 1)) for code in (FisherYates, Lehmer, Insertion, Inline)
+        ]
+        yield Claim(f"share of {m}-cycles in one pass", _worst(found, (1.0, share, share, inline)), 5e-5)
+
+
+def _families(n: int) -> Iterator[Claim]:
+    perms = all_permutations(n)
+    distance = kendall_distance(perms).double()
+    yield Claim("Mallows", _apart(Mallows(n, 0.7).log_prob(perms).exp(), _normal(0.7**distance)), 1e-9)
+    rows = _normal_rows(0.7 ** (torch.arange(n)[:, None] - torch.arange(n)).double(), Insertion)
+    insertion = RepeatedInsertion(rows).log_prob(perms).exp()
+    yield Claim("repeated insertion as Mallows", _apart(insertion, _normal(0.7**distance)), 1e-9)
+    ewens = Ewens(n, 2.0).log_prob(perms).exp()
+    yield Claim("Ewens", _apart(ewens, _normal(2.0 ** num_cycles(perms).double())), 1e-9)
+    log_weights = torch.randn(n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights = log_weights.exp()[perms]
+    direct = (weights / weights.flip(-1).cumsum(-1).flip(-1)).prod(-1)
+    for code in (Lehmer, FisherYates, Insertion):
+        through = PlackettLuceCodes(log_weights, code).log_prob(perms).exp()
+        yield Claim(f"Plackett-Luce through {code.__name__}", _apart(through, direct), 1e-9)
+
+
+def _draws(n: int, size: int) -> Iterator[Claim]:
+    perms, streams = all_permutations(n), SampleStreams(0, torch.arange(size))
+    for name, (shuffle, _) in _SHUFFLES.items():
+        drawn = shuffle.sample(n, size, 2, streams.at(0))
+        yield Claim(f"draws: {name}, twice", _p(drawn, shuffle.log_prob(perms, 2)), None)
+    others: dict[str, OrderDistribution] = {"Mallows": Mallows(n, 0.5), "Ewens": Ewens(n, 2.0)}
+    for step, (name, distribution) in enumerate((reverse_laws(n) | others).items(), 1):
+        drawn = distribution.sample(Size([size]), streams.at(step))
+        yield Claim(f"draws: {name}", _p(drawn, distribution.log_prob(perms)), None)
+
+
+def verify_permutations(show: Callable[[str], None] = print) -> bool:
+    """Check every claim, showing one line for each. True when all hold."""
+    good = True
+    show("\npermutations, exact laws by enumeration: largest deviation, and draws: p of chi-square")
+    for claim in claims():
+        allowed = f">= {SURE:g}" if claim.allowed is None else f"<= {claim.allowed:g}"
+        show(f"  {claim.name:<76}{claim.error:>9.2g}  {allowed}{'' if claim.holds else '   FAILS'}")
+        good &= claim.holds
+    return good
+
+
+def _p(drawn: Tensor, log_law: Tensor) -> float:
+    counts = np.bincount(toys.number(drawn).numpy(), minlength=len(log_law))
+    return p_value(counts, log_law.exp().numpy())
+
+
+def _apart(law: Tensor, other: Tensor) -> float:
+    return float((law - other).abs().max())
+
+
+def _worst(found: Sequence[float], expected: Sequence[float]) -> float:
+    return max(abs(a - b) for a, b in zip(found, expected, strict=True))
+
+
+def _normal(weights: Tensor) -> Tensor:
+    return weights / weights.sum()
+
+
+def _normal_rows(weights: Tensor, code: type[Code]) -> Tensor:
+    inside = weights.masked_fill(~code.support(len(weights)), 0)
+    return inside / inside.sum(-1, keepdim=True)

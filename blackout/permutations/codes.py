@@ -1,0 +1,225 @@
+"""Codes of permutations whose digits are free: every choice of digits within their supports is one permutation.
+
+A permutation x of n items becomes n integers c; digit i may be any value of its support, whatever the others are, and
+each of the n! choices is reached. So independent digits make a distribution over permutations. Definitions are 0-based:
+
+    Lehmer       c_i = #{j > i: x_j < x_i}           0 .. n - 1 - i   sum: inversions
+    LeftLehmer   c_i = #{j < i: x_j > x_i}           0 .. i           sum: inversions
+    Insertion    c_k = #{j < k: p_j < p_k}, p = x^-1 0 .. k           k minus the left Lehmer digit of the inverse
+    FisherYates  draws of a shuffle by swaps         0 .. n - 1 - i   zeros: cycles
+    Inline       x itself                            0 .. n - 1       not free: the counter-example
+
+Kim et al. (ICLR 2026), section 3. Work is done with the places first and in the narrowest integers, where one step
+compares or moves a whole batch at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from blackout.permutations.group import compose, identity_like, inverse, is_permutation
+
+
+class Code(ABC):
+    """A one-to-one map between permutations int64 [..., n] and digits int64 [..., n], used by its class methods.
+
+    With a `reference` order of items, [n] or broadcastable, what is coded is the permutation that takes the reference
+    to the order given: reference[x].
+    """
+
+    @classmethod
+    def encode(cls, x: Tensor, reference: Tensor | None = None) -> Tensor:
+        """Digits of permutations x, or of orders x relative to a reference.
+
+        Raises:
+            ValueError: x is no permutation.
+        """
+        if not _all_permutations(x):
+            raise ValueError(f"only permutations of 0..{x.shape[-1] - 1} have a code")
+        return cls._encode(x if reference is None else compose(inverse(reference), x))
+
+    @classmethod
+    def decode(cls, code: Tensor, reference: Tensor | None = None) -> Tensor:
+        """The permutations that digits stand for, or the orders, given a reference.
+
+        Raises:
+            ValueError: a digit outside its support, or no integers.
+        """
+        cls._check(code)
+        x = cls._decode(code)
+        return x if reference is None else compose(reference, x)
+
+    @classmethod
+    def support(cls, n: int, device: torch.device | str = "cpu") -> Tensor:
+        """Whether digit i may be v, bool [n, n]."""
+        return torch.arange(n, device=device) <= cls._largest(n, device).unsqueeze(-1)
+
+    @classmethod
+    def valid(cls, code: Tensor) -> Tensor:
+        """Which digits [..., n] within their supports are a permutation's, bool [...]: all, of a code that is free."""
+        return torch.ones(code.shape[:-1], dtype=torch.bool, device=code.device)
+
+    @classmethod
+    def _check(cls, code: Tensor) -> None:
+        if code.dtype.is_floating_point:
+            raise ValueError(f"digits must be integers, not {code.dtype}")
+        largest_digits = cls._largest(code.shape[-1], code.device)
+        # the sign of c | (largest - c) says whether either is negative
+        if code.numel() and int((largest_digits - code).bitwise_or_(code).amin()) < 0:
+            outside = (code < 0) | (code > largest_digits)
+            i = int(outside.nonzero()[0, -1])
+            largest, value = int(largest_digits[i]), int(code[outside][0])
+            raise ValueError(f"digit {i} of a {cls.__name__} code must be 0..{largest}, not {value}")
+
+    @staticmethod
+    @abstractmethod
+    def _largest(n: int, device: torch.device | str) -> Tensor:
+        """The largest value of every digit, int64 [n]."""
+
+    @staticmethod
+    @abstractmethod
+    def _encode(x: Tensor) -> Tensor: ...
+
+    @staticmethod
+    @abstractmethod
+    def _decode(code: Tensor) -> Tensor: ...
+
+
+class Lehmer(Code):
+    """How many smaller values follow: x_i is the c_i-th smallest value not used before."""
+
+    @staticmethod
+    def _largest(n: int, device: torch.device | str) -> Tensor:
+        return torch.arange(n - 1, -1, -1, device=device)
+
+    @staticmethod
+    def _encode(x: Tensor) -> Tensor:
+        y = _places_first(x)
+        digits = y.clone()
+        for i in range(len(y) - 1):
+            digits[i + 1 :] -= (y[i + 1 :] > y[i]).view(torch.uint8)
+        return _places_last(digits, x)
+
+    @staticmethod
+    def _decode(code: Tensor) -> Tensor:
+        y = _places_first(code)
+        for i in reversed(range(len(y) - 1)):
+            y[i + 1 :] += (y[i + 1 :] >= y[i]).view(torch.uint8)
+        return _places_last(y, code)
+
+
+class LeftLehmer(Code):
+    """How many larger values come before."""
+
+    @staticmethod
+    def _largest(n: int, device: torch.device | str) -> Tensor:
+        return torch.arange(n, device=device)
+
+    @staticmethod
+    def _encode(x: Tensor) -> Tensor:
+        y = _places_first(x)
+        digits = torch.zeros_like(y)
+        for i in range(len(y) - 1):
+            digits[i + 1 :] += (y[i + 1 :] < y[i]).view(torch.uint8)
+        return _places_last(digits, x)
+
+    @staticmethod
+    def _decode(code: Tensor) -> Tensor:
+        y = _places_first(identity_like(code) - code)
+        for i in range(1, len(y)):
+            y[:i] += (y[:i] >= y[i]).view(torch.uint8)
+        return _places_last(y, code)
+
+
+class Insertion(Code):
+    """Item k goes in at place c_k of the list of items 0..k-1: r digits are the order of the first r items."""
+
+    @staticmethod
+    def _largest(n: int, device: torch.device | str) -> Tensor:
+        return torch.arange(n, device=device)
+
+    @staticmethod
+    def _encode(x: Tensor) -> Tensor:
+        return identity_like(x) - LeftLehmer._encode(inverse(x))
+
+    @staticmethod
+    def _decode(code: Tensor) -> Tensor:
+        return inverse(LeftLehmer._decode(identity_like(code) - code))
+
+
+class FisherYates(Code):
+    """From 0, 1, 2, ... swap entry i with entry i + c_i, i rising. A single cycle iff no digit but the last is 0."""
+
+    @staticmethod
+    def _largest(n: int, device: torch.device | str) -> Tensor:
+        return torch.arange(n - 1, -1, -1, device=device)
+
+    @staticmethod
+    def _encode(x: Tensor) -> Tensor:
+        values = x.reshape(-1, x.shape[-1]).T.contiguous()
+        deck = torch.arange(len(values), device=x.device).unsqueeze(-1).repeat(1, values.shape[1])
+        first, place, swaps = deck.clone(), deck.clone(), deck.clone()
+        for i in range(len(values) - 1):
+            j, displaced = swaps[i : i + 1], deck[i : i + 1].clone()
+            torch.gather(place, 0, values[i : i + 1], out=j)
+            deck.scatter_(0, j, displaced)  # entry i itself is never asked for again
+            place.scatter_(0, displaced, j)
+        return swaps.sub_(first).T.reshape(x.shape).contiguous()
+
+    @staticmethod
+    def _decode(code: Tensor) -> Tensor:
+        n = code.shape[-1]
+        swaps = code.reshape(-1, n).T.long() + torch.arange(n, device=code.device).unsqueeze(-1)
+        deck = torch.arange(n, device=code.device).unsqueeze(-1).repeat(1, swaps.shape[1])
+        for i in range(n - 1):
+            j, own = swaps[i : i + 1], deck[i : i + 1].clone()
+            deck[i] = deck.gather(0, j)[0]
+            deck.scatter_(0, j, own)
+        return deck.T.reshape(code.shape).contiguous()
+
+
+class Inline(Code):
+    """The permutation itself, value by value. Its supports are not free: most choices of digits repeat a value."""
+
+    @classmethod
+    def valid(cls, code: Tensor) -> Tensor:
+        """Which digits [..., n] are a permutation, bool [...]."""
+        return is_permutation(code)
+
+    @staticmethod
+    def _largest(n: int, device: torch.device | str) -> Tensor:
+        return torch.full((n,), n - 1, device=device)
+
+    @staticmethod
+    def _encode(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def _decode(code: Tensor) -> Tensor:
+        """The digits as they are, permutation or not: see `valid`."""
+        return code.long().clone()
+
+
+def _all_permutations(x: Tensor) -> bool:
+    """Whether all are, without looking which."""
+    if not x.numel():
+        return True
+    least, most = x.aminmax()
+    if int(least) < 0 or int(most) >= x.shape[-1]:
+        return False
+    return bool(torch.zeros_like(x, dtype=torch.bool).scatter_(-1, x, True).all())
+
+
+def _places_first(x: Tensor) -> Tensor:
+    """A copy [n, samples] of x [..., n], contiguous, in the narrowest integers that hold n."""
+    n = x.shape[-1]
+    narrow = torch.uint8 if n <= 256 else torch.int16 if n <= 2**15 else torch.int32
+    return x.reshape(-1, n).T.to(narrow, memory_format=torch.contiguous_format, copy=True).contiguous()
+
+
+def _places_last(y: Tensor, like: Tensor) -> Tensor:
+    """int64 of `like`'s shape, from [n, samples]."""
+    return y.T.to(torch.int64, memory_format=torch.contiguous_format).view(like.shape)

@@ -1,0 +1,14 @@
+"""Distributions over orders, with the conventions of `torch.distributions`."""
+
+from blackout.permutations.distributions.base import OrderDistribution
+from blackout.permutations.distributions.inverse_shuffles import InverseInsertion, InverseRiffle, InverseTransposition
+from blackout.permutations.distributions.plackett_luce import GeneralizedPlackettLuce, PlackettLuce
+
+__all__ = [
+    "GeneralizedPlackettLuce",
+    "InverseInsertion",
+    "InverseRiffle",
+    "InverseTransposition",
+    "OrderDistribution",
+    "PlackettLuce",
+]

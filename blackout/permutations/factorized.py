@@ -1,0 +1,204 @@
+"""Distributions over codes in any number of passes of one network (Kim et al., ICLR 2026, sections 2 and 3).
+
+A denoiser is any function of codes int64 [B, n], with n where a digit is masked, to logits [B, n, n] of every digit's
+values. A partition of the digits into ordered blocks makes it a distribution: block after block, the digits of a block
+are drawn independently given all before, one pass of the network each. Logits outside the support are never used, so
+that with a free code (`blackout.permutations.codes`) every draw is a permutation and probabilities sum to 1, whatever
+the network says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from blackout.random import RandomSource, categorical, uniform
+
+Denoiser: TypeAlias = Callable[[Tensor], Tensor]
+Blocks: TypeAlias = Sequence[Tensor]
+"""Places int64 [s], or [B, s] where every sample has its own, of one pass after another."""
+
+
+def partition(n: int, passes: int, order: Tensor | None = None) -> list[Tensor]:
+    """Balanced blocks: sizes differ by at most 1, the larger first.
+
+    Args:
+        order: of the digits, int64 [n] or [B, n]; None is from left to right.
+
+    Returns:
+        `passes` tensors int64 [s] or [B, s].
+
+    Raises:
+        ValueError: passes outside 1..n, or an order of another length.
+    """
+    if not 1 <= passes <= n:
+        raise ValueError(f"the number of passes must be 1..{n}, not {passes}")
+    order = torch.arange(n) if order is None else order
+    if order.shape[-1] != n:
+        raise ValueError(f"an order of {n} digits is needed, not of {order.shape[-1]}")
+    return list(order.tensor_split(passes, dim=-1))
+
+
+def code_log_prob(denoiser: Denoiser, codes: Tensor, blocks: Blocks, support: Tensor, distinct: bool = False) -> Tensor:
+    """The exact log-probability of codes for one partition, [B]: one pass per block, earlier blocks shown.
+
+    Args:
+        codes: int64 [B, n].
+        blocks: see `partition`.
+        support: bool [n, n].
+        distinct: whether values of earlier blocks are masked too, for the inline code.
+    """
+    shown = torch.full_like(codes, codes.shape[-1])
+    total = torch.zeros(len(codes), device=codes.device)
+    for block in blocks:
+        places = block.to(codes.device).expand(len(codes), -1)
+        log_probs = _log_probs(denoiser(shown), support, shown if distinct else None)
+        digits = codes.gather(1, places)
+        total = total + _rows(log_probs, places).gather(2, digits.unsqueeze(-1)).squeeze(-1).sum(1)
+        shown = shown.scatter(1, places, digits)
+    return total
+
+
+@torch.no_grad()
+def draw_codes(
+    denoiser: Denoiser,
+    n: int,
+    size: int,
+    blocks: Blocks,
+    support: Tensor,
+    given: Tensor | None = None,
+    generator: RandomSource = None,
+    *,
+    greedy: bool = False,
+    distinct: bool = False,
+) -> Tensor:
+    """Codes drawn block after block, int64 [size, n] on the support's device.
+
+    Args:
+        blocks: see `partition`.
+        support: bool [n, n].
+        given: int64 [n] or [size, n] of digits that stay, n where one is to be drawn.
+        greedy: take the most probable value instead of drawing.
+        distinct: never repeat a value of an earlier block, for the inline code.
+
+    Raises:
+        ValueError: given digits of another length, or outside the support.
+    """
+    codes = torch.full((size, n), n, dtype=torch.int64, device=support.device)
+    if given is not None:
+        codes = codes + (_checked(given.to(support.device), support) - n)
+    for block in blocks:
+        places = block.to(codes.device).expand(size, -1)
+        rows = _rows(_log_probs(denoiser(codes), support, codes if distinct else None), places)
+        drawn = rows.argmax(-1) if greedy else categorical(rows.exp(), generator)
+        known = codes.gather(1, places)
+        codes = codes.scatter(1, places, torch.where(known == n, drawn, known))
+    return codes
+
+
+def any_order_loss(denoiser: Denoiser, codes: Tensor, support: Tensor, generator: RandomSource = None) -> Tensor:
+    """An unbiased estimate of -log p in nats averaged over all orders of digits, [B].
+
+    m uniform on 1..n, m digits chosen uniformly are masked: (n / m) times the sum of their cross-entropies (Uria,
+    Murray & Larochelle 2014; the bound of masked diffusion with a linear schedule). At least the entropy of the data.
+
+    Args:
+        codes: int64 [B, n].
+        support: bool [n, n].
+    """
+    size, n = codes.shape
+    u = uniform((size, n + 1), generator, codes.device)
+    masked_number = 1 + (u[:, :1] * n).long()
+    hidden = u[:, 1:].argsort(dim=1).argsort(dim=1) < masked_number
+    log_probs = _log_probs(denoiser(codes.masked_fill(hidden, n)), support)
+    found = -log_probs.gather(2, codes.unsqueeze(-1)).squeeze(-1)
+    return (found.masked_fill(~hidden, 0.0).sum(1) * n) / masked_number.squeeze(1)
+
+
+def autoregressive_loss(denoiser: Denoiser, codes: Tensor, support: Tensor) -> Tensor:
+    """-log p in nats, digit by digit from the left, in one pass, [B].
+
+    The denoiser must be causal: its logits of digit i may depend on digits before i only. Then this is what n passes of
+    `code_log_prob` from left to right give.
+    """
+    return -_log_probs(denoiser(codes), support).gather(2, codes.unsqueeze(-1)).squeeze(-1).sum(1)
+
+
+def product_law(codes: Tensor, blocks: Blocks, points: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+    """What a perfect denoiser gives points when the data are `codes`: the product over blocks of true conditionals.
+
+    Args:
+        codes: the support of the data, int64 [M, n].
+        blocks: shared by all, [s] each.
+        points: int64 [P, n]; None means the codes themselves.
+        weights: probabilities of the codes, [M]; None means equal ones.
+
+    Returns:
+        float64 [P]; 0 where a prefix never occurs in the data.
+    """
+    n, own = codes.shape[1], points is None
+    both = codes if points is None else torch.cat([codes, points])
+    weight = torch.zeros(len(both), dtype=torch.float64, device=codes.device)
+    weight[: len(codes)] = 1 / len(codes) if weights is None else weights.double()
+    group = torch.zeros(len(both), dtype=torch.int64, device=codes.device)
+    law = torch.ones(len(both), dtype=torch.float64, device=codes.device)
+    for block in blocks:
+        mass = _summed(weight, group)
+        for place in block.tolist():
+            law *= _summed(weight, group * n + both[:, place]) / mass.clamp(min=1e-300)
+        if block is not blocks[-1]:
+            group = _joined(group, both[:, block], n)
+    return law if own else law[len(codes) :]
+
+
+def product_mass(codes: Tensor, blocks: Blocks, points: Tensor | None = None, weights: Tensor | None = None) -> float:
+    """The probability `product_law` gives to all points together: by default to the data's own codes.
+
+    The share of right samples of a perfect denoiser, exactly; of data with any weights.
+    """
+    return float(product_law(codes, blocks, points, weights).sum())
+
+
+def _summed(weight: Tensor, key: Tensor) -> Tensor:
+    """For every element the sum of the weights of those with its key."""
+    totals = torch.zeros(int(key.max()) + 1, dtype=weight.dtype, device=weight.device)
+    return totals.index_add_(0, key, weight)[key]
+
+
+def _joined(group: Tensor, digits: Tensor, n: int) -> Tensor:
+    """New group numbers: together are those who were and have all these digits in common."""
+    for column in digits.unbind(1):
+        if int(group.max()) >= 2**62 // n:
+            group = group.unique(return_inverse=True)[1]
+        group = group * n + column
+    return group.unique(return_inverse=True)[1]
+
+
+def _log_probs(logits: Tensor, support: Tensor, shown: Tensor | None = None) -> Tensor:
+    """float32 at least, normalised over the support, without the values that `shown` [B, n] holds already."""
+    allowed = support.to(logits.device)
+    if shown is not None:
+        n = shown.shape[1]
+        used = torch.zeros(len(shown), n + 1, dtype=torch.bool, device=shown.device).scatter_(1, shown, True)
+        allowed = allowed & ~used[:, None, :n]
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return precise.masked_fill(~allowed, -torch.inf).log_softmax(-1)
+
+
+def _rows(log_probs: Tensor, places: Tensor) -> Tensor:
+    """Rows of [B, n, n] at places [B, s]: [B, s, n]."""
+    return log_probs.gather(1, places.unsqueeze(-1).expand(*places.shape, log_probs.shape[-1]))
+
+
+def _checked(given: Tensor, support: Tensor) -> Tensor:
+    n = len(support)
+    if given.shape[-1] != n:
+        raise ValueError(f"{n} given digits are needed, {n} where one is to be drawn, not {given.shape[-1]}")
+    inside = (given >= 0) & (given <= n)
+    allowed = torch.cat([support, support.new_ones(n, 1)], 1)[torch.arange(n, device=given.device), given.clamp(0, n)]
+    if not bool((inside & allowed).all()):
+        raise ValueError("a given digit is outside its support")
+    return given

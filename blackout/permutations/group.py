@@ -1,0 +1,90 @@
+"""Permutations as tensors: composition, inverses, distance, and all of them.
+
+A permutation of n items is int64 [..., n] with values 0..n-1. It acts by gather: p takes the list x to x[p], whose
+entry i is x[p[i]]. So `compose(p, q)` first rearranges by p, then rearranges the result by q.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def identity_like(p: Tensor) -> Tensor:
+    """0, 1, ..., n - 1, int64 of p's shape and device; a view."""
+    return torch.arange(p.shape[-1], device=p.device).expand(p.shape)
+
+
+def compose(p: Tensor, q: Tensor) -> Tensor:
+    """i -> p[q[i]], int64 of the common shape [..., n]."""
+    p, q = torch.broadcast_tensors(p, q)
+    return p.gather(-1, q)
+
+
+def inverse(p: Tensor) -> Tensor:
+    """The permutation that undoes p [..., n]."""
+    return torch.empty_like(p, memory_format=torch.contiguous_format).scatter_(-1, p, identity_like(p))
+
+
+def is_permutation(x: Tensor) -> Tensor:
+    """Whether 0..n-1 all occur, bool [...] for integers [..., n]."""
+    inside = (x >= 0) & (x < x.shape[-1])
+    seen = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    seen.scatter_(-1, x.clamp(0, x.shape[-1] - 1).long(), True)
+    return seen.all(-1) & inside.all(-1)
+
+
+def descents(p: Tensor) -> Tensor:
+    """How often the next entry is less, int64 [...]. The rising sequences of p number 1 + descents(inverse(p))."""
+    return (p[..., 1:] < p[..., :-1]).sum(-1)
+
+
+def kendall_distance(p: Tensor, q: Tensor | None = None) -> Tensor:
+    """The number of pairs i < j that p and q, read as ranks of the places, put in opposite order.
+
+    It does not change when the places of both are rearranged alike: d(p r, q r) = d(p, q). Of *orders* (lists of items)
+    it is the distance of their inverses. Against the identity both readings agree: the number of inversions.
+
+    Args:
+        p: int64 [..., n].
+        q: the same or broadcastable; None is the identity.
+
+    Returns:
+        int64 [...], from 0 to n (n - 1) / 2.
+    """
+    x = p if q is None else compose(p, inverse(q))
+    places = x.movedim(-1, 0).contiguous()
+    distance = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
+    for i in range(len(places) - 1):
+        distance += (places[i + 1 :] < places[i]).sum(0)
+    return distance
+
+
+def cycle_labels(p: Tensor) -> Tensor:
+    """The least element of every element's cycle, int64 [..., n]."""
+    label, step, reached = identity_like(p), p, 1
+    while reached < p.shape[-1]:
+        label = torch.minimum(label, label.gather(-1, step))
+        step, reached = step.gather(-1, step), 2 * reached
+    return label
+
+
+def num_cycles(p: Tensor) -> Tensor:
+    """The number of cycles, fixed points among them, int64 [...]."""
+    return (cycle_labels(p) == identity_like(p)).sum(-1)
+
+
+def all_permutations(n: int) -> Tensor:
+    """All of S_n in lexicographic order, int64 [n!, n].
+
+    Raises:
+        ValueError: n < 1, or so large (n > 10) that they would fill gigabytes.
+    """
+    if not 1 <= n <= 10:
+        raise ValueError(f"all permutations are enumerated for n from 1 to 10, not {n}")
+    found = torch.zeros(1, 1, dtype=torch.int64)
+    for m in range(2, n + 1):
+        first = torch.arange(m)[:, None, None]
+        rest = found + (found >= first)
+        found = torch.cat([first.expand(m, len(found), 1), rest], -1).reshape(-1, m)
+    return found

@@ -1,0 +1,162 @@
+"""How far from uniform shuffled cards are, exactly, and when to look: `python -m blackout.permutations.mixing 52`.
+
+Riffles after Bayer & Diaconis (1992), insertions by the first run of the inverse, both in whole numbers; transpositions
+by the walk on cycle types, to 30 cards. The rule for schedules follows Zhang et al. (ICLR 2025, appendix F): end where
+the distance is about .005, look where neighbouring laws are about .3 apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from blackout.permutations.counting import class_size, eulerian_numbers, stirling_numbers
+from blackout.permutations.transpositions import LARGEST, type_probabilities
+
+MIXED = 0.005
+"""The distance from uniform at which a schedule ends."""
+_FIRST = 0.46
+"""The first look is where the distance from uniform has fallen to this."""
+_APART = 0.29
+"""Least distance between the laws of one look and the next."""
+
+
+def total_variation(n: int, t: int, s: int | None = None) -> float:
+    """Between the laws of t riffles of n cards and of s riffles, or the uniform law.
+
+    Half the sum over r of A(n, r) |C(n + 2^t - r, n) / 2^(t n) - ...|, A Eulerian numbers, in exact arithmetic.
+
+    Raises:
+        ValueError: n < 1, or a negative number of riffles.
+    """
+    sizes, law = eulerian_numbers(n), _riffle_law(n, t)
+    other = [Fraction(1, math.factorial(n))] * n if s is None else _riffle_law(n, s)
+    return float(sum((a * abs(p - q) for a, p, q in zip(sizes, law, other, strict=True)), Fraction(0)) / 2)
+
+
+def _riffle_law(n: int, t: int) -> list[Fraction]:
+    """The probability of one permutation with r = 1..n rising sequences after t riffles."""
+    _check(n, t)
+    a = 2**t
+    return [Fraction(math.comb(n + a - r, n) if r <= a else 0, a**n) for r in range(1, n + 1)]
+
+
+def insertion_variation(n: int, t: int) -> float:
+    """Between the law of t random insertions of n cards and the uniform law.
+
+    Raises:
+        ValueError: n < 1, or t < 0.
+    """
+    _check(n, t)
+    ways, distance = [*stirling_numbers(t), *[0] * n], Fraction(0)
+    uniform = Fraction(1, math.factorial(n))
+    for run in range(1, n + 1):
+        longer = 0 if run == n else Fraction(1, math.factorial(run + 1))
+        share = Fraction(1, math.factorial(run)) - longer  # of all permutations start with exactly this rising run
+        distance += share / uniform * abs(Fraction(sum(ways[n - run : n + 1]), n**t) - uniform)
+    return float(distance / 2)
+
+
+def transposition_variation(n: int, t: int) -> float:
+    """Between the law of t random transpositions of n cards and the uniform law.
+
+    Raises:
+        ValueError: n outside 1..30, or t < 0.
+    """
+    _check(n, t)
+    law = type_probabilities(n, t)
+    return sum(abs(mass - class_size(cycles) / math.factorial(n)) for cycles, mass in law.items()) / 2
+
+
+def denoising_schedule(n: int) -> list[int]:
+    """Numbers of riffles 0 = t_0 < t_1 < ... < t_k = T after which n cards are looked at.
+
+    T is where the distance from uniform is nearest to .005 (in logarithm); t_1 the first with at most .46; from there
+    on always the next whose law is at least .29 from that of the look before; at last T.
+
+    Raises:
+        ValueError: n < 2.
+    """
+    if n < 2:
+        raise ValueError(f"a schedule needs at least 2 cards, not {n}")
+    distances = [total_variation(n, 0)]
+    while distances[-1] > MIXED:
+        distances.append(total_variation(n, len(distances)))
+    final = min(range(len(distances)), key=lambda t: abs(math.log(distances[t] / MIXED)))
+    looks = [0, next(t for t, distance in enumerate(distances) if distance <= _FIRST)]
+    for t in range(looks[-1] + 1, final):
+        if total_variation(n, looks[-1], t) >= _APART:
+            looks.append(t)
+    return looks if looks[-1] == final else [*looks, final]
+
+
+def first_mixed(variation: Callable[[int, int], float], n: int, target: float) -> int:
+    """The least number of shuffles after which the distance from uniform is at most `target`, by bisection."""
+    most = 1
+    while variation(n, most) > target:
+        most *= 2
+    least = 0
+    while least < most:
+        middle = (least + most) // 2
+        least, most = (least, middle) if variation(n, middle) <= target else (middle + 1, most)
+    return least
+
+
+def _check(n: int, t: int) -> None:
+    if n < 1 or t < 0:
+        raise ValueError(f"need at least one card and no negative number of shuffles, not n = {n}, t = {t}")
+
+
+def _table(n: int) -> list[str]:
+    """What the command prints."""
+    schedule = denoising_schedule(n)
+    lines = [f"{n} cards, total variation after t riffles", "   t  to uniform  to t - 1"]
+    lines += [
+        f"{t:>4}{total_variation(n, t):>12.4f}{total_variation(n, t - 1, t):>10.4f}" for t in range(1, schedule[-1] + 1)
+    ]
+    lines += [f"schedule {schedule}", "shuffles until the distance from uniform is at most"]
+    walks = {"riffle": total_variation, "insertion": insertion_variation}
+    if n <= LARGEST:
+        walks["transposition"] = transposition_variation
+    targets = (0.5, 0.1, MIXED)
+    lines.append(f"{'':<16}" + "".join(f"{target:>8}" for target in targets))
+    for name, variation in walks.items():
+        lines.append(f"{name:<16}" + "".join(f"{first_mixed(variation, n, target):>8}" for target in targets))
+    return lines
+
+
+def _plot(n: int, path: Path) -> None:
+    """The distance from uniform, and between every two numbers of riffles, as a picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    most = denoising_schedule(n)[-1] + 2
+    between = [[total_variation(n, t, s) for s in range(most)] for t in range(most)]
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    left.plot([total_variation(n, t) for t in range(most)], marker="o")
+    left.set(xlabel="riffles t", ylabel="total variation to uniform", title=f"{n} cards")
+    image = right.imshow(between, origin="lower", vmin=0, vmax=1)
+    right.set(xlabel="riffles s", ylabel="riffles t", title=f"schedule {denoising_schedule(n)}")
+    figure.colorbar(image, ax=right, label="total variation of t to s")
+    figure.savefig(path)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m blackout.permutations.mixing", description=__doc__)
+    parser.add_argument("cards", type=int, help="n, at least 2")
+    parser.add_argument("--plot", type=Path, default=None, help="where to draw the distances too, a .png")
+    options = parser.parse_args(argv)
+    if options.cards < 2:
+        parser.error(f"cards must be at least 2, not {options.cards}")
+    print("\n".join(_table(options.cards)))
+    if options.plot is not None:
+        _plot(options.cards, options.plot)
+
+
+if __name__ == "__main__":
+    main()

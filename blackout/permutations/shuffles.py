@@ -1,0 +1,236 @@
+"""Card shuffles as random walks on permutations: exact draws and exact laws of several of them at once.
+
+A shuffle takes a list x to x[sigma], sigma drawn anew. Several of them compose to one permutation, pi_t = compose(
+pi_{t-1}, sigma_t), which is drawn directly here: t riffles are one 2^t-shuffle, t insertions one draw of t cards. What
+takes a step back is the inverse of its permutation; `sample_inverse` gives it as it comes, with the same law as
+`inverse(sample(...))`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from blackout.permutations.counting import stirling_numbers
+from blackout.permutations.group import compose, descents, identity_like, inverse
+from blackout.permutations.transpositions import log_prob_after
+from blackout.random import RandomSource, StepStreams, uniform
+
+Size: TypeAlias = int | tuple[int, ...]
+MOST_RIFFLES = 40
+"""Labels of so many bits, with the place, fit whole numbers; uniforms have 52 bits."""
+
+
+class Shuffle(Protocol):
+    """A random walk on permutations. `size` is the shape of a draw; from streams its first axis is the samples."""
+
+    def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """The composition of `times` shuffles of n cards, int64 [*size, n]."""
+        ...
+
+    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """The inverse of such a composition, int64 [*size, n]."""
+        ...
+
+    def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
+        """Independent inverses, of times[0], times[1], ... shuffles, int64 [len(times), *size, n]."""
+        return torch.stack([self.sample_inverse(n, size, t, generator) for t in times])
+
+    def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
+        """log q(sigma) after `times` shuffles from the identity, float64 [...] for sigma [..., n]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Riffle(Shuffle):
+    """Gilbert, Shannon and Reeds: cut binomially, drop cards in proportion to what is left of each packet.
+
+    `times` riffles are one a-shuffle with a = 2^times: every card draws one of a labels, the deck sorted stably by
+    labels is the inverse. Its law depends on the rising sequences r alone, q = C(n + a - r, n) / a^n (Bayer & Diaconis
+    1992). `times` may be a tensor of `size`'s (or sigma's leading) shape: so many riffles for each sample.
+    """
+
+    def sample(self, n: int, size: Size, times: int | Tensor = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample`; at most 40 riffles at once.
+
+        Raises:
+            ValueError: n < 1, or times outside 0..40.
+        """
+        return inverse(self.sample_inverse(n, size, times, generator))
+
+    def sample_inverse(self, n: int, size: Size, times: int | Tensor = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample_inverse`, errors as `sample`."""
+        few = (times,) if isinstance(times, int) else times.unique().tolist()
+        powers = 2.0**times if isinstance(times, int) else torch.exp2(times.double()).unsqueeze(-1)
+        return self._sorted(n, size, few, powers, generator)
+
+    def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.steps_back`, all in one sort; errors as `sample`."""
+        size = (size,) if isinstance(size, int) else size
+        powers = torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=_device(generator))
+        return self._sorted(n, (*size, len(times)), times, powers, generator).movedim(-2, 0).contiguous()
+
+    def _sorted(
+        self, n: int, size: Size, times: Sequence[int], powers: float | Tensor, generator: RandomSource
+    ) -> Tensor:
+        """Places sorted by labels, int64 [*size, n]. `times` are those that occur, `powers` 2^times for each draw."""
+        for t in times:
+            if not 0 <= t <= MOST_RIFFLES:
+                raise ValueError(f"riffles are drawn 0 to {MOST_RIFFLES} at once, not {t}")
+        # the label is the leading `times` bits: 2^times u rounded down, as it is by a whole type
+        whole = torch.int32 if n << max(times, default=0) < 2**31 else torch.int64
+        keys = _uniforms(n, n, size, generator).mul_(powers).to(whole)
+        # with the place as last digit no two keys are equal, and the quicker, unstable sort will do
+        return keys.mul_(n).add_(torch.arange(n, device=keys.device)).argsort(dim=-1)
+
+    def log_prob(self, sigma: Tensor, times: int | Tensor = 1) -> Tensor:
+        """As `Shuffle.log_prob`: -inf where there are more rising sequences than labels."""
+        n = sigma.shape[-1]
+        rising = (1 + descents(inverse(sigma))).double().unsqueeze(-1)
+        exponent = torch.as_tensor(times, dtype=torch.float64, device=sigma.device)
+        a = torch.exp2(exponent).unsqueeze(-1)
+        drawn = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)
+        return torch.log(((a - rising + drawn) / a).clamp(min=0)).sum(-1) - math.lgamma(n + 1)
+
+
+@dataclass(frozen=True)
+class RandomTransposition(Shuffle):
+    """Two hands choose one card each, independently, and swap: the identity with probability 1 / n, a swap 2 / n^2."""
+
+    def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample`.
+
+        Raises:
+            ValueError: n < 1, or times < 0.
+        """
+        _check_times(times)
+        hands = _integers(n, 2 * times, size, generator)
+        sigma = torch.arange(n, device=hands.device).expand(*hands.shape[:-1], n).contiguous()
+        for i, j in zip(*(hands[..., hand::2].unbind(-1) for hand in (0, 1)), strict=True):
+            left, right = i.unsqueeze(-1), j.unsqueeze(-1)
+            a, b = sigma.gather(-1, left), sigma.gather(-1, right)
+            sigma.scatter_(-1, left, b).scatter_(-1, right, a)
+        return sigma
+
+    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample_inverse`, errors as `sample`."""
+        return inverse(self.sample(n, size, times, generator))
+
+    def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
+        """As `Shuffle.log_prob`. One step of any deck; several through the walk on cycle types, to 30 cards.
+
+        Raises:
+            ValueError: times < 0, or more than one step with more than 30 cards.
+        """
+        _check_times(times)
+        n = sigma.shape[-1]
+        if times > 1:
+            return log_prob_after(sigma, times)
+        moved = (sigma != identity_like(sigma)).sum(-1)
+        law = torch.full((n + 1,), -math.inf, dtype=torch.float64, device=sigma.device)
+        law[0] = 0.0 if times == 0 else -math.log(n)
+        if times == 1 and n > 1:
+            law[2] = math.log(2) - 2 * math.log(n)
+        return law[moved]
+
+
+@dataclass(frozen=True)
+class RandomInsertion(Shuffle):
+    """The last card goes in front of a card chosen uniformly, itself included: each outcome has probability 1 / n.
+
+    Backwards, a card chosen uniformly moves to the end. After t such moves the cards never chosen lie first, in their
+    order, then the others in the order of their last choice. So the inverse is one sort, and its law follows from the
+    length of its first rising run (Diaconis, Fill & Pitman 1992): q = n^-t sum of S(t, m) over the numbers m of chosen
+    cards that leave no more than the run, S(t, m) of Stirling's second kind.
+    """
+
+    def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample`.
+
+        Raises:
+            ValueError: n < 1, or times < 0.
+        """
+        return inverse(self.sample_inverse(n, size, times, generator))
+
+    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample_inverse`, errors as `sample`."""
+        _check_times(times)
+        chosen = _integers(n, times, size, generator)
+        last = torch.full((*chosen.shape[:-1], n), -1, device=chosen.device)
+        last.scatter_reduce_(-1, chosen, identity_like(chosen), "amax")
+        return last.argsort(dim=-1, stable=True)
+
+    def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
+        """As `Shuffle.log_prob`.
+
+        Raises:
+            ValueError: times < 0.
+        """
+        _check_times(times)
+        back = inverse(sigma)
+        run = 1 + (back[..., 1:] > back[..., :-1]).long().cumprod(-1).sum(-1)
+        return torch.tensor(_insertion_law(sigma.shape[-1], times), dtype=torch.float64, device=sigma.device)[run]
+
+
+@lru_cache
+def _insertion_law(n: int, times: int) -> list[float]:
+    """log q by the length 0..n of the first rising run of the inverse (0 does not occur)."""
+    ways = [*stirling_numbers(times), *[0] * n]
+    tails = [sum(ways[n - run : n + 1]) for run in range(n + 1)]
+    return [math.log(tail) - times * math.log(n) if tail else -math.inf for tail in tails]
+
+
+def trajectory(
+    shuffle: Shuffle, schedule: list[int], n: int, size: Size, generator: RandomSource = None
+) -> tuple[Tensor, Tensor]:
+    """A walk looked at only at scheduled times, and the steps that lead back.
+
+    Args:
+        schedule: 0 = t_0 < t_1 < ... < t_k, numbers of shuffles.
+
+    Returns:
+        pi int64 [k, *size, n]: the permutation at t_1, ..., t_k, X_t = X_0[pi]; and back, int64 of the same shape, with
+        compose(pi at t_i, back_i) = pi at t_{i-1}.
+
+    Raises:
+        ValueError: a schedule that does not rise from 0.
+    """
+    if len(schedule) < 2 or schedule[0] != 0 or any(b <= a for a, b in pairwise(schedule)):
+        raise ValueError(f"a schedule rises from 0, in at least one step, not {schedule}")
+    back = shuffle.steps_back(n, size, [t - s for s, t in pairwise(schedule)], generator)
+    states = inverse(back)
+    for i in range(1, len(states)):
+        states[i] = compose(states[i - 1], states[i])
+    return states, back
+
+
+def _check_times(times: int) -> None:
+    if times < 0:
+        raise ValueError(f"the number of shuffles must not be negative, but is {times}")
+
+
+def _uniforms(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
+    """Uniforms [*size, last] on the device of their source."""
+    if n < 1:
+        raise ValueError(f"a deck has at least one card, not {n}")
+    shape = (size, last) if isinstance(size, int) else (*size, last)
+    return uniform(shape, generator, _device(generator))
+
+
+def _device(generator: RandomSource) -> torch.device:
+    """Where a source makes its numbers."""
+    if isinstance(generator, StepStreams):
+        return generator.keys.device
+    return torch.device("cpu") if generator is None else generator.device
+
+
+def _integers(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
+    """Uniform on 0..n-1, int64 [*size, last]."""
+    return _uniforms(n, last, size, generator).mul_(n).long()

@@ -1,0 +1,38 @@
+"""The procedures that permutations are timed against give the same results."""
+
+import torch
+
+from benchmarks import permutation_procedures as direct
+from blackout.permutations import all_permutations, compose
+from blackout.permutations.codes import FisherYates, Insertion, Lehmer
+from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
+from blackout.permutations.distributions.beam import beam_search
+from blackout.permutations.shuffles import Riffle
+from tests.permutations.enumeration import assert_draws
+
+
+def test_codes():
+    perms = all_permutations(5)
+    for name, code in (("lehmer", Lehmer), ("fisher_yates", FisherYates), ("insertion", Insertion)):
+        digits = getattr(direct, f"{name}_encode")(perms)
+        assert torch.equal(digits, code.encode(perms))
+        assert torch.equal(getattr(direct, f"{name}_decode")(digits), perms)
+
+
+def test_log_probabilities_and_beams():
+    torch.manual_seed(0)
+    scores, order = torch.randn(6, 7, 7), torch.rand(6, 7).argsort()
+    general = GeneralizedPlackettLuce(scores).log_prob(order)
+    assert torch.allclose(direct.generalized_log_prob(scores, order), general, atol=1e-5)
+    plain = PlackettLuce(scores[:, 0]).log_prob(order)
+    assert torch.allclose(direct.plackett_luce_log_prob(scores[:, 0], order), plain, atol=1e-5)
+    orders, totals = beam_search(scores, 30)
+    same, sums = direct.copying_beam(scores, 30)
+    assert torch.equal(orders, same) and torch.allclose(totals, sums, atol=1e-5)
+
+
+def test_walks():
+    torch.manual_seed(0)
+    states, targets = direct.walk_with_targets(4, 30_000, [0, 1, 3])
+    assert torch.equal(compose(states[1], targets[1]), states[0])
+    assert_draws(states[1], Riffle().log_prob(all_permutations(4), 3).exp())

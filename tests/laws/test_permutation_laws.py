@@ -1,0 +1,50 @@
+"""The claims about permutations hold, and a wrong law is found."""
+
+import pytest
+import torch
+
+from blackout.laws import permutations
+from blackout.laws.permutation_toys import bound_of_exact_reverse, reached_by_chain
+from blackout.permutations import all_permutations
+from blackout.permutations.shuffles import Riffle
+
+
+def test_every_claim_holds():
+    lines: list[str] = []
+    assert permutations.verify_permutations(lines.append) and not any("FAILS" in line for line in lines)
+    assert len(lines) > 40
+
+
+def test_a_wrong_shuffle_is_found(monkeypatch):
+    class Wrong(Riffle):
+        def log_prob(self, sigma, times=1):
+            return super().log_prob(sigma, times + 1)
+
+    monkeypatch.setitem(permutations._SHUFFLES, "riffle", (Wrong(), permutations._SHUFFLES["riffle"][1]))
+    lines: list[str] = []
+    assert not permutations.verify_permutations(lines.append)
+    assert sum("FAILS" in line for line in lines) == 2  # its law, and its draws
+
+
+@pytest.mark.parametrize("n", [3, 4])
+@pytest.mark.parametrize("schedule", [[1, 3], [3], [1, 2, 3]])
+def test_the_exact_bound_is_minus_the_divergence_of_the_last_law(n, schedule):
+    steps = [
+        Riffle().log_prob(all_permutations(n), b - a).exp() for a, b in zip([0, *schedule], schedule, strict=False)
+    ]
+    last = Riffle().log_prob(all_permutations(n), 3).exp()
+    divergence = float((last * (last * len(last)).log())[last > 0].sum())
+    assert bound_of_exact_reverse(steps, n) == pytest.approx(-divergence)
+    if n == 4:
+        assert divergence == pytest.approx(0.0521823, abs=5e-8)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_chains_reach_laws_with_zeros(n):
+    size = len(all_permutations(n))
+    for seed in range(4):
+        target = torch.rand(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        target[torch.rand(size, generator=torch.Generator().manual_seed(seed + 9)) < 0.5] = 0
+        target[-1] += 0.1
+        target /= target.sum()
+        assert torch.allclose(reached_by_chain(target, n), target, atol=1e-12)

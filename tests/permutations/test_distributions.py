@@ -1,0 +1,278 @@
+"""Every reverse law by enumeration: sums, modes, beams, draws, lists of different length."""
+
+import math
+
+import pytest
+import torch
+from torch import Size
+
+from blackout.permutations import all_permutations, inverse
+from blackout.permutations.distributions import (
+    GeneralizedPlackettLuce,
+    InverseInsertion,
+    InverseRiffle,
+    InverseTransposition,
+    PlackettLuce,
+)
+from blackout.permutations.group import is_permutation
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
+from blackout.random import SampleStreams
+from tests.permutations.enumeration import assert_draws
+
+
+def make(kind, n, batch=(), seed=0, scale=1.5, mask=None, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return scale * torch.randn((*batch, *shape), generator=generator, dtype=dtype)
+
+    if kind is GeneralizedPlackettLuce:
+        return kind(normal(n, n), mask=mask)
+    if kind is InverseTransposition:
+        return kind(normal(n), normal(), mask=mask)
+    return kind(normal(n), mask=mask)
+
+
+KINDS = [PlackettLuce, GeneralizedPlackettLuce, InverseRiffle, InverseTransposition, InverseInsertion]
+SUPPORT = {
+    PlackettLuce: math.factorial,
+    GeneralizedPlackettLuce: math.factorial,
+    InverseRiffle: lambda n: 2**n - n,
+    InverseTransposition: lambda n: 1 + n * (n - 1) // 2,
+    InverseInsertion: lambda n: n,
+}
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+@pytest.mark.parametrize("kind", KINDS)
+def test_laws_sum_to_one_over_their_support(kind, n):
+    if n < 2 and kind is InverseTransposition:
+        return
+    law = make(kind, n, (3,)).log_prob(all_permutations(n)[:, None]).exp()
+    assert law.shape == (math.factorial(n), 3)
+    assert torch.allclose(law.sum(0), torch.ones(3, dtype=torch.float64), atol=1e-10, rtol=0)
+    assert ((law > 0).sum(0) == SUPPORT[kind](n)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extreme_scores_lose_no_mass(kind):
+    law = make(kind, 4, (20,), scale=60.0).log_prob(all_permutations(4)[:, None])
+    assert not law.isnan().any()
+    assert torch.allclose(law.exp().sum(0), torch.ones(20, dtype=torch.float64), atol=1e-10, rtol=0)
+
+
+def test_plackett_luce_is_its_definition():
+    scores = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
+    w = scores.exp()
+    for order in all_permutations(3):
+        a, b, _ = order
+        expected = w[a] / w.sum() * w[b] / (w.sum() - w[a])
+        assert float(PlackettLuce(scores).log_prob(order).exp()) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_equal_rows_are_plackett_luce_and_shifts_change_nothing(n):
+    perms = all_permutations(n)
+    plain = make(PlackettLuce, n)
+    rows = plain.scores.expand(n, n)
+    assert torch.allclose(GeneralizedPlackettLuce(rows).log_prob(perms), plain.log_prob(perms), atol=1e-12)
+    general = make(GeneralizedPlackettLuce, n)
+    changed = general.scores + torch.randn(n, 1, dtype=torch.float64)
+    changed[-1] = torch.randn(n, dtype=torch.float64)
+    assert torch.allclose(GeneralizedPlackettLuce(changed).log_prob(perms), general.log_prob(perms), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+def test_score_zero_inverts_the_shuffles(n):
+    perms, zeros = all_permutations(n), torch.zeros(n, dtype=torch.float64)
+    riffle = InverseRiffle(zeros).log_prob(perms).exp()
+    assert torch.allclose(riffle, Riffle().log_prob(inverse(perms)).exp(), atol=1e-12)
+    insertion = InverseInsertion(zeros).log_prob(perms).exp()
+    assert torch.allclose(insertion, RandomInsertion().log_prob(inverse(perms)).exp(), atol=1e-12)
+    if n > 1:
+        swap = torch.tensor(math.log(n - 1), dtype=torch.float64)
+        transposition = InverseTransposition(zeros, swap).log_prob(perms).exp()
+        assert torch.allclose(transposition, RandomTransposition().log_prob(perms).exp(), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_inverse_riffle_is_the_sum_over_choices_of_packets(n):
+    riffle = make(InverseRiffle, n)
+    left = torch.cartesian_prod(*[torch.tensor([False, True])] * n).view(-1, n)
+    p = torch.where(left, riffle.scores.sigmoid(), (-riffle.scores).sigmoid()).prod(-1)
+    orders = (~left).to(torch.uint8).argsort(dim=-1, stable=True)
+    for order in all_permutations(n):
+        expected = float(p[(orders == order).all(-1)].sum())
+        assert float(riffle.log_prob(order).exp()) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_top_is_the_sorted_enumeration(kind, n):
+    for seed in range(5):
+        distribution = make(kind, n, (4,), seed)
+        perms = all_permutations(n)
+        law = distribution.log_prob(perms[:, None]).T.sort(-1, descending=True)
+        for k in (1, 3, 200):
+            orders, log_probs = distribution.top(k)
+            kept = min(k, SUPPORT[kind](n))
+            # a beam of 64 is exact to n = 4; beyond, only the mode of Plackett-Luce is claimed
+            assert orders.shape == (4, kept, n) and bool(is_permutation(orders).all())
+            assert torch.allclose(distribution.log_prob(orders.movedim(1, 0)).T, log_probs, atol=1e-12)
+            if k == 200 or n < 5 or kind not in (PlackettLuce, GeneralizedPlackettLuce):
+                assert torch.allclose(log_probs, law.values[:, :kept], atol=1e-12)
+            for row in orders.tolist():
+                assert len(set(map(tuple, row))) == kept
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_modes(kind):
+    perms, wrong = all_permutations(4), 0
+    for seed in range(40):
+        distribution = make(kind, 4, (10,), seed, scale=2.0 if kind is GeneralizedPlackettLuce else 0.5)
+        mode = distribution.mode
+        best = distribution.log_prob(perms[:, None]).max(0).values
+        assert mode.shape == (10, 4)
+        assert torch.allclose(distribution.log_prob(mode), best, atol=1e-12)
+        if kind is InverseRiffle:  # rounding every packet is not the most probable order
+            rounded = (distribution.scores <= 0).to(torch.uint8).argsort(dim=-1, stable=True)
+            wrong += int((distribution.log_prob(rounded) < best - 1e-9).sum())
+    assert kind.mode_is_exact == (kind is not GeneralizedPlackettLuce)
+    assert kind is not InverseRiffle or 0.6 < wrong / 400 < 0.74
+
+
+def test_row_by_row_is_not_the_mode_of_the_generalised_law():
+    distribution = GeneralizedPlackettLuce(
+        2 * torch.randn(4000, 4, 4, generator=torch.Generator().manual_seed(0)).double()
+    )
+    greedy = GeneralizedPlackettLuce(distribution.scores, width=1).mode
+    worse = distribution.log_prob(greedy) < distribution.log_prob(distribution.mode) - 1e-9
+    assert 0.09 < float(worse.double().mean()) < 0.13
+
+
+def test_a_narrow_beam_of_plackett_luce_starts_with_the_mode():
+    distribution = PlackettLuce(torch.randn(10, 30, generator=torch.Generator().manual_seed(0)), width=2)
+    orders, log_probs = distribution.top(2)
+    assert torch.equal(orders[:, 0], distribution.mode) and bool((log_probs[:, 0] >= log_probs[:, 1]).all())
+
+
+def test_forbidden_items_never_appear():
+    """Tours that start with the first city: 200 are asked for, 3! exist."""
+    scores = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores[:, 0, 1:] = scores[:, 1:, 0] = -torch.inf
+    distribution = GeneralizedPlackettLuce(scores)
+    orders, log_probs = distribution.top(200)
+    assert orders.shape == (2, 6, 4) and bool((orders[..., 0] == 0).all()) and bool(log_probs.isfinite().all())
+    assert torch.allclose(log_probs.exp().sum(-1), torch.ones(2, dtype=torch.float64))
+    law = distribution.log_prob(all_permutations(4)[:, None]).exp()
+    assert torch.allclose(law.sum(0), torch.ones(2, dtype=torch.float64)) and not law[6:].any()
+    assert bool((distribution.sample(Size([50]))[..., 0] == 0).all())
+
+
+def test_rows_without_a_choice():
+    """Row 1 allows only what row 0 may have taken: half of the mass is lost, and no invalid order is made of it."""
+    scores = torch.tensor([[0.0, 0.0], [0.0, -torch.inf]], dtype=torch.float64)
+    distribution = GeneralizedPlackettLuce(scores)
+    assert distribution.log_prob(all_permutations(2)).exp().tolist() == [0.0, 0.5]
+    assert distribution.top(5)[0].tolist() == [[1, 0]]
+    with pytest.raises(ValueError, match="left no item"):
+        distribution.sample(Size([64]), torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("source", ["generator", "streams"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws(kind, source):
+    size = 100_000
+    streams = SampleStreams(3, torch.arange(size)).at(1)
+    generator = torch.Generator().manual_seed(3) if source == "generator" else streams
+    distribution = make(kind, 4, seed=7)
+    assert_draws(distribution.sample(Size([size]), generator), distribution.log_prob(all_permutations(4)).exp())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shapes_and_streams(kind):
+    distribution = make(kind, 5, (6, 2))
+    assert distribution.batch_shape == (6, 2) and distribution.event_shape == (5,)
+    whole = distribution.sample(Size([3]), SampleStreams(0, torch.arange(6)).at(0))
+    assert whole.shape == (3, 6, 2, 5) and bool(is_permutation(whole).all())
+    assert distribution.log_prob(whole).shape == (3, 6, 2) and bool((distribution.log_prob(whole) > -torch.inf).all())
+    parameters = [distribution.scores[[4]]] + ([distribution.swap[[4]]] if kind is InverseTransposition else [])
+    alone = kind(*parameters).sample(Size([3]), SampleStreams(0, torch.tensor([4])).at(0))
+    assert torch.equal(alone[:, 0], whole[:, 4])
+    assert make(kind, 5).sample(generator=SampleStreams(0, torch.arange(1)).at(0)).shape == (5,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_of_different_length_share_a_batch(kind):
+    """A list of m items among longer ones has the law it has alone, and its empty places stay."""
+    lengths, n = [2, 3, 5], 5
+    mask = torch.arange(n) < torch.tensor(lengths)[:, None]
+    together = make(kind, n, (3,), seed=2, mask=mask)
+    plain = make(kind, n, (3,), seed=2)
+    size = 30_000
+    drawn = together.sample(Size([size]), torch.Generator().manual_seed(0))
+    orders, log_probs = together.top(7)
+    for row, m in enumerate(lengths):
+        scores = plain.scores[row, :m, :m] if kind is GeneralizedPlackettLuce else plain.scores[row, :m]
+        alone = kind(scores, *([plain.swap[row]] if kind is InverseTransposition else []))
+        perms = all_permutations(m)
+        padded = torch.cat([perms, torch.arange(m, n).expand(len(perms), n - m)], -1)
+        of_row = together.log_prob(padded[:, None].expand(-1, 3, -1))[:, row]
+        assert torch.allclose(of_row, alone.log_prob(perms), atol=1e-12)
+        assert torch.equal(drawn[:, row, m:], torch.arange(m, n).expand(size, -1))
+        assert_draws(drawn[:, row, :m], alone.log_prob(perms).exp())
+        kept = min(orders.shape[1], SUPPORT[kind](m))
+        assert torch.allclose(log_probs[row, :kept], alone.top(7)[1][:kept], atol=1e-12)
+        assert bool((log_probs[row, kept:] == -torch.inf).all()) and bool((orders[row, kept:] == -1).all())
+        assert bool(is_permutation(orders[row, :kept]).all())
+        assert torch.equal(together.mode[row, :m], alone.mode)
+    everything = together.log_prob(all_permutations(n)[:, None]).exp().sum(0)
+    assert torch.allclose(everything, torch.ones(3, dtype=torch.float64), atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients(kind):
+    perms, mask = all_permutations(3), torch.tensor([True, True, True, False])
+    padded = torch.cat([perms, torch.full((6, 1), 3)], -1)
+    generator = torch.Generator().manual_seed(0)
+    shape = (4, 4) if kind is GeneralizedPlackettLuce else (4,)
+    scores = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+    extra = [torch.tensor(0.3, dtype=torch.float64, requires_grad=True)] if kind is InverseTransposition else []
+
+    def log_probs(*parameters):
+        found = kind(*parameters, mask=mask).log_prob(padded)
+        return found[found > -torch.inf]
+
+    assert torch.autograd.gradcheck(log_probs, [scores, *extra])
+    gradient = torch.autograd.grad(log_probs(scores, *extra).sum(), scores)[0]
+    assert not gradient[..., 3].any() and bool(gradient.isfinite().all())
+
+
+def test_learning_without_labels_has_the_right_gradient():
+    """With all of S_3 enumerated, the posterior-weighted score is the gradient of log sum_s p(x | s) p(s)."""
+    scores = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    likelihood = torch.rand(6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    log_prob = GeneralizedPlackettLuce(scores).log_prob(all_permutations(3))
+    marginal = (likelihood * log_prob.exp()).sum()
+    weighted = ((likelihood * log_prob.exp() / marginal).detach() * log_prob).sum()
+    first, second = (torch.autograd.grad(x, scores, retain_graph=True)[0] for x in (marginal.log(), weighted))
+    assert torch.allclose(first, second, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: PlackettLuce(torch.zeros(0)), "n at least 1"),
+        (lambda: GeneralizedPlackettLuce(torch.zeros(2, 3)), r"\[..., n, n\]"),
+        (lambda: InverseTransposition(torch.zeros(1), torch.tensor(0.0)), "at least 2"),
+        (lambda: InverseTransposition(torch.zeros(2, 3), torch.zeros(3)), r"the shape \[2\] of the batch"),
+        (lambda: InverseRiffle(torch.zeros(3), mask=torch.tensor([True, False, True])), "first one or more places"),
+        (lambda: InverseRiffle(torch.zeros(3), mask=torch.tensor([False] * 3)), "first one or more places"),
+        (lambda: PlackettLuce(torch.zeros(3), mask=torch.ones(2, dtype=torch.bool)), r"bool \[..., 3\]"),
+        (lambda: PlackettLuce(torch.zeros(3)).top(0), "k must be at least 1"),
+        (lambda: InverseInsertion(torch.zeros(3), validate_args=True).log_prob(torch.tensor([0, 0, 1])), "support"),
+    ],
+)
+def test_refusals(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        wrong()

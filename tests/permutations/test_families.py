@@ -1,0 +1,244 @@
+"""Mallows, repeated insertion, Ewens, Plackett-Luce: exact laws, draws, moments, fits."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Size
+
+from blackout.permutations import all_permutations, compose, inverse, kendall_distance
+from blackout.permutations.codes import FisherYates, Inline, Insertion, LeftLehmer, Lehmer
+from blackout.permutations.distributions import PlackettLuce
+from blackout.permutations.factorized import autoregressive_loss, code_log_prob, draw_codes, partition, product_law
+from blackout.permutations.families import Ewens, Mallows, PlackettLuceCodes, RepeatedInsertion, consensus
+from blackout.permutations.group import is_permutation, num_cycles
+from blackout.random import SampleStreams
+from tests.permutations.enumeration import assert_draws
+
+
+def moments(law, statistic):
+    mean = float((law * statistic).sum())
+    return mean, float((law * statistic**2).sum()) - mean**2
+
+
+def random_rows(n, seed=0):
+    rows = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    rows = rows.masked_fill(~Insertion.support(n), 0)
+    return rows / rows.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+@pytest.mark.parametrize("phi", [0.0, 0.3, 1.0, 1.7])
+def test_mallows(n, phi):
+    perms = all_permutations(n)
+    centre = torch.rand(n, generator=torch.Generator().manual_seed(n)).argsort()
+    distance = kendall_distance(inverse(perms), inverse(centre).expand(perms.shape)).double()
+    expected = phi**distance / (phi**distance).sum()
+    family = Mallows(n, phi, centre)
+    law = family.log_prob(perms).exp()
+    assert torch.allclose(law, expected, atol=1e-9)
+    assert (float(family.distance_mean), float(family.distance_variance)) == pytest.approx(moments(law, distance))
+    assert torch.equal(family.centre, centre) and (phi > 1 or torch.equal(family.mode, centre) or phi == 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "phi", "z", "mean", "variance"),
+    [
+        (4, 0.3, 2.560519, 0.972, 1.013606),
+        (4, 0.7, 9.430359, 2.248371, 1.993406),
+        (5, 0.7, 26.151329, 3.571583, 3.700234),
+    ],
+)
+def test_printed_moments_of_mallows(n, phi, z, mean, variance):
+    family = Mallows(n, phi)
+    assert float(-family.log_prob(torch.arange(n))) == pytest.approx(math.log(z), abs=1e-6)
+    assert float(family.distance_mean) == pytest.approx(mean, abs=1e-5)
+    assert float(family.distance_variance) == pytest.approx(variance, abs=1e-5)
+    closed = n * phi / (1 - phi) - sum(j * phi**j / (1 - phi**j) for j in range(1, n + 1))
+    assert float(family.distance_mean) == pytest.approx(closed)
+
+
+def test_a_batch_of_spreads():
+    family = Mallows(8, torch.tensor([0.2, 0.5, 0.8, 1.0]))
+    assert family.distance_mean.tolist() == pytest.approx([1.6340, 5.2951, 10.4829, 14], abs=5e-5)
+    drawn = family.sample(Size([4000]), torch.Generator().manual_seed(0))
+    assert drawn.shape == (4000, 4, 8)
+    assert kendall_distance(drawn).double().mean(0).tolist() == pytest.approx(family.distance_mean.tolist(), abs=0.3)
+    assert torch.allclose(family.log_prob(drawn)[:, 1], Mallows(8, 0.5).log_prob(drawn[:, 1]))
+    source = SampleStreams(0, torch.tensor([1])).at(0)
+    alone = Mallows(8, torch.tensor([0.5])).sample(Size([5]), source)
+    whole = family.sample(Size([5]), SampleStreams(0, torch.arange(4)).at(0))
+    assert torch.equal(alone[:, 0], whole[:, 1])
+
+
+def test_weighted_mallows():
+    weights = torch.tensor([0.5, 2.0, 0.0, 1.0])
+    perms = all_permutations(4)
+    law = Mallows(4, 0.6, weights=weights).log_prob(perms).exp()
+    expected = 0.6 ** (Lehmer.encode(perms) * weights).sum(-1).double()
+    assert torch.allclose(law, expected / expected.sum(), atol=1e-9)
+    w = weights.double()[[0, 1]]
+    z = (1 - 0.6 ** (w * torch.tensor([4, 3]))) / (1 - 0.6**w)
+    assert float(law[0]) == pytest.approx(1 / float(z.prod() * 2))
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+def test_repeated_insertion(n):
+    perms, rows = all_permutations(n), random_rows(n)
+    family = RepeatedInsertion(rows)
+    expected = torch.tensor(
+        [math.prod(float(rows[k, v]) for k, v in enumerate(c)) for c in Insertion.encode(perms).tolist()]
+    )
+    law = family.log_prob(perms).exp()
+    assert torch.allclose(law, expected.double(), atol=1e-7) and float(law.sum()) == pytest.approx(1, abs=1e-9)
+    found = float(family.distance_mean), float(family.distance_variance)
+    assert found == pytest.approx(moments(law, kendall_distance(perms)))
+    k = torch.arange(n).double()
+    mallows = (0.4 ** (k[:, None] - k)).masked_fill(~Insertion.support(n), 0)
+    same = RepeatedInsertion(mallows / mallows.sum(-1, keepdim=True))
+    assert torch.allclose(same.log_prob(perms), Mallows(n, 0.4).log_prob(perms), atol=1e-9)
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+@pytest.mark.parametrize("theta", [0.0, 0.5, 1.0, 3.0])
+def test_ewens(n, theta):
+    perms, family = all_permutations(n), Ewens(n, theta)
+    cycles = num_cycles(perms).double()
+    weight = (cycles == 1).double() if theta == 0 else theta**cycles
+    law = family.log_prob(perms).exp()
+    assert torch.allclose(law, weight / weight.sum(), atol=1e-9)
+    if theta:
+        assert float(weight.sum()) == pytest.approx(math.prod(theta + i for i in range(n)))
+    assert (float(family.cycles_mean), float(family.cycles_variance)) == pytest.approx(moments(law, cycles))
+
+
+FAMILIES = {
+    "mallows": Mallows(4, 0.4, torch.tensor([2, 0, 3, 1])),
+    "insertion": RepeatedInsertion(random_rows(4, 1), torch.tensor([3, 1, 0, 2])),
+    "ewens": Ewens(4, 2.0),
+    "cycles": Ewens(4, 0.0),
+    "plackett_luce": PlackettLuceCodes(torch.tensor([0.3, -1.0, 1.0, 0.0]), Lehmer),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_draws_and_best_orders(name):
+    family, perms = FAMILIES[name], all_permutations(4)
+    law = family.log_prob(perms)
+    streams = SampleStreams(1, torch.arange(50_000)).at(0)
+    for source in (torch.Generator().manual_seed(1), streams):
+        assert_draws(family.sample(Size([50_000]), source), law.exp())
+    orders, log_probs = family.top(100)
+    possible = int((law > -torch.inf).sum())
+    assert len(orders) == possible == len(orders.unique(dim=0)) and bool(is_permutation(orders).all())
+    assert torch.allclose(log_probs, law.sort(descending=True).values[:possible], atol=1e-9)
+    assert float(family.log_prob(family.mode)) == pytest.approx(float(law.max()))
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+@pytest.mark.parametrize("code", [Lehmer, FisherYates, Insertion, Inline, LeftLehmer])
+def test_plackett_luce_through_any_code(code, n):
+    log_weights = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    perms, family = all_permutations(n), PlackettLuceCodes(log_weights, code)
+    assert torch.allclose(family.log_prob(perms), PlackettLuce(log_weights).log_prob(perms), atol=1e-9)
+    digits = code.encode(perms)
+    sums = family.conditionals(digits).exp().sum(-1)
+    assert torch.allclose(sums, torch.ones_like(sums), atol=1e-12)
+    passes = code_log_prob(family.conditionals, digits, partition(n, n), code.support(n))
+    assert torch.allclose(passes, family.log_prob(perms), atol=1e-9)
+    assert torch.allclose(autoregressive_loss(family.conditionals, digits, code.support(n)), -passes, atol=1e-9)
+    found = float(family.distance_mean), float(family.distance_variance)
+    assert found == pytest.approx(moments(passes.exp(), kendall_distance(perms)))
+
+
+def test_plackett_luce_drawn_digit_by_digit():
+    family = PlackettLuceCodes(torch.tensor([0.0, 1.0, 2.0, 0.5]), Insertion)
+    generator = torch.Generator().manual_seed(0)
+    drawn = draw_codes(family.conditionals, 4, 30_000, partition(4, 4), Insertion.support(4), generator=generator)
+    assert_draws(Insertion.decode(drawn), family.log_prob(all_permutations(4)).exp())
+
+
+@pytest.mark.parametrize(("code", "bits"), [(Lehmer, 0.0787), (Insertion, 0.0288), (FisherYates, 0.8659)])
+def test_what_one_pass_loses_of_plackett_luce(code, bits):
+    perms = all_permutations(5)
+    law = PlackettLuce(torch.tensor([1, 2, 4, 8, 16]).double().log()).log_prob(perms).exp()
+    fitted = product_law(code.encode(perms), partition(5, 1), weights=law)
+    assert float((law * (law / fitted).log2()).sum()) == pytest.approx(bits, abs=5e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_the_consensus_has_the_least_total_distance(n):
+    perms = all_permutations(n)
+    for seed in range(5):
+        orders = torch.rand(7, n, generator=torch.Generator().manual_seed(seed)).argsort()
+        totals = kendall_distance(inverse(perms)[:, None], inverse(orders)[None]).sum(-1)
+        found = kendall_distance(inverse(consensus(orders)).expand(7, n), inverse(orders)).sum()
+        assert int(found) == int(totals.min())
+
+
+def test_the_consensus_of_many_items():
+    centre = torch.rand(20, generator=torch.Generator().manual_seed(0)).argsort()
+    orders = Mallows(20, 0.6, centre).sample(Size([400]), torch.Generator().manual_seed(1))
+    assert torch.equal(consensus(orders), centre)
+    nine = torch.rand(9, 12, generator=torch.Generator().manual_seed(2)).argsort()
+    padded = torch.cat([nine, torch.arange(12, 20).expand(9, 8)], -1)  # 20 items, of which 8 are unanimous
+    assert consensus(padded)[12:].tolist() == list(range(12, 20))
+
+    def cost(order, orders):
+        return int(kendall_distance(inverse(order).expand(orders.shape), inverse(orders)).sum())
+
+    assert cost(consensus(padded), padded) <= 1.02 * cost(consensus(nine), nine)
+
+
+def test_fitting_mallows():
+    centre = torch.tensor([3, 0, 5, 1, 4, 2])
+    orders = Mallows(6, 0.55, centre).sample(Size([3000]), torch.Generator().manual_seed(0))
+    fitted = Mallows.fit(orders)
+    assert torch.equal(fitted.centre, centre) and float(fitted.phi) == pytest.approx(0.55, abs=0.02)
+    best = float(fitted.log_prob(orders).sum())
+    for phi in (float(fitted.phi) - 0.01, float(fitted.phi) + 0.01):
+        assert float(Mallows(6, phi, centre).log_prob(orders).sum()) < best
+    for other in itertools.permutations(range(6), 2):
+        swapped = centre.clone()
+        swapped[list(other)] = centre[list(reversed(other))]
+        if not torch.equal(swapped, centre):
+            assert float(Mallows.fit(orders, swapped).log_prob(orders).sum()) < best
+    assert float(Mallows.fit(centre[None]).phi) == 0
+    spread = Mallows.fit(Mallows(6, 1 / 0.55, centre).sample(Size([3000]), torch.Generator().manual_seed(0)), centre)
+    assert float(spread.phi) == pytest.approx(1 / 0.55, abs=0.08)
+
+
+def test_fitting_repeated_insertion():
+    rows, reference = random_rows(5, 3), torch.tensor([4, 2, 0, 1, 3])
+    orders = RepeatedInsertion(rows, reference).sample(Size([20_000]), torch.Generator().manual_seed(0))
+    fitted = RepeatedInsertion.fit(orders, reference)
+    assert torch.allclose(fitted.digit_log_probs.exp(), rows, atol=0.02)
+    assert float(fitted.log_prob(orders).sum()) > float(RepeatedInsertion(rows, reference).log_prob(orders).sum())
+    smoothed = RepeatedInsertion.fit(compose(reference, torch.arange(5))[None], reference, prior=1.0)
+    assert smoothed.digit_log_probs[4].exp().tolist() == pytest.approx([1 / 6] * 4 + [2 / 6])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: Mallows(0, 0.5), "n must be at least 1"),
+        (lambda: Mallows(4, -0.1), "phi must be a number"),
+        (lambda: Mallows(4, 0.5, weights=torch.ones(3)), "4 numbers"),
+        (lambda: Mallows(4, 0.5, torch.tensor([0, 1, 1, 3])), "an order of the items 0..3"),
+        (lambda: Mallows.fit(torch.zeros(0, 4, dtype=torch.int64)), "at least one order"),
+        (lambda: Mallows.fit(torch.tensor([[2, 1, 0]]), torch.arange(3)), "no phi is the most likely"),
+        (lambda: Mallows(3, 0.5).log_prob(torch.tensor([0, 0, 1])), "only permutations"),
+        (lambda: RepeatedInsertion(torch.eye(3)[:2]), r"\[..., n, n\]"),
+        (lambda: RepeatedInsertion(torch.full((3, 3), 1 / 3)), "places 0..k"),
+        (lambda: RepeatedInsertion.fit(torch.zeros(0, 3, dtype=torch.int64)), "at least one"),
+        (lambda: Ewens(3, -1.0), "theta must be a number"),
+        (lambda: Ewens(0, 1.0), "n must be at least 1"),
+        (lambda: PlackettLuceCodes(torch.zeros(2, 2), Lehmer), "a vector"),
+        (lambda: PlackettLuceCodes(torch.zeros(8), LeftLehmer), "at most 7 items"),
+        (lambda: Ewens(3, 1.0).top(0), "k must be at least 1"),
+    ],
+)
+def test_refusals(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        wrong()

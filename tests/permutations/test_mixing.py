@@ -1,0 +1,79 @@
+"""Distances from uniform: printed values, and enumeration."""
+
+import pytest
+import torch
+
+from blackout.permutations import all_permutations
+from blackout.permutations.counting import class_size, eulerian_numbers, partitions, stirling_numbers
+from blackout.permutations.group import descents
+from blackout.permutations.mixing import (
+    denoising_schedule,
+    insertion_variation,
+    main,
+    total_variation,
+    transposition_variation,
+)
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
+
+VARIATIONS = [(Riffle(), total_variation), (RandomInsertion(), insertion_variation)]
+VARIATIONS += [(RandomTransposition(), transposition_variation)]
+
+
+def test_seven_riffles_suffice():
+    found = [round(total_variation(52, t), 4) for t in range(4, 11)]
+    assert found == [1.0, 0.9237, 0.6135, 0.3341, 0.1672, 0.0854, 0.0429]
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_distances_are_those_of_the_enumerated_laws(n):
+    perms = all_permutations(n)
+    for shuffle, variation in VARIATIONS:
+        laws = [shuffle.log_prob(perms, t).exp() for t in range(6)]
+        for t, law in enumerate(laws):
+            assert variation(n, t) == pytest.approx(float((law - 1 / len(perms)).abs().sum() / 2), abs=1e-12)
+    riffles = [Riffle().log_prob(perms, t).exp() for t in range(5)]
+    for s, p in enumerate(riffles):
+        for t, q in enumerate(riffles):
+            assert total_variation(n, s, t) == pytest.approx(float((p - q).abs().sum() / 2), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+def test_eulerian_numbers_count_rising_sequences(n):
+    counted = torch.bincount(descents(all_permutations(n)), minlength=n).tolist()
+    assert list(eulerian_numbers(n)) == counted
+
+
+def test_numbers_that_count():
+    assert eulerian_numbers(4) == (1, 11, 11, 1)
+    assert stirling_numbers(0) == (1,) and stirling_numbers(5) == (0, 1, 15, 25, 10, 1)
+    assert len(partitions(30)) == 5604 and sum(map(class_size, partitions(7))) == 5040
+
+
+@pytest.mark.parametrize(
+    ("n", "schedule"),
+    [(9, [0, 3, 5, 9]), (25, [0, 5, 7, 11]), (36, [0, 6, 8, 12]), (100, [0, 8, 10, 15]), (2, [0, 1, 7])],
+)
+def test_schedules(n, schedule):
+    assert denoising_schedule(n) == schedule
+
+
+def test_the_schedule_of_sixteen_cards_ends_one_riffle_from_the_published_one():
+    assert denoising_schedule(16) == [0, 4, 6, 11]  # printed: 0, 4, 6, 10
+
+
+def test_the_command_prints_distances_and_draws_them(capsys, tmp_path):
+    main(["9", "--plot", str(tmp_path / "mixing.png")])
+    printed = capsys.readouterr().out
+    assert "schedule [0, 3, 5, 9]" in printed and "transposition" in printed
+    assert (tmp_path / "mixing.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit) as left:
+        main(["1"])
+    assert left.value.code == 2 and "at least 2, not 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [lambda: total_variation(0, 1), lambda: total_variation(4, -1)])
+def test_refusals(wrong):
+    with pytest.raises(ValueError, match="at least"):
+        wrong()
+    with pytest.raises(ValueError, match="at least 2 cards"):
+        denoising_schedule(1)
