@@ -10,7 +10,17 @@ import pytest
 HEAVY = {"pytorch_lightning", "torchmetrics", "torchvision", "torch_fidelity", "matplotlib", "scipy", "sklearn"}
 
 
-@pytest.mark.parametrize("module", ["blackout.data", "blackout.training.stream"])
+MODULES = (
+    "blackout.data",
+    "blackout.training.stream",
+    "blackout.training.export",
+    "blackout.diffusion.family",
+    "blackout.programs.sample",
+    "blackout.permutations",
+)
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_loads_nothing_heavy(module: str) -> None:
     command = f"import sys, {module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
