@@ -134,15 +134,16 @@ def enumerated(case, kernel, g, times, weighed=True):
 def test_other_processes_are_guided_exactly_by_particles(case, kernel):
     process, (given, plain) = case
     law, _ = tilted(plain.p0, given.p0, 2.0)
-    few, many = (15, 30) if isinstance(process, BirthDeath) else (30, 60)
+    few, many = (12, 24) if isinstance(process, BirthDeath) else (30, 60)
     errors = [total_variation(enumerated(case, kernel, 2.0, grid_of(process, k))[0], law) for k in (few, many)]
-    assert errors[1] < 0.07 and errors[0] / errors[1] > 1.6  # of first order: none is left in the limit
+    assert errors[1] < 0.09 and errors[0] / errors[1] > 1.6  # of first order: none is left in the limit
     walks, _ = enumerated(case, kernel, 2.0, grid_of(process, few), weighed=False)
     assert total_variation(walks, law) > 0.03
-    exact, total = enumerated(case, kernel, 2.0, grid_of(process, 30))
-    n = 2000
+    grid = grid_of(process, few)
+    exact, total = enumerated(case, kernel, 2.0, grid)
+    n = 1500
     drawn = sample_particles(
-        GuidedDenoiser(*denoisers(process, (given, plain)), 2.0, 2), process, grid_of(process, 30), (n, 2),
+        GuidedDenoiser(*denoisers(process, (given, plain)), 2.0, 2), process, grid, (n, 2),
         SampleStreams(0, torch.arange(n)), number=16, potentials=[GuidanceWeight(process)], kernel=kernel,
         mean=torch.tensor(plain.mean),
     )  # fmt: skip
