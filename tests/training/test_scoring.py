@@ -199,7 +199,8 @@ def test_memory_stays_flat_while_many_samples_are_scored(scorer):
 
     many = Many()
     score_samples(scorer.begin(DATA, 6000), many, 0)
-    assert len(many.held) == 2 and many.held[0] == many.held[1], many.held
+    early, late = many.held
+    assert late <= early, many.held  # less, where what tests before this one left is freed meanwhile
 
 
 def tensor_bytes():
