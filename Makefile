@@ -6,7 +6,7 @@ SEED ?= 0
 
 .PHONY: train sample test soak clean
 
-train: $(VENV)/installed  ## train, sample and score the embedded default (about two minutes)
+train: $(VENV)/installed  ## train, sample and score the embedded default (two to five minutes on two cores)
 	$(RUN) train.py
 
 sample: $(VENV)/installed  ## more samples from the default run
