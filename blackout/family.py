@@ -7,6 +7,7 @@ sweeps and export see a model through these protocols alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -62,8 +63,54 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Names:
+    """What `sample.py` calls the results of a draw.
+
+    Args:
+        folder: where they are, below the run directory, unless the user says otherwise.
+        file: the .npz of the samples, without suffix.
+        array: the array `samples` in it.
+        picture: the .png of the first samples, without suffix.
+    """
+
+    folder: str = "samples"
+    file: str = "samples"
+    array: str = "samples"
+    picture: str = "grid"
+
+
+class Outputs(Protocol):
+    """What a draw leaves besides its samples: estimates from all of them, and files of its own."""
+
+    def update(self, samples: Samples, indices: Tensor) -> None:
+        """Take a batch, on the CPU, with its indices, int64 [b]; batches come in order, on process 0 only."""
+        ...
+
+    def write(self, directory: Path) -> dict[str, Any]:
+        """Write files into an existing directory.
+
+        Returns:
+            For metrics.json: `values`, numbers by name, and how they were made.
+        """
+        ...
+
+
 class Draw(Protocol):
     """One way of drawing samples 0, 1, 2, ... of a seed: a model with a sampler, labels, observed elements."""
+
+    @property
+    def names(self) -> Names:
+        """What the results are called."""
+        ...
+
+    def rows(self, num_samples: int) -> int:
+        """Samples in all where the user asks for `num_samples`: of each measurement, for instance."""
+        ...
+
+    def outputs(self, seed: int) -> Outputs | None:
+        """What is to be made of the samples of a seed besides their file; None for nothing."""
+        ...
 
     @property
     def batch_size(self) -> int:
@@ -100,6 +147,20 @@ class Draw(Protocol):
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Some samples laid out in a grid; None where there is nothing to see."""
         ...
+
+
+class BaseDraw:
+    """What most families' draws have in common: a file of samples, a grid, and nothing else."""
+
+    names = Names()
+
+    def rows(self, num_samples: int) -> int:
+        """As many as the user asks for."""
+        return num_samples
+
+    def outputs(self, seed: int) -> Outputs | None:
+        """Nothing."""
+        return None
 
 
 class Scores(Protocol):

@@ -19,7 +19,7 @@ from blackout.diffusion.interface import CountModel
 from blackout.diffusion.known_file import read_known
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
-from blackout.family import Samples, Watch
+from blackout.family import BaseDraw, Samples, Watch
 from blackout.training.components import fill, make
 from blackout.training.model import refuse_unknown
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CountDraw:
+class CountDraw(BaseDraw):
     """Counts drawn from a model by a sampler.
 
     Args:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 
 from blackout.family import Draw
 from blackout.files import save_picture, write_json
@@ -38,8 +39,10 @@ def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) ->
     model.before_export(budget)
     export_model(model, run / "model")
     draw = closing_draw(model, budget)
-    draw_samples(draw, run / "samples")
+    more = draw_samples(draw, run / "samples")
+    values |= more.pop("values", {})
     report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": draw.steps}
+    report |= more
     if scorer is not None:
         values |= scorer.values
         report |= scorer.provenance | {"sampler": dict(model.draw({}).description)}
@@ -80,8 +83,13 @@ def closing_draw(model: Model, budget: int) -> Draw:
     return draw if steps == draw.steps else model.preview(_SAMPLES, steps)
 
 
-def draw_samples(draw: Draw, directory: Path) -> None:
-    """Write the closing samples to final.npz and, if the family has pictures, final.png."""
+def draw_samples(draw: Draw, directory: Path) -> dict[str, Any]:
+    """Write the closing samples to final.npz and, if the family has pictures, final.png, and what else it makes."""
     samples = draw_first(draw, _SAMPLES, seed=0)
     save_picture(draw.picture(samples), directory / "final.png")
-    save_samples(samples, directory / "final.npz")
+    save_samples(samples, directory / "final.npz", draw.names.array)
+    outputs = draw.outputs(seed=0)
+    if outputs is None:
+        return {}
+    outputs.update(samples, torch.arange(_SAMPLES))
+    return outputs.write(directory)

@@ -11,12 +11,12 @@ import torch
 from blackout.errors import UserError
 
 
-def default_output(ckpt: Path) -> Path:
-    """samples/ in the run directory a checkpoint or model belongs to, or beside the model."""
+def default_output(ckpt: Path, folder: str = "samples") -> Path:
+    """`folder` in the run directory a checkpoint or model belongs to, or beside the model."""
     if ckpt.is_dir() and not (ckpt / "config.json").exists():
-        return ckpt / "samples"
+        return ckpt / folder
     parent = ckpt.parent
-    return (parent.parent if parent.name == "checkpoints" else parent) / "samples"
+    return (parent.parent if parent.name == "checkpoints" else parent) / folder
 
 
 def open_output(out: Path) -> Path:

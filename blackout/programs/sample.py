@@ -15,12 +15,11 @@ from torch import Tensor
 from blackout.distributed import gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, naming
 from blackout.family import Draw, Samples, Scores
-from blackout.files import save_picture, write_json
 from blackout.programs.output import default_output, find_device, open_output
 from blackout.programs.pictures import Trajectory
-from blackout.programs.sample_file import SampleFile
+from blackout.programs.results import Results, provenance
 from blackout.programs.settings import asked_for, path, quieten, resolve
-from blackout.training.export import load_model
+from blackout.training.export import family_of, load_model
 from blackout.training.model import Model
 
 if TYPE_CHECKING:
@@ -61,28 +60,25 @@ def sample(cfg: DictConfig) -> Path:
 
 
 def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
-    indices, ckpt = wanted(config), str(path(config, "ckpt"))
-    model = load_model(ckpt, tuple(config["trusted"]))
+    chosen, ckpt, trusted = listed(config), str(path(config, "ckpt")), tuple(config["trusted"])
+    model = load_model(ckpt, trusted)
+    model.source = lambda: family_of(model.config, trusted).source(config, model.config, trusted)
     with naming("sample"):
         draw: Draw = model.draw(_request(config))
+        rows = draw.rows(config["num_samples"])
     model.to(device)
     scoring = _scoring(config, model)
-    out = open_output(Path(path(config, "out") or default_output(Path(ckpt))))
-    scores = None if scoring is None else scoring.scores
-    size = min(draw.batch_size, config["num_samples"])  # the network rounds as in the whole run
+    out = open_output(Path(path(config, "out") or default_output(Path(ckpt), draw.names.folder)))
+    indices = torch.arange(rows) if chosen is None else chosen
+    size = min(draw.batch_size, rows)  # the network rounds as in the whole run
     trajectory = Trajectory(_SHOWN) if config["trajectory"] and rank() == 0 else None
-    with naming("sample"), SampleFile(out / "samples.npz", len(indices)) if rank() == 0 else nullcontext() as file:
-        shown = draw_all(draw, indices, config["seed"], size, file, scores, trajectory)
-    report = scoring and scoring.report(draw)
-    if rank() > 0:
-        return out
-    save_picture(draw.picture(shown), out / "grid.png")
+    with naming("sample"), Results(draw, indices, config["seed"], out) if rank() == 0 else nullcontext() as results:
+        draw_all(draw, indices, config["seed"], size, results, scoring, trajectory)
+    scored = {} if scoring is None else scoring.report(draw)
     if trajectory is not None:
         trajectory.save(draw, out)
-    print(f"{config['num_samples']} samples of {draw.nfe} network evaluations in {out}")
-    if report is not None:
-        write_json(report, out / "metrics.json")
-        print(f"scores in {out / 'metrics.json'}")
+    if results is not None:
+        results.finish(scored, provenance(config, model, draw))
     return out
 
 
@@ -106,20 +102,20 @@ def _request(config: Mapping[str, Any]) -> dict[str, Any]:
     return request | {"num_samples": config["num_samples"]}
 
 
-def wanted(config: Mapping[str, Any]) -> Tensor:
-    """The indices of the samples to draw: those listed, or all from 0 to num_samples - 1.
+def listed(config: Mapping[str, Any]) -> Tensor | None:
+    """The samples that are to be made again alone, int64 [n]; None for all.
 
     Raises:
         UserError: `indices` is not a list of whole numbers from 0 on, or is to be scored.
     """
-    if config["indices"] is None:
-        return torch.arange(config["num_samples"])
-    listed = config["indices"]
-    if not isinstance(listed, list) or not listed or not all(type(k) is int and 0 <= k < 2**63 for k in listed):
-        raise UserError(f"indices must be a list of whole numbers from 0 on, such as [17,4242], not {listed!r}")
+    indices = config["indices"]
+    if indices is None:
+        return None
+    if not isinstance(indices, list) or not indices or not all(type(k) is int and 0 <= k < 2**63 for k in indices):
+        raise UserError(f"indices must be a list of whole numbers from 0 on, such as [17,4242], not {indices!r}")
     if config["evaluate"]:
         raise UserError("indices are samples to be made again; scores need whole runs: leave out indices or evaluate")
-    return torch.tensor(listed, dtype=torch.int64)
+    return torch.tensor(indices, dtype=torch.int64)
 
 
 def draw_all(
@@ -127,10 +123,10 @@ def draw_all(
     indices: Tensor,
     seed: int,
     size: int,
-    file: SampleFile | None,
-    scores: Scores | None = None,
+    results: Results | None,
+    scoring: Scoring | None = None,
     trajectory: Trajectory | None = None,
-) -> Samples:
+) -> None:
     """Draw samples on all processes, under a progress bar over the steps of this process's batches.
 
     Every W-th batch is drawn by one process, so that no batch depends on the number W of processes.
@@ -138,15 +134,11 @@ def draw_all(
     Args:
         draw, indices, seed: what to draw; `indices` is int64 [n].
         size: samples per batch.
-        file: where process 0 writes the samples, in order.
-        scores: updated with the samples of this process.
+        results: of process 0, which takes all samples in order.
+        scoring: given the samples of this process.
         trajectory: receives the states of the first batch.
-
-    Returns:
-        The first samples, named arrays [up to 64, ...] on the CPU; on process 0 only.
     """
     mine = my_batches(indices, size)
-    shown: list[Samples] = []
     with Progress(transient=True, disable=rank() > 0) as progress:
         bar = progress.add_task("sampling", total=len(mine) * draw.steps)
         first = True
@@ -159,13 +151,10 @@ def draw_all(
 
         batches = draw.batches(torch.cat([*mine, indices[:0]]), seed, size, watch)
         rounds = -(-len(indices) // (size * world_size()))
-        for samples in _in_order(batches, rounds, scores):
+        for samples in _in_order(batches, rounds, None if scoring is None else scoring.scores):
             first = False
-            if file is not None:
-                file.write(samples)
-                if sum(len(part["samples"]) for part in shown) < _SHOWN:
-                    shown.append(samples)
-    return {name: torch.cat([part[name] for part in shown])[:_SHOWN] for name in (shown[0] if shown else ())}
+            if results is not None:
+                results.take(samples)
 
 
 def _in_order(batches: Iterator[tuple[Tensor, Samples]], rounds: int, scores: Scores | None) -> Iterator[Samples]:

@@ -24,11 +24,13 @@ class SampleFile:
     Args:
         path: of the .npz.
         num_samples: how many samples it will hold.
+        array: what `samples` is called in the file.
     """
 
-    def __init__(self, path: Path, num_samples: int) -> None:
-        self._path, self._missing, self._num_samples = path, num_samples, num_samples
+    def __init__(self, path: Path, num_samples: int, array: str = "samples") -> None:
+        self._path, self._missing, self.num_samples = path, num_samples, num_samples
         self._part = path.with_name(f".{path.name}.part")
+        self._array = array
         self._member: IO[bytes] | None = None
         self._others: dict[str, list[Tensor]] = {}
 
@@ -47,8 +49,8 @@ class SampleFile:
             raise ValueError(f"{len(main)} samples for a file that has capacity for {self._missing} more")
         rows = (main.permute(0, 2, 3, 1) if main.ndim == 4 else main).contiguous().cpu().numpy()
         if self._member is None:
-            self._member = self._archive.open("samples.npy", "w", force_zip64=True)
-            shape = (self._num_samples, *rows.shape[1:])
+            self._member = self._archive.open(f"{self._array}.npy", "w", force_zip64=True)
+            shape = (self.num_samples, *rows.shape[1:])
             header = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(self._member, header)
         self._member.write(rows.tobytes())
@@ -72,11 +74,11 @@ class SampleFile:
             return
         self._part.unlink(missing_ok=True)
         if kind is None:
-            raise ValueError(f"{self._missing} of {self._num_samples} samples were not written")
+            raise ValueError(f"{self._missing} of {self.num_samples} samples were not written")
 
 
-def save_samples(samples: Samples, path: Path) -> None:
-    """Write samples to an .npz; the file appears whole or not at all."""
+def save_samples(samples: Samples, path: Path, array: str = "samples") -> None:
+    """Write samples to an .npz, where `samples` is called `array`; the file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with SampleFile(path, len(samples["samples"])) as file:
+    with SampleFile(path, len(samples["samples"]), array) as file:
         file.write(samples)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from blackout.evaluation import over_seeds
 from blackout.family import Draw, Samples, Scorer, Scores, Source
 from blackout.files import write_json
 from blackout.programs.output import open_output
+from blackout.programs.results import now
 from blackout.programs.settings import path
 from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file
-from blackout.training.export import family_of
 from blackout.training.model import Model
 from blackout.training.scoring import score_samples
 
@@ -45,8 +44,7 @@ class Scoring:
 
     def __init__(self, config: Mapping[str, Any], model: Model) -> None:
         self.config, self.model = config, model
-        trusted = tuple(config["trusted"])
-        self.source = family_of(model.config, trusted).source(config, model.config, trusted)
+        self.source = model.require_source()
         self.scorer = find_scorer(config, model.config, self.source)
         self.scores: Scores | None = None
         if self.scorer is not None:
@@ -71,20 +69,7 @@ class Scoring:
             report["held_out_data"] = self.scorer.held_out(self.source, config["num_samples"], self.model.device)
         said = self.model.report(self.source, config)
         report["values"] |= said.pop("values", {})
-        return report | said | {
-            "num_samples": config["num_samples"],
-            "seeds": seeds,
-            "network_evaluations": draw.nfe,
-            "sampler": dict(draw.description),
-            "weights": "averaged (EMA)",
-            "model": {"path": str(config["ckpt"]), **self.model.config},
-            "date": now(),
-        }  # fmt: skip
-
-
-def now() -> str:
-    """Date and time in UTC, in ISO format."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+        return report | said
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:

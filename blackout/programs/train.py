@@ -85,6 +85,7 @@ def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Mod
     model: Model = family.build(
         description, family.tensors(source), settings=config, ema_decay=ema_decay(config), seed=config["seed"]
     )
+    model.source = lambda: source
     return model
 
 

@@ -7,7 +7,7 @@ the LightningModule around a model in training.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -54,6 +54,8 @@ class Model(nn.Module, ABC):
         """The plain description this model was made from; saved with every checkpoint and exported."""
         self.recorder: Recorder | None = None
         """Set while the model is in training."""
+        self.source: Callable[[], Source] | None = None
+        """How to get what the model was trained on; set by the programs."""
 
     @abstractmethod
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
@@ -120,6 +122,16 @@ class Model(nn.Module, ABC):
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What `evaluate=true` reports besides the scores of samples: `values` by name, and their provenance."""
         return {"values": {}}
+
+    def require_source(self) -> Source:
+        """What the model was trained on, for samples that are made of data.
+
+        Raises:
+            UserError: nobody has said where that is.
+        """
+        if self.source is None:
+            raise UserError("this needs the data the model was trained on: set model.source to a function giving them")
+        return self.source()
 
     @property
     def device(self) -> torch.device:

@@ -8,6 +8,7 @@ import pytest
 
 from blackout import family
 from blackout.data import CountData, digits
+from blackout.diffusion.draws import CountDraw
 from blackout.evaluation import ImageScores, Scorer
 
 
@@ -19,12 +20,22 @@ def as_scorer(scorer: Scorer) -> family.Scorer:
     return scorer
 
 
+def as_draw(draw: CountDraw) -> family.Draw:
+    return draw
+
+
 def as_scores(scores: ImageScores) -> family.Scores:
     return scores
 
 
 @pytest.mark.parametrize(
-    ("own", "protocol"), [(CountData, family.Source), (Scorer, family.Scorer), (ImageScores, family.Scores)]
+    ("own", "protocol"),
+    [
+        (CountData, family.Source),
+        (CountDraw, family.Draw),
+        (Scorer, family.Scorer),
+        (ImageScores, family.Scores),
+    ],
 )
 def test_methods_take_what_the_protocol_says(own: type, protocol: type) -> None:
     for name, method in inspect.getmembers(protocol, inspect.isfunction):

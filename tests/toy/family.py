@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
+from blackout.family import BaseDraw
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.components import fill, make
 from blackout.training.model import Model, refuse_unknown
@@ -78,7 +79,7 @@ class SpinSampler(Model):
         return (1,)
 
 
-class SpinDraw:
+class SpinDraw(BaseDraw):
     batch_size, steps, nfe = 32, 1, 1
 
     def __init__(self, model, temperature=1.0):
@@ -101,8 +102,7 @@ class SpinFamily:
     monitor: str = "val/kl"
 
     def source(self, settings, description=None, trusted=()):
-        given = description["model"] if description else settings
-        return Fields(given["num_sites"], given["strength"])
+        return Fields(*((description or {}).get("model", settings)[name] for name in ("num_sites", "strength")))
 
     def describe(self, settings, source):
         network = fill(settings["network"], source.facts, "network")
