@@ -82,16 +82,24 @@ class CountDraw(BaseDraw):
         return grid(samples["samples"], self.model.process.max_count, columns)
 
 
-def requested(model: CountModel, request: Mapping[str, Any]) -> CountDraw:
+_OF_POSTERIORS = ("operator", "noise", "measurement")
+
+
+def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
-        request: `sampler` (a description, or fields that replace the model's own), `classes`, `inpaint`, `num_samples`.
+        request: `sampler` (a description, or fields that replace the model's own), `classes`, `inpaint`, `num_samples`;
+            `posterior` names a component whose `draw(model, sampler, request)` is asked in this one's place.
 
     Raises:
         UserError: something the model cannot do, or another option.
     """
-    refuse_unknown(request, "sampler", "classes", "inpaint")
+    refuse_unknown(request, "sampler", "classes", "inpaint", "posterior", *_OF_POSTERIORS)
+    if request.get("posterior"):
+        return _posterior(model, request)
+    if given := [name for name in _OF_POSTERIORS if request.get(name)]:
+        raise UserError(f"{given[0]} is for posteriors: posterior=auto must be given")
     if not request.get("sampler") and not request.get("classes") and not request.get("inpaint"):
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
     description = describe_sampler(request.get("sampler") or {}, model.config)
@@ -106,6 +114,19 @@ def requested(model: CountModel, request: Mapping[str, Any]) -> CountDraw:
         else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"])
     )
     return CountDraw(model, sampler, description, classes, known)
+
+
+def _posterior(model: CountModel, request: Mapping[str, Any]) -> Any:
+    """What the component that `posterior` names makes of it."""
+    if given := [name for name in ("inpaint", "classes") if request.get(name)]:
+        raise UserError(f"{given[0]} is not for posteriors: leave out {given[0]} or posterior")
+    sampler = model.sampler
+    if request.get("sampler"):
+        sampler = make(describe_sampler(request["sampler"], model.config), "sampler")
+    component = make(request["posterior"], "posterior")
+    if not hasattr(component, "draw"):
+        raise UserError("posterior must be a way of sampling such as posterior=auto")
+    return component.draw(model, sampler, request)
 
 
 def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from blackout.diffusion.rehearsal import rehearse, rehearse_sampler
 from blackout.diffusion.report import likelihood_report
 from blackout.diffusion.samplers import Callback, Sampler, count_evaluations
 from blackout.diffusion.schedules import Schedule, stratified
-from blackout.family import Source
+from blackout.family import Draw, Source
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.components import make
 from blackout.training.model import Model
@@ -160,12 +160,12 @@ class BlackoutDiffusion(Model):
 
     # --- what the programs ask for
 
-    def draw(self, request: Mapping[str, Any]) -> CountDraw:
-        """Counts by the model's own sampler, or as `sampler`, `classes` and `inpaint` of `sample.py` ask for."""
-        draw = requested(self, request)
+    def draw(self, request: Mapping[str, Any]) -> Draw:
+        """Counts by the model's own sampler, or as `sampler`, `classes`, `inpaint` or `posterior` of `sample.py` ask."""
+        draw: Any = requested(self, request)
         if draw.sampler is not self.sampler:
             rehearse_sampler(self, draw.sampler)
-        return draw
+        return draw  # type: ignore[no-any-return]
 
     def preview(self, num_samples: int, num_steps: int | None = None) -> CountDraw:
         """Counts of all classes in turn, where there are classes."""

@@ -21,6 +21,8 @@ _MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _SECOND_KEY = 0xD1B54A32D192ED03
 _PARTICLES = 0x2545F4914F6CDD1D
 """Where a sample's particles are among its addresses: no step has such a number."""
+_FOLDED = 0x1E37AA5C6B0F4D29
+"""Likewise for the streams of a sample's outer loops."""
 _MASK = (1 << 64) - 1
 _CHUNK = 24_576
 """Elements hashed together on a CPU, so that the passes of the hash stay in the cache."""
@@ -175,6 +177,15 @@ class SampleStreams:
     def at(self, step: int) -> StepStreams:
         """The numbers of one step of a sampler or of training."""
         return StepStreams(fold(self._keys, step))
+
+    def fold(self, value: int) -> SampleStreams:
+        """Streams of their own for one turn of an outer loop: a function of (seed, sample, value), and so on inwards.
+
+        None of their numbers is a number of these streams.
+        """
+        folded = object.__new__(SampleStreams)
+        folded._keys = fold(fold(self._keys, _FOLDED), value)
+        return folded
 
     def particles(self, number: int) -> SampleStreams:
         """Streams of `number` particles of every sample, sample after sample: particle p of sample k is a function of

@@ -15,12 +15,13 @@ FLOORS = (
     ("data",),
     ("evaluation",),
     ("training",),
-    ("diffusion", "flows", "permutations", "laws"),
-    ("posterior", "programs"),
+    ("diffusion", "flows", "permutations"),
+    ("posterior",),
+    ("laws", "programs"),
     ("",),  # blackout/__init__.py
 )
 """Folders and files of blackout/, from the ground floor up."""
-FAMILIES = FLOORS[4]
+FAMILIES = (*FLOORS[4], *FLOORS[5], "laws")
 SHARED = ("training", "programs", "family.py")
 """What knows no family."""
 COMPLEX = {"programs/cli.py:one_line_errors", "training/checkpoint_files.py:read_checkpoint"}

@@ -1,0 +1,106 @@
+"""How far samples of a posterior can be trusted: mixing of chains, calibration, and what they say about the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+_PROJECTIONS = 16
+_BINS = 10
+
+
+def r_hat(chains: np.ndarray) -> float:
+    """Split R-hat of chains [C, T]: near 1 where they agree (Gelman et al., Bayesian Data Analysis, 3rd ed., 11.4).
+
+    NaN of fewer than two chains or four values; 1 where nothing varies.
+    """
+    half = chains.shape[1] // 2
+    if len(chains) < 2 or half < 2:
+        return math.nan
+    parts = np.concatenate([chains[:, :half], chains[:, -half:]])
+    within, between = parts.var(1, ddof=1).mean(), half * parts.mean(1).var(ddof=1)
+    if within == 0:
+        return 1.0 if between == 0 else math.inf
+    return float(np.sqrt((half - 1) / half + between / within / half))
+
+
+def effective_size(chains: np.ndarray) -> float:
+    """Effective number of draws in chains [C, T], by Geyer's initial positive sequence of the averaged covariances."""
+    count, length = chains.shape
+    centred = chains - chains.mean(1, keepdims=True)
+    covariance = np.array(
+        [(centred[:, : length - lag] * centred[:, lag:]).sum(1).mean() / length for lag in range(length)]
+    )
+    if not covariance[0] > 0:
+        return float(count * length)
+    rho = covariance / covariance[0]
+    total = 1.0
+    for lag in range(1, length - 1, 2):
+        pair = rho[lag] + rho[lag + 1]
+        if pair <= 0:
+            break
+        total += 2 * pair
+    return float(count * length / max(total, 1.0))
+
+
+def psnr(x: Tensor, truth: Tensor, max_count: int) -> Tensor:
+    """Peak signal-to-noise ratio in dB, float64 [n]; at most 100."""
+    error = ((x.double() - truth.double()) ** 2).flatten(1).mean(1) / max_count**2
+    return -10 * error.clamp(min=1e-10).log10()
+
+
+def positions(samples: np.ndarray, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Where truths lie among samples, in (0, 1): uniform if both are of one law, ties being broken at random.
+
+    Args:
+        samples: [S, ...], axis 0 the samples.
+        truth: [...].
+        rng: breaks ties.
+    """
+    below, equal = (samples < truth).sum(0), (samples == truth).sum(0)
+    return (below + rng.random(truth.shape) * (equal + 1)) / (len(samples) + 1)
+
+
+def statistics(x: np.ndarray, log_likelihood: np.ndarray, hidden: np.ndarray | None) -> dict[str, np.ndarray]:
+    """What ranks are taken of: total count, that of hidden elements, log-likelihood, and 16 fixed random projections.
+
+    Args:
+        x: [..., D].
+        log_likelihood: [...].
+        hidden: bool [D], if some elements are.
+    """
+    weights = np.random.default_rng(16).normal(size=(_PROJECTIONS, x.shape[-1]))
+    named = {"total": x.sum(-1), "log_likelihood": log_likelihood}
+    if hidden is not None:
+        named["hidden total"] = (x * hidden).sum(-1)
+    return named | {f"projection {number}": x @ one for number, one in enumerate(weights)}
+
+
+def rank_p_value(found: dict[str, np.ndarray]) -> float:
+    """Bonferroni's p-value of the least of the chi-square tests that positions [M] of each statistic are uniform."""
+    p = []
+    for values in found.values():
+        bins = int(min(_BINS, len(values) // 5))
+        if bins < 2:
+            return math.nan
+        p.append(float(stats.chisquare(np.histogram(values, bins, (0, 1))[0]).pvalue))
+    return min(1.0, min(p) * len(p))
+
+
+def coverage(at: np.ndarray, share: float) -> float:
+    """Share of positions within the central interval of that share."""
+    return float((np.abs(at - 0.5) <= share / 2).mean())
+
+
+def nearest_labels(x: Tensor, train: Tensor, labels: Tensor, neighbours: int = 3) -> Tensor:
+    """The label of most of the nearest training samples, int64 [n]; the smallest label where there is a draw."""
+    flat, reference = x.float().flatten(1), train.float().flatten(1)
+    found = []
+    for part in flat.split(64):
+        distance = (part**2).sum(1)[:, None] - 2 * part @ reference.T + (reference**2).sum(1)
+        found.append(labels[distance.topk(neighbours, largest=False).indices].mode(1).values)
+    return torch.cat(found)

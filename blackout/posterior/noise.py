@@ -1,0 +1,353 @@
+"""How a measurement y is seen given its noiseless value m: log p(y | m), elementwise, for real m too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.random import RandomSource, binomial, poisson, uniform
+
+Map: TypeAlias = float | str | Sequence[float]
+"""A number, or one for every element of a measurement: a list or an .npy file, in the measurement's order."""
+
+
+class Noise(Protocol):
+    """What every noise model offers; measurements are float64 [n, *measured]."""
+
+    real: ClassVar[bool]
+    """Whether log p(y | m) changes gently between whole m."""
+
+    def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
+        """log p(y | m), float64 of the broadcast shape; -inf where y is impossible."""
+        ...
+
+    def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
+        """y given m, float64 of m's shape."""
+        ...
+
+    def estimate(self, y: Tensor) -> Tensor:
+        """The m that y is expected of, float64, not negative."""
+        ...
+
+    def mean(self, m: Tensor) -> Tensor:
+        """E[y | m]."""
+        ...
+
+    def variance(self, m: Tensor) -> Tensor:
+        """Var[y | m]."""
+        ...
+
+    def check(self, y: Tensor) -> None:
+        """Raise ValueError for a y that no m can give."""
+        ...
+
+    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
+        """A noise whose average over z ~ Binomial(m, survival) is this one, whatever m is; None where there is none.
+
+        Args:
+            y: measurements it will be asked for.
+            largest: m it will be asked for.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Exact:
+    """y = m."""
+
+    real: ClassVar[bool] = False
+
+    def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
+        """0 or -inf."""
+        return torch.where(y == m, 0.0, -math.inf).double()
+
+    def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
+        """m itself."""
+        return m.double()
+
+    def estimate(self, y: Tensor) -> Tensor:
+        """y itself."""
+        return y.double()
+
+    def variance(self, m: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros_like(m, dtype=torch.float64)
+
+    def mean(self, m: Tensor) -> Tensor:
+        """m itself."""
+        return m.double()
+
+    def check(self, y: Tensor) -> None:
+        """Whole numbers from 0 on."""
+        _whole(y)
+
+    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
+        """None."""
+        return None
+
+
+@dataclass(frozen=True)
+class Flips(Exact):
+    """A mismatch costs `penalty` nats: exp(-penalty) relative to a match. Simulated measurements have none.
+
+    Args:
+        penalty: positive.
+
+    Raises:
+        ValueError: it is not.
+    """
+
+    penalty: float = 3.0
+
+    def __post_init__(self) -> None:
+        _positive("penalty", self.penalty)
+
+    def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
+        """-penalty (y != m), which is not normalised."""
+        return (y != m).double() * -self.penalty
+
+
+@dataclass(frozen=True)
+class Binomial:
+    """y ~ Binomial(m, survival): every unit is seen with probability `survival`.
+
+    Args:
+        survival: in (0, 1].
+
+    Raises:
+        ValueError: it is not.
+    """
+
+    survival: Map = 0.3
+    real: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        p = as_map(self.survival, "survival")
+        if not bool(((p > 0) & (p <= 1)).all()):
+            raise ValueError(f"survival must be above 0 and at most 1, not {self.survival}")
+
+    def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
+        """log C(m, y) + y log p + (m - y) log(1 - p), by log-gamma for real m; -inf where y > m."""
+        p, y, m = _like(self.survival, y, "survival"), y.double(), m.double()
+        rest = (m - y).clamp(min=0)
+        ways = torch.lgamma(m.clamp(min=0) + 1) - torch.lgamma(y + 1) - torch.lgamma(rest + 1)
+        value = ways + torch.special.xlogy(y, p) + torch.special.xlogy(rest, 1 - p)
+        return torch.where(m >= y, value, -math.inf)
+
+    def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
+        """Counts."""
+        return binomial(m.round().double(), _like(self.survival, m, "survival").expand(m.shape), source).double()
+
+    def estimate(self, y: Tensor) -> Tensor:
+        """y / p."""
+        return y.double() / _like(self.survival, y, "survival")
+
+    def mean(self, m: Tensor) -> Tensor:
+        """p m."""
+        return m.double() * _like(self.survival, m, "survival")
+
+    def variance(self, m: Tensor) -> Tensor:
+        """p (1 - p) m."""
+        return self.mean(m) * (1 - _like(self.survival, m, "survival"))
+
+    def check(self, y: Tensor) -> None:
+        """Whole numbers from 0 on."""
+        _whole(y)
+
+    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
+        """Of what is left every unit is seen with probability p / survival, if that is one."""
+        p = as_map(self.survival, "survival") / survival
+        return None if bool((p > 1).any()) else Binomial(p.tolist())
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """y ~ Poisson(exposure m + background): photons on a detector with dark counts.
+
+    Args:
+        exposure: mean counts per unit, positive.
+        background: mean dark counts, not negative.
+
+    Raises:
+        ValueError: out of range.
+    """
+
+    exposure: Map = 1.0
+    background: Map = 0.0
+    real: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _positive("exposure", self.exposure)
+        if not bool((as_map(self.background, "background") >= 0).all()):
+            raise ValueError(f"background must not be negative, not {self.background}")
+
+    def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
+        """y log(s m + b) - (s m + b) - log y!."""
+        rate = self.mean(m)
+        return torch.special.xlogy(y.double(), rate) - rate - torch.lgamma(y.double() + 1)
+
+    def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
+        """Counts."""
+        return poisson(self.mean(m), source)
+
+    def estimate(self, y: Tensor) -> Tensor:
+        """(y - b) / s, at least 0."""
+        background = _like(self.background, y, "background")
+        return ((y.double() - background) / _like(self.exposure, y, "exposure")).clamp(min=0)
+
+    def mean(self, m: Tensor) -> Tensor:
+        """s m + b."""
+        return m.double() * _like(self.exposure, m, "exposure") + _like(self.background, m, "background")
+
+    def variance(self, m: Tensor) -> Tensor:
+        """The mean."""
+        return self.mean(m)
+
+    def check(self, y: Tensor) -> None:
+        """Whole numbers from 0 on."""
+        _whole(y)
+
+    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
+        """See `ThinnedPoisson`; for one exposure and background alone, and tables of a million numbers at most."""
+        exposure, background = as_map(self.exposure, "exposure"), as_map(self.background, "background")
+        if exposure.ndim or background.ndim or survival <= -math.expm1(-float(exposure)):
+            return None
+        most, usual = int(y.max()), float(exposure) * largest + float(background) + 1
+        if (largest + 1) * usual > 1_000_000 or most > 10 * usual + 1000:
+            return None
+        return ThinnedPoisson(thinned_table(float(exposure), float(background), survival, most, largest))
+
+
+class ThinnedPoisson(Poisson):
+    """g_y(z), whose average over z ~ Binomial(m, q) is the Poisson probability of y given m: for whole z alone.
+
+    With g(z) = b^z the average is a^m, a = 1 - q + q b; and z (g(z) + (1 / q - 1) g(z - 1)) averages to m times what g
+    does. So all powers of m times e^(-s m) are at hand, with positive terms alone as long as q > 1 - e^-s.
+
+    Args:
+        table: log g_y(z), float64 [largest y + 1, largest z + 1].
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        object.__setattr__(self, "table", table)
+
+    table = torch.empty(0)
+
+    def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
+        """By table."""
+        return self.table.to(m.device)[y.long().expand_as(m), m.long()]
+
+
+@lru_cache(maxsize=256)
+def thinned_table(exposure: float, background: float, survival: float, most: int, largest: int) -> Tensor:
+    """log g_y(z) of `ThinnedPoisson`, float64 [most + 1, largest + 1]."""
+    z = torch.arange(largest + 1, dtype=torch.float64)
+    g = z * math.log1p(math.expm1(-exposure) / survival)
+    rows = [g]
+    for _ in range(most):
+        before = torch.cat([torch.full((1,), -math.inf, dtype=torch.float64), g[:-1]])
+        g = z.log() + torch.logaddexp(g, before + math.log(1 / survival - 1))
+        rows.append(g)
+    y = torch.arange(most + 1, dtype=torch.float64)
+    table = torch.stack(rows) + (y * math.log(exposure) - torch.lgamma(y + 1))[:, None]
+    if background == 0:
+        return table
+    dark = torch.special.xlogy(y, torch.full_like(y, background)) - background - torch.lgamma(y + 1)
+    return torch.stack([torch.logsumexp(table[: k + 1] + dark[: k + 1].flip(0)[:, None], 0) for k in range(most + 1)])
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """y = m + a normal error.
+
+    Args:
+        std: of the error, positive.
+
+    Raises:
+        ValueError: it is not.
+    """
+
+    std: Map = 1.0
+    real: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _positive("std", self.std)
+
+    def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
+        """-(y - m)^2 / 2 std^2, without its constant."""
+        return -(((y - m).double() / _like(self.std, y, "std")) ** 2) / 2
+
+    def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
+        """Normal by Box and Muller's formula: two uniforms each."""
+        shape = tuple(m.shape)
+        u, v = (uniform(shape, source, m.device) for _ in range(2))
+        normal = torch.sqrt(-2 * torch.log1p(-u)) * torch.cos(2 * math.pi * v)
+        return m.double() + normal * _like(self.std, m, "std")
+
+    def estimate(self, y: Tensor) -> Tensor:
+        """y, at least 0."""
+        return y.double().clamp(min=0)
+
+    def variance(self, m: Tensor) -> Tensor:
+        """std^2."""
+        return _like(self.std, m, "std").expand(m.shape) ** 2
+
+    def mean(self, m: Tensor) -> Tensor:
+        """m."""
+        return m.double()
+
+    def check(self, y: Tensor) -> None:
+        """Finite."""
+        if not bool(torch.isfinite(y).all()):
+            raise ValueError("y must be finite")
+
+    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
+        """None."""
+        return None
+
+
+def as_map(value: Map, name: str) -> Tensor:
+    """A number or map as float64, [] or [K].
+
+    Raises:
+        ValueError: a file that is not an .npy of numbers, or anything else that is not a number.
+    """
+    if isinstance(value, str):
+        try:
+            array = np.load(Path(value), allow_pickle=False).astype(np.float64)
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(f"{name}={value} is not an .npy file of numbers: {error}") from None
+        return torch.from_numpy(array).flatten()
+    tensor = torch.as_tensor(value, dtype=torch.float64)
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} must be finite, not {value}")
+    return tensor
+
+
+def _like(value: Map, y: Tensor, name: str) -> Tensor:
+    """A map for measurements [n, *measured]."""
+    tensor = as_map(value, name).to(y.device)
+    if not tensor.ndim:
+        return tensor
+    if tensor.numel() != y[0].numel():
+        raise ValueError(f"{name} has {tensor.numel()} elements, a measurement {y[0].numel()}")
+    return tensor.view(1, *y.shape[1:])
+
+
+def _positive(name: str, value: Map) -> None:
+    if not bool((as_map(value, name) > 0).all()):
+        raise ValueError(f"{name} must be positive, not {value}")
+
+
+def _whole(y: Tensor) -> None:
+    if not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
+        raise ValueError("y must be whole numbers from 0 on")

@@ -1,0 +1,173 @@
+"""Weighted sums of elements: a coarse detector, a blurred one, any matrix."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from blackout.posterior.noise import Noise, Poisson
+from blackout.posterior.operators.base import BlackBox, Shape
+
+
+class Sums(BlackBox):
+    """m = A x with A >= 0."""
+
+    @property
+    def noise(self) -> Noise:
+        """Photons."""
+        return Poisson()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """A x, float64 [n, *measured]."""
+        raise NotImplementedError
+
+    def transposed(self, m: Tensor, shape: Shape) -> Tensor:
+        """A^T m, float64 [n, *shape]."""
+        raise NotImplementedError
+
+    def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
+        """A^T (m / A 1) / A^T 1: each sum spread over its elements, averaged where they take part in several."""
+        ones = torch.ones((1, *shape), dtype=torch.float64, device=m.device)
+        spread = self.transposed(m / self(ones).clamp(min=1e-12), shape)
+        return spread / self.transposed(torch.ones_like(m[:1]), shape).clamp(min=1e-12)
+
+
+@dataclass(frozen=True)
+class Pool(Sums):
+    """Sums over blocks of size x size pixels, or of `size` neighbours of a vector.
+
+    Args:
+        size: side of a block, which must divide the sides of the image.
+    """
+
+    size: int = 2
+
+    @property
+    def counting(self) -> bool:
+        """Sums of pixels."""
+        return True
+
+    def measured(self, shape: Shape) -> Shape:
+        """The number of blocks in each direction."""
+        if self.size < 1 or len(shape) not in (1, 3) or any(side % self.size for side in shape[-2:]):
+            raise ValueError(f"size={self.size}: such blocks do not divide data of shape {shape}")
+        return (*shape[:-2], *(side // self.size for side in shape[-2:]))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        blocks = self.measured(tuple(x.shape[1:]))
+        if len(blocks) == 1:
+            return x.double().reshape(len(x), -1, self.size).sum(-1)
+        n, s = len(x), self.size
+        return x.double().reshape(n, blocks[0], blocks[1], s, blocks[2], s).sum((3, 5))
+
+    def transposed(self, m: Tensor, shape: Shape) -> Tensor:
+        for axis in range(2, m.ndim) if m.ndim > 2 else (1,):
+            m = m.repeat_interleave(self.size, axis)
+        return m
+
+    def incidence(self, shape: Shape) -> Tensor | None:
+        blocks = self.measured(shape)
+        number = torch.arange(math.prod(blocks)).view(1, *blocks)
+        return torch.stack([self.transposed(number, shape).flatten(), torch.arange(math.prod(shape))])
+
+
+@dataclass(frozen=True)
+class Blur(Sums):
+    """A normal point spread function, every channel by itself, black beyond the border.
+
+    Args:
+        size: pixels across, odd.
+        width: standard deviation in pixels.
+    """
+
+    size: int = 3
+    width: float = 1.0
+
+    def measured(self, shape: Shape) -> Shape:
+        if self.size < 1 or self.size % 2 == 0 or not self.width > 0:
+            raise ValueError(f"size must be odd and width positive, not {self.size} and {self.width}")
+        if len(shape) != 3:
+            raise ValueError(f"blur is for images, not for data of shape {shape}")
+        return shape
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.measured(tuple(x.shape[1:]))
+        weights = self._weights(x.device)
+        flat = F.conv2d(x.double().flatten(0, 1)[:, None], weights[None, None], padding=self.size // 2)
+        return flat.view(x.shape)
+
+    def _weights(self, device: torch.device) -> Tensor:
+        offset = torch.arange(self.size, dtype=torch.float64, device=device) - self.size // 2
+        line = torch.exp(-((offset / self.width) ** 2) / 2)
+        return torch.outer(line, line) / line.sum() ** 2
+
+    def transposed(self, m: Tensor, shape: Shape) -> Tensor:
+        return self(m)  # the weights are symmetric
+
+    def incidence(self, shape: Shape) -> Tensor | None:
+        pairs = []
+        number, reach = torch.arange(math.prod(shape)).view(shape), self.size // 2
+        for down in range(-reach, reach + 1):
+            for right in range(-reach, reach + 1):
+                rows = slice(max(0, -down), min(shape[1], shape[1] - down))
+                columns = slice(max(0, -right), min(shape[2], shape[2] - right))
+                near = number.roll((-down, -right), (1, 2))
+                pairs.append(torch.stack([number[:, rows, columns].flatten(), near[:, rows, columns].flatten()]))
+        return torch.cat(pairs, 1)
+
+
+@dataclass(frozen=True)
+class Matrix(Sums):
+    """m = A x for any matrix of non-negative numbers.
+
+    Args:
+        matrix: float [K, D], or an .npy file of it; x in the order channel, row, column.
+
+    Raises:
+        ValueError: it is no such matrix.
+    """
+
+    matrix: Tensor | str
+
+    def __post_init__(self) -> None:
+        values = self.matrix if isinstance(self.matrix, Tensor) else _read(self.matrix)
+        if values.ndim != 2 or not bool((torch.isfinite(values) & (values >= 0)).all()):
+            raise ValueError(f"matrix must be finite numbers >= 0 of shape [K, D], not of {tuple(values.shape)}")
+        object.__setattr__(self, "values", values.double())
+
+    values = torch.empty(0)
+
+    @property
+    def counting(self) -> bool:
+        """Where all its numbers are 0 or 1."""
+        return bool(((self.values == 0) | (self.values == 1)).all())
+
+    def measured(self, shape: Shape) -> Shape:
+        if self.values.shape[1] != math.prod(shape):
+            raise ValueError(f"matrix has {self.values.shape[1]} columns, but data of shape {shape}")
+        return (len(self.values),)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.measured(tuple(x.shape[1:]))
+        return x.double().flatten(1) @ self.values.to(x.device).T
+
+    def transposed(self, m: Tensor, shape: Shape) -> Tensor:
+        return (m @ self.values.to(m.device)).view(-1, *shape)
+
+    def incidence(self, shape: Shape) -> Tensor | None:
+        return self.values.nonzero().T
+
+
+@lru_cache(maxsize=4)
+def _read(path: str) -> Tensor:
+    try:
+        return torch.from_numpy(np.load(Path(path), allow_pickle=False).astype(np.float64))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"matrix={path} is not an .npy file of numbers: {error}") from None

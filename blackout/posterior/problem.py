@@ -1,0 +1,151 @@
+"""Inverse problems: a pointwise likelihood, and what more it may offer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from blackout.posterior.noise import Binomial, Exact, Noise
+from blackout.posterior.operators.base import Operator, Separable, Shape
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """All that a posterior sampler must have."""
+
+    def log_likelihood(self, x: Tensor) -> Tensor:
+        """log p(y | x), float64 [n], for data [n, *shape], float64, whole or not; -inf is legal."""
+        ...
+
+
+@runtime_checkable
+class LocalProblem(Problem, Protocol):
+    """A likelihood that is a product of terms, each of few elements: its states can be drawn in blocks."""
+
+    real: bool
+    """Whether the likelihood has an extension to real x."""
+
+    def terms(self, x: Tensor) -> Tensor:
+        """Their logarithms, float64 [n, K]."""
+        ...
+
+    def incidence(self, shape: Shape) -> Tensor | None:
+        """Pairs (term, element that it depends on), int64 [2, P]; None if that is not known."""
+        ...
+
+    def select(self, rows: Tensor, shape: Shape) -> LocalProblem:
+        """The problem of some rows of x."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """y = operator(x), with noise.
+
+    Args:
+        operator: G.
+        noise: log p(y | G(x)); None for the operator's own.
+        measurement: y, of the operator's measured shape, or one for every row of x: float64 [n, *measured]. With fewer
+            rows than x, row r of x is of y's row r modulo their number.
+    """
+
+    operator: Operator
+    noise: Noise
+    measurement: Tensor
+
+    @property
+    def real(self) -> bool:
+        """Whether it has an extension to real x."""
+        return self.noise.real
+
+    def log_likelihood(self, x: Tensor) -> Tensor:
+        """log p(y | x), float64 [n]."""
+        return self.terms(x).sum(1)
+
+    def terms(self, x: Tensor) -> Tensor:
+        """log p(y_k | x) for every element of the measurement, 0 where it is hidden: float64 [n, K]."""
+        m = self.operator(x)
+        values = self.noise.log_prob(self._rows(m), m)
+        seen = self.operator.seen(tuple(x.shape[1:]))
+        return (values if seen is None else torch.where(seen.to(x.device), values, 0.0)).flatten(1)
+
+    def incidence(self, shape: Shape) -> Tensor | None:
+        """See `Operator.incidence`."""
+        return self.operator.incidence(shape)
+
+    def select(self, rows: Tensor, shape: Shape) -> Measured:
+        """The problem of some rows of x."""
+        y = self.y(shape)
+        return self if len(y) == 1 else replace(self, measurement=y[rows.to(y.device) % len(y)])
+
+    def estimate(self, n: int, shape: Shape) -> Tensor | None:
+        """Data near the measurement, float64 [n, *shape], not whole; None where none are known."""
+        near = self.operator.back_project(self.noise.estimate(self.y(shape)), shape)
+        if near is None:
+            return None
+        return near.expand(n, *shape) if len(near) == 1 else near.repeat(n // len(near), *[1] * len(shape))
+
+    def repaired(self, x: Tensor) -> Tensor:
+        """x with its impossible elements put where the measurement allows them.
+
+        Known elements are what they are known to be, and no unit was seen that is not there.
+        """
+        if not isinstance(self.operator, Separable) or not isinstance(self.noise, Exact | Binomial):
+            return x
+        impossible = torch.isneginf(self.noise.log_prob(y := self._rows(x), x.double()))
+        seen = self.operator.seen(tuple(x.shape[1:]))
+        impossible = impossible if seen is None else impossible & seen.to(x.device)
+        return torch.where(impossible, y.to(x.dtype), x)
+
+    def y(self, shape: Shape) -> Tensor:
+        """The measurement with a first axis, [n or 1, *measured]."""
+        wanted = self.operator.measured(shape)
+        y = self.measurement if self.measurement.ndim > len(wanted) else self.measurement[None]
+        if tuple(y.shape[1:]) != wanted:
+            raise ValueError(f"y must have shape {wanted}, not {tuple(self.measurement.shape)}")
+        return y
+
+    def thinned(self, survival: float, shape: Shape, max_count: int) -> Measured | None:
+        """The problem of z whose likelihood averages to this one's over z ~ Binomial(x, survival); None if unknown."""
+        if not self.operator.counting:
+            return None
+        full = self.operator(torch.full((1, *shape), max_count, dtype=torch.float64))
+        noise = self.noise.thinned(survival, self.measurement, int(full.max()))
+        return None if noise is None else replace(self, noise=noise)
+
+    def check(self, shape: Shape, max_count: int) -> None:
+        """Raise ValueError where no data of this shape, 0..max_count, could have given the measurement."""
+        check_fit(self.operator, self.noise, shape, max_count)
+        self.noise.check(y := self.y(shape))
+        if self.operator.incidence(shape) is None:
+            return
+        possible = torch.zeros(len(y), y[0].numel(), dtype=torch.bool)
+        for level in torch.linspace(0, max_count, min(max_count, 4096) + 1).round().unique().tolist():
+            possible |= ~torch.isneginf(self.terms(torch.full((len(y), *shape), level, dtype=torch.float64)))
+        if not bool(possible.all()):
+            row, number = (int(one[0]) for one in (~possible).nonzero(as_tuple=True))
+            value = float(y[row].flatten()[number])
+            raise ValueError(
+                f"y = {value:g}, element {number} of measurement {row}, is impossible whatever the data are"
+            )
+
+    def _rows(self, m: Tensor) -> Tensor:
+        y = self.measurement.to(m.device)
+        y = y if y.ndim == m.ndim else y[None]
+        if tuple(y.shape[1:]) != tuple(m.shape[1:]):
+            raise ValueError(f"y must have shape {tuple(m.shape[1:])}, not {tuple(y.shape[1:])}")
+        return y if len(y) in (1, len(m)) else y.repeat(len(m) // len(y), *[1] * (m.ndim - 1))
+
+
+def check_fit(operator: Operator, noise: Noise, shape: Shape, max_count: int) -> None:
+    """Raise ValueError for an operator and a noise that do not go together, or not with such data."""
+    name = type(operator).__name__
+    if operator.binary and max_count != 1:
+        raise ValueError(f"operator: {name} is for data of 0 and 1, not for counts up to {max_count}")
+    operator.measured(shape)
+    operator.seen(shape)
+    if type(noise) is Exact and not isinstance(operator, Separable):
+        raise ValueError(f"noise=exact leaves a chain no way to move under operator {name}: use noise=flips or poisson")
