@@ -161,11 +161,11 @@ class BlackoutDiffusion(Model):
     # --- what the programs ask for
 
     def draw(self, request: Mapping[str, Any]) -> Draw:
-        """Counts by the model's own sampler, or as `sampler`, `classes`, `inpaint` or `posterior` of `sample.py` ask."""
+        """Counts by the model's own sampler, or as `sampler`, `classes`, `inpaint` and `posterior` ask for."""
         draw: Any = requested(self, request)
         if draw.sampler is not self.sampler:
             rehearse_sampler(self, draw.sampler)
-        return draw  # type: ignore[no-any-return]
+        return draw
 
     def preview(self, num_samples: int, num_steps: int | None = None) -> CountDraw:
         """Counts of all classes in turn, where there are classes."""

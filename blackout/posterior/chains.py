@@ -106,6 +106,7 @@ class Method(ABC):
 
     def check(self, prior: Prior, problem: Problem) -> None:
         """Raise ValueError for what `run` would refuse, before anything long starts."""
+        return
 
     @abstractmethod
     def sweeps(self, prior: Prior) -> int:

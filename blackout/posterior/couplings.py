@@ -1,4 +1,4 @@
-"""What ties the two halves of a split chain: the process's own law at a level, and a likelihood made fit for its states.
+"""What ties the halves of a split chain: the process's own law at a level, and a likelihood made fit for its states.
 
 The split target is p(x) Lt(z) K_t(x, z), K_t the forward law (Chu et al. 2025, eq. 6, with a normalised potential): x
 given z is then exactly X_0 given X_t = z, and the x-marginal is p(x) (K_t Lt)(x), which tends to p(x) L(x) as t -> 0

@@ -80,7 +80,7 @@ class PosteriorOutputs:
             values |= {name: extra["calibration"][name] for name in ("coverage_50", "coverage_90", "rank_p_value")}
             if len(groups) > 1:
                 save_picture(calibration_picture(found["ranks"], found["elements"]), directory / "calibration.png")
-        return {"values": values, **extra, "posterior": dict(self._draw.description)}
+        return {"values": values, **extra}
 
     def _save(
         self, directory: Path, groups: list[tuple[int, Tensor]], y: Tensor, truth: Tensor | None, mean: Tensor,
@@ -97,7 +97,7 @@ class PosteriorOutputs:
         if truth is not None:
             arrays["truth"] = _last(truth)
         with replacing(directory / "posterior.npz") as part, open(part, "wb") as file:
-            np.savez_compressed(file, **{name: values.numpy() for name, values in arrays.items()})
+            np.savez_compressed(file, **{name: values.numpy() for name, values in arrays.items()})  # type: ignore[arg-type]
 
     def _trace(self, directory: Path) -> None:
         """Means over all chains of every sweep."""

@@ -128,7 +128,7 @@ class Decoded(BlackBox):
         value = self.decoder(x).detach()
         if tuple(value.shape[1:]) != tuple(self.decoded):
             raise ValueError(f"the decoder returns {tuple(value.shape[1:])}, not decoded={list(self.decoded)}")
-        return self.operator(value)  # type: ignore[operator,no-any-return]
+        return self.operator(value)  # type: ignore[operator]
 
     def measured(self, shape: Shape) -> Shape:
         """G's."""
