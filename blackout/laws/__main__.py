@@ -1,4 +1,4 @@
-"""`python -m blackout.laws`: check the claims about processes, permutations, posteriors; exit code 1 when one is wrong."""
+"""`python -m blackout.laws`: check claims about processes, permutations and posteriors; exit code 1 if one fails."""
 
 import argparse
 import sys

@@ -88,10 +88,10 @@ class SplitToy:
         """x -> z -> x', [x, x']."""
         return self.likelihood_step(t, factor) @ self.denoise(t)
 
-    def metropolis(self, x: int, t: float) -> Array:
+    def metropolis(self, x: int, t: float, factor: float = 1.0) -> Array:
         """One proposal given x: an element at random, one of the states at random, [z, z']."""
         states = round(len(self.of_states(t)) ** (1 / self.elements))
-        target = self.forward(t)[x] * self.of_states(t)
+        target = self._kernel(t, factor)[x] * self.of_states(t)
         size, matrix = len(target), np.zeros((len(target), len(target)))
         numbers = np.stack(np.unravel_index(np.arange(size), (states,) * self.elements), 1)
         for z in range(size):

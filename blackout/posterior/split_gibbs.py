@@ -15,9 +15,10 @@ from torch import Tensor
 from blackout.diffusion.processes import Uniform
 from blackout.posterior.chains import Method, Posterior, Recorder, Seen, anneal, begin, check_levels
 from blackout.posterior.couplings import Coupling
+from blackout.posterior.noise import Exact
 from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.prior import Prior, Streams, folded
-from blackout.posterior.problem import Problem
+from blackout.posterior.problem import Measured, Problem
 from blackout.posterior.steps import HeatBath, Metropolis, make_step
 from blackout.random import SampleStreams
 
@@ -71,6 +72,8 @@ class SplitGibbs(Method):
     def check(self, prior: Prior, problem: Problem) -> None:
         check_levels(self.levels, prior)
         self.likelihood_step(prior, problem)
+        if self.published and isinstance(problem, Measured) and type(problem.noise) is Exact:
+            raise ValueError("as published, a chain needs a likelihood that is nowhere 0: noise=flips")
 
     def likelihood_step(self, prior: Prior, problem: Problem) -> HeatBath | Metropolis:
         """z given x; raises ValueError for one that the problem does not allow."""

@@ -50,3 +50,8 @@ class CarefulLoss(ProtocolLoss):
 
 def empty_dataset():
     return torch.zeros(3)[4]
+
+
+def brightness(x):
+    """A reward: the mean count of every sample."""
+    return x.flatten(1).mean(1)

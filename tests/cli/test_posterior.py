@@ -1,0 +1,221 @@
+"""Posteriors from the command line: files, figures, repeatability, and what is refused."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import ROOT, TINY
+
+SMALL = ("num_samples=2", "sampler.num_steps=4", "device=cpu")
+QUICK = (*SMALL, "posterior=sgdd", "posterior.sweeps=3")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("posterior")
+
+
+@pytest.fixture
+def model(run, runs):
+    """One model for all tests of this file, trained by the first of them."""
+    if not (runs / "digits" / "a").exists():
+        outcome = run("train", *TINY, "trainer.max_steps=4", "run_id=a", f"runs_dir={runs}", "metrics=none")
+        assert outcome.code == 0, outcome.err
+    return runs / "digits" / "a"
+
+
+def draw(run, model, out, *options):
+    outcome = run("sample", f"ckpt={model}", f"out={out}", *options)
+    assert outcome.code == 0, outcome.err
+    return outcome
+
+
+def metrics(out):
+    return json.loads((out / "metrics.json").read_text())
+
+
+def test_all_files_are_there_and_agree(run, model):
+    outcome = run("sample", f"ckpt={model}", *QUICK, "task=photons", "measurement=test:3-5", "trajectory=true")
+    assert outcome.code == 0, outcome.err
+    out = model / "posterior" / "pool"
+    samples = np.load(out / "samples.npz")["samples"]
+    found = np.load(out / "posterior.npz")
+    assert samples.shape == (6, 8, 8, 1) and samples.dtype == np.uint8 and found["measurement"].shape == (3, 4, 4, 1)
+    assert np.allclose(found["mean"], samples.reshape(3, 2, 8, 8, 1).mean(1))
+    assert np.allclose(found["std"], samples.reshape(3, 2, 8, 8, 1).std(1))
+    assert found["number"].tolist() == [3, 4, 5] and all(found["best"] // 2 == [0, 1, 2])
+    with open(out / "trace.csv") as file:
+        trace = list(csv.DictReader(file))
+    values = metrics(out)["values"]
+    assert len(trace) == 3 and [float(trace[0]["level"]), float(trace[-1]["level"])] == pytest.approx([3.0, 0.2])
+    assert math.isclose(float(trace[-1]["log_likelihood"]), values["log_likelihood"], rel_tol=1e-4)
+    assert math.isclose(sum(int(row["evaluations"]) for row in trace), values["network_calls"])
+    assert {"psnr", "psnr_of_mean", "residual_chi_square", "coverage_90", "label_agreement"} <= values.keys()
+    for name in ("reconstruction.png", "calibration.png", "trajectory.webp", "grid.png"):
+        assert (out / name).stat().st_size > 0
+
+
+def test_a_sample_alone_is_the_same(run, model, tmp_path):
+    options = (*QUICK, "task=photons_thinning", "posterior=sgdd", "measurement=model:2-4")
+    draw(run, model, tmp_path / "all", *options)
+    draw(run, model, tmp_path / "one", *options, "indices=[5,0]")
+    every, some = (np.load(tmp_path / name / "samples.npz")["samples"] for name in ("all", "one"))
+    assert np.array_equal(some, every[[5, 0]])
+
+
+def test_measurements_in_a_file(run, model, tmp_path):
+    x0 = np.random.default_rng(0).integers(0, 17, (2, 8, 8, 1))
+    np.savez(tmp_path / "y.npz", y=x0.reshape(2, 4, 2, 4, 2, 1).sum((2, 4)), x0=x0)
+    draw(run, model, tmp_path, *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
+    assert np.array_equal(np.load(tmp_path / "posterior.npz")["truth"], x0)
+    np.savez(tmp_path / "y.npz", y=x0[0].reshape(4, 2, 4, 2, 1).sum((1, 3)))
+    draw(run, model, tmp_path / "one", *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
+    assert "psnr" not in metrics(tmp_path / "one")["values"]
+
+
+def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
+    outcome = draw(run, model, tmp_path, *SMALL, "task=photons_thinning", "measurement=test:0-3")
+    assert "posterior=auto: direct" in outcome.out
+    y = np.load(tmp_path / "posterior.npz")["measurement"]
+    assert (np.load(tmp_path / "samples.npz")["samples"] >= y.repeat(2, 0)).all()
+    outcome = draw(run, model, tmp_path, *SMALL, "task=photons", "measurement=test:0", "posterior.sweeps=2")
+    assert "posterior=auto: sgdd" in outcome.out
+
+
+METHODS = (
+    ("posterior=sgdd", "posterior.sweeps=2"), ("posterior=sgdd", "posterior.sweeps=2", "posterior.polish=2"),
+    ("posterior=noise_denoise", "posterior.moves=3"), ("posterior=overwrite",), ("posterior=prior",),
+    ("posterior=overwrite", "posterior.particles=2"), ("posterior=no_prior", "posterior.passes=2"), ("posterior=dps",),
+    ("posterior=svdd", "posterior.particles=2"), ("posterior=smc", "posterior.particles=2", "posterior.rollouts=2"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda options: "-".join(options).replace("posterior", ""))
+def test_every_method_keeps_known_pixels_or_says_so(run, model, tmp_path, method):
+    draw(run, model, tmp_path, *SMALL, "operator=inpaint_box", "measurement=test:1", *method, "num_samples=1")
+    found, x = np.load(tmp_path / "posterior.npz"), np.load(tmp_path / "samples.npz")["samples"]
+    known = np.ones((8, 8, 1), dtype=bool)
+    known[2:6, 1:7] = False
+    assert np.array_equal(x[0][known], found["truth"][0][known])
+
+
+REWARD = "operator.reward={_target_: tests.cli.user_components.brightness, _partial_: true}"
+OPERATORS = (
+    ("operator=identity", "noise=gaussian"), ("operator=identity", "noise=flips"), ("operator=inpaint_random",),
+    ("operator=identity", "noise=flips", "posterior=sgdd_published", "posterior.sweeps=2", "posterior.first_level=2"),
+    ("operator=blur", "noise=gaussian", "noise.std=2"), ("operator=reward", REWARD, "operator.scale=0.1"),
+    ("operator=identity", "noise=binomial", "noise.survival=0.5"), ("operator=pool", "operator.size=4"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda options: "-".join(options)[:40])
+def test_every_operator(run, model, tmp_path, operator):
+    given = () if "operator=reward" in operator else ("measurement=train:7",)
+    draw(run, model, tmp_path, *QUICK, *operator, *given, "posterior.proposals=5")
+    assert np.load(tmp_path / "samples.npz")["samples"].shape == (2, 8, 8, 1)
+
+
+def test_masks_and_matrices_from_files(run, model, tmp_path):
+    mask = np.random.default_rng(0).random((8, 8, 1)) < 0.5
+    np.save(tmp_path / "mask.npy", mask)
+    np.save(tmp_path / "matrix.npy", np.kron(np.eye(16), np.ones((1, 4))))
+    for operator in (
+        f"operator=inpaint operator.mask={tmp_path}/mask.npy",
+        f"operator=matrix operator.matrix={tmp_path}/matrix.npy",
+    ):
+        draw(run, model, tmp_path, *QUICK, *operator.split(), "measurement=test:1")
+
+
+def files(path):
+    np.savez(path / "negative.npz", y=-np.ones((4, 4, 1)))
+    np.savez(path / "shape.npz", y=np.ones((5, 4, 1)))
+    np.savez(path / "none.npz", x0=np.ones((4, 4, 1)))
+    np.savez(path / "nan.npz", y=np.full((4, 4, 1), np.nan))
+    np.savez(path / "words.npz", y=np.full((4, 4, 1), "a"))
+    np.savez(path / "bright.npz", y=np.full((8, 8, 1), 40))
+    np.savez(path / "fraction.npz", y=np.full((4, 4, 1), 0.5))
+    np.savez(path / "truth.npz", y=np.ones((4, 4, 1)), x0=np.full((8, 8, 1), 99))
+    (path / "text.npz").write_text("hello")
+    np.save(path / "small.npy", np.ones((3, 3, 1), dtype=bool))
+    np.save(path / "hidden.npy", np.zeros((8, 8, 1), dtype=bool))
+    np.save(path / "below.npy", -np.ones((2, 64)))
+    np.save(path / "map.npy", np.ones(5))
+
+
+def of_file(operator, setting):
+    return ("posterior=sgdd", f"operator={operator}", f"operator.{setting}", "measurement=test:0")
+
+
+POOL, POINT = ("posterior=sgdd", "operator=pool"), ("posterior=sgdd", "operator=identity", "measurement=test:0")
+BRIGHT = "measurement=FILES/bright.npz"
+HOSTILE = {
+    "unknown method": (("posterior=sgd", "operator=pool", "measurement=test:0"), "sgdd"),
+    "unknown operator": (("posterior=sgdd", "operator=pol", "measurement=test:0"), "pool"),
+    "unknown noise": ((*POINT, "noise=poison"), "poisson"),
+    "unknown task": (("task=photon", "measurement=test:0"), "photons"),
+    "unknown field": ((*POINT, "posterior.sweep=3"), "sweep"),
+    "no operator": (("posterior=sgdd", "measurement=test:0"), "operator"),
+    "no measurement": (POOL, "measurement"),
+    "no method": (("operator=pool", "measurement=test:0"), "posterior"),
+    "measurement alone": (("measurement=test:0",), "posterior"),
+    "beyond the split": ((*POOL, "measurement=test:9999"), "9999"),
+    "backwards": ((*POOL, "measurement=test:5-2"), "5-2"),
+    "twice": (("measurement='test:1,1'", *POOL), "twice"),
+    "no number": ((*POOL, "measurement=test:"), "test:"),
+    "number alone": ((*POOL, "measurement=17"), "measurement"),
+    "unknown split": ((*POOL, "measurement=valid:3"), "valid"),
+    "no file": ((*POOL, "measurement=FILES/nothing.npz"), "nothing.npz"),
+    "text": ((*POOL, "measurement=FILES/text.npz"), "text.npz"),
+    "no y": ((*POOL, "measurement=FILES/none.npz"), "no array y"),
+    "another shape": ((*POOL, "measurement=FILES/shape.npz"), "shape"),
+    "negative": ((*POOL, "measurement=FILES/negative.npz"), "y must"),
+    "not a number": ((*POOL, "measurement=FILES/nan.npz"), "finite"),
+    "words": ((*POOL, "measurement=FILES/words.npz"), "numbers"),
+    "fractions": ((*POOL, "measurement=FILES/fraction.npz"), "whole"),
+    "wrong truth": ((*POOL, "measurement=FILES/truth.npz"), "x0"),
+    "impossible": (("posterior=sgdd", "operator=identity", "noise=binomial", BRIGHT), "impossible"),
+    "impossible pixels": (("posterior=sgdd", "operator=inpaint_box", BRIGHT), "impossible"),
+    "pairs of counts": (("posterior=sgdd", "operator=xor", "measurement=test:0"), "0 and 1"),
+    "a task for bits": (("task=mnist_and", "measurement=test:0"), "0 and 1"),
+    "blocks": ((*POOL, "operator.size=3", "measurement=test:0"), "divide"),
+    "box outside": (("posterior=sgdd", "operator=inpaint_box", "operator.rows=[3,9]", "measurement=test:0"), "rows"),
+    "everything hidden": (of_file("inpaint", "mask=FILES/hidden.npy"), "observed"),
+    "mask of another size": (of_file("inpaint", "mask=FILES/small.npy"), "mask"),
+    "no mask": (("posterior=sgdd", "operator=inpaint", "measurement=test:0"), "mask"),
+    "negative matrix": (of_file("matrix", "matrix=FILES/below.npy"), "matrix"),
+    "exact sums": ((*POOL, "noise=exact", "measurement=test:0"), "exact"),
+    "levels out of order": ((*POINT, "posterior.first_level=0.1", "posterior.last_level=1"), "level"),
+    "levels beyond": ((*POINT, "posterior.first_level=100"), "last time"),
+    "level zero": ((*POINT, "posterior.last_level=0"), "level"),
+    "no sweeps": ((*POINT, "posterior.sweeps=0"), "sweeps"),
+    "a word for a number": ((*POINT, "posterior.sweeps=many"), "sweeps"),
+    "unknown start": ((*POINT, "posterior.start=middle"), "start"),
+    "unknown step": ((*POINT, "posterior.step=jump"), "step"),
+    "direct, no": ((*POOL, "posterior=direct", "measurement=test:0"), "direct"),
+    "overwrite sums": ((*POOL, "posterior=overwrite", "measurement=test:0"), "overwrite"),
+    "beside inpaint": ((*POINT, "inpaint=FILES/text.npz"), "inpaint"),
+    "beside classes": ((*POINT, "classes=[1]"), "classes"),
+    "survival": ((*POINT, "noise=binomial", "noise.survival=1.5"), "survival"),
+    "exposure": ((*POINT, "noise=poisson", "noise.exposure=-1"), "exposure"),
+    "map of another size": ((*POINT, "noise=poisson", "noise.exposure=FILES/map.npy"), "exposure"),
+    "particles": ((*POINT, "posterior=smc", "posterior.particles=0"), "particles"),
+    "indices": ((*POINT, "indices=[99]"), "indices"),
+    "a reward measures nothing": (("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"), "reward"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_bad_input_is_refused_in_one_line(run, model, tmp_path, name):
+    files(tmp_path)
+    options, word = HOSTILE[name]
+    given = [option.replace("FILES", str(tmp_path)) for option in options]
+    run("sample", f"ckpt={model}", f"out={tmp_path / 'out'}", *SMALL, *given).assert_refused(word)
+    assert not (tmp_path / "out" / "samples.npz").exists()
+
+
+def test_the_groups_of_the_command_line_are_complete():
+    for group, number in {"posterior": 11, "operator": 12, "noise": 5}.items():
+        assert len(list((ROOT / "conf" / group).glob("*.yaml"))) == number

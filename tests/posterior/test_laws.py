@@ -1,0 +1,81 @@
+"""Every claim of `python -m blackout.laws --posteriors`, and the samplers' own draws at the sizes users see."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from blackout.diffusion.processes import PureDeath, Uniform
+from blackout.laws.posterior_draws import BlackBoxed, ExactPrior, law_of
+from blackout.laws.posterior_toys import SplitToy, death_element, uniform_element
+from blackout.laws.posteriors import draws, likelihoods, matrices
+from blackout.laws.toys import total_variation
+from blackout.posterior import Exact, Inpaint, Matrix, Measured, NoiseDenoise, Poisson, SplitGibbs, anneal
+
+CHAINS = 10_000
+
+
+@pytest.mark.parametrize("claims", [matrices, likelihoods, draws])
+def test_every_claim_holds(claims):
+    found = list(claims())
+    assert found and [(one.claim, one.value) for one in found if not one.holds] == []
+
+
+def test_a_wrong_law_is_told_apart():
+    """The published potential differs by more than the tolerance of any claim."""
+    toy = SplitToy(np.array([0.5, 0.2, 0.3]), np.array([1.0, 0.5, 0.1]), 3, 1, uniform_element(3))
+    assert total_variation(toy.split(0.1), toy.posterior) > 1e-3
+    assert total_variation(toy.sweep(0.1, 2.0) @ np.ones(3) / 3, toy.split(0.1)) > 1e-3
+
+
+def problem_of_counts(levels, seed=1):
+    """A spiky law of three counts, and photons from their weighted sum: (p, likelihood, problem)."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(0.3 * np.ones(levels**3))
+    axes = np.stack(np.meshgrid(*[np.arange(levels)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    likelihood = stats.poisson.pmf(6, axes @ [1.0, 2.0, 0.5] + 0.5)
+    return p, likelihood, Measured(Matrix(torch.tensor([[1.0, 2.0, 0.5]])), Poisson(1.0, 0.5), torch.tensor([6.0]))
+
+
+def above_the_floor(samples, posterior, levels):
+    """Total variation less that of as many independent draws."""
+    floor = np.random.default_rng(0).multinomial(len(samples), posterior) / len(samples)
+    found = law_of(samples, levels) / len(samples)
+    return total_variation(found, posterior) - total_variation(floor, posterior)
+
+
+def test_black_box_photons_of_125_states():
+    p, likelihood, problem = problem_of_counts(5)
+    toy = SplitToy(p, likelihood, 5, 3, death_element(5), lambda t: np.zeros(125))
+    prior = ExactPrior(None, PureDeath(4), (3,), toy=toy)
+    split = SplitGibbs(anneal(60, 3.0, 0.01)).sample(prior, BlackBoxed(problem), CHAINS)
+    moves = NoiseDenoise((1.0, 0.4, 0.1), 24).sample(prior, BlackBoxed(problem), CHAINS, seed=1, start=split.samples)
+    assert above_the_floor(split.samples, toy.posterior, 5) <= 0.045
+    assert above_the_floor(moves.samples, toy.posterior, 5) <= 0.025
+
+
+def test_one_proposal_per_sweep_is_enough_for_categories():
+    rng = np.random.default_rng(2)
+    p = rng.dirichlet(np.ones(25))
+    axes = np.stack(np.meshgrid(*[np.arange(5)] * 2, indexing="ij"), -1).reshape(-1, 2)
+    likelihood = stats.poisson.pmf(4, axes @ [1.0, 1.0] + 0.2)
+    toy = SplitToy(p, likelihood, 5, 2, uniform_element(5))
+    problem = BlackBoxed(Measured(Matrix(torch.ones(1, 2)), Poisson(1.0, 0.2), torch.tensor([4.0])))
+    prior = ExactPrior(None, Uniform(4), (2,), toy=toy)
+    found = SplitGibbs(anneal(400, 3.0, 0.01), proposals=1).sample(prior, problem, CHAINS)
+    assert above_the_floor(found.samples, toy.posterior, 5) <= 0.05
+
+
+@pytest.mark.parametrize("y", [1, 3])
+def test_a_known_pixel(y):
+    """Where overwriting is off by .1 to .3."""
+    p, _, _ = problem_of_counts(5)
+    p = p.reshape(25, 5).sum(1)
+    likelihood = (np.arange(25) // 5 == y) * 1.0
+    toy = SplitToy(p, likelihood, 5, 2, death_element(5))
+    prior = ExactPrior(None, PureDeath(4), (2,), toy=toy)
+    problem = Measured(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([float(y), 0.0]))
+    found = SplitGibbs(anneal(60, 3.0, 0.01)).sample(prior, problem, CHAINS)
+    samples = problem.repaired(found.samples)
+    assert (samples[:, 0] == y).all()
+    assert above_the_floor(samples, toy.posterior, 5) <= 0.085
