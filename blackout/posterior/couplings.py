@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -106,13 +107,12 @@ class Relaxed:
 
     def terms(self, z: Tensor) -> Tensor:
         """Of a local problem, term by term: float64 [n, K]."""
-        assert isinstance(self.problem, LocalProblem)
-        return self._mean([self.problem.terms(view) for view in self._views(z)])
+        problem = cast(LocalProblem, self.problem)
+        return self._mean([problem.terms(view) for view in self._views(z)])
 
     def select(self, rows: Tensor, shape: tuple[int, ...]) -> Relaxed:
         """That of some rows of a local problem."""
-        assert isinstance(self.problem, LocalProblem)
-        return replace(self, problem=self.problem.select(rows, shape))
+        return replace(self, problem=cast(LocalProblem, self.problem).select(rows, shape))
 
     def _views(self, z: Tensor) -> list[Tensor]:
         """The data, float64 [n, *shape], that states stand for."""

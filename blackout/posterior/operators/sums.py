@@ -64,8 +64,9 @@ class Pool(Sums):
         blocks = self.measured(tuple(x.shape[1:]))
         if len(blocks) == 1:
             return x.double().reshape(len(x), -1, self.size).sum(-1)
-        n, s = len(x), self.size
-        return x.double().reshape(n, blocks[0], blocks[1], s, blocks[2], s).sum((3, 5))
+        # by slices: several times faster than a sum over two axes of blocks
+        corners = [x[:, :, i :: self.size, j :: self.size] for i in range(self.size) for j in range(self.size)]
+        return sum(corners[1:], corners[0].double())
 
     def transposed(self, m: Tensor, shape: Shape) -> Tensor:
         for axis in range(2, m.ndim) if m.ndim > 2 else (1,):
