@@ -98,9 +98,10 @@ def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
     refuse_unknown(request, "sampler", "classes", "inpaint", "posterior", *_OF_POSTERIORS)
     if request.get("posterior"):
         return _posterior(model, request)
-    if given := [name for name in _OF_POSTERIORS if request.get(name)]:
-        raise UserError(f"{given[0]} is for posteriors: posterior=auto must be given")
-    if not request.get("sampler") and not request.get("classes") and not request.get("inpaint"):
+    for name in _OF_POSTERIORS:
+        if request.get(name):
+            raise UserError(f"{name} is for posteriors: posterior=auto must be given")
+    if not any(request.get(name) for name in ("sampler", "classes", "inpaint")):
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
     description = describe_sampler(request.get("sampler") or {}, model.config)
     sampler: Sampler = make(description, "sampler")

@@ -76,7 +76,11 @@ def matrices() -> Iterator[Finding]:
         yield _below(f"{name}: so do corrected sweeps", worst)
         falls = np.diff(toy.divergences(0.5, 20))
         yield Finding(f"{name}: the divergence never rises", float(falls.max()), bool((falls <= 1e-12).all()))
-    toy = toys["uniform"]
+    yield from _figures(toys["uniform"])
+
+
+def _figures(toy: SplitToy) -> Iterator[Finding]:
+    """The numbers that are known, of what is right and of what is wrong."""
     for t, known in zip(_LEVELS, _TOGETHER, strict=True):
         yield _near(f"split law at level {t:g}", toy.error(toy.split(t)), known)
     for t, known in zip((0.01, 0.001), _POTENTIAL, strict=True):

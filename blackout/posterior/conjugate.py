@@ -10,7 +10,8 @@ from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, JumpProcess, Process, PureDeath, Uniform
 from blackout.posterior.chains import Method, Posterior, Recorder, Seen, check_levels
-from blackout.posterior.noise import Binomial, Exact, Flips, as_map
+from blackout.posterior.maps import as_map
+from blackout.posterior.noise import Binomial, Exact, Flips
 from blackout.posterior.operators import Identity, Separable
 from blackout.posterior.prior import Prior, Streams
 from blackout.posterior.problem import Measured, Problem
@@ -28,23 +29,38 @@ def conjugate(process: Process, problem: Problem, shape: tuple[int, ...]) -> tup
     """
     if not isinstance(problem, Measured) or not isinstance(process, JumpProcess):
         return None
-    operator, noise, y = problem.operator, problem.noise, problem.y(shape)
-    whole = isinstance(operator, Identity)
-    if isinstance(process, PureDeath) and whole and isinstance(noise, Binomial):
-        survival = as_map(noise.survival, "survival")
-        return None if survival.ndim else _at(process, y, -math.log(float(survival)))
-    if type(process) is Uniform and whole and isinstance(noise, Flips):
-        odds = math.exp(-noise.penalty)  # (1 - s) / (N s + 1 - s) at survival s
-        return _at(process, y, -math.log((1 - odds) / (1 + process.max_count * odds)))
-    masks = isinstance(process, Absorbing) and process.mask > process.max_count
-    if masks and isinstance(operator, Separable) and type(noise) is Exact:
-        assert isinstance(process, Absorbing)
-        seen = operator.seen(shape)
-        if seen is None or bool(seen.all()):
-            return None
-        masked = torch.where(seen, y, float(process.mask))
-        return _at(process, masked, -math.log(float(seen.double().mean())))
+    if isinstance(problem.operator, Identity) and isinstance(process, PureDeath):
+        return _thinning(process, problem, shape)
+    if isinstance(problem.operator, Identity) and type(process) is Uniform:
+        return _flips(process, problem, shape)
+    if isinstance(problem.operator, Separable) and isinstance(process, Absorbing):
+        return _erasures(process, problem, shape)
     return None
+
+
+def _thinning(process: PureDeath, problem: Measured, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
+    if not isinstance(problem.noise, Binomial):
+        return None
+    survival = as_map(problem.noise.survival, "survival")
+    if survival.ndim or float(survival) == 1:
+        return None
+    return _at(process, problem.y(shape), -math.log(float(survival)))
+
+
+def _flips(process: Uniform, problem: Measured, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
+    if not isinstance(problem.noise, Flips):
+        return None
+    odds = math.exp(-problem.noise.penalty)  # (1 - s) / (N s + 1 - s) at survival s
+    return _at(process, problem.y(shape), -math.log((1 - odds) / (1 + process.max_count * odds)))
+
+
+def _erasures(process: Absorbing, problem: Measured, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
+    seen = problem.operator.seen(shape)
+    own = process.mask > process.max_count
+    if not own or type(problem.noise) is not Exact or seen is None or bool(seen.all()):
+        return None
+    masked = torch.where(seen, problem.y(shape), float(process.mask))
+    return _at(process, masked, -math.log(float(seen.double().mean())))
 
 
 def _at(process: Process, z: Tensor, elapsed: float) -> tuple[Tensor, float]:

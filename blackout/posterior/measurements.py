@@ -152,11 +152,7 @@ def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count
         raise UserError(
             f"measurement={path} is neither test:..., train:..., model:... nor an .npz file: {error}"
         ) from None
-    if "y" not in arrays:
-        raise UserError(f"measurement={path} has no array y")
-    for name, array in arrays.items():
-        if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.iscomplexobj(array):
-            raise UserError(f"measurement={path}: {name} must be numbers, not {array.dtype}")
+    _check_arrays(arrays, path)
     y = _rows(arrays["y"].astype(np.float64), operator.measured(shape), f"measurement={path}: y")
     if not bool(torch.isfinite(y).all()):
         raise UserError(f"measurement={path}: y must be finite")
@@ -166,6 +162,14 @@ def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count
     if len(x0) != len(y) or not 0 <= int(x0.min()) <= int(x0.max()) <= max_count:
         raise UserError(f"measurement={path}: x0 must be counts in 0..{max_count}, one for every y")
     return y, x0.to(count_dtype(max_count))
+
+
+def _check_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> None:
+    if "y" not in arrays:
+        raise UserError(f"measurement={path} has no array y")
+    for name, array in arrays.items():
+        if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.iscomplexobj(array):
+            raise UserError(f"measurement={path}: {name} must be numbers, not {array.dtype}")
 
 
 def _rows(array: np.ndarray, shape: tuple[int, ...], what: str) -> Tensor:

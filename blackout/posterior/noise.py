@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.posterior.maps import Map, as_map, like, positive, whole
+from blackout.posterior.thinned import thinned_table
 from blackout.random import RandomSource, binomial, poisson, uniform
-
-Map: TypeAlias = float | str | Sequence[float]
-"""A number, or one for every element of a measurement: a list or an .npy file, in the measurement's order."""
 
 
 class Noise(Protocol):
@@ -87,7 +82,7 @@ class Exact:
 
     def check(self, y: Tensor) -> None:
         """Whole numbers from 0 on."""
-        _whole(y)
+        whole(y)
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
         """None."""
@@ -108,7 +103,7 @@ class Flips(Exact):
     penalty: float = 3.0
 
     def __post_init__(self) -> None:
-        _positive("penalty", self.penalty)
+        positive("penalty", self.penalty)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """-penalty (y != m), which is not normalised."""
@@ -136,7 +131,7 @@ class Binomial:
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """log C(m, y) + y log p + (m - y) log(1 - p), by log-gamma for real m; -inf where y > m."""
-        p, y, m = _like(self.survival, y, "survival"), y.double(), m.double()
+        p, y, m = like(self.survival, y, "survival"), y.double(), m.double()
         rest = (m - y).clamp(min=0)
         ways = torch.lgamma(m.clamp(min=0) + 1) - torch.lgamma(y + 1) - torch.lgamma(rest + 1)
         value = ways + torch.special.xlogy(y, p) + torch.special.xlogy(rest, 1 - p)
@@ -144,23 +139,23 @@ class Binomial:
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
         """Counts."""
-        return binomial(m.round().double(), _like(self.survival, m, "survival").expand(m.shape), source).double()
+        return binomial(m.round().double(), like(self.survival, m, "survival").expand(m.shape), source).double()
 
     def estimate(self, y: Tensor) -> Tensor:
         """y / p."""
-        return y.double() / _like(self.survival, y, "survival")
+        return y.double() / like(self.survival, y, "survival")
 
     def mean(self, m: Tensor) -> Tensor:
         """p m."""
-        return m.double() * _like(self.survival, m, "survival")
+        return m.double() * like(self.survival, m, "survival")
 
     def variance(self, m: Tensor) -> Tensor:
         """p (1 - p) m."""
-        return self.mean(m) * (1 - _like(self.survival, m, "survival"))
+        return self.mean(m) * (1 - like(self.survival, m, "survival"))
 
     def check(self, y: Tensor) -> None:
         """Whole numbers from 0 on."""
-        _whole(y)
+        whole(y)
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
         """Of what is left every unit is seen with probability p / survival, if that is one."""
@@ -185,7 +180,7 @@ class Poisson:
     real: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _positive("exposure", self.exposure)
+        positive("exposure", self.exposure)
         if not bool((as_map(self.background, "background") >= 0).all()):
             raise ValueError(f"background must not be negative, not {self.background}")
 
@@ -200,12 +195,12 @@ class Poisson:
 
     def estimate(self, y: Tensor) -> Tensor:
         """(y - b) / s, at least 0."""
-        background = _like(self.background, y, "background")
-        return ((y.double() - background) / _like(self.exposure, y, "exposure")).clamp(min=0)
+        background = like(self.background, y, "background")
+        return ((y.double() - background) / like(self.exposure, y, "exposure")).clamp(min=0)
 
     def mean(self, m: Tensor) -> Tensor:
         """s m + b."""
-        return m.double() * _like(self.exposure, m, "exposure") + _like(self.background, m, "background")
+        return m.double() * like(self.exposure, m, "exposure") + like(self.background, m, "background")
 
     def variance(self, m: Tensor) -> Tensor:
         """The mean."""
@@ -213,7 +208,7 @@ class Poisson:
 
     def check(self, y: Tensor) -> None:
         """Whole numbers from 0 on."""
-        _whole(y)
+        whole(y)
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
         """See `ThinnedPoisson`; for one exposure and background alone, and tables of a million numbers at most."""
@@ -247,24 +242,6 @@ class ThinnedPoisson(Poisson):
         return self.table.to(m.device)[y.long().expand_as(m), m.long()]
 
 
-@lru_cache(maxsize=256)
-def thinned_table(exposure: float, background: float, survival: float, most: int, largest: int) -> Tensor:
-    """log g_y(z) of `ThinnedPoisson`, float64 [most + 1, largest + 1]."""
-    z = torch.arange(largest + 1, dtype=torch.float64)
-    g = z * math.log1p(math.expm1(-exposure) / survival)
-    rows = [g]
-    for _ in range(most):
-        before = torch.cat([torch.full((1,), -math.inf, dtype=torch.float64), g[:-1]])
-        g = z.log() + torch.logaddexp(g, before + math.log(1 / survival - 1))
-        rows.append(g)
-    y = torch.arange(most + 1, dtype=torch.float64)
-    table = torch.stack(rows) + (y * math.log(exposure) - torch.lgamma(y + 1))[:, None]
-    if background == 0:
-        return table
-    dark = torch.special.xlogy(y, torch.full_like(y, background)) - background - torch.lgamma(y + 1)
-    return torch.stack([torch.logsumexp(table[: k + 1] + dark[: k + 1].flip(0)[:, None], 0) for k in range(most + 1)])
-
-
 @dataclass(frozen=True)
 class Gaussian:
     """y = m + a normal error.
@@ -280,18 +257,18 @@ class Gaussian:
     real: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _positive("std", self.std)
+        positive("std", self.std)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """-(y - m)^2 / 2 std^2, without its constant."""
-        return -(((y - m).double() / _like(self.std, y, "std")) ** 2) / 2
+        return -(((y - m).double() / like(self.std, y, "std")) ** 2) / 2
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
         """Normal by Box and Muller's formula: two uniforms each."""
         shape = tuple(m.shape)
         u, v = (uniform(shape, source, m.device) for _ in range(2))
         normal = torch.sqrt(-2 * torch.log1p(-u)) * torch.cos(2 * math.pi * v)
-        return m.double() + normal * _like(self.std, m, "std")
+        return m.double() + normal * like(self.std, m, "std")
 
     def estimate(self, y: Tensor) -> Tensor:
         """y, at least 0."""
@@ -299,7 +276,7 @@ class Gaussian:
 
     def variance(self, m: Tensor) -> Tensor:
         """std^2."""
-        return _like(self.std, m, "std").expand(m.shape) ** 2
+        return like(self.std, m, "std").expand(m.shape) ** 2
 
     def mean(self, m: Tensor) -> Tensor:
         """m."""
@@ -313,41 +290,3 @@ class Gaussian:
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
         """None."""
         return None
-
-
-def as_map(value: Map, name: str) -> Tensor:
-    """A number or map as float64, [] or [K].
-
-    Raises:
-        ValueError: a file that is not an .npy of numbers, or anything else that is not a number.
-    """
-    if isinstance(value, str):
-        try:
-            array = np.load(Path(value), allow_pickle=False).astype(np.float64)
-        except (OSError, ValueError, TypeError) as error:
-            raise ValueError(f"{name}={value} is not an .npy file of numbers: {error}") from None
-        return torch.from_numpy(array).flatten()
-    tensor = torch.as_tensor(value, dtype=torch.float64)
-    if not bool(torch.isfinite(tensor).all()):
-        raise ValueError(f"{name} must be finite, not {value}")
-    return tensor
-
-
-def _like(value: Map, y: Tensor, name: str) -> Tensor:
-    """A map for measurements [n, *measured]."""
-    tensor = as_map(value, name).to(y.device)
-    if not tensor.ndim:
-        return tensor
-    if tensor.numel() != y[0].numel():
-        raise ValueError(f"{name} has {tensor.numel()} elements, a measurement {y[0].numel()}")
-    return tensor.view(1, *y.shape[1:])
-
-
-def _positive(name: str, value: Map) -> None:
-    if not bool((as_map(value, name) > 0).all()):
-        raise ValueError(f"{name} must be positive, not {value}")
-
-
-def _whole(y: Tensor) -> None:
-    if not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
-        raise ValueError("y must be whole numbers from 0 on")

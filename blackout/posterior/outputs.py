@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from blackout.posterior import diagnostics
 from blackout.posterior.noise import Exact
 from blackout.posterior.pictures import calibration_picture, reconstruction
 
-if TYPE_CHECKING:
-    from blackout.posterior.draws import PosteriorDraw
-
 _SHOWN, _SAMPLES_SHOWN = 8, 6
 _REFERENCE = 20_000
 """Training samples among which neighbours are looked for."""
@@ -29,11 +26,11 @@ class PosteriorOutputs:
     """Takes all samples, then writes posterior.npz, trace.csv, reconstruction.png and, with truths, calibration.png.
 
     Args:
-        draw: where they come from.
+        draw: a `PosteriorDraw`, where they come from.
         seed: of the samples.
     """
 
-    def __init__(self, draw: PosteriorDraw, seed: int) -> None:
+    def __init__(self, draw: Any, seed: int) -> None:
         self._draw, self._seed = draw, seed
         self._parts: list[tuple[Tensor, Samples]] = []
 
@@ -53,34 +50,35 @@ class PosteriorOutputs:
         of, drawn = self._all
         y, truths = self._draw.measurements.of(self._seed)
         groups = [(int(m), (of == m).nonzero()[:, 0]) for m in of.unique(sorted=True)]
-        chosen = torch.tensor([m for m, _ in groups])
-        mean = torch.stack([drawn["samples"][rows].double().mean(0) for _, rows in groups])
-        std = torch.stack([drawn["samples"][rows].double().std(0, unbiased=False) for _, rows in groups])
+        chosen = of.unique(sorted=True)
+        parts = [drawn["samples"][rows].double() for _, rows in groups]
+        mean = torch.stack([one.mean(0) for one in parts])
+        std = torch.stack([one.std(0, unbiased=False) for one in parts])
         truth = None if truths is None else truths[chosen]
         self._save(directory, groups, y[chosen], truth, mean, std)
         self._trace(directory)
-        shown = [rows[:_SAMPLES_SHOWN] for _, rows in groups[:_SHOWN]]
-        near = self._draw.measurements.problem(self._seed).estimate(len(y), self._draw.model.shape)
-        save_picture(
-            reconstruction(
-                truth, None if near is None else near[chosen], mean, std, [drawn["samples"][rows] for rows in shown],
-                self._draw.model.process.max_count,
-            ),
-            directory / "reconstruction.png",
-        )  # fmt: skip
+        self._picture(directory, groups, chosen, truth, mean, std)
         values = self._mixing(groups) | self._spent()
-        if truth is not None:
-            values |= self._errors(of, chosen, truth, mean)
-        else:
-            values |= self._fit(of)
-        extra: dict[str, Any] = {}
-        if truth is not None and min(len(rows) for _, rows in groups) > 1:
-            found = self._calibration(groups, truth)
-            extra["calibration"] = found.pop("calibration")
-            values |= {name: extra["calibration"][name] for name in ("coverage_50", "coverage_90", "rank_p_value")}
-            if len(groups) > 1:
-                save_picture(calibration_picture(found["ranks"], found["elements"]), directory / "calibration.png")
-        return {"values": values, **extra}
+        values |= self._fit(of) if truth is None else self._errors(of, chosen, truth, mean)
+        if truth is None or min(map(len, parts)) < 2:
+            return {"values": values}
+        found = self._calibration(groups, truth)
+        if len(groups) > 1:
+            save_picture(calibration_picture(found["ranks"], found["elements"]), directory / "calibration.png")
+        calibration = found["calibration"]
+        return {"values": values | dict(list(calibration.items())[:3]), "calibration": calibration}
+
+    def _picture(
+        self, directory: Path, groups: list[tuple[int, Tensor]], chosen: Tensor, truth: Tensor | None, mean: Tensor,
+        std: Tensor,
+    ) -> None:  # fmt: skip
+        """reconstruction.png."""
+        model, drawn = self._draw.model, self._all[1]["samples"]
+        near = self._draw.measurements.problem(self._seed).estimate(len(self._draw.measurements), model.shape)
+        near = None if near is None else near[chosen]
+        shown = [drawn[rows[:_SAMPLES_SHOWN]] for _, rows in groups[:_SHOWN]]
+        picture = reconstruction(truth, near, mean, std, shown, model.process.max_count)
+        save_picture(picture, directory / "reconstruction.png")
 
     def _save(
         self, directory: Path, groups: list[tuple[int, Tensor]], y: Tensor, truth: Tensor | None, mean: Tensor,
@@ -97,7 +95,7 @@ class PosteriorOutputs:
         if truth is not None:
             arrays["truth"] = _last(truth)
         with replacing(directory / "posterior.npz") as part, open(part, "wb") as file:
-            np.savez_compressed(file, **{name: values.numpy() for name, values in arrays.items()})  # type: ignore[arg-type]
+            np.savez_compressed(file, **{name: values.numpy() for name, values in arrays.items()})
 
     def _trace(self, directory: Path) -> None:
         """Means over all chains of every sweep."""
