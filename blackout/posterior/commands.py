@@ -83,7 +83,7 @@ class Sgdd(Command):
         start: data or prior.
         step: auto, heat_bath or metropolis.
         proposals: of Metropolis; None for four per element.
-        passes: of the heat bath.
+        passes: of the heat bath; None for two on bits, else one.
     """
 
     sweeps: int = 60
@@ -93,7 +93,7 @@ class Sgdd(Command):
     start: str = "data"
     step: str = "auto"
     proposals: int | None = None
-    passes: int = 2
+    passes: int | None = None
 
     def method(self, prior: Prior, problem: Problem) -> Method:
         for name in ("passes", "proposals"):
@@ -104,7 +104,8 @@ class Sgdd(Command):
         if self.start not in ("data", "prior"):
             raise UserError(f"posterior.start must be data or prior, not {self.start}")
         levels = _ladder(prior, self.sweeps, self.first_level, self.last_level)
-        return SplitGibbs(levels, self.step, self.proposals, self.passes, self.polish, self.start)
+        passes = self.passes or (2 if prior.process.max_count == 1 else 1)
+        return SplitGibbs(levels, self.step, self.proposals, passes, self.polish, self.start)
 
 
 @dataclass(frozen=True)

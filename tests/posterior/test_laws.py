@@ -62,7 +62,7 @@ def test_one_proposal_per_sweep_is_enough_for_categories():
     toy = SplitToy(p, likelihood, 5, 2, uniform_element(5))
     problem = BlackBoxed(Measured(Matrix(torch.ones(1, 2)), Poisson(1.0, 0.2), torch.tensor([4.0])))
     prior = ExactPrior(None, Uniform(4), (2,), toy=toy)
-    found = SplitGibbs(anneal(400, 3.0, 0.01), proposals=1).sample(prior, problem, CHAINS)
+    found = SplitGibbs(anneal(400, 3.0, 0.01), proposals=1).sample(prior, problem, CHAINS // 2)
     assert above_the_floor(found.samples, toy.posterior, 5) <= 0.05
 
 
