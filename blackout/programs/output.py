@@ -9,14 +9,21 @@ from pathlib import Path
 import torch
 
 from blackout.errors import UserError
+from blackout.files import refuse_links, remove_parts
+
+_FORGOTTEN = 86400.0
+"""Seconds after which nobody is still writing a file of samples."""
 
 
 def default_output(ckpt: Path, folder: str = "samples") -> Path:
     """`folder` in the run directory a checkpoint or model belongs to, or beside the model."""
-    if ckpt.is_dir() and not (ckpt / "config.json").exists():
-        return ckpt / folder
     parent = ckpt.parent
-    return (parent.parent if parent.name == "checkpoints" else parent) / folder
+    if ckpt.is_dir() and not (ckpt / "config.json").exists():
+        parent = ckpt
+    elif parent.name == "checkpoints":
+        parent = parent.parent
+    refuse_links(parent, folder.split("/")[0])
+    return parent / folder
 
 
 def open_output(out: Path) -> Path:
@@ -29,6 +36,7 @@ def open_output(out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
+        remove_parts(out, older_than=_FORGOTTEN)
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
     return out

@@ -18,9 +18,11 @@ from blackout.family import Draw, Samples, Scores
 from blackout.programs.output import default_output, find_device, open_output
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, provenance
-from blackout.programs.settings import asked_for, path, quieten, resolve
+from blackout.programs.settings import asked_for, quieten, resolve
+from blackout.programs.values import path
 from blackout.training.export import family_of, load_model
 from blackout.training.model import Model
+from blackout.training.preemption import signals
 
 if TYPE_CHECKING:
     from blackout.programs.score import Scoring
@@ -33,6 +35,8 @@ _SHARED = frozenset(
 _RECIPES = frozenset(("network", "schedule", "loss", "process", "head", "optimizer", "trainer", "callbacks"))
 """Groups that a dataset's recipe may choose for training."""
 _SHOWN = 64
+_MOST_SAMPLES, _MOST_SEEDS = 10**8, 10**4
+"""In one call: the indices alone of so many samples need 0.8 GB; further seeds give further samples."""
 
 
 def sample(cfg: DictConfig) -> Path:
@@ -43,11 +47,15 @@ def sample(cfg: DictConfig) -> Path:
     Raises:
         UserError: a setting, the model, the samples or the output directory is not usable.
     """
-    config = resolve(_without_recipe(cfg), extra=True)
+    with signals.caught():
+        return _run(resolve(_without_recipe(cfg), extra=True))
+
+
+def _run(config: Mapping[str, Any]) -> Path:
     quieten()
-    for name in ("num_samples", "seeds"):
-        if config[name] < 1:
-            raise UserError(f"{name} must be at least 1, not {config[name]}")
+    for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS)):
+        if not 1 <= config[name] <= most:
+            raise UserError(f"{name} must be in 1..{most:,}, not {config[name]}")
     if not config["ckpt"] and not config["samples"]:
         raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
     device = find_device(config["device"])
