@@ -111,9 +111,9 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
         global _in_job
         with one_line_errors():
             _in_job = True
-            from blackout.programs import sweeps
+            from blackout.programs import output, sweeps
 
-            return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
+            return sweeps.job(function, *args, **kwargs) if output.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 
     return wrapped

@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 
 import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 
 from blackout.errors import UserError
 from blackout.files import refuse_links, remove_parts
@@ -16,7 +18,10 @@ _FORGOTTEN = 86400.0
 
 
 def default_output(ckpt: Path, folder: str = "samples") -> Path:
-    """`folder` in the run directory a checkpoint or model belongs to, or beside the model."""
+    """`folder` in the run directory a checkpoint or model belongs to, or beside the model; in a sweep the job's own."""
+    if sweeping():
+        job = HydraConfig.get()
+        return Path(job.sweep.dir) / job.sweep.subdir / folder
     parent = ckpt.parent
     if ckpt.is_dir() and not (ckpt / "config.json").exists():
         parent = ckpt
@@ -40,6 +45,11 @@ def open_output(out: Path) -> Path:
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
     return out
+
+
+def sweeping() -> bool:
+    """Whether this process runs a job of a multirun."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def find_device(name: str) -> torch.device:

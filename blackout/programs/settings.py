@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from blackout.addresses import FIRST_FAMILY, leaves
 from blackout.errors import UserError
-from blackout.programs.values import checked, kind_of
+from blackout.programs.values import KINDS, checked, kind_of
 from blackout.training.descriptions import PATHS
 
 _WHERE_AND_HOW = frozenset(

@@ -15,10 +15,10 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from blackout.errors import UserError, mendable, naming, summary
 from blackout.family import Family, Source
 from blackout.programs.closing import close
+from blackout.programs.output import sweeping
 from blackout.programs.plan import plan
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import quieten, resolve
-from blackout.programs.sweeps import sweeping
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
