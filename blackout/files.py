@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from blackout.errors import UserError
 
-_PART = ".part"
+PART = ".part"
+"""Ends the hidden names of what is not yet whole."""
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
         OSError: the folder cannot be made or written; `path` is then as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.stem[:40]}-{uuid4().hex}{_PART}{path.suffix if durably else ''}")
+    part = path.with_name(f".{path.stem[:40]}-{uuid4().hex}{PART}{path.suffix if durably else ''}")
     try:
         yield part
         if durably:
@@ -54,7 +55,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         OSError: it cannot be made or written; `path` is then as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part, old = (path.with_name(f".{path.stem[:40]}-{uuid4().hex}{_PART}") for _ in range(2))
+    part, old = (path.with_name(f".{path.stem[:40]}-{uuid4().hex}{PART}") for _ in range(2))
     part.mkdir()
     try:
         yield part
@@ -74,7 +75,7 @@ def remove_parts(directory: Path, names: str = "*", older_than: float = 0.0) -> 
         names: pattern of the names, without suffix, of what was being replaced.
         older_than: least age in seconds, where the writers may be alive.
     """
-    for part in directory.glob(f".{names}-{'[0-9a-f]' * 32}{_PART}*"):
+    for part in directory.glob(f".{names}-{'[0-9a-f]' * 32}{PART}*"):
         if time.time() - part.lstat().st_mtime < older_than:
             continue
         if part.is_dir() and not part.is_symlink():

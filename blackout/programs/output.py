@@ -13,8 +13,8 @@ from hydra.types import RunMode
 from blackout.errors import UserError
 from blackout.files import refuse_links, remove_parts
 
-_FORGOTTEN = 86400.0
-"""Seconds after which nobody is still writing a file of samples."""
+_FORGOTTEN = 7 * 86400.0
+"""Seconds after which nobody goes on with samples that were not finished."""
 
 
 def default_output(ckpt: Path, folder: str = "samples") -> Path:
