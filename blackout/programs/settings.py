@@ -87,7 +87,8 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
 
     Args:
         cfg: what Hydra composed.
-        extra: let pass settings that the program does not have; those who read them refuse unknown ones.
+        extra: let pass settings that the program does not have but the command line gives; those who read them refuse
+            unknown ones. Others come from a dataset's recipe for training, and are left out.
 
     Raises:
         UserError: an unknown setting (added with +), one that was removed, or a value of the wrong kind.
@@ -100,6 +101,8 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
             raise UserError(f"{name} must be given")
         if name not in settings and not extra:
             raise UserError(f"{name}: no such option")
+        if name not in settings and not asked_for(name):
+            del config[name]
         if name in settings:
             config[name] = checked(name, config[name], settings[name].kind, defaults.get(name))
     return config

@@ -25,7 +25,7 @@ from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.model import Model
 from blackout.training.preemption import signals
 
-_MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor")
+_MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.name")
 """Parts of a model's description that may differ in a continued run."""
 
 
