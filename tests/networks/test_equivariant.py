@@ -18,6 +18,7 @@ NETWORKS: dict[str, Callable[[int], LocallyEquivariant]] = {
     "letf": lambda levels: LETransformer(SITES, levels, channels=8, layers=2, heads=2),
     "lesite": lambda levels: LESite(SITES, levels, channels=8, layers=2),
     "lesite, tied": lambda levels: LESite(SITES, levels, channels=8, layers=2, lattice=LATTICE),
+    "lesite, messages": lambda levels: LESite(SITES, levels, channels=8, layers=1, lattice=LATTICE, messages=4),
     "lesite, heat bath": lambda levels: LESite(SITES, levels, channels=8, layers=2, heat_bath=True),
 }
 
