@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from blackout.flows.outputs import FlowOutputs, LikelihoodOutputs, named
 from blackout.flows.pictures import grid
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Paths, Simulation
+from blackout.flows.targets import Target
+from blackout.flows.targets.files import read_arrays
 from blackout.training.components import make
 from blackout.training.model import refuse_unknown
 
@@ -75,12 +76,7 @@ class FlowDraw(BaseDraw):
         )
         if len(whole) == len(indices):
             return paths
-        rows = torch.searchsorted(whole, indices).to(model.device)
-        return Paths(
-            paths.states.rows(rows), paths.log_weights[rows], paths.jumps[rows], paths.evaluations[rows], paths.times,
-            *([part[rows] for part in parts] for parts in (paths.log_weights_at, paths.slopes_at)),
-            [part[rows] for part in paths.residuals_at], [part[rows] for part in paths.states_at],
-        )  # fmt: skip
+        return paths.rows(torch.searchsorted(whole, indices).to(model.device))
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
@@ -148,11 +144,14 @@ class LikelihoodDraw(BaseDraw):
             weights = weights.view(-1, _REVERSED)
             if watch is not None:
                 watch(1, 1, self.states[part].view(-1, *model.shape))
-            yield part, {
-                "samples": self.states[part].view(-1, *model.shape),
-                "log_likelihood_bound": weights.mean(1),
-                "log_likelihood": weights.logsumexp(1) - float(np.log(_REVERSED)),
-            }
+            yield (
+                part,
+                {
+                    "samples": self.states[part].view(-1, *model.shape),
+                    "log_likelihood_bound": weights.mean(1),
+                    "log_likelihood": weights.logsumexp(1) - float(np.log(_REVERSED)),
+                },
+            )
 
     def outputs(self, seed: int) -> Outputs | None:
         return LikelihoodOutputs()
@@ -191,18 +190,15 @@ def preview(model: FlowModel) -> FlowDraw:
     return FlowDraw(model, model.simulation, description={"simulation": "as configured"}, own=_CLOSING)
 
 
-def read_states(path: Any, target: Any) -> Tensor:
+def read_states(path: Any, target: Target) -> Tensor:
     """States in an .npz, array `states` or `samples` [n, *shape]: uint8 [n, d].
 
     Raises:
         UserError: unreadable, or not states of the target.
     """
-    try:
-        with np.load(Path(str(path)), allow_pickle=False) as file:
-            found = next((file[name] for name in ("states", "samples") if name in file), None)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"likelihood: {path} is no .npz of arrays ({str(error).splitlines()[0]})") from None
-    if found is None or found.dtype.kind not in "iub" or found.ndim < 2 or found[0].size != target.sites:
+    arrays = read_arrays(str(path), "likelihood")
+    found = arrays.get("states", arrays.get("samples"))
+    if found is None or found.dtype.kind not in "iub" or found.ndim < 2 or found[:1].size != target.sites:
         raise UserError(f"likelihood: {path} needs an array `states` of integers [n, {target.sites}]")
     states = torch.from_numpy(np.ascontiguousarray(found)).long().flatten(1)
     if not len(states) or int(states.min()) < 0 or int(states.max()) >= target.levels:

@@ -49,6 +49,14 @@ def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[
     return network.requires_grad_(False).eval()
 
 
+def save(network: Planar, path: Path) -> None:
+    """Write the .npz that `read_planar` reads, whole or not at all."""
+    with replacing(path) as part:
+        save_energy_network(network, part)
+        with zipfile.ZipFile(part, "a") as archive, archive.open("scale.npy", "w") as member:
+            np.lib.format.write_array(member, np.array(network.scale))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.flows.energy_discrepancy", description=__doc__)
     parser.add_argument("density", choices=DENSITIES)
@@ -63,12 +71,7 @@ def main() -> None:
         parser.error("steps, batch size and widths must be at least 1, and lr positive")
     network = pretrain(given.density, given.steps, given.lr, given.batch_size, given.widths, given.seed)
     out = given.out or Path("data") / f"planar_{given.density}.npz"
-    with replacing(out) as part:
-        whole = part.with_suffix(".npz")
-        save_energy_network(network, whole)
-        with zipfile.ZipFile(whole, "a") as archive, archive.open("scale.npy", "w") as member:
-            np.lib.format.write_array(member, np.array(network.scale))
-        whole.replace(part)
+    save(network, out)
     print(f"{given.density}: energy network of {2 * BITS} bits in {out}")
 
 

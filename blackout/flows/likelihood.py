@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -31,14 +32,12 @@ class Reverse:
     states_at: list[Tensor]
 
 
-def run_backwards(
-    target: Target, scores: Scores, x: Tensor, num_steps: int, indices: Tensor, seed: int
-) -> Reverse:
+def run_backwards(target: Target, scores: Scores, x: Tensor, num_steps: int, indices: Tensor, seed: int) -> Reverse:
     """Simulate the reverse chain from states x [B, d] and weigh it against the forward one."""
     streams, states = SampleStreams(seed, indices), States.of(target, x)
     weights = torch.full((len(x),), -target.sites * math.log(target.levels), dtype=torch.float64, device=x.device)
     times, seen = torch.linspace(1, 0, num_steps + 1).double().tolist(), [x]
-    for k, (b, a) in enumerate(zip(times[:-1], times[1:], strict=True)):
+    for k, (b, a) in enumerate(pairwise(times)):
         stream, middle = streams.at(k), (a + b) / 2
         rows, here = torch.arange(len(x), device=x.device), states
         clock = torch.full((len(x),), b, dtype=torch.float64, device=x.device)

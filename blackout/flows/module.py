@@ -96,13 +96,16 @@ class FlowSampler(Model):
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """The mean squared residual over states of the replay buffer, after a new rollout where one is due."""
         number, rollout, replay = batch["batch"], self.rollout, self.replay_buffer
-        assert rollout is not None and replay is not None
+        network = self.network
+        assert rollout is not None and replay is not None and isinstance(network, LocallyEquivariant)
         with torch.autocast(self.device.type, enabled=False):  # the residual is a difference of large numbers
             if number % rollout.every == 0 or int(replay.made) == 0:
                 seed = fold_seed(self.seed, _ROLLOUT, number)
                 roll_out(rollout, self.target, self.rates(trained=True), seed, replay)
             streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(number)
-            squared, clipped = self.objective(self.network, replay.pick(streams.next_draw().uniform((len(batch["position"]), 3))))
+            squared, clipped = self.objective(
+                network, replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
+            )
         loss = squared.mean()
         self.log("train/loss", loss.detach())
         self.log("train/share_clipped", clipped)

@@ -98,7 +98,9 @@ class FlowOutputs:
             said["time_steps"] = compared_with_truth(draw, values, self._seed)
             print(said["time_steps"]["note"])
         if draw.resample:
-            uniform = torch.rand((), generator=torch.Generator().manual_seed(fold_seed(self._seed, _RESAMPLED))).double()
+            uniform = torch.rand(
+                (), generator=torch.Generator().manual_seed(fold_seed(self._seed, _RESAMPLED))
+            ).double()
             add_array(directory / "samples.npz", "resampled", systematic_resample(arrays["log_weights"], uniform))
         save_diagnostics(target, arrays, observed, values, directory / "diagnostics.png")
         save_snapshots(draw.model, observed, directory / "snapshots.png", self._seed)

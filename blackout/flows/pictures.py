@@ -51,10 +51,10 @@ def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
         return states[torch.multinomial(share, 8 * number, True, generator=generator)], "exact"
     device = next((buffer.device for buffer in target.state_dict().values()), torch.device("cpu"))
     streams, gibbs = SampleStreams(0, torch.arange(number, device=device)), Gibbs()
-    states = States.of(target, uniform_states(streams.at(0).next_draw().uniform((number, target.sites)), target.levels))
+    chains = States.of(target, uniform_states(streams.at(0).next_draw().uniform((number, target.sites)), target.levels))
     for sweep in range(_SWEEPS):
-        states = gibbs(target, states, 1.0, streams.at(sweep + 1))
-    return states.x.cpu(), f"Gibbs, {_SWEEPS} sweeps"
+        chains = gibbs(target, chains, 1.0, streams.at(sweep + 1))
+    return chains.x.cpu(), f"Gibbs, {_SWEEPS} sweeps"
 
 
 def save_diagnostics(
@@ -124,14 +124,24 @@ def save_snapshots(model: FlowModel, observed: Paths, path: Path, seed: int) -> 
     """The first samples from noise to order, and states of the target carried back to noise by the reverse chain."""
     shape, levels = model.shape, model.target.levels
     forward = _chosen(observed.states_at)
-    states, _ = reference(model.target, 64)
+    states, how = reference(model.target, 64)
     indices = torch.arange(_SHOWN, device=model.device)
     steps = max(16, model.simulation.num_steps)
     back = run_backwards(model.target, model.rates(), states[:_SHOWN].to(model.device), steps, indices, seed)
-    rows = torch.cat([forward, _chosen(back.states_at)])
-    picture = grid(rows.view(-1, *shape), levels, _COLUMNS, pixels=max(4, 48 // max(shape)))
-    with replacing(path) as part:
-        picture.save(part, format="png")
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    figure = Figure(figsize=(9, 8.4), layout="constrained")
+    rows = (
+        ("the chain, from uniform noise (t = 0) to samples (t = 1), before weighting", forward),
+        (f"the reverse chain, from states of the target ({how}; t = 1) to noise (t = 0)", _chosen(back.states_at)),
+    )
+    for axes, (title, part) in zip(figure.subplots(2, 1), rows, strict=True):
+        picture = grid(part.view(-1, *shape), levels, _COLUMNS, pixels=max(4, 48 // max(shape)))
+        axes.imshow(np.asarray(picture), cmap="gray", vmin=0, vmax=255)
+        axes.set_title(title, fontsize=10)
+        axes.axis("off")
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=90)
 
 
 def _chosen(states: list[Tensor]) -> Tensor:

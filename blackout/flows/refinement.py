@@ -135,4 +135,8 @@ def _accept(states: States, proposed: States, t: float, log_ratio: Tensor, u: Te
 def _invert(law: Tensor, u: Tensor) -> Tensor:
     """Draws from laws [B, n] by uniforms [B]: int64 [B]."""
     edges = law.cumsum(-1)
-    return torch.searchsorted(edges / edges[:, -1:], u[:, None].contiguous(), right=True).squeeze(1).clamp_(max=law.shape[1] - 1)
+    return (
+        torch.searchsorted(edges / edges[:, -1:], u[:, None].contiguous(), right=True)
+        .squeeze(1)
+        .clamp_(max=law.shape[1] - 1)
+    )

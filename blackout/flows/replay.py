@@ -57,7 +57,9 @@ class Rollout:
 
     def __post_init__(self) -> None:
         if self.points < 2 or min(self.chains, self.every, self.kept) < 1 or self.group < 2 or not self.clip > 0:
-            raise ValueError("rollout needs at least 2 points, 1 chain, every 1, 1 kept, groups of 2 and a positive clip")
+            raise ValueError(
+                "rollout needs at least 2 points, 1 chain, every 1, 1 kept, groups of 2 and a positive clip"
+            )
         if self.resample_below is not None and not 0 < self.resample_below <= 1:
             raise ValueError(f"resample_below must be in (0, 1], or null, not {self.resample_below}")
 
@@ -177,9 +179,7 @@ def _walk(
             states = rollout.refine(target, states, times[k + 1], stream)
 
 
-def _resampled(
-    rollout: Rollout, states: States, weights: Tensor, indices: Tensor, seed: int
-) -> tuple[States, Tensor]:
+def _resampled(rollout: Rollout, states: States, weights: Tensor, indices: Tensor, seed: int) -> tuple[States, Tensor]:
     chosen, kept = torch.arange(len(indices), device=indices.device), weights.clone()
     for first in range(0, len(indices), rollout.group):
         part = slice(first, first + rollout.group)

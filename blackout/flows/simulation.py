@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import torch
@@ -50,6 +51,13 @@ class Paths:
     slopes_at: list[Tensor] = field(default_factory=list)
     residuals_at: list[Tensor] = field(default_factory=list)
     states_at: list[Tensor] = field(default_factory=list)
+
+    def rows(self, which: Tensor) -> Paths:
+        """Some of the chains, int64 [b]."""
+        lists = (self.log_weights_at, self.slopes_at, self.residuals_at, self.states_at)
+        weights, slopes, residuals, states = ([part[which] for part in parts] for parts in lists)
+        own = self.states.rows(which), self.log_weights[which], self.jumps[which], self.evaluations[which]
+        return Paths(*own, self.times, weights, slopes, residuals, states)
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ class Simulation(ABC):
         weights = torch.zeros(len(indices), dtype=torch.float64, device=indices.device)
         zeros = torch.zeros_like(indices)
         paths = Paths(states, weights, zeros, zeros.clone())
-        for k, (a, b) in enumerate(zip(times[:-1], times[1:], strict=True)):
+        for k, (a, b) in enumerate(pairwise(times)):
             if watch is not None:
                 watch(k, self.num_steps, states.x)
             stream = streams.at(k + 1)
@@ -122,9 +130,7 @@ class Simulation(ABC):
             _observe(paths, 1.0, weights, states, None, target)
         return replace(paths, states=states, log_weights=weights)
 
-    def _resampled(
-        self, states: States, weights: Tensor, indices: Tensor, seed: int, k: int
-    ) -> tuple[States, Tensor]:
+    def _resampled(self, states: States, weights: Tensor, indices: Tensor, seed: int, k: int) -> tuple[States, Tensor]:
         """Groups whose ESS is low, drawn again by their weights, which become their mean: log Z stays unbiased."""
         size = min(self.group, len(indices))
         grouped = weights.view(-1, size)
@@ -246,9 +252,7 @@ def one_jump(x: Tensor, rates: Tensor, u: Tensor) -> Tensor:
     return moved
 
 
-def _observe(
-    paths: Paths, t: float, weights: Tensor, states: States, residuals: Tensor | None, target: Target
-) -> None:
+def _observe(paths: Paths, t: float, weights: Tensor, states: States, residuals: Tensor | None, target: Target) -> None:
     paths.times.append(t)
     paths.log_weights_at.append(weights.float())
     paths.slopes_at.append(slope(states.log_density, target.levels, target.sites).float())

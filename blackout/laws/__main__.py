@@ -1,4 +1,4 @@
-"""`python -m blackout.laws`: check the claims about processes, permutations and flows; exit code 1 when one does not hold."""
+"""`python -m blackout.laws`: check claims on processes, permutations and flows; exit code 1 when one does not hold."""
 
 import argparse
 import sys

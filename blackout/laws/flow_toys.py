@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from blackout.flows.path import States, slope
 from blackout.flows.residual import outgoing, residual
 from blackout.flows.simulation import Scores
 from blackout.flows.targets import Target, all_states
+from blackout.laws.toys import Array
 
 _TOLERANCE = 1e-10
 
@@ -82,14 +84,18 @@ class Enumeration:
             into = rates[self.swapped, sites, own].flatten(1).numpy()
             source = self.swapped.flatten(1).numpy()
 
-            def slope_of(t: float, m: np.ndarray, table=table, total=total, into=into, source=source) -> np.ndarray:  # type: ignore[no-untyped-def, type-arg]
-                gain = (into * m[source]).sum(1) - total * m
-                if weighted:
-                    gain = gain + residual(self.slopes, table, t * self.states.ratios).numpy() * m
-                return np.asarray(gain)
-
-            mass = solve_ivp(slope_of, (a, b), mass, "DOP853", rtol=_TOLERANCE, atol=1e-13).y[:, -1]
+            parts = table, total, into, source, weighted
+            mass = solve_ivp(self._change, (a, b), mass, "DOP853", rtol=_TOLERANCE, atol=1e-13, args=parts).y[:, -1]
         return torch.from_numpy(mass)
+
+    def _change(
+        self, t: float, mass: Array, table: Tensor, total: Array, into: Array, source: NDArray[np.int64], weighted: bool
+    ) -> Array:
+        """d mass / dt, by Kolmogorov's forward equation and, with weights, Feynman and Kac's potential xi."""
+        change: Array = (into * mass[source]).sum(1) - total * mass
+        if weighted:
+            change += residual(self.slopes, table, t * self.states.ratios).numpy() * mass
+        return change
 
     def leap_kernel(self, table: Tensor, length: float) -> Tensor:
         """Transition probabilities of the factorised step, [n, n]."""

@@ -30,7 +30,7 @@ def untrained(target: Target, heat_bath: bool = False, scale: float = 5.0) -> Ca
     torch.manual_seed(0)
     network = LESite(target.sites, target.levels, 8, 1, heat_bath=heat_bath).double()
     with torch.no_grad():
-        network.omega *= scale
+        network.omega.mul_(scale)
     everything = Enumeration(target)
 
     def table(t: float) -> Tensor:
@@ -52,7 +52,8 @@ def claims() -> Iterator[Claim]:
 
 
 def _events() -> Iterator[Claim]:
-    for name, target in (("Ising 3x3", Ising(3, 0.2)), ("Potts 3x3, q = 3", Potts(3, 3, 0.7))):
+    strong: tuple[tuple[str, Target], ...] = (("Ising 3x3", Ising(3, 0.2)), ("Potts 3x3, q = 3", Potts(3, 3, 0.7)))
+    for name, target in strong:
         toy, table = Enumeration(target), untrained(target)
         rho = toy.states.log_density.exp()
         for steps in (1, 2, 8):
@@ -68,7 +69,9 @@ def _events() -> Iterator[Claim]:
     toy, table = Enumeration(Ising(3, 0.2)), untrained(Ising(3, 0.2))
     drawn = Events(2).run(toy.target, toy.lookup(table), torch.arange(_CHAINS), 1).states.x
     yield Claim("events, Ising 3x3, 2 steps: the states drawn", _p(toy, drawn, toy.transported(table, 2, False)), None)
-    weights = run_backwards(toy.target, toy.lookup(table), toy.states.x[77].repeat(_CHAINS, 1), 2, torch.arange(_CHAINS), 0)
+    weights = run_backwards(
+        toy.target, toy.lookup(table), toy.states.x[77].repeat(_CHAINS, 1), 2, torch.arange(_CHAINS), 0
+    )
     likely = float(toy.transported(table, 2, weighted=False)[77])
     yield Claim("reverse chain: E e^a = p(x), in standard errors", _off(weights.log_weights - math.log(likely)), 4)
 
@@ -110,7 +113,9 @@ def _residuals() -> Iterator[Claim]:
     for name, target in (("Ising 3x3", Ising(3, 0.2)), ("Potts 2x3, q = 3", Potts([2, 3], 3, 0.7))):
         toy = Enumeration(target)
         xi = residual(toy.slopes, toy.best_scores(0.6), 0.6 * toy.states.ratios)
-        yield Claim(f"xi of the best rates is d log Z / dt, {name}", float((xi - toy.law(0.6) @ toy.slopes).abs().max()), 1e-9)
+        yield Claim(
+            f"xi of the best rates is d log Z / dt, {name}", float((xi - toy.law(0.6) @ toy.slopes).abs().max()), 1e-9
+        )
         table = untrained(target)(0.6)
         control = stein(table, 0.6 * toy.states.ratios)
         yield Claim(f"mean of the Stein control variate, {name}", abs(float(toy.law(0.6) @ control)), 1e-10)
@@ -138,7 +143,9 @@ def _invariance() -> Iterator[Claim]:
         name = type(move).__name__
         yield Claim(f"{name} leaves p_t as it is: draws", _p(toy, moved.x, toy.law(0.8)), None)
         one = move(target, toy.states.rows(torch.zeros_like(start)), 0.8, streams.at(1))
-        yield Claim(f"{name} moves: share of chains that stay", float((one.x == toy.states.x[0]).all(1).double().mean()), 0.9)
+        yield Claim(
+            f"{name} moves: share of chains that stay", float((one.x == toy.states.x[0]).all(1).double().mean()), 0.9
+        )
 
 
 class _Product(Target):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.flows.targets.base import Target
+from blackout.flows.targets.files import read_arrays
 from blackout.flows.targets.lattice import bonds, coloured
 
 
@@ -110,11 +109,7 @@ def read_couplings(path: str | Path) -> Couplings:
     Raises:
         UserError: unreadable, J missing or not square, h of another size, or values that are not finite.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in ("J", "h") if name in file}
-    except (OSError, ValueError, zipfile.BadZipFile, TypeError, AttributeError) as error:
-        raise UserError(f"target.path: {path} is no .npz of arrays ({str(error).splitlines()[0]})") from None
+    arrays = {name: array for name, array in read_arrays(path).items() if name in ("J", "h")}
     if "J" not in arrays:
         raise UserError(f"target.path: {path} has no array J [d, d]")
     if any(array.dtype.kind not in "iuf" for array in arrays.values()):

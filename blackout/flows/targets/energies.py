@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from blackout.errors import UserError
 from blackout.flows.targets.base import Target
+from blackout.flows.targets.files import read_arrays
 
 
 class EnergyNetwork(Target):
@@ -30,7 +31,7 @@ class EnergyNetwork(Target):
     def __init__(self, sites: int, widths: Sequence[int] = (256, 256, 256)) -> None:
         super().__init__(2, [sites])
         sizes = [sites, *widths, 1]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.widths = list(widths)
 
     def energy(self, x: Tensor) -> Tensor:
@@ -84,19 +85,15 @@ def read_energy_network(path: str | Path) -> EnergyNetwork:
         UserError: unreadable, or arrays that are no such network.
     """
     advice = "python -m blackout.flows.energy_discrepancy makes one"
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: torch.from_numpy(file[name]) for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, TypeError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"target.path: {path} is no .npz of an energy network ({reason}); {advice}") from None
-    number = sum(name.startswith("weight_") for name in arrays)
-    wanted = [f"{kind}_{k}" for k in range(number) for kind in ("weight", "bias")]
-    if not number or any(name not in arrays or not arrays[name].is_floating_point() for name in wanted):
+    arrays = {name: torch.from_numpy(array) for name, array in read_arrays(path).items() if array.dtype.kind == "f"}
+    layers = []
+    while {f"weight_{len(layers)}", f"bias_{len(layers)}"} <= arrays.keys():
+        layers.append((arrays[f"weight_{len(layers)}"], arrays[f"bias_{len(layers)}"]))
+    if not layers:
         raise UserError(f"target.path: {path} needs arrays weight_0, bias_0, weight_1, ... of numbers; {advice}")
-    if any(not bool(torch.isfinite(arrays[name]).all()) for name in wanted):
+    if not all(bool(torch.isfinite(part).all()) for layer in layers for part in layer):
         raise UserError(f"target.path: {path} holds weights that are not finite")
-    return _assembled(path, [(arrays[f"weight_{k}"], arrays[f"bias_{k}"]) for k in range(number)])
+    return _assembled(path, layers)
 
 
 def save_energy_network(network: EnergyNetwork, path: Path) -> None:
@@ -105,8 +102,8 @@ def save_energy_network(network: EnergyNetwork, path: Path) -> None:
     for k, layer in enumerate(network.layers):
         assert isinstance(layer, nn.Linear)
         arrays[f"weight_{k}"], arrays[f"bias_{k}"] = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **arrays)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
 
 
 def _assembled(path: str | Path, layers: list[tuple[Tensor, Tensor]]) -> EnergyNetwork:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,7 @@ def enumerated(target: Target) -> tuple[Tensor, Tensor]:
 
 def can_enumerate(target: Target) -> bool:
     """Whether there are few enough states."""
-    return target.sites * torch.tensor(float(target.levels)).log2() <= 20
+    return target.sites * math.log2(target.levels) <= math.log2(MOST_STATES)
 
 
 def exact_values(target: Target) -> dict[str, float] | None:

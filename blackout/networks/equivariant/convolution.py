@@ -1,4 +1,4 @@
-"""leConv: convolutions with a hole in the middle whose weights depend on the state (Holderrieth et al., LEAPS, 2025)."""
+"""leConv: convolutions with a hole whose weights depend on the state (Holderrieth et al., LEAPS, 2025)."""
 
 from __future__ import annotations
 
