@@ -69,9 +69,15 @@ def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, coupling
 
 
 def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
-    settings = ["family=flow", "callbacks.progress=null", "target.size=[2,3]", "target.sigma=0.2",
-                "network.channels=16", "trainer.accelerator=cpu", "trainer.devices=1", "rollout.points=10", "trainer.max_steps=150",
-                "trainer.val_check_interval=50", f"runs_dir={tmp_path}", "run_id=a"]  # fmt: skip
+    settings = ["family=flow", "callbacks.progress=null", "target.size=[2,3]", "target.sigma=0.2"]
+    settings += ["network.channels=16", "network.heat_bath=true", "trainer.accelerator=cpu", "rollout.points=10"]
+    settings += [
+        "trainer.devices=1",
+        "trainer.max_steps=200",
+        "trainer.val_check_interval=50",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    ]
     assert run("train", *settings).code == 0
     ckpt = tmp_path / "ising/a"
     out = tmp_path / "out"
