@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _BATCH = 1024
 _REVERSED = 16
 """Reverse chains of every state whose likelihood is bounded."""
-_CLOSING = 2048
+_CLOSING = 1024
 """Samples from which the estimates at the end of a run are made."""
 
 

@@ -16,6 +16,7 @@ from blackout.flows.source import EnergySource
 from blackout.flows.targets import Target, Wrapped
 from blackout.networks import LocallyEquivariant
 from blackout.training.components import fill, find, make
+from blackout.training.descriptions import pathless
 
 PARTS = ("target", "network", "simulation")
 
@@ -48,7 +49,7 @@ class FlowFamily:
         network = fill(dict(settings["network"]), source.facts, "network")
         if getattr(find(settings["loss"], "loss"), "learns_partition", False):
             network["partition"] = True
-        target = source.target.description(dict(settings["target"]))
+        target = pathless(source.target.description(dict(settings["target"])))
         return {"model": {"target": target, "network": network, "simulation": settings["simulation"]}}
 
     def tensors(self, source: EnergySource) -> dict[str, Tensor]:

@@ -81,9 +81,12 @@ class FlowOutputs:
         from blackout.flows.pictures import save_diagnostics, save_snapshots
 
         draw, target = self._draw, self._draw.model.target
-        number = draw.own or sum(len(part["samples"]) for part in self._taken)
+        arrays = self._arrays()
+        number = draw.own or len(arrays["samples"])
         observed = draw.run(torch.arange(min(number, draw.batch_size)), fold_seed(self._seed, number), observe=True)
-        arrays = self._arrays() if draw.own is None else more_samples(draw, number, self._seed)
+        if draw.own is not None:
+            arrays = {name: values.cpu() for name, values in named(observed, draw.model.shape).items()}
+            number = len(arrays["samples"])
         values = estimates(target, arrays["samples"].flatten(1), arrays["log_weights"], arrays["log_density"])
         values |= {
             "evaluations_per_sample": float(arrays["evaluations"].double().mean()),
@@ -108,13 +111,6 @@ class FlowOutputs:
 
     def _arrays(self) -> dict[str, Tensor]:
         return {name: torch.cat([part[name] for part in self._taken]) for name in self._taken[0]}
-
-
-def more_samples(draw: Runner, number: int, seed: int) -> dict[str, Tensor]:
-    """Samples of a seed away from those that are written, on the CPU."""
-    own = fold_seed(seed, number, 1)
-    parts = [named(draw.run(part, own), draw.model.shape) for part in torch.arange(number).split(draw.batch_size)]
-    return {name: torch.cat([part[name].cpu() for part in parts]) for name in parts[0]}
 
 
 def named(paths: Paths, shape: tuple[int, ...]) -> dict[str, Tensor]:
