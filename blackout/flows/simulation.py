@@ -186,7 +186,7 @@ class _Stepwise(Simulation):
 
     Args:
         num_steps, resample_below, group: as for `Simulation`.
-        weights: quadrature of xi: `trapezoid` (second order) or `riemann` (the value at the beginning; first order).
+        quadrature: of the weights, `trapezoid` (second order) or `riemann` (the value at the beginning; first order).
     """
 
     def __init__(
@@ -194,10 +194,10 @@ class _Stepwise(Simulation):
         num_steps: int = 64,
         resample_below: float | None = None,
         group: int = 256,
-        weights: Literal["trapezoid", "riemann"] = "trapezoid",
+        quadrature: Literal["trapezoid", "riemann"] = "trapezoid",
     ) -> None:
         super().__init__(num_steps, resample_below, group)
-        self.weights = weights
+        self.quadrature = quadrature
 
     def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> Step:
         ones = torch.ones(len(states.x), dtype=torch.int64, device=states.x.device)
@@ -208,7 +208,7 @@ class _Stepwise(Simulation):
         x = self.jump(states.x, outgoing(g), b - a, stream)
         jumps = (x != states.x).sum(-1)
         states = States.of(target, x)
-        if self.weights == "riemann":
+        if self.quadrature == "riemann":
             return Step(states, (b - a) * first, jumps, evaluations, first)
         g = scores(x, b, states.ratios)
         last = residual(slope(states.log_density, target.levels, target.sites), g, b * states.ratios)

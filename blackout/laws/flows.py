@@ -103,7 +103,7 @@ def _weights() -> Iterator[Claim]:
         return float((weights - toy.log_z).abs().max())  # the best rates: the same for every chain
 
     for rule, order in (("riemann", 1), ("trapezoid", 2)):
-        coarse, fine = error(Leap(16, weights=rule)), error(Leap(32, weights=rule))  # type: ignore[arg-type]
+        coarse, fine = error(Leap(16, quadrature=rule)), error(Leap(32, quadrature=rule))  # type: ignore[arg-type]
         found = math.log2(coarse / fine)
         yield Claim(f"weights by {rule}: order {order}, found {found:.2f}", abs(found - order), 0.1)
     yield Claim("trapezoid, 16 steps, Ising 3x3: log Z", error(Leap(16)), 2e-3)
