@@ -54,6 +54,7 @@ class FlowDraw(BaseDraw):
     own: int | None = None
 
     batch_size: int = _BATCH
+    resumable = True
 
     @property
     def steps(self) -> int:
@@ -116,6 +117,7 @@ class LikelihoodDraw(BaseDraw):
 
     names = Names(folder="likelihood", file="likelihood", array="states", picture="states")
     batch_size = _BATCH // _REVERSED
+    resumable = True
 
     def rows(self, num_samples: int) -> int:
         return len(self.states)
