@@ -6,7 +6,7 @@ from blackout.addresses import Table
 
 TABLE = Table(
     made={
-        "network": ("CountNetwork",),
+        "network": ("CountNetwork", "LEAttention", "LEConvolution", "LEMLP", "LESite", "LETransformer"),
         "inputs": ("BirthDeathInputs", "LevelInputs", "PaperInputs", "StandardisedInputs"),
         "body": ("NCSNpp", "ResidualMLP", "UNet"),
     }

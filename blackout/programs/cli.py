@@ -36,6 +36,7 @@ def one_line_errors() -> Iterator[None]:
 
     global _in_job
     _in_job = False
+    sys.argv = without_data(sys.argv)
     _check_environment()
     if not isinstance(sys.stdout, _Unbroken):
         sys.stdout = _Unbroken(sys.stdout)
@@ -117,6 +118,16 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
         raise AssertionError("unreachable")
 
     return wrapped
+
+
+def without_data(command: list[str]) -> list[str]:
+    """A command line without the default dataset, if its family says `dataset: null` and nothing else chooses one."""
+    chosen = [word.partition("=")[2] for word in command[1:] if word.startswith("family=")]
+    if not chosen or any(word.lstrip("+~").startswith(("dataset", "experiment=")) for word in command[1:]):
+        return command
+    path = Path(command[0]).resolve().parent / "conf" / "family" / f"{chosen[-1]}.yaml"
+    has_none = path.is_file() and re.search(r"^dataset: null\b", path.read_text(), re.MULTILINE)
+    return [*command, "~dataset"] if has_none else command
 
 
 def end_of_sweep() -> None:

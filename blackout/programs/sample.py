@@ -108,10 +108,17 @@ def _without_recipe(cfg: DictConfig) -> DictConfig:
 
 def _request(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the model's family; `sampler` only if the command line gives part of it."""
-    request = {name: value for name, value in config.items() if name not in _SHARED and value is not None}
+    request = {name: value for name, value in config.items() if name not in _SHARED and _is_given(value)}
     if not asked_for("sampler"):
         request.pop("sampler", None)
+    if not isinstance(config["likelihood"], Mapping | None):  # the states of a file, rather than how images are scored
+        request["likelihood"] = config["likelihood"]
     return request | {"num_samples": config["num_samples"]}
+
+
+def _is_given(value: Any) -> bool:
+    """Whether a setting is more than null, or a group of nothing but nulls."""
+    return any(map(_is_given, value.values())) if isinstance(value, Mapping) and value else value is not None
 
 
 def listed(config: Mapping[str, Any]) -> Tensor | None:

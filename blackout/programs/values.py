@@ -31,7 +31,7 @@ def checked(name: str, value: Any, kind: type | None, default: Any = None) -> An
     Raises:
         UserError: a value of another kind.
     """
-    if name in _PLAIN_GROUPS:
+    if name in _PLAIN_GROUPS and not isinstance(value, str):  # text names a file, for families that read it
         return _checked_group(name, value, default)
     if value is None and name in _OPTIONAL:
         return None

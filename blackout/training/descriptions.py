@@ -19,8 +19,8 @@ from blackout.errors import UserError
 from blackout.training.components import check_arguments, find
 
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "family": ("blackout.diffusion",),
-    "model": ("blackout.diffusion", "blackout.networks"),
+    "family": ("blackout.diffusion", "blackout.flows"),
+    "model": ("blackout.diffusion", "blackout.flows", "blackout.networks"),
     "dataset": ("blackout.data",),
     "metrics": ("blackout.evaluation", "blackout.data"),
 }

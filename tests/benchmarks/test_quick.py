@@ -6,13 +6,13 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks import counts, permutations, sampling, scores, training
+from benchmarks import counts, flows, permutations, sampling, scores, training
 from benchmarks.reference import ReferenceTraining, paper_network, reference_network
 from blackout.diffusion.schedules import fisher_times
 from tests.random.test_counts import assert_law
 
 
-@pytest.mark.parametrize("benchmark", [counts, training, sampling, scores, permutations])
+@pytest.mark.parametrize("benchmark", [counts, training, sampling, scores, permutations, flows])
 def test_quick_mode_prints_a_table_and_writes_json(benchmark, tmp_path, capsys):
     benchmark.main(["--quick", "--threads", "1", "--device", "cpu", "--json", str(tmp_path / "result.json")])
     result = json.loads((tmp_path / "result.json").read_text())

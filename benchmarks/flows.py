@@ -1,0 +1,95 @@
+"""An epoch of training a flow against the paper's procedure written out: `python -m benchmarks.flows`.
+
+An epoch is a rollout of 256 chains at 64 times and 100 steps of 128 states, on a 4x4 Ising model. Written out, the
+estimates of d log Z / dt take a second pass over all states of the rollout, and energies are evaluated at every visit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmarks.measure import arguments, interleaved, report, summary
+from blackout.flows.losses import EstimatedPartition
+from blackout.flows.path import slope
+from blackout.flows.replay import Replay, Rollout, roll_out
+from blackout.flows.residual import residual
+from blackout.flows.targets import Ising, Target
+from blackout.networks import LESite, LETransformer, LocallyEquivariant
+
+
+class Epochs:
+    """The two ways of training a network for an epoch.
+
+    Args:
+        network: to be trained.
+        quick: tiny sizes.
+    """
+
+    def __init__(self, network: LocallyEquivariant, target: Target, quick: bool) -> None:
+        self.network, self.target = network, target
+        self.points, self.chains, self.steps, self.batch = (4, 8, 2, 4) if quick else (64, 256, 100, 128)
+        self.rollout = Rollout(points=self.points, chains=self.chains, kept=1, group=self.chains)
+        self.replay = Replay(self.rollout, target.levels, target.sites)
+        self.optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
+        self.objective = EstimatedPartition()
+
+    def ours(self) -> None:
+        """A rollout whose rates give d log Z / dt, kept with its energies."""
+
+        def scores(x: Tensor, t: float, ratios: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self.network(x, torch.full((len(x),), t), ratios.float()).double()
+
+        roll_out(self.rollout, self.target, scores, 0, self.replay)
+        for _ in range(self.steps):
+            squared, _ = self.objective(self.network, self.replay.pick(torch.rand(self.batch, 3).double()))
+            self._step(squared.mean())
+
+    def written_out(self) -> None:
+        """Algorithm 1 line by line."""
+        x = torch.randint(2, (self.chains, self.target.sites), dtype=torch.uint8)
+        states, times = [], torch.linspace(0, 1, self.points)
+        with torch.no_grad():
+            for t in times:
+                states.append(x)
+                g = self.network(x, t.expand(len(x)), self.target.log_ratios(x).float())
+                rate = g.clamp(min=0).sum(-1)
+                x = torch.where(torch.rand(x.shape) < rate / (self.points - 1), 1 - x, x)
+            pairs = zip(states, times, strict=True)
+            estimates = torch.stack([self._xi(part, t.expand(len(part))).mean() for part, t in pairs])
+        everything = torch.stack(states)
+        for _ in range(self.steps):
+            k, m = torch.randint(self.points, (self.batch,)), torch.randint(self.chains, (self.batch,))
+            self._step((self._xi(everything[k, m], times[k]) - estimates[k]).square().mean())
+
+    def _xi(self, x: Tensor, t: Tensor) -> Tensor:
+        ratios = self.target.log_ratios(x).float()
+        f = slope(self.target.log_density(x).float(), self.target.levels, self.target.sites)
+        return residual(f, self.network(x, t, ratios), (t[:, None, None] * ratios).clamp(max=5))
+
+    def _step(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = arguments(__doc__ or "")
+    parser.set_defaults(device="cpu", threads=1, repetitions=3)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    quick, target = options.quick, Ising(4, 0.2)
+    letf = Epochs(LETransformer(16, 2, 8 if quick else 64, 1 if quick else 3), target, quick)
+    lesite = Epochs(LESite(16, 2, 8 if quick else 32, lattice=[4, 4]), target, quick)
+    cases = {"letf, written out": letf.written_out, "letf": letf.ours, "lesite": lesite.ours}
+    seconds = interleaved(cases, 1 if quick else options.repetitions, torch.device("cpu"))
+    medians = {name: summary(values)["median"] for name, values in seconds.items()}
+    first = medians["letf, written out"]
+    rows = [{"epoch of": name, "seconds": value, "times faster": first / value} for name, value in medians.items()]
+    report("one epoch, medians of interleaved runs", rows, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Discrete neural flow samplers: continuous-time Markov chains trained to carry noise to an unnormalised law."""
+
+from blackout.flows.family import FlowFamily
+from blackout.flows.losses import EstimatedPartition, LearnedPartition
+from blackout.flows.module import FlowSampler
+from blackout.flows.planar import Planar, read_planar
+from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed
+from blackout.flows.replay import Rollout
+from blackout.flows.simulation import Events, Leap, Single
+from blackout.flows.targets import (
+    Couplings,
+    EnergyNetwork,
+    Ising,
+    Potts,
+    SpinGlass,
+    Target,
+    read_couplings,
+    read_energy_network,
+)
+
+__all__ = [
+    "DMALA", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily", "FlowSampler", "Gibbs",
+    "Ising", "Leap", "LearnedPartition", "LocallyInformed", "Planar", "Potts", "Rollout", "Single", "SpinGlass",
+    "Target", "read_couplings", "read_energy_network", "read_planar",
+]  # fmt: skip

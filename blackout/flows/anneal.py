@@ -1,0 +1,151 @@
+"""`python -m blackout.flows.anneal`: annealed importance sampling and SMC with Gibbs sweeps, the baseline of flows.
+
+The same path, weights and files as `sample.py`, without a network: w += (t_{k+1} - t_k) f(x), then a sweep at t_{k+1}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from blackout.errors import UserError
+from blackout.files import replacing, write_json
+from blackout.flows.family import make_target
+from blackout.flows.outputs import estimates, known_values, named
+from blackout.flows.partition import effective_sample_size, log_mean_exp, systematic_resample
+from blackout.flows.path import States, slope, uniform_states
+from blackout.flows.refinement import Gibbs, Refinement
+from blackout.flows.simulation import Paths
+from blackout.flows.targets import Target, read_couplings, read_energy_network
+from blackout.random import SampleStreams, fold_seed
+from blackout.training.export import load_model
+
+_TARGETS = {"ising": "Ising", "potts": "Potts", "spin_glass": "SpinGlass"}
+_FROM_FILES = {"couplings": read_couplings, "energy_network": read_energy_network}
+
+
+def anneal(
+    target: Target,
+    chains: int,
+    sweeps: int,
+    seed: int = 0,
+    resample_below: float | None = None,
+    refine: Refinement | None = None,
+) -> Paths:
+    """Annealed importance sampling; sequential Monte Carlo where chains are resampled, all together.
+
+    Args:
+        target: the law.
+        chains: number of weighted samples.
+        sweeps: number of intermediate laws, with one application of `refine` at each.
+        seed: of all draws.
+        resample_below: ESS, as a share, below which chains are resampled; None for never.
+        refine: moves at every law; None for a Gibbs sweep.
+    """
+    moves, streams = Gibbs() if refine is None else refine, SampleStreams(seed, torch.arange(chains))
+    start = uniform_states(streams.at(0).next_draw().uniform((chains, target.sites)), target.levels)
+    states, weights = States.of(target, start), torch.zeros(chains, dtype=torch.float64)
+    none = torch.zeros(chains, dtype=torch.int64)
+    paths = Paths(states, weights, none, none)
+    for k in range(sweeps):
+        f = slope(states.log_density, target.levels, target.sites)
+        if k % max(1, sweeps // 32) == 0:
+            _observe(paths, k / sweeps, weights, f, states)
+        weights = weights + f / sweeps
+        if resample_below is not None and effective_sample_size(weights) < resample_below:
+            uniform = torch.rand((), generator=torch.Generator().manual_seed(fold_seed(seed, k))).double()
+            states = states.rows(systematic_resample(weights, uniform))
+            weights = log_mean_exp(weights).expand(chains)
+        states = moves(target, states, (k + 1) / sweeps, streams.at(k + 1))
+    _observe(paths, 1.0, weights, slope(states.log_density, target.levels, target.sites), states)
+    paths.states, paths.log_weights = states, weights
+    return paths
+
+
+def _observe(paths: Paths, t: float, weights: Tensor, slopes: Tensor, states: States) -> None:
+    paths.times.append(t)
+    paths.log_weights_at.append(weights.float())
+    paths.slopes_at.append(slopes.float())
+    paths.states_at.append(states.x)
+
+
+def _target(given: argparse.Namespace) -> Target:
+    if (given.ckpt is None) == (given.target is None):
+        raise UserError("give either --ckpt, whose target is taken, or --target")
+    if given.ckpt is not None:
+        target = getattr(load_model(given.ckpt), "target", None)
+        if not isinstance(target, Target):
+            raise UserError(f"--ckpt {given.ckpt} is no flow: it has no target")
+        return target
+    settings: dict[str, Any] = {}
+    for word in given.settings:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UserError(f"{word}: settings of the target are given as name=value, such as size=10")
+        settings[name] = yaml.safe_load(value)
+    if given.target in _FROM_FILES:
+        if list(settings) != ["path"]:
+            raise UserError(f"--target {given.target} needs path=... and nothing else")
+        return _FROM_FILES[given.target](str(settings["path"]))
+    return make_target({"_target_": f"blackout.flows.{_TARGETS[given.target]}", **settings})
+
+
+def run(given: argparse.Namespace) -> None:
+    """Anneal, and write samples.npz, metrics.json and diagnostics.png.
+
+    Raises:
+        UserError: numbers out of range, or no such target.
+    """
+    from blackout.flows.pictures import save_diagnostics
+
+    if given.chains < 2 or given.sweeps < 1 or not (given.resample_below is None or 0 < given.resample_below <= 1):
+        raise UserError("--chains must be at least 2, --sweeps 1, and --resample-below in (0, 1]")
+    target, out = _target(given), given.out
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: {error.strerror}") from None
+    began = time.process_time()
+    paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below)
+    seconds = time.process_time() - began
+    arrays = {
+        name: values for name, values in named(paths, target.shape).items() if name not in ("jumps", "evaluations")
+    }
+    values = estimates(target, arrays["samples"].flatten(1), arrays["log_weights"], arrays["log_density"])
+    values |= known_values(target)
+    with replacing(out / "samples.npz") as part, part.open("wb") as file:
+        np.savez_compressed(file, **{name: array.numpy() for name, array in arrays.items()})  # type: ignore[arg-type]
+    save_diagnostics(target, arrays, paths, values, out / "diagnostics.png")
+    how = {"method": "SMC" if given.resample_below else "AIS", "sweeps": given.sweeps, "num_samples": given.chains}
+    write_json({"values": values, **how, "cpu_seconds": seconds, "seed": given.seed}, out / "metrics.json")
+    names = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")
+    print("  ".join(f"{name} {values[name]:.5g}" for name in names if name in values), f"({seconds:.2f} CPU s)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m blackout.flows.anneal", description=(__doc__ or "").split(": ")[1])
+    parser.add_argument("--ckpt", help="a trained flow: its target")
+    parser.add_argument("--target", choices=[*_TARGETS, *_FROM_FILES])
+    parser.add_argument("settings", nargs="*", help="of the target: size=10 sigma=0.2, or path=mine.npz")
+    parser.add_argument("--chains", type=int, default=4096)
+    parser.add_argument("--sweeps", type=int, default=256)
+    parser.add_argument("--resample-below", type=float, help="ESS below which chains are resampled: SMC")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/anneal"))
+    try:
+        run(parser.parse_args())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

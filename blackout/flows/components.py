@@ -1,0 +1,18 @@
+"""The components of `blackout.flows` that a model file may name."""
+
+from __future__ import annotations
+
+from blackout.addresses import Table
+
+TABLE = Table(
+    made={
+        "family": ("FlowFamily",),
+        "target": ("Couplings", "EnergyNetwork", "Ising", "Planar", "Potts", "SpinGlass"),
+        "simulation": ("Events", "Leap", "Single"),
+    },
+    asked={
+        "read_couplings": "target=couplings target.path=...",
+        "read_energy_network": "target=energy_network target.path=...",
+        "read_planar": "target=planar target.path=...",
+    },
+)

@@ -1,0 +1,60 @@
+"""How likely the chain makes a given state: bounds from the chain run backwards (appendix D of the paper).
+
+The law is that of `Events`, with rates frozen on every interval; backwards they are [-G]_+ e^(l_t) at its middle.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from blackout.flows.path import States
+from blackout.flows.residual import incoming, outgoing
+from blackout.flows.simulation import Scores, one_jump
+from blackout.flows.targets import Target
+from blackout.random import SampleStreams
+
+
+@dataclass(frozen=True)
+class Reverse:
+    """Chains run backwards.
+
+    Args:
+        log_weights: a + log p_0(x_0), float64 [B]: their mean is at most log p(x_1), and E e^weight = p(x_1).
+        states_at: the states at the ends of the intervals from t = 1 to t = 0, [B, d] each.
+    """
+
+    log_weights: Tensor
+    states_at: list[Tensor]
+
+
+def run_backwards(target: Target, scores: Scores, x: Tensor, num_steps: int, indices: Tensor, seed: int) -> Reverse:
+    """Simulate the reverse chain from states x [B, d] and weigh it against the forward one."""
+    streams, states = SampleStreams(seed, indices), States.of(target, x)
+    weights = torch.full((len(x),), -target.sites * math.log(target.levels), dtype=torch.float64, device=x.device)
+    times, seen = torch.linspace(1, 0, num_steps + 1).double().tolist(), [x]
+    for k, (b, a) in enumerate(pairwise(times)):
+        stream, middle = streams.at(k), (a + b) / 2
+        rows, here = torch.arange(len(x), device=x.device), states
+        clock = torch.full((len(x),), b, dtype=torch.float64, device=x.device)
+        while len(rows):
+            g = scores(here.x, middle, here.ratios)
+            back = incoming(g) * (middle * here.ratios).exp()
+            u = stream.next_draw().samples(rows).uniform((len(rows), 2))
+            event = clock[rows] + u[:, 0].log() / back.sum((-1, -2))
+            end = event.clamp(min=a)
+            stays = outgoing(g).sum((-1, -2)) - back.sum((-1, -2))
+            weights[rows] -= stays * (clock[rows] - end)
+            clock[rows] = end
+            jumping = event > a
+            rows = rows[jumping]
+            there = States.of(target, one_jump(here.x[jumping], back[jumping], u[jumping, 1]))
+            # forward rate of the jump over its backward rate: e^(-l_t), as both are [G]_+ at the earlier state
+            weights[rows] += middle * (here.log_density[jumping] - there.log_density)
+            states, here = states.updated(rows, there), there
+        seen.append(states.x)
+    return Reverse(weights, seen)

@@ -1,0 +1,60 @@
+"""The two objectives: the squared residual of the forward equation with d log Z_t / dt estimated, or learned."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from blackout.flows.replay import Seen
+from blackout.flows.residual import residual
+from blackout.networks import LocallyEquivariant
+
+
+class Objective(ABC):
+    """(xi - d log Z_t / dt)^2, zero for all states and times if and only if the rates carry p_t.
+
+    Args:
+        clip: largest log-ratio l_t that is exponentiated.
+
+    Raises:
+        ValueError: clip not positive.
+    """
+
+    learns_partition = False
+    """Whether the network has a function whose derivative is d log Z_t / dt."""
+
+    def __init__(self, clip: float = 5.0) -> None:
+        if not clip > 0:
+            raise ValueError(f"clip must be positive, not {clip}")
+        self.clip = clip
+
+    def __call__(self, network: LocallyEquivariant, seen: Seen) -> tuple[Tensor, Tensor]:
+        """(squared residuals [b], the share of log-ratios that are clipped)."""
+        log_ratios = seen.t[:, None, None] * seen.ratios
+        scores = network(seen.x, seen.t, seen.ratios)
+        xi = residual(seen.slopes, scores, log_ratios.clamp(max=self.clip))
+        clipped = (log_ratios > self.clip).float().mean()
+        return (xi - self.partition_slope(network, seen)).square(), clipped
+
+    @abstractmethod
+    def partition_slope(self, network: LocallyEquivariant, seen: Seen) -> Tensor:
+        """d log Z_t / dt, [b]."""
+
+
+class EstimatedPartition(Objective):
+    """Algorithm 1 of the discrete neural flow sampler: the estimate from the newest rollout, held fixed."""
+
+    def partition_slope(self, network: LocallyEquivariant, seen: Seen) -> Tensor:
+        return seen.partition_slope
+
+
+class LearnedPartition(Objective):
+    """The objective of LEAPS: the derivative of a function of time that is trained together with the rates."""
+
+    learns_partition = True
+
+    def partition_slope(self, network: LocallyEquivariant, seen: Seen) -> Tensor:
+        with torch.enable_grad():
+            return network.log_partition_slope(seen.t)

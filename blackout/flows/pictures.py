@@ -1,0 +1,150 @@
+"""Pictures of states and of how a flow did."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from blackout.files import replacing
+from blackout.flows.interface import FlowModel
+from blackout.flows.likelihood import run_backwards
+from blackout.flows.partition import effective_sample_size, log_mean_exp
+from blackout.flows.path import States, uniform_states
+from blackout.flows.refinement import Gibbs
+from blackout.flows.simulation import Paths
+from blackout.flows.targets import Target, can_enumerate, enumerated
+from blackout.random import SampleStreams
+
+_REFERENCE, _SWEEPS = 1024, 200
+"""Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""
+_SHOWN, _COLUMNS = 4, 9
+"""Rows and columns of snapshots."""
+
+
+def grid(states: Tensor, levels: int, columns: int | None = None, pixels: int = 6) -> Image.Image:
+    """States [B, H, W] or [B, d] as squares in a near-square grid, black at 0 and white at the last level."""
+    images = states.cpu() if states.ndim == 3 else states.cpu()[:, None].expand(-1, max(1, states.shape[1] // 8), -1)
+    number, height, width = images.shape
+    columns = columns or max(1, round(math.sqrt(number * height / width)))
+    rows = math.ceil(number / columns)
+    canvas = torch.full((rows * (height * pixels + 4) + 4, columns * (width * pixels + 4) + 4), 96, dtype=torch.uint8)
+    for k, image in enumerate(images):
+        top, left = 4 + (k // columns) * (height * pixels + 4), 4 + (k % columns) * (width * pixels + 4)
+        shades = (image.double() * 255 / (levels - 1)).to(torch.uint8)
+        large = shades.repeat_interleave(pixels, 0).repeat_interleave(pixels, 1)
+        canvas[top : top + height * pixels, left : left + width * pixels] = large
+    return Image.fromarray(canvas.numpy())
+
+
+def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
+    """States of the target itself, uint8 [n, d], and how they were made: exact draws, or a long Gibbs sampler."""
+    if can_enumerate(target):
+        states, log_density = enumerated(target)
+        generator = torch.Generator().manual_seed(0)
+        share = torch.softmax(log_density, 0).cpu()
+        return states[torch.multinomial(share, 8 * number, True, generator=generator)], "exact"
+    device = next((buffer.device for buffer in target.state_dict().values()), torch.device("cpu"))
+    streams, gibbs = SampleStreams(0, torch.arange(number, device=device)), Gibbs()
+    chains = States.of(target, uniform_states(streams.at(0).next_draw().uniform((number, target.sites)), target.levels))
+    for sweep in range(_SWEEPS):
+        chains = gibbs(target, chains, 1.0, streams.at(sweep + 1))
+    return chains.x.cpu(), f"Gibbs, {_SWEEPS} sweeps"
+
+
+def save_diagnostics(
+    target: Target, arrays: dict[str, Tensor], observed: Paths, values: dict[str, float], path: Path
+) -> None:
+    """Energies and magnetisation against the target's own, ESS, log Z and the residual's spread along the path."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    states, how = reference(target)
+    figure = Figure(figsize=(12.5, 6.8), layout="constrained")
+    panels = figure.subplots(2, 3).flatten()
+    share = torch.softmax(arrays["log_weights"], 0).numpy()
+    _histogram(panels[0], -arrays["log_density"].numpy(), share, -target.log_density(states).numpy(), how)
+    panels[0].set(title="energy of the samples", xlabel="energy, -log rho")
+    mine, theirs = target.statistics(arrays["samples"].flatten(1)), target.statistics(states)
+    if mine:
+        name = next(iter(mine))
+        _histogram(panels[1], mine[name].numpy(), share, theirs[name].numpy(), how)
+        panels[1].set(title=name.replace("_", " "), xlabel=name.replace("_", " "))
+    else:
+        panels[1].axis("off")
+    _along_the_path(panels[2:5], observed, values)
+    _in_words(panels[5], values)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=100)
+
+
+def _histogram(axes: Any, mine: Any, share: Any, theirs: Any, how: str) -> None:
+    low, high = min(mine.min(), theirs.min()), max(mine.max(), theirs.max())
+    bins = np.linspace(low - 0.5, high + 0.5, 42) if high - low > 4 else np.linspace(low - 0.05, high + 0.05, 34)
+    axes.hist(theirs, bins, density=True, color="0.8", label=f"target ({how})")
+    axes.hist(mine, bins, density=True, histtype="step", color="C1", label="samples, unweighted")
+    axes.hist(mine, bins, weights=share, density=True, histtype="step", color="C0", linewidth=1.8, label="weighted")
+    axes.legend(fontsize=8)
+
+
+def _along_the_path(panels: Any, observed: Paths, values: dict[str, float]) -> None:
+    times = observed.times
+    weights = [w.double().cpu() for w in observed.log_weights_at]
+    panels[0].plot(times, [float(effective_sample_size(w)) for w in weights], "o-", markersize=3)
+    panels[0].set(title="effective sample size, share of all", xlabel="t", ylim=(0, 1.05))
+    panels[1].plot(times, [float(log_mean_exp(w)) for w in weights], "o-", markersize=3, label="estimate of log Z_t")
+    if "log_z_exact" in values:
+        panels[1].axhline(values["log_z_exact"], color="0.5", linestyle="--", label="exact log Z")
+    panels[1].legend(fontsize=8)
+    panels[1].set(title="log Z along the path", xlabel="t")
+    for parts, label in ((observed.slopes_at, "of f (plain)"), (observed.residuals_at, "of xi (Stein)")):
+        spread = [float(part.std()) if len(part) > 1 else 0.0 for part in parts]
+        panels[2].plot(times[: len(spread)], spread, "o-", markersize=3, label=f"std {label}")
+    panels[2].set_yscale("symlog", linthresh=1e-2)
+    panels[2].legend(fontsize=8)
+    panels[2].set(title="spread of the estimates of d log Z / dt", xlabel="t")
+
+
+def _in_words(axes: Any, values: dict[str, float]) -> None:
+    names = [name for name in values if not name.endswith(("_error", "_exact"))]
+    lines = []
+    for name in names:
+        error = f" +- {values[name + '_error']:.2g}" if name + "_error" in values else ""
+        exact = f"   exact {values[name + '_exact']:.5g}" if name + "_exact" in values else ""
+        lines.append(f"{name} {values[name]:.5g}{error}{exact}")
+    axes.text(0, 1, "\n".join(lines), va="top", family="monospace", fontsize=8)
+    axes.axis("off")
+
+
+def save_snapshots(model: FlowModel, observed: Paths, path: Path, seed: int) -> None:
+    """The first samples from noise to order, and states of the target carried back to noise by the reverse chain."""
+    shape, levels = model.shape, model.target.levels
+    forward = _chosen(observed.states_at)
+    states, how = reference(model.target, 64)
+    indices = torch.arange(_SHOWN, device=model.device)
+    steps = max(16, model.simulation.num_steps)
+    back = run_backwards(model.target, model.rates(), states[:_SHOWN].to(model.device), steps, indices, seed)
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    figure = Figure(figsize=(9, 8.4), layout="constrained")
+    rows = (
+        ("the chain, from uniform noise (t = 0) to samples (t = 1), before weighting", forward),
+        (f"the reverse chain, from states of the target ({how}; t = 1) to noise (t = 0)", _chosen(back.states_at)),
+    )
+    for axes, (title, part) in zip(figure.subplots(2, 1), rows, strict=True):
+        picture = grid(part.view(-1, *shape), levels, _COLUMNS, pixels=max(4, 48 // max(shape)))
+        axes.imshow(np.asarray(picture), cmap="gray", vmin=0, vmax=255)
+        axes.set_title(title, fontsize=10)
+        axes.axis("off")
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=90)
+
+
+def _chosen(states: list[Tensor]) -> Tensor:
+    """A few states of the first chains, evenly spaced: [rows * columns, d]."""
+    picked = [states[round(k * (len(states) - 1) / (_COLUMNS - 1))][:_SHOWN] for k in range(_COLUMNS)]
+    return torch.stack(picked, 1).flatten(0, 1).cpu()

@@ -1,0 +1,142 @@
+"""Moves that leave p_t invariant: Gibbs sweeps, locally informed proposals, and discrete Langevin proposals (DMALA)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from blackout.flows.path import States
+from blackout.flows.targets import Target
+from blackout.random import StepStreams
+
+
+class Refinement(ABC):
+    """Some moves at a fixed time.
+
+    Args:
+        steps: number of moves each time.
+
+    Raises:
+        ValueError: fewer than one.
+    """
+
+    def __init__(self, steps: int = 1) -> None:
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, not {steps}")
+        self.steps = steps
+
+    def __call__(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        """States moved at time t; their scores are gone."""
+        for _ in range(self.steps):
+            states = self.move(target, states, t, stream)
+        return states
+
+    @abstractmethod
+    def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        """One move of every state."""
+
+
+class Gibbs(Refinement):
+    """Sweeps: every site is drawn from its conditional law p_t(. | x without i), independent sites together.
+
+    Args:
+        steps: number of sweeps.
+    """
+
+    def __init__(self, steps: int = 1) -> None:
+        super().__init__(steps)
+        self._groups: tuple[Target, list[Tensor]] | None = None
+
+    def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        if self._groups is None or self._groups[0] is not target:
+            self._groups = target, target.independent_sites()
+        x = states.x.clone()
+        u = stream.next_draw().uniform(tuple(x.shape))
+        for group in self._groups[1]:
+            where = group.to(x.device)
+            law = (t * target.ratios_at(x, where).double()).softmax(-1)
+            # the last running sum may fall short of 1 by rounding
+            drawn = (law[..., :-1].cumsum(-1) <= u[:, where, None]).sum(-1)
+            x[:, where] = drawn.to(x.dtype)
+        return States.of(target, x)
+
+
+class LocallyInformed(Refinement):
+    """One site at a time, proposed in proportion to exp(Delta_t / 2) and accepted by Metropolis and Hastings.
+
+    (Zanella 2020; with gradients instead of exact ratios it is Gibbs with gradients.)
+    """
+
+    def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        rows = torch.arange(len(states.x), device=states.x.device)
+        u = stream.next_draw().uniform((len(rows), 2))
+        logits = self._logits(states, t)
+        choice = _invert(logits.softmax(-1), u[:, 0])
+        site, state = choice // target.levels, choice % target.levels
+        x = states.x.clone()
+        before = x[rows, site].long()
+        x[rows, site] = state.to(x.dtype)
+        proposed = States.of(target, x)
+        back = self._logits(proposed, t)
+        log_ratio = back[rows, site * target.levels + before] - back.logsumexp(-1)
+        log_ratio = log_ratio - logits[rows, choice] + logits.logsumexp(-1)
+        return _accept(states, proposed, t, log_ratio, u[:, 1])
+
+    @staticmethod
+    def _logits(states: States, t: float) -> Tensor:
+        """log-weights of the proposals, [B, d S]; staying is none."""
+        own = torch.nn.functional.one_hot(states.x.long(), states.ratios.shape[-1]).bool()
+        return (t * states.ratios / 2).masked_fill(own, -torch.inf).flatten(1)
+
+
+class DMALA(Refinement):
+    """Every site moves independently, tau in proportion to exp(Delta_t / 2 - 1{tau != x_i} / (2 alpha)), then accepted.
+
+    (Zhang, Liu and Liu 2022, with exact log-ratios in place of gradients.)
+
+    Args:
+        steps: number of moves.
+        alpha: step size; larger moves more sites together.
+
+    Raises:
+        ValueError: alpha not positive.
+    """
+
+    def __init__(self, steps: int = 1, alpha: float = 0.2) -> None:
+        super().__init__(steps)
+        if not alpha > 0:
+            raise ValueError(f"alpha must be positive, not {alpha}")
+        self.alpha = alpha
+
+    def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        u = stream.next_draw().uniform((len(states.x), target.sites + 1))
+        law = self._law(states, t)
+        drawn = (law.exp()[..., :-1].cumsum(-1) <= u[:, :-1, None]).sum(-1)
+        proposed = States.of(target, drawn.to(states.x.dtype))
+        forward = law.gather(-1, proposed.x.long()[..., None]).sum((-1, -2))
+        backward = self._law(proposed, t).gather(-1, states.x.long()[..., None]).sum((-1, -2))
+        return _accept(states, proposed, t, backward - forward, u[:, -1])
+
+    def _law(self, states: States, t: float) -> Tensor:
+        """Log-probabilities of every site's proposals, [B, d, S]."""
+        own = torch.nn.functional.one_hot(states.x.long(), states.ratios.shape[-1])
+        return (t * states.ratios / 2 - (1 - own) / (2 * self.alpha)).log_softmax(-1)
+
+
+def _accept(states: States, proposed: States, t: float, log_ratio: Tensor, u: Tensor) -> States:
+    """Metropolis and Hastings: log_ratio is that of the proposals, backward over forward, [B]."""
+    gain = t * (proposed.log_density - states.log_density) + log_ratio
+    accepted = u.log() < gain
+    return states.updated(accepted, proposed.rows(accepted))
+
+
+def _invert(law: Tensor, u: Tensor) -> Tensor:
+    """Draws from laws [B, n] by uniforms [B]: int64 [B]."""
+    edges = law.cumsum(-1)
+    return (
+        torch.searchsorted(edges / edges[:, -1:], u[:, None].contiguous(), right=True)
+        .squeeze(1)
+        .clamp_(max=law.shape[1] - 1)
+    )

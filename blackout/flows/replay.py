@@ -1,0 +1,189 @@
+"""What training learns from: states of the last rollouts, kept as state of the run.
+
+A rollout is simulated with the rates being trained; the rates it needs also give the estimate of d log Z_t / dt, so
+that nothing is evaluated twice (Algorithm 1 of the paper, with one pass instead of two).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from blackout.distributed import my_batches, sum_over_processes
+from blackout.flows.partition import ESTIMATORS, Estimator, effective_sample_size, systematic_resample
+from blackout.flows.path import States, slope, uniform_states
+from blackout.flows.refinement import Refinement
+from blackout.flows.residual import outgoing, residual, stein
+from blackout.flows.simulation import Leap, Scores
+from blackout.flows.targets import Target
+from blackout.random import SampleStreams, fold_seed
+
+_RESAMPLING = 1
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How states to learn from are made.
+
+    Args:
+        points: times of the grid, 0 and 1 among them.
+        chains: simulated together, on all processes.
+        every: batches between two rollouts.
+        kept: rollouts that are kept.
+        jitter: move the inner times of the grid at random, by up to half a step.
+        refine: moves after every step that leave p_t invariant; None for none.
+        resample_below: resample a group whose ESS falls below this share; None for never.
+        group: chains that are resampled together and simulated on one process.
+        estimator: of d log Z_t / dt.
+        clip: largest log-ratio l_t that training exponentiates.
+
+    Raises:
+        ValueError: a number that is too small, or a share outside (0, 1].
+    """
+
+    points: int = 64
+    chains: int = 256
+    every: int = 100
+    kept: int = 4
+    jitter: bool = False
+    refine: Refinement | None = None
+    resample_below: float | None = None
+    group: int = 64
+    estimator: Estimator = "stein"
+    clip: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.points < 2 or min(self.chains, self.every, self.kept) < 1 or self.group < 2 or not self.clip > 0:
+            raise ValueError(
+                "rollout needs at least 2 points, 1 chain, every 1, 1 kept, groups of 2 and a positive clip"
+            )
+        if self.resample_below is not None and not 0 < self.resample_below <= 1:
+            raise ValueError(f"resample_below must be in (0, 1], or null, not {self.resample_below}")
+
+    def times(self, seed: int) -> Tensor:
+        """The grid of one rollout, float64 [points]."""
+        grid = torch.linspace(0, 1, self.points, dtype=torch.float64)
+        if self.jitter and self.points > 2:
+            shift = torch.rand(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
+            grid[1:-1] += shift / (self.points - 1)
+        return grid
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A batch to learn from: states [b, d], times, log-ratios at t = 1 [b, d, S], f and d log Z_t / dt [b]."""
+
+    x: Tensor
+    t: Tensor
+    ratios: Tensor
+    slopes: Tensor
+    partition_slope: Tensor
+
+
+class Replay(nn.Module):
+    """The last rollouts, in a ring of fixed size; all of it is in every checkpoint.
+
+    Args:
+        rollout: how they are made.
+        levels, sites: of the target.
+    """
+
+    x: Tensor
+    ratios: Tensor
+    slopes: Tensor
+    times: Tensor
+    curve: Tensor
+    curve_times: Tensor
+    made: Tensor
+
+    def __init__(self, rollout: Rollout, levels: int, sites: int) -> None:
+        super().__init__()
+        shape = rollout.kept, rollout.points, rollout.chains
+        self.register_buffer("x", torch.zeros(*shape, sites, dtype=torch.uint8))
+        self.register_buffer("ratios", torch.zeros(*shape, sites, levels))
+        self.register_buffer("slopes", torch.zeros(shape))
+        self.register_buffer("times", torch.zeros(shape[:2], dtype=torch.float64))
+        self.register_buffer("curve_times", torch.zeros(rollout.points, dtype=torch.float64))
+        self.register_buffer("curve", torch.zeros(rollout.points, dtype=torch.float64))
+        self.register_buffer("made", torch.zeros((), dtype=torch.int64))
+
+    def add(self, times: Tensor, x: Tensor, ratios: Tensor, slopes: Tensor, curve: Tensor) -> None:
+        """Keep a rollout in place of the oldest: [points], [points, chains, d], ..., d log Z_t / dt [points]."""
+        slot = int(self.made) % len(self.x)
+        self.x[slot], self.ratios[slot], self.slopes[slot], self.times[slot] = x, ratios, slopes, times
+        self.curve.copy_(curve)
+        self.curve_times.copy_(times)
+        self.made += 1
+
+    def pick(self, uniforms: Tensor) -> Seen:
+        """States by uniforms [b, 3]; old ones get the newest d log Z_t / dt at their time."""
+        filled = min(int(self.made), len(self.x))
+        sizes = torch.tensor([filled, *self.x.shape[1:3]], device=uniforms.device)
+        which = (uniforms * sizes).long().minimum(sizes - 1).unbind(1)
+        t = self.times[which[0], which[1]]
+        slope_at = interpolated(t, self.curve_times, self.curve)
+        return Seen(self.x[which], t.float(), self.ratios[which], self.slopes[which], slope_at.float())
+
+
+def interpolated(t: Tensor, times: Tensor, values: Tensor) -> Tensor:
+    """A piecewise linear function, exact at its knots."""
+    right = torch.searchsorted(times, t).clamp(1, len(times) - 1)
+    before, after = times[right - 1], times[right]
+    share = ((t - before) / (after - before)).clamp(0, 1)
+    return values[right - 1] * (1 - share) + values[right] * share
+
+
+@torch.no_grad()
+def roll_out(rollout: Rollout, target: Target, scores: Scores, seed: int, replay: Replay) -> None:
+    """Simulate a rollout, shared among processes in whole groups, and add it to the replay of each of them."""
+    device, times = replay.x.device, rollout.times(seed)
+    all_x, all_ratios = torch.zeros_like(replay.x[0]), torch.zeros_like(replay.ratios[0])
+    slopes, control = (torch.zeros(rollout.points, rollout.chains, dtype=torch.float64, device=device) for _ in "fg")
+    # groups of one size, so that no batch, and so no rounding, depends on the number of processes
+    for mine in my_batches(rollout.chains, rollout.group):
+        indices = mine.to(device)
+        for k, (states, g) in enumerate(_walk(rollout, target, scores, indices, seed, times.tolist())):
+            all_x[k, indices], all_ratios[k, indices] = states.x, states.ratios.to(all_ratios.dtype)
+            slopes[k, indices] = slope(states.log_density, target.levels, target.sites)
+            control[k, indices] = stein(g, (float(times[k]) * states.ratios).clamp(max=rollout.clip))
+    counts = all_x.long()
+    for part in (counts, all_ratios, slopes, control):
+        sum_over_processes(part)
+    curve = ESTIMATORS[rollout.estimator](slopes, control)
+    replay.add(times.to(device), counts.to(torch.uint8), all_ratios, slopes.float(), curve)
+
+
+def _walk(
+    rollout: Rollout, target: Target, scores: Scores, indices: Tensor, seed: int, times: list[float]
+) -> Iterator[tuple[States, Tensor]]:
+    """(states, G) at every time of the grid."""
+    streams, jump = SampleStreams(seed, indices), Leap(1)
+    uniforms = streams.at(0).next_draw().uniform((len(indices), target.sites))
+    states = States.of(target, uniform_states(uniforms, target.levels))
+    weights = torch.zeros(len(indices), dtype=torch.float64, device=indices.device)
+    for k, t in enumerate(times):
+        g = scores(states.x, t, states.ratios)
+        yield states, g
+        if k + 1 == len(times):
+            return
+        stream, length = streams.at(k + 1), times[k + 1] - t
+        f = slope(states.log_density, target.levels, target.sites)
+        weights = weights + length * residual(f, g, t * states.ratios)
+        states = States.of(target, jump.jump(states.x, outgoing(g), length, stream))
+        if rollout.resample_below is not None:
+            states, weights = _resampled(rollout, states, weights, indices, fold_seed(seed, _RESAMPLING, k))
+        if rollout.refine is not None:
+            states = rollout.refine(target, states, times[k + 1], stream)
+
+
+def _resampled(rollout: Rollout, states: States, weights: Tensor, indices: Tensor, seed: int) -> tuple[States, Tensor]:
+    chosen, kept = torch.arange(len(indices), device=indices.device), weights.clone()
+    for first in range(0, len(indices), rollout.group):
+        part = slice(first, first + rollout.group)
+        if effective_sample_size(weights[part]) < (rollout.resample_below or 0):
+            uniform = SampleStreams(seed, indices[first : first + 1]).at(0).next_draw().uniform((1, 1))[0, 0]
+            chosen[part], kept[part] = first + systematic_resample(weights[part], uniform), 0.0
+    return states.rows(chosen), kept

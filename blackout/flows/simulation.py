@@ -1,0 +1,261 @@
+"""From noise to samples with weights: how the continuous-time chain is simulated.
+
+Whatever the rates, E[e^w h(x_1)] = Z E_pi h for exact simulation (Feynman and Kac), w the integral of xi.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from blackout.family import Watch
+from blackout.flows.partition import effective_sample_size, log_mean_exp, systematic_resample
+from blackout.flows.path import States, slope, uniform_states
+from blackout.flows.refinement import Refinement
+from blackout.flows.residual import integrated_residual, outgoing, residual
+from blackout.flows.targets import Target
+from blackout.random import SampleStreams, StepStreams, fold_seed
+
+Scores: TypeAlias = Callable[[Tensor, float, Tensor], Tensor]
+"""(states [B, d], time, log-ratios at t = 1 [B, d, S]) -> G, float64 [B, d, S]."""
+_RESAMPLING = 7
+"""Key of the resampling among the uses of a seed."""
+
+
+@dataclass
+class Paths:
+    """What came of a simulation.
+
+    Args:
+        states: the last ones.
+        log_weights: w, float64 [B].
+        jumps: of every chain, int64 [B].
+        evaluations: network evaluations of every chain, int64 [B].
+        times: at which it was observed, K + 1 of them.
+        log_weights_at, slopes_at, residuals_at: w, f and xi there, float32 [B] each; empty unless asked for.
+        states_at: the states there, uint8 [B, d] each.
+    """
+
+    states: States
+    log_weights: Tensor
+    jumps: Tensor
+    evaluations: Tensor
+    times: list[float] = field(default_factory=list)
+    log_weights_at: list[Tensor] = field(default_factory=list)
+    slopes_at: list[Tensor] = field(default_factory=list)
+    residuals_at: list[Tensor] = field(default_factory=list)
+    states_at: list[Tensor] = field(default_factory=list)
+
+    def rows(self, which: Tensor) -> Paths:
+        """Some of the chains, int64 [b]."""
+        lists = (self.log_weights_at, self.slopes_at, self.residuals_at, self.states_at)
+        weights, slopes, residuals, states = ([part[which] for part in parts] for parts in lists)
+        own = self.states.rows(which), self.log_weights[which], self.jumps[which], self.evaluations[which]
+        return Paths(*own, self.times, weights, slopes, residuals, states)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step did: states, the gain of log-weight, jumps and evaluations [B], xi at the beginning [B]."""
+
+    states: States
+    gain: Tensor
+    jumps: Tensor
+    evaluations: Tensor
+    residual: Tensor
+
+
+class Simulation(ABC):
+    """A grid of equal steps in [0, 1], with optional resampling and moves after each.
+
+    Args:
+        num_steps: number K of steps.
+        resample_below: resample systematically where the ESS of a group falls below this share; None for never.
+        group: chains that are resampled together.
+
+    Raises:
+        ValueError: no steps, a group below 2, or a share outside (0, 1].
+    """
+
+    def __init__(self, num_steps: int = 64, resample_below: float | None = None, group: int = 256) -> None:
+        if num_steps < 1 or group < 2:
+            raise ValueError(f"num_steps must be at least 1 and group 2, not {num_steps} and {group}")
+        if resample_below is not None and not 0 < resample_below <= 1:
+            raise ValueError(f"resample_below must be in (0, 1], or null, not {resample_below}")
+        self.num_steps, self.resample_below, self.group = num_steps, resample_below, group
+
+    @abstractmethod
+    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> Step:
+        """Move from time a to time b."""
+
+    def run(
+        self,
+        target: Target,
+        scores: Scores,
+        indices: Tensor,
+        seed: int,
+        refine: Refinement | None = None,
+        watch: Watch | None = None,
+        observe: bool = False,
+    ) -> Paths:
+        """Simulate the chains with these numbers, int64 [B]; whole groups of them, if they are resampled."""
+        streams = SampleStreams(seed, indices)
+        size, times = (len(indices), target.sites), torch.linspace(0, 1, self.num_steps + 1).double().tolist()
+        states = States.of(target, uniform_states(streams.at(0).next_draw().uniform(size), target.levels))
+        weights = torch.zeros(len(indices), dtype=torch.float64, device=indices.device)
+        zeros = torch.zeros_like(indices)
+        paths = Paths(states, weights, zeros, zeros.clone())
+        for k, (a, b) in enumerate(pairwise(times)):
+            if watch is not None:
+                watch(k, self.num_steps, states.x)
+            stream = streams.at(k + 1)
+            step = self.step(target, scores, states, a, b, stream)
+            if observe:
+                _observe(paths, a, weights, states, step.residual, target)
+            states, weights = step.states, weights + step.gain
+            paths.jumps, paths.evaluations = paths.jumps + step.jumps, paths.evaluations + step.evaluations
+            if self.resample_below is not None:
+                states, weights = self._resampled(states, weights, indices, seed, k)
+            if refine is not None:
+                states = refine(target, states, b, stream)
+        if watch is not None:
+            watch(self.num_steps, self.num_steps, states.x)
+        if observe:
+            _observe(paths, 1.0, weights, states, None, target)
+        return replace(paths, states=states, log_weights=weights)
+
+    def _resampled(self, states: States, weights: Tensor, indices: Tensor, seed: int, k: int) -> tuple[States, Tensor]:
+        """Groups whose ESS is low, drawn again by their weights, which become their mean: log Z stays unbiased."""
+        size = min(self.group, len(indices))
+        grouped = weights.view(-1, size)
+        low = effective_sample_size(grouped) < (self.resample_below or 0)
+        if not bool(low.any()):
+            return states, weights
+        of_group = SampleStreams(fold_seed(seed, _RESAMPLING), indices.view(-1, size)[:, 0].contiguous())
+        uniform = of_group.at(k).next_draw().uniform((len(grouped), 1))[:, 0]
+        stay = torch.arange(size, device=weights.device).expand_as(grouped)
+        chosen = torch.where(low[:, None], systematic_resample(grouped, uniform), stay)
+        first = torch.arange(len(grouped), device=weights.device)[:, None] * size
+        mean = log_mean_exp(grouped)[:, None].expand_as(grouped)
+        return states.rows((first + chosen).flatten()), torch.where(low[:, None], mean, grouped).flatten()
+
+
+class Events(Simulation):
+    """Exact for rates that are frozen on every interval: waiting times, and weights in closed form.
+
+    The network is evaluated at the middle of the interval, once per chain and once more after every jump, for the
+    chains that jumped. The weights are the Radon-Nikodym derivative itself, so that E[e^w h] = Z E_pi h for any
+    network and any number of steps.
+    """
+
+    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> Step:
+        batch, device = len(states.x), states.x.device
+        clock = torch.full((batch,), a, dtype=torch.float64, device=device)
+        gain, beginning = torch.zeros_like(clock), torch.zeros_like(clock)
+        jumps, evaluations = torch.zeros(batch, dtype=torch.int64, device=device), torch.zeros_like(clock).long()
+        rows, here = torch.arange(batch, device=device), states
+        while len(rows):
+            g = scores(here.x, (a + b) / 2, here.ratios)
+            u = stream.next_draw().samples(rows).uniform((len(rows), 2))
+            rates = outgoing(g)
+            start = clock[rows]
+            event = start - u[:, 0].log() / rates.sum((-1, -2))
+            end = event.clamp(max=b)
+            slopes = slope(here.log_density, target.levels, target.sites)
+            gain[rows] += integrated_residual(slopes, g, here.ratios, start, end)
+            evaluations[rows] += 1
+            if len(rows) == batch and not bool(jumps.any()):
+                beginning = residual(slopes, g, a * here.ratios)
+            jumping = event < b
+            clock[rows] = end
+            rows = rows[jumping]
+            here = States.of(target, one_jump(here.x[jumping], rates[jumping], u[jumping, 1]))
+            states = states.updated(rows, here)
+            jumps[rows] += 1
+        return Step(states, gain, jumps, evaluations, beginning)
+
+
+class _Stepwise(Simulation):
+    """One draw per step with the rates at its beginning; weights by quadrature.
+
+    Args:
+        num_steps, resample_below, group: as for `Simulation`.
+        quadrature: of the weights, `trapezoid` (second order) or `riemann` (the value at the beginning; first order).
+    """
+
+    def __init__(
+        self,
+        num_steps: int = 64,
+        resample_below: float | None = None,
+        group: int = 256,
+        quadrature: Literal["trapezoid", "riemann"] = "trapezoid",
+    ) -> None:
+        super().__init__(num_steps, resample_below, group)
+        self.quadrature = quadrature
+
+    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> Step:
+        ones = torch.ones(len(states.x), dtype=torch.int64, device=states.x.device)
+        g, evaluations = states.scores, torch.zeros_like(ones)
+        if g is None:
+            g, evaluations = scores(states.x, a, states.ratios), ones
+        first = residual(slope(states.log_density, target.levels, target.sites), g, a * states.ratios)
+        x = self.jump(states.x, outgoing(g), b - a, stream)
+        jumps = (x != states.x).sum(-1)
+        states = States.of(target, x)
+        if self.quadrature == "riemann":
+            return Step(states, (b - a) * first, jumps, evaluations, first)
+        g = scores(x, b, states.ratios)
+        last = residual(slope(states.log_density, target.levels, target.sites), g, b * states.ratios)
+        return Step(replace(states, scores=g), (b - a) * (first + last) / 2, jumps, evaluations + 1, first)
+
+    @abstractmethod
+    def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
+        """States after a step of that length at fixed rates [B, d, S]."""
+
+
+class Leap(_Stepwise):
+    """Every site jumps independently of the others: the factorised step of the paper's code."""
+
+    def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
+        u = stream.next_draw().uniform(tuple(x.shape))
+        total = rates.sum(-1)
+        moved = -torch.expm1(-length * total)
+        share = rates.cumsum(-1) / total[..., None].clamp(min=1e-300)
+        drawn = (share[..., :-1] * moved[..., None] <= u[..., None]).sum(-1)
+        return torch.where(u < moved, drawn.to(x.dtype), x)
+
+
+class Single(_Stepwise):
+    """At most one jump per step: Algorithm 2 of the paper as it is written."""
+
+    def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
+        u = stream.next_draw().uniform((len(x), 2))
+        moved = u[:, 0] < -torch.expm1(-length * rates.sum((-1, -2)))
+        return torch.where(moved[:, None], one_jump(x, rates, u[:, 1]), x)
+
+
+def one_jump(x: Tensor, rates: Tensor, u: Tensor) -> Tensor:
+    """States [B, d] after a jump drawn in proportion to rates [B, d, S] by uniforms [B]."""
+    levels, rows = rates.shape[-1], torch.arange(len(x), device=x.device)
+    edges = rates.flatten(1).cumsum(-1)
+    # the first edge above the point: a jump without rate has none of its own
+    choice = torch.searchsorted(edges, (u * edges[:, -1])[:, None], right=True).squeeze(1)
+    choice = choice.clamp_(max=edges.shape[1] - 1)
+    moved = x.clone()
+    moved[rows, choice // levels] = (choice % levels).to(x.dtype)
+    return moved
+
+
+def _observe(paths: Paths, t: float, weights: Tensor, states: States, residuals: Tensor | None, target: Target) -> None:
+    paths.times.append(t)
+    paths.log_weights_at.append(weights.float())
+    paths.slopes_at.append(slope(states.log_density, target.levels, target.sites).float())
+    paths.states_at.append(states.x)
+    if residuals is not None:
+        paths.residuals_at.append(residuals.float())

@@ -1,0 +1,123 @@
+"""What a target is: an unnormalised law rho on {0, ..., S - 1}^d, and what follows from its log-density alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_AT_ONCE = 1 << 16
+"""Neighbouring states evaluated together by brute force."""
+
+
+class Target(nn.Module):
+    """A subclass gives `log_density`; the rest follows from it by brute force, and may be overridden.
+
+    Args:
+        levels: number S of states of a site.
+        shape: of the sites as they are shown and written: [d] for a vector, [H, W] for a lattice.
+
+    Raises:
+        ValueError: fewer than two levels, more than 256, or no sites.
+    """
+
+    def __init__(self, levels: int, shape: Sequence[int]) -> None:
+        super().__init__()
+        if not 2 <= levels <= 256 or not shape or any(type(n) is not int or n < 1 for n in shape):
+            raise ValueError(f"a target has 2 to 256 levels and some sites, not {levels} levels of shape {list(shape)}")
+        self.levels, self.shape = levels, tuple(shape)
+        self.sites = math.prod(shape)
+
+    @property
+    def lattice(self) -> list[int] | None:
+        """[H, W] if the target is the same seen from every site of a torus, for networks that share weights."""
+        return None
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log rho.
+
+        Args:
+            x: states, integers [..., d].
+
+        Returns:
+            [...], float.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no log_density")
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        """log rho(Swap(x, i, tau)) - log rho(x) for every site i and state tau, 0 at tau = x_i.
+
+        Args:
+            x: states, integers [B, d].
+
+        Returns:
+            [B, d, S], float.
+        """
+        return self.ratios_at(x, torch.arange(self.sites, device=x.device))
+
+    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        """The log-ratios of some sites, int64 [n]: [B, n, S]."""
+        if type(self).log_ratios is not Target.log_ratios:
+            return self.log_ratios(x)[:, where]
+        here = self.log_density(x)
+        rows = max(1, _AT_ONCE // (len(where) * self.levels))
+        parts = zip(x.split(rows), here.split(rows), strict=True)
+        return torch.cat([self._swapped(part, where) - own[:, None, None] for part, own in parts])
+
+    def _swapped(self, x: Tensor, where: Tensor) -> Tensor:
+        """log rho(Swap(x, i, tau)): [b, n, S]."""
+        swapped = x[:, None, None, :].repeat(1, len(where), self.levels, 1)
+        site = torch.arange(len(where), device=x.device)
+        swapped[:, site, :, where] = torch.arange(self.levels, dtype=x.dtype, device=x.device)
+        return self.log_density(swapped)
+
+    def independent_sites(self) -> list[Tensor]:
+        """Sites in groups, int64 each: those of a group are independent given all others."""
+        return list(torch.arange(self.sites).split(1))
+
+    def statistics(self, x: Tensor) -> dict[str, Tensor]:
+        """Quantities whose means are reported besides that of log rho: name -> [B] for states [B, d]."""
+        return {}
+
+    def description(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The plain description from which a target of this shape is made, before its tensors are loaded.
+
+        Args:
+            given: the one it was made from.
+        """
+        return given
+
+    def exact(self) -> dict[str, float] | None:
+        """`log_z` and means, if another method than enumeration has them."""
+        return None
+
+
+class Wrapped(Target):
+    """A user's class with `levels`, `sites` or `shape`, and `log_density`, that does not derive from `Target`.
+
+    Args:
+        inner: the user's object.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        shape = getattr(inner, "shape", None) or [inner.sites]
+        super().__init__(inner.levels, [int(n) for n in shape])
+        self.inner = inner
+        if hasattr(inner, "log_ratios"):
+            self.log_ratios = inner.log_ratios  # type: ignore[method-assign]
+
+    def log_density(self, x: Tensor) -> Tensor:
+        density: Tensor = self.inner.log_density(x)
+        return density
+
+    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        """By the user's `log_ratios`, else by brute force."""
+        return self.log_ratios(x)[:, where] if hasattr(self.inner, "log_ratios") else super().ratios_at(x, where)
+
+
+def own_state_zero(logits: Tensor, x: Tensor) -> Tensor:
+    """Conditional log-probabilities up to a constant, [B, n, S], as log-ratios to the present states [B, n]."""
+    return logits - logits.gather(-1, x.long()[..., None])

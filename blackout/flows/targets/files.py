@@ -1,0 +1,29 @@
+"""Arrays of the user's, from files."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blackout.errors import UserError
+
+
+def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz.
+
+    Raises:
+        UserError: it does not exist, is no .npz, is damaged, or holds objects.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"{where}: {path} does not exist")
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"{where}: {path} is no .npz of arrays")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UserError(f"{where}: {path} is no .npz of arrays ({str(error).splitlines()[0]})") from None

@@ -1,0 +1,168 @@
+"""leSite: one hollow layer over all other sites, then a deep network at every site."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from blackout.networks.equivariant.base import Features, Hollow, LocallyEquivariant, TimeEmbedding
+
+
+class HollowLinear(nn.Module):
+    """A linear map of the states of all other sites, [B, d, F] -> [B, d, C].
+
+    Args:
+        sites: number d of sites.
+        features: F.
+        channels: C.
+        lattice: [H, W] to share weights over translations of the torus; None for free weights.
+    """
+
+    weight: nn.Parameter
+    offset: Tensor
+
+    def __init__(self, sites: int, features: int, channels: int, lattice: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.sites, self.features, self.channels, self.tied = sites, features, channels, lattice is not None
+        scale = 1 / math.sqrt(features * max(1, sites - 1))
+        rows = sites if lattice is not None else sites * sites
+        self.weight = nn.Parameter(scale * torch.randn(rows, features * channels))
+        self.register_buffer("offset", _offsets(sites, lattice), persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        kernel = self.weight[self.offset.flatten()] if self.tied else self.weight
+        kernel = kernel.view(self.sites, self.sites, self.features, self.channels)
+        other = 1 - torch.eye(self.sites, dtype=kernel.dtype, device=kernel.device)
+        matrix = (kernel * other[..., None, None]).permute(0, 2, 1, 3).reshape(self.sites * self.features, -1)
+        return (features.flatten(1) @ matrix).view(-1, self.sites, self.channels)
+
+
+def _offsets(sites: int, lattice: Sequence[int] | None) -> Tensor:
+    """Number of the translation from site j to site i of a torus: int64 [j, i]."""
+    if lattice is None:
+        return torch.zeros(0, dtype=torch.int64)
+    height, width = lattice
+    row, column = torch.arange(sites) // width, torch.arange(sites) % width
+    down = (row[None] - row[:, None]) % height
+    return down * width + (column[None] - column[:, None]) % width
+
+
+class Messages(nn.Module):
+    """What the neighbours of a site see of the others, with the site itself taken out: [B, d, F] -> [B, d, C].
+
+    Neighbour j of site i sends silu(a linear map of all states but x_i), as cavity methods do. One linear map of all
+    other sites serves every neighbour; the part of x_i is subtracted from it.
+
+    Args:
+        lattice: [H, W] of the torus.
+        features: F.
+        width: of a message.
+        channels: C.
+    """
+
+    def __init__(self, lattice: Sequence[int], features: int, width: int, channels: int) -> None:
+        super().__init__()
+        self.lattice, self.width = tuple(lattice), width
+        height, across = lattice
+        steps = [(0, 1), (0, -1), (1, 0), (-1, 0)]
+        self.steps = [(i, j) for i, j in steps if (i % height, j % across) != (0, 0)]
+        self.others = HollowLinear(height * across, features, width, lattice)
+        self.sender = nn.Linear(features, width)
+        self.read = nn.Linear(len(self.steps) * width, channels)
+
+    def forward(self, features: Tensor) -> Tensor:
+        seen = (self.others(features) + self.sender(features)).unflatten(1, self.lattice)
+        weight = self.others.weight.view(-1, self.others.features, self.width)
+        sent = []
+        for down, across in self.steps:
+            # the sender is at i + step, so that the way from i to the sender is the step itself
+            number = down % self.lattice[0] * self.lattice[1] + across % self.lattice[1]
+            there = seen.roll((-down, -across), (1, 2)).flatten(1, 2)
+            sent.append(nn.functional.silu(there - features @ weight[number]))
+        received: Tensor = self.read(torch.cat(sent, -1))
+        return received
+
+
+class SitewiseBody(Hollow):
+    """Hollow linear layer, then residual layers at every site, shifted by the time.
+
+    The conditional log-probabilities of a site are features too: they are hollow, and needed anyway.
+
+    Args:
+        sites: number of sites.
+        levels: number of states of a site.
+        channels: width of every layer.
+        layers: residual layers after the first.
+        lattice: [H, W] to share weights over translations; None for free weights.
+        messages: width of the messages of neighbours, on a lattice; 0 for none.
+    """
+
+    def __init__(
+        self,
+        sites: int,
+        levels: int,
+        channels: int,
+        layers: int,
+        lattice: Sequence[int] | None = None,
+        messages: int = 0,
+    ) -> None:
+        super().__init__(channels)
+        if messages and lattice is None:
+            raise ValueError("messages need a target on a lattice, such as ising or potts: use messages: 0")
+        self.states = Features(levels)
+        self.first = HollowLinear(sites, self.states.channels, channels, lattice)
+        self.messages = None
+        if messages and lattice is not None:
+            self.messages = Messages(lattice, self.states.channels, messages, channels)
+        self.conditional = nn.Linear(levels, channels)
+        self.place = None if lattice is not None else nn.Parameter(0.1 * torch.randn(sites, channels))
+        self.time = TimeEmbedding(channels)
+        self.modulation = nn.Linear(channels, channels * (layers + 2))
+        self.layers = nn.ModuleList(nn.Linear(channels, channels) for _ in range(layers))
+
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
+        time = nn.functional.silu(self.time(t.to(conditional.dtype)))
+        scale, *shifts = self.modulation(time)[:, None].chunk(len(self.layers) + 2, -1)
+        states = self.states(x, conditional.dtype)
+        hidden = self.first(states) + self.conditional(torch.tanh(conditional / 4) * 4)
+        hidden = hidden if self.place is None else hidden + self.place
+        hidden = hidden if self.messages is None else hidden + self.messages(states)
+        hidden = nn.functional.silu(torch.addcmul(shifts[0], hidden, 1 + scale))
+        for layer, shift in zip(self.layers, shifts[1:], strict=True):
+            hidden = hidden + nn.functional.silu(layer(hidden) + shift)
+        return hidden
+
+
+class LESite(LocallyEquivariant):
+    """Locally equivariant network that is deep at every site.
+
+    Args:
+        sites: number of sites.
+        levels: number of states of a site.
+        channels: width of every layer.
+        layers: residual layers after the hollow one.
+        lattice: [H, W] to share weights over translations; None for free weights.
+        messages: width of the messages of neighbours, on a lattice; 0 for none.
+        heat_bath: add the heat-bath term.
+        partition: also learn d log Z_t / dt.
+
+    Raises:
+        ValueError: messages without a lattice.
+    """
+
+    def __init__(
+        self,
+        sites: int,
+        levels: int,
+        channels: int = 32,
+        layers: int = 3,
+        lattice: Sequence[int] | None = None,
+        messages: int = 0,
+        heat_bath: bool = False,
+        partition: bool = False,
+    ) -> None:
+        body = SitewiseBody(sites, levels, channels, layers, lattice, messages)
+        super().__init__(body, levels, heat_bath, partition)

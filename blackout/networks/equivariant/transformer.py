@@ -1,0 +1,120 @@
+"""leTF: the locally equivariant transformer of Ou, Zhang and Li (NeurIPS 2025), section 4.3."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from blackout.networks.equivariant.base import Hollow, LocallyEquivariant, TimeEmbedding
+
+
+class _Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.memory = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+        query = self._heads(self.query(x))
+        key, value = (self._heads(part) for part in self.memory(memory).chunk(2, -1))
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
+        attended: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return attended
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class _Block(nn.Module):
+    """A pre-norm transformer block."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention = _Attention(width, heads)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norms[0](x)
+        x = x + self.attention(normed, normed)
+        mixed: Tensor = x + self.mlp(self.norms[1](x))
+        return mixed
+
+
+class TransformerBody(Hollow):
+    """Two causal streams, one from either end, and a readout that attends to what precedes and what follows a site.
+
+    Args:
+        sites: number d of sites.
+        levels: number of states of a site.
+        channels: width.
+        layers: blocks of each stream.
+        heads: of every attention.
+    """
+
+    before_or_after: Tensor
+
+    def __init__(self, sites: int, levels: int, channels: int, layers: int, heads: int) -> None:
+        super().__init__(channels)
+        if channels % heads:
+            raise ValueError(f"channels must be a multiple of heads, not {channels} and {heads}")
+        self.embed, self.time = nn.Embedding(levels, channels), TimeEmbedding(channels)
+        self.places = nn.ParameterList(0.02 * torch.randn(sites, channels) for _ in range(2))
+        self.streams = nn.ModuleList(
+            nn.Sequential(*[_Block(channels, heads) for _ in range(layers)], nn.LayerNorm(channels)) for _ in range(2)
+        )
+        self.readout = _Attention(channels, heads)
+        self.norms = nn.ModuleList(nn.LayerNorm(channels) for _ in range(2))
+        self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
+        site = torch.arange(sites)
+        mask = torch.cat([site[None] <= site[:, None], site[None] >= site[:, None]], 1)
+        self.register_buffer("before_or_after", mask, persistent=False)
+
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
+        time = self.time(t.to(conditional.dtype))[:, None]
+        # slot i of a stream has seen the time and the sites before it: x_0 .. x_{i-1}, or x_{i+1} .. x_{d-1}
+        tokens = self.embed(x.long())
+        forward = self._stream(0, tokens, time)
+        backward = self._stream(1, tokens.flip(1), time).flip(1)
+        query = (forward + backward) / 2**0.5 + time
+        memory = torch.cat([forward, backward], 1)
+        hidden = query + self.readout(self.norms[0](query), memory, self.before_or_after)
+        hidden = self.norms[1](hidden + self.mlp(hidden))
+        features: Tensor = hidden + time
+        return features
+
+    def _stream(self, which: int, tokens: Tensor, time: Tensor) -> Tensor:
+        shifted = torch.cat([time, tokens[:, :-1]], 1) + self.places[which]
+        features: Tensor = self.streams[which](shifted)
+        return features
+
+
+class LETransformer(LocallyEquivariant):
+    """leTF.
+
+    Args:
+        sites: number of sites.
+        levels: number of states of a site.
+        channels: width.
+        layers: blocks of each of the two streams.
+        heads: of every attention.
+        heat_bath: add the heat-bath term.
+        partition: also learn d log Z_t / dt.
+
+    Raises:
+        ValueError: a width that is no multiple of the heads.
+    """
+
+    def __init__(
+        self,
+        sites: int,
+        levels: int,
+        channels: int = 64,
+        layers: int = 3,
+        heads: int = 4,
+        heat_bath: bool = False,
+        partition: bool = False,
+    ) -> None:
+        super().__init__(TransformerBody(sites, levels, channels, layers, heads), levels, heat_bath, partition)

@@ -1,0 +1,62 @@
+"""Every experiment and network of the family is composed and fits its target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from blackout.flows import FlowFamily
+from blackout.flows.energy_discrepancy import pretrain, save
+from blackout.flows.replay import roll_out
+from tests.cli.conftest import ROOT
+
+FILES = sorted((ROOT / "conf/experiment").glob("*.yaml"))
+EXPERIMENTS = [path.stem for path in FILES if "override /family: flow" in path.read_text()]
+NETWORKS = ("lesite", "lemlp", "leattn", "leconv", "letf")
+
+
+def built(folder: Path, *overrides: str):  # type: ignore[no-untyped-def]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = OmegaConf.to_container(compose("train", [*overrides, f"data_dir={folder}"]), resolve=True)
+    assert isinstance(config, dict)
+    family, config = FlowFamily(), {str(name): value for name, value in config.items()}
+    source = family.source(config)
+    description = {"family": config["family"], **family.describe(config, source)}
+    model = family.build(description, family.tensors(source), config, ema_decay=0.9, seed=0)
+    model.rehearse()
+    return model, config
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_experiments_are_what_their_papers_say(experiment: str, tmp_path: Path) -> None:
+    if experiment == "dnfs_ebm":
+        save(pretrain("moons", 1, 1e-3, 2, [8], 0), tmp_path / "planar_moons.npz")
+    model, config = built(tmp_path, f"experiment={experiment}", "rollout.chains=2", "rollout.kept=1")
+    assert config["experiment_name"] == experiment and config["dataset"] is None
+    assert config["callbacks"]["checkpoints"]["mode"] == "max" and config["trainer"]["precision"] == "32-true"
+    assert (model.network.partition is not None) == (experiment == "leaps_ising")
+    if experiment == "dnfs_ising":
+        assert model.target.shape == (10, 10) and config["rollout"]["points"] == 64
+        assert config["optimizer"]["lr"] == 1e-3 and config["trainer"]["max_steps"] == 100_000
+
+
+@pytest.mark.parametrize("loss", ["dnfs", "leaps"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network_learns_by_every_loss(network: str, loss: str, tmp_path: Path) -> None:
+    small = ["network.channels=8", "target.size=3", "rollout.points=3", "rollout.chains=4", "rollout.group=4"]
+    model, _ = built(tmp_path, "family=flow", "~dataset", f"network={network}", f"loss={loss}", *small)
+    roll_out(model.rollout, model.target, model.rates(trained=True), 0, model.replay_buffer)
+    batch = {"batch": 1, "position": torch.arange(8), "index": torch.arange(8)}
+    first = model.training_step(batch)
+    first.backward()
+    slopes = [weight.grad for weight in model.network.parameters() if weight.grad is not None]
+    assert first.item() > 0 and all(bool(torch.isfinite(slope).all()) for slope in slopes)
+    with torch.no_grad():
+        for weight in model.network.parameters():
+            if weight.grad is not None:
+                weight -= 1e-3 * weight.grad / torch.stack([slope.norm() for slope in slopes]).norm()
+    assert model.training_step(batch).item() < first.item()

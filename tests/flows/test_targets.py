@@ -1,0 +1,149 @@
+"""Targets: exact values of the literature, ratios by brute force, files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from blackout.errors import UserError
+from blackout.flows import planar
+from blackout.flows.targets import (
+    Couplings,
+    EnergyNetwork,
+    Ising,
+    Potts,
+    SpinGlass,
+    Target,
+    Wrapped,
+    exact_values,
+    read_couplings,
+    read_energy_network,
+    save_energy_network,
+)
+
+
+class BruteForce(Target):
+    """Another target by its log-density alone."""
+
+    def __init__(self, other: Target) -> None:
+        super().__init__(other.levels, other.shape)
+        self.other = other
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return self.other.log_density(x)
+
+
+def targets() -> list[Target]:
+    torch.manual_seed(0)
+    dense = torch.randn(5, 5, dtype=torch.float64)
+    return [Ising(3, 0.2, 0.3), Potts([2, 3], 4, 0.7), SpinGlass(3), Couplings(dense, dense[0]),
+            EnergyNetwork(6, [8, 8]).double()]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda target: type(target).__name__)
+def test_ratios_are_those_of_brute_force(target: Target) -> None:
+    x = torch.randint(target.levels, (7, target.sites), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    expected = BruteForce(target).log_ratios(x)
+    assert torch.allclose(target.log_ratios(x), expected, atol=1e-10)
+    where = torch.tensor([4, 0])
+    assert torch.allclose(target.ratios_at(x, where), expected[:, where], atol=1e-10)
+    for group in target.independent_sites():  # flipping one of a group does not change the ratios of the others
+        y = x.clone()
+        y[:, group[0]] = (y[:, group[0]] + 1) % target.levels
+        other = group[1:]
+        assert torch.allclose(target.log_ratios(y)[:, other], expected[:, other], atol=1e-10)
+    assert sum(len(group) for group in target.independent_sites()) == target.sites
+
+
+@pytest.mark.parametrize("target, log_z, mean", [
+    (Ising(3, 0.1), 6.669745, 0.968578), (Ising(3, 0.2), 8.456456, 5.263641), (Ising(4, 0.1, 0.2), 12.598503, 3.917236),
+    (Ising(4, 0.22035), 15.522246, 11.039902), (Ising(10, 0.22035), 93.612250, 65.061801),
+    (Potts(3, 3, 0.7), 15.528376, None), (Potts(4, 3, 1.00505254), 34.172608, 27.499239),
+])  # fmt: skip
+def test_exact_values(target: Target, log_z: float, mean: float | None) -> None:
+    known = target.exact()
+    assert known is not None and abs(known["log_z"] - log_z) < 2e-6
+    assert mean is None or abs(known["mean_log_density"] - mean) < 2e-6
+
+
+def test_enumeration_and_transfer_matrix_agree() -> None:
+    for target in (Ising([3, 4], 0.2, 0.1), Potts([3, 3], 3, 0.6)):
+        listed, solved = exact_values(target), target.exact()
+        assert listed is not None and solved is not None
+        assert all(abs(listed[name] - solved[name]) < 1e-6 for name in solved)
+
+
+def test_the_diagonal_of_j_only_moves_log_z() -> None:
+    matrix = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with_diagonal, without = Couplings(matrix), Couplings(matrix - torch.diag(matrix.diag()))
+    x = torch.randint(2, (3, 4))
+    assert torch.allclose(with_diagonal.log_ratios(x), without.log_ratios(x))
+    assert torch.allclose(with_diagonal.log_density(x), without.log_density(x) + matrix.diag().sum())
+
+
+def test_files_of_couplings_and_networks(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    matrix, field = np.random.default_rng(0).normal(size=(4, 4)), np.arange(4)
+    np.savez(tmp_path / "good.npz", J=matrix, h=field)
+    x = torch.tensor([[0, 1, 1, 0]])
+    s = np.array([-1.0, 1, 1, -1])
+    assert float(read_couplings(tmp_path / "good.npz").log_density(x)) == pytest.approx(s @ matrix @ s + field @ s)
+    wrong = {
+        "square": {"J": np.zeros((3, 4))}, "finite": {"J": np.full((3, 3), np.nan)}, "no array J": {"h": field},
+        "must be": {"J": np.zeros((3, 3)), "h": np.zeros(4)}, "real": {"J": np.zeros((3, 3), complex)},
+    }  # fmt: skip
+    for said, arrays in wrong.items():
+        np.savez(tmp_path / "wrong.npz", **arrays)
+        with pytest.raises(UserError, match=said):
+            read_couplings(tmp_path / "wrong.npz")
+    (tmp_path / "junk.npz").write_text("junk")
+    for missing in ("junk.npz", "nothing.npz"):
+        with pytest.raises(UserError, match=missing):
+            read_couplings(tmp_path / missing)
+    network = EnergyNetwork(4, [8])
+    save_energy_network(network, tmp_path / "energy.npz")
+    assert torch.equal(read_energy_network(tmp_path / "energy.npz").log_density(x), network.log_density(x))
+    with pytest.raises(UserError, match="weight_0"):
+        read_energy_network(tmp_path / "good.npz")
+
+
+def test_taylor_ratios_are_exact_where_the_energy_is_linear() -> None:
+    linear = EnergyNetwork(5, [])
+    x = torch.randint(2, (3, 5))
+    assert torch.allclose(linear.taylor_ratios(x), linear.log_ratios(x), atol=1e-5)
+    deep = EnergyNetwork(5, [16, 16])
+    with torch.no_grad():
+        for weight in deep.parameters():
+            weight *= 3
+    assert not torch.allclose(deep.taylor_ratios(x), deep.log_ratios(x), atol=1e-3)
+
+
+def test_a_users_class_needs_only_a_log_density() -> None:
+    class Mine:
+        levels, sites = 3, 4
+
+        def log_density(self, x: Tensor) -> Tensor:
+            return x.double().sum(-1)
+
+    ratios = Wrapped(Mine()).log_ratios(torch.tensor([[0, 2, 1, 0]]))
+    assert ratios[0].tolist() == [[0, 1, 2], [-2, -1, 0], [-1, 0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("density", planar.DENSITIES)
+def test_points_in_the_plane_are_coded(density: str) -> None:
+    points = torch.from_numpy(planar.sample_density(density, 500, 0))
+    scale = planar.code_scale(density)
+    bits = planar.encode(points, scale)
+    assert bits.shape == (500, 32) and float((planar.decode(bits, scale) - points).abs().max()) <= 0.51 / scale
+    neighbours = planar.encode(torch.tensor([[1.0, 1.0], [1.0 + 1 / scale, 1.0]], dtype=torch.float64), scale)
+    assert int((neighbours[0] != neighbours[1]).sum()) == 1
+
+
+def test_energy_discrepancy_learns_a_density() -> None:
+    from blackout.flows.energy_discrepancy import pretrain
+
+    network = pretrain("moons", 40, 3e-3, 64, [64, 64], 0)
+    inside = planar.encode(torch.from_numpy(planar.sample_density("moons", 500, 9)), network.scale)
+    noise = torch.randint(2, (500, 32), generator=torch.Generator().manual_seed(0))
+    assert float(network.log_density(inside).mean() - network.log_density(noise).mean()) > 1

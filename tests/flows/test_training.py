@@ -1,0 +1,133 @@
+"""A flow trains, is killed, continues, travels, and is sampled, as its users do it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from blackout import load_model
+from blackout.flows.partition import effective_sample_size
+from blackout.flows.targets import exact_values
+from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+
+SMALL = (
+    "family=flow", "callbacks.progress=null", "network.channels=8", "trainer.accelerator=cpu", "trainer.devices=1",
+    "rollout.points=6", "rollout.chains=16", "rollout.group=8", "rollout.every=5", "rollout.kept=2", "batch_size=16",
+    "trainer.log_every_n_steps=1", "validation_samples=16", "callbacks.checkpoints.every_n_steps=3",
+    "trainer.val_check_interval=10", "refine@rollout.refine=gibbs", "rollout.resample_below=0.7",
+    "simulation.num_steps=3",
+)  # fmt: skip
+
+
+def outcome(directory):
+    checkpoint = torch.load(directory / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    state = {name: value.numpy().tobytes() for name, value in checkpoint.items()}
+    files = ("model/model.safetensors", "samples/final.npz")
+    return state, [hashlib.sha256((directory / file).read_bytes()).hexdigest() for file in files]
+
+
+@pytest.fixture(scope="module")
+def couplings(tmp_path_factory):
+    path = tmp_path_factory.mktemp("flow") / "mine.npz"
+    np.savez(path, J=0.2 * np.random.default_rng(0).normal(size=(6, 6)), h=0.1 * np.ones(6))
+    return path
+
+
+def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, couplings, tmp_path):  # noqa: F811
+    settings = [*SMALL, "target=couplings", f"target.path={couplings}", "trainer.max_steps=20", f"runs_dir={tmp_path}"]
+    whole = run("train", *settings, "run_id=whole")
+    assert whole.code == 0, whole.err
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    cut = subprocess.Popen([sys.executable, ROOT / "train.py", *settings, "run_id=cut"], cwd=ROOT, env=environment)
+    last = tmp_path / "couplings/cut/checkpoints/last.ckpt"
+    deadline = time.monotonic() + 120
+    while not last.exists() and cut.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    cut.send_signal(signal.SIGKILL)
+    cut.wait()
+    assert run("train", *settings, "run_id=cut").code == 0
+    assert outcome(tmp_path / "couplings/cut") == outcome(tmp_path / "couplings/whole")
+    couplings.rename(couplings.with_suffix(".moved"))  # the couplings travel in the model
+    model = load_model(tmp_path / "couplings/whole")
+    couplings.with_suffix(".moved").rename(couplings)
+    assert float(model.target.pair.abs().sum()) > 0 and model.sample(5).shape == (5, 6)
+    assert model.scores(torch.zeros(2, 6, dtype=torch.int64), 0.5).shape == (2, 6, 2)
+    assert "replay" not in " ".join(model.state_dict())
+    report = json.loads((tmp_path / "couplings/whole/metrics.json").read_text())["values"]
+    assert {"val/ess", "log_z", "ess", "log_z_exact", "mean_energy_error"} <= report.keys()
+    for picture in ("diagnostics.png", "snapshots.png", "final.png"):
+        assert (tmp_path / "couplings/whole/samples" / picture).stat().st_size > 1000
+
+
+def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
+    settings = ["family=flow", "callbacks.progress=null", "target.size=[2,3]", "target.sigma=0.2"]
+    settings += ["network.channels=16", "network.heat_bath=true", "trainer.accelerator=cpu", "rollout.points=10"]
+    settings += [
+        "trainer.devices=1",
+        "trainer.max_steps=200",
+        "trainer.val_check_interval=50",
+        f"runs_dir={tmp_path}",
+        "run_id=a",
+    ]
+    assert run("train", *settings).code == 0
+    ckpt = tmp_path / "ising/a"
+    out = tmp_path / "out"
+    sampled = run("sample", f"ckpt={ckpt}", f"out={out}", "num_samples=600", "resample=true", "simulation.num_steps=8")
+    assert sampled.code == 0, sampled.err
+    values = json.loads((out / "metrics.json").read_text())["values"]
+    arrays = np.load(out / "samples.npz")
+    assert values["ess"] > 0.9 and abs(values["log_z"] - values["log_z_exact"]) < 4 * values["log_z_error"] + 0.01
+    assert arrays["samples"].shape == (600, 2, 3) and arrays["log_weights"].dtype == np.float64
+    assert arrays["resampled"].shape == (600,) and arrays["resampled"].max() < 600
+    weights = torch.from_numpy(arrays["log_weights"])
+    assert abs(float(effective_sample_size(weights)) - values["ess"]) < 1e-9
+    model = load_model(ckpt)
+    known = exact_values(model.target)
+    assert known is not None and values["log_z_exact"] == known["log_z"]
+    again = run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'one'}", "num_samples=600", "indices=[417]",
+                "simulation.num_steps=8")  # fmt: skip
+    assert again.code == 0, again.err
+    one = np.load(tmp_path / "one/samples.npz")
+    assert (one["samples"][0] == arrays["samples"][417]).all()
+    assert one["log_weights"][0] == pytest.approx(arrays["log_weights"][417], abs=1e-5)
+    leaped = run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'leap'}", "num_samples=100", "simulation=leap",
+                 "simulation.num_steps=8", "refine=gibbs", "simulation.resample_below=0.5")  # fmt: skip
+    assert leaped.code == 0 and "neither ESS" in leaped.out
+    np.savez(tmp_path / "states.npz", states=np.zeros((3, 6), int))
+    judged = run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'like'}", f"likelihood={tmp_path / 'states.npz'}")
+    assert judged.code == 0, judged.err
+    found = np.load(tmp_path / "like/likelihood.npz")
+    exact = float(model.target.log_density(torch.zeros(1, 6)) - known["log_z"])
+    assert found["log_likelihood"].shape == (3,) and abs(found["log_likelihood"].mean() - exact) < 0.2
+    for option in ("classes=[3]", "simulation.steps=3", "resample=3", "refine.steps=0", "likelihood=nowhere.npz"):
+        run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'no'}", option).assert_refused(
+            option.split("=")[0].split(".")[0]
+        )
+
+
+WRONG = {
+    "target.path=/nowhere.npz target=couplings": "does not exist", "target=couplings": "path must be given",
+    "network=leconv network.kernels=[2]": "odd", "network=leconv network.kernels=[7]": "wraps around",
+    "network=leconv target=couplings target.path=COUPLINGS": "lattice", "network=mlp": "network", "flip=true": "flip",
+    "conditional=true": "conditional", "head=scaled": "head", "target=planar target.path=/nowhere.npz": "make it by",
+    "target=planar target.density=lions": "no such density", "target.size=0": "lattice", "target.size=[3]": "lattice",
+    "target.q=3": "no such option", "target=potts target.q=1": "levels", "network=letf network.heads=5": "multiple",
+    "rollout.points=1": "2 points", "rollout.estimator=best": "stein_optimal", "rollout.resample_below=2": "(0, 1]",
+    "simulation.num_steps=0": "num_steps", "target=isng": "did you mean ising", "batch_size=0": "batch_size",
+    "network.messages=8 target=couplings target.path=COUPLINGS": "messages", "loss.clip=-1": "clip",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_wrong_input_is_one_line(run, couplings, tmp_path, given):  # noqa: F811
+    words = given.replace("COUPLINGS", str(couplings)).split()
+    run("train", "family=flow", *words, f"runs_dir={tmp_path}", "plan=true").assert_refused(WRONG[given])

@@ -1,0 +1,40 @@
+"""The claims of `python -m blackout.laws --process flow`, and that they notice what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from blackout.flows.simulation import Events
+from blackout.flows.targets import Ising
+from blackout.laws.flow_toys import Enumeration
+from blackout.laws.flows import claims, untrained
+
+
+def test_every_claim_holds() -> None:
+    found = list(claims())
+    assert len(found) >= 30
+    assert [(claim.name, claim.error) for claim in found if not claim.holds] == []
+
+
+def test_a_wrong_weight_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blackout.laws import flow_toys
+
+    true = flow_toys.residual
+    monkeypatch.setattr(flow_toys, "residual", lambda f, g, ratios: true(f, g, ratios) + 1e-4 * g.abs().sum((1, 2)))
+    toy = Enumeration(Ising([2, 3], 0.2))
+    mass = toy.transported(untrained(toy.target), 1, weighted=True)
+    rho = toy.states.log_density.exp()
+    assert float(((mass - rho).abs() / rho.max()).max()) > 1e-6
+
+
+def test_samples_do_not_depend_on_the_others_and_resampling_stays_unbiased() -> None:
+    toy = Enumeration(Ising(3, 0.1))
+    scores = toy.lookup(untrained(toy.target, scale=1.0))
+    together = Events(3).run(toy.target, scores, torch.arange(40), 5)
+    alone = Events(3).run(toy.target, scores, torch.tensor([17, 31]), 5)
+    assert torch.equal(alone.states.x, together.states.x[[17, 31]])
+    assert torch.allclose(alone.log_weights, together.log_weights[[17, 31]], rtol=0, atol=1e-12)
+    groups = Events(4, resample_below=0.5, group=64).run(toy.target, scores, torch.arange(64 * 150), 0)
+    means = groups.log_weights.view(150, 64).exp().mean(1) / torch.tensor(toy.log_z).exp()
+    assert abs(float(means.mean()) - 1) < 4 * float(means.std()) / 150**0.5
