@@ -1,0 +1,129 @@
+"""Files that samples are drawn for: contexts, and partly known codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.errors import UserError
+from blackout.permutations.factorized import check_given
+
+
+def observed_digits(given: Any, support: Tensor) -> int | Tensor:
+    """The setting `given`: how many first digits of held-out samples are observed, or a file of digits.
+
+    Args:
+        given: a whole number 0..n, or an `.npy` file of integers [n] or [m, n], -1 where a digit is to be drawn.
+        support: bool [n, n].
+
+    Returns:
+        The number, or digits int64 [m, n], n where one is to be drawn.
+
+    Raises:
+        UserError: anything else, or digits outside their support.
+    """
+    n = len(support)
+    if type(given) is int:
+        if not 0 <= given <= n:
+            raise UserError(f"given must be 0..{n} observed digits, or a file of them; not {given}")
+        return given
+    if not isinstance(given, str):
+        raise UserError(f"given must be a whole number 0..{n} or a file, not {given!r}")
+    values = _read(Path(given).expanduser())
+    if values.dtype.kind not in "iu" or values.ndim not in (1, 2):
+        raise UserError(f"{given}: integers [{n}] or [m, {n}] are needed, -1 where a digit is to be drawn")
+    digits = torch.from_numpy(values.astype(np.int64)).reshape(-1, values.shape[-1])
+    try:
+        return check_given(torch.where(digits == -1, n, digits), support.cpu())
+    except ValueError as error:
+        raise UserError(f"{given}: {error}") from None
+
+
+def read_contexts(path: Any, data: Mapping[str, Any], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The contexts in a file, by the facts of the model's data.
+
+    An `.npy` file of one array, or an `.npz` with arrays `items` and `condition`. Items that are tokens are the numbers
+    the user's own file gave them (`kept["item_names"]`); letters may come as lines of a text file.
+
+    Args:
+        path: the setting `input`.
+        data: facts of the model.
+        kept: what the model keeps of its source.
+
+    Raises:
+        UserError: a model without contexts, a file that cannot be read, or arrays of another shape.
+    """
+    if not isinstance(path, str):
+        raise UserError(f"input must be the name of a file, not {path!r}")
+    if not any(name in data for name in ("num_items", "item_shape", "num_conditions")):
+        raise UserError("input: this model has no context")
+    file = Path(path).expanduser()
+    wanted = "condition" if "num_conditions" in data else "items"
+    arrays = {wanted: _letters(file)} if file.suffix == ".txt" else _arrays(file, wanted)
+    if wanted not in arrays:
+        raise UserError(f"{file}: holds no array `{wanted}`, but {', '.join(sorted(arrays)) or 'nothing'}")
+    values = arrays[wanted]
+    if wanted == "condition":
+        return {"condition": _shaped(file, values, (data["num_conditions"],)).float()}
+    if "item_shape" in data:
+        return {"items": _shaped(file, values, (data["length"], *data["item_shape"])).float()}
+    tokens = _shaped(file, values, (data["length"],)).long()
+    return {"items": _numbered(file, tokens, kept, data["num_items"])}
+
+
+def _numbered(file: Path, tokens: Tensor, kept: Mapping[str, Tensor], num_items: int) -> Tensor:
+    """The model's numbers of items from the user's."""
+    names = kept.get("item_names")
+    found = tokens if names is None else torch.searchsorted(names, tokens).clamp(max=len(names) - 1)
+    known = (tokens >= 0) & (tokens < num_items) if names is None else names[found] == tokens
+    if not bool(known.all()):
+        raise UserError(f"{file}: the model knows no item {int(tokens[~known][0])}")
+    return found
+
+
+def _shaped(file: Path, values: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Tensor:
+    if values.dtype.kind not in "iuf":
+        raise UserError(f"{file}: numbers are needed, not {values.dtype}")
+    if values.ndim == len(shape):
+        values = values[:, None] if shape == (1,) else values[None]
+    if values.shape[1:] != shape or not len(values):
+        raise UserError(f"{file}: an array [m, {', '.join(map(str, shape))}] is needed, not {list(values.shape)}")
+    if not np.isfinite(values).all():
+        raise UserError(f"{file}: holds numbers that are not finite")
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _letters(file: Path) -> np.ndarray[Any, Any]:
+    """Words, one a line, as letters 0..25."""
+    if not file.is_file():
+        raise UserError(f"{file}: no such file")
+    words = file.read_text(errors="replace").lower().split()
+    if not words or len({len(word) for word in words}) > 1 or not all(w.isascii() and w.isalpha() for w in words):
+        raise UserError(f"{file}: words of one length, a to z, one a line, are needed")
+    return np.array([[ord(letter) - ord("a") for letter in word] for word in words])
+
+
+def _arrays(file: Path, name: str) -> dict[str, np.ndarray[Any, Any]]:
+    loaded = _read(file, archive=True)
+    return {name: loaded} if isinstance(loaded, np.ndarray) else loaded
+
+
+def _read(file: Path, archive: bool = False) -> Any:
+    if not file.is_file():
+        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        raise UserError(f"{file}: not a readable .npy or .npz file") from error
+    if not archive:
+        raise UserError(f"{file}: an .npy file is needed")
+    return arrays
