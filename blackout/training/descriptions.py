@@ -19,9 +19,9 @@ from blackout.errors import UserError
 from blackout.training.components import check_arguments, find
 
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "family": ("blackout.diffusion",),
-    "model": ("blackout.diffusion", "blackout.networks"),
-    "dataset": ("blackout.data",),
+    "family": ("blackout.diffusion", "blackout.permutations"),
+    "model": ("blackout.diffusion", "blackout.networks", "blackout.permutations"),
+    "dataset": ("blackout.data", "blackout.permutations"),
     "metrics": ("blackout.evaluation", "blackout.data"),
 }
 """Section of a model file -> the packages whose tables it is looked up in."""
