@@ -1,5 +1,6 @@
-"""Networks from counts and times to raw outputs: bodies, and the wrapper that scales and labels."""
+"""Networks: from counts and times to raw outputs (bodies, and the wrapper that scales and labels); on sets of items."""
 
+from blackout.networks.encoders import ItemEncoder, PieceEncoder, PointEncoder, StripEncoder, TokenEncoder
 from blackout.networks.inputs import BirthDeathInputs, LevelInputs, PaperInputs, StandardisedInputs
 from blackout.networks.mlp import ResidualMLP
 from blackout.networks.ncsnpp import NCSNpp
@@ -7,6 +8,6 @@ from blackout.networks.unet import UNet
 from blackout.networks.wrapper import CountNetwork, time_label
 
 __all__ = [
-    "BirthDeathInputs", "CountNetwork", "LevelInputs", "NCSNpp", "PaperInputs", "ResidualMLP", "StandardisedInputs",
-    "UNet", "time_label",
+    "BirthDeathInputs", "CountNetwork", "ItemEncoder", "LevelInputs", "NCSNpp", "PaperInputs", "PieceEncoder",
+    "PointEncoder", "ResidualMLP", "StandardisedInputs", "StripEncoder", "TokenEncoder", "UNet", "time_label",
 ]  # fmt: skip

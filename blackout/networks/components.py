@@ -8,6 +8,7 @@ TABLE = Table(
     made={
         "network": ("CountNetwork",),
         "inputs": ("BirthDeathInputs", "LevelInputs", "PaperInputs", "StandardisedInputs"),
+        "encoder": ("ItemEncoder", "PieceEncoder", "PointEncoder", "StripEncoder", "TokenEncoder"),
         "body": ("NCSNpp", "ResidualMLP", "UNet"),
     }
 )

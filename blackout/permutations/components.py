@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from blackout.addresses import Table
 
-_CODED = {
-    "family": ("coded.CodeFamily",),
-    "network": ("coded.CodeTransformer",),
-    "dataset": ("coded.cycles", "coded.mallows", "coded.plackett_luce"),
-    "metrics": ("coded.CodeScorer",),
+_CODED_DATASETS = ("coded.cycles", "coded.mallows", "coded.plackett_luce", "coded.synthetic_rankings")
+_CODED_ASKED = {
+    "coded.permutations": "dataset=permutations dataset.path=<file>",
+    "coded.rankings": "dataset=rankings dataset.path=<file>",
+    "coded.words": "dataset=words dataset.path=<file>",
 }
-_CODED_ASKED = {"coded.permutations": "dataset=permutations dataset.path=<file>"}
 
-TABLE = Table(made=dict(_CODED), asked=dict(_CODED_ASKED))
+TABLE = Table(
+    made={
+        "family": ("coded.CodeFamily",),
+        "network": ("coded.CodeTransformer",),
+        "metrics": ("coded.CodeScorer",),
+        "dataset": (
+            "datasets.jigsaw_cifar10", "datasets.jigsaw_digits", "datasets.jigsaw_mnist", "datasets.one_permutation",
+            "datasets.sort_digits", "datasets.sort_mnist", "datasets.tsp",
+            *_CODED_DATASETS,
+        ),
+    },
+    asked={"datasets.items": "dataset=items dataset.path=<file>", **_CODED_ASKED},
+)  # fmt: skip

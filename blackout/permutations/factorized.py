@@ -142,11 +142,9 @@ def draw_codes(
     codes = torch.full((size, n), n, dtype=torch.int64, device=support.device)
     if given is not None:
         codes = codes + (check_given(given.to(support.device), support) - n)
-    filling = fill_codes(
-        denoiser, codes, blocks, len(blocks), support, generator, greedy=greedy, distinct=distinct
-    )
-    for codes, _ in filling:
-        pass
+    filling = fill_codes(denoiser, codes, blocks, len(blocks), support, generator, greedy=greedy, distinct=distinct)
+    for filled, _ in filling:
+        codes = filled
     return codes
 
 

@@ -24,6 +24,7 @@ from blackout.training.descriptions import PACKAGES, check, named_in_file, plain
 
 FACTS = {
     "shape": [1, 8, 8], "max_count": 4, "mean": 2.0, "std": 1.5, "num_classes": 3, "outputs": 2,
+    "num_items": 4, "item_shape": [1, 8, 8], "num_tokens": 4,
     "pilot": {"logits": [3.0, 0.0, -3.0], "curvature": [1.0, 0.5]},
 }  # fmt: skip
 CHAIN = [[0.5, 0.5], [0.25, 0.75]]

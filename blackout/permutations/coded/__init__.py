@@ -5,9 +5,11 @@ from blackout.permutations.coded.family import CodeFamily
 from blackout.permutations.coded.laws import cycles, mallows, permutations, plackett_luce
 from blackout.permutations.coded.module import CodeModel
 from blackout.permutations.coded.network import CodeTransformer
+from blackout.permutations.coded.rankings import rankings, synthetic_rankings
 from blackout.permutations.coded.scores import CodeScorer
+from blackout.permutations.coded.words import words
 
 __all__ = [
     "CodeFamily", "CodeModel", "CodeScorer", "CodeTransformer", "PermutationData", "cycles", "mallows", "permutations",
-    "plackett_luce",
+    "plackett_luce", "rankings", "synthetic_rankings", "words",
 ]  # fmt: skip

@@ -48,10 +48,10 @@ def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float
         optimizer.zero_grad()
         z = scores[orders]
         value = -(z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1).mean() + prior * scores.square().sum()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
-    optimizer.step(loss)  # type: ignore[no-untyped-call, arg-type]
+    optimizer.step(loss)
     return scores.detach()
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.family import Samples, Split
+from blackout.permutations.datasets import Puzzles
 from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams
 
@@ -35,7 +36,10 @@ class PermutationData:
         name: short name for logs and file names.
         train: `x` and contexts of the training samples; or a function that makes any number of them.
         test: the same of the held-out samples.
-        num_items: size of the vocabulary of `items`; None without.
+        num_tokens: size of the vocabulary where `items` are tokens; None without.
+        kind: what the items are, for pictures: words, rankings, or a puzzle's kind; None for bare permutations.
+        puzzles: where the permutations come from, if they solve puzzles.
+        item_facts: what an encoder of items that are no tokens asks for.
         judge: figures of single samples.
         truth: the law of the data, where it is known.
         members: all permutations that occur, equally often, int64 [M, n]; None where that is not so.
@@ -50,7 +54,10 @@ class PermutationData:
     name: str
     train: Mapping[str, Tensor] | Maker
     test: Mapping[str, Tensor]
-    num_items: int | None = None
+    num_tokens: int | None = None
+    kind: str | None = None
+    puzzles: Puzzles | None = None
+    item_facts: Mapping[str, Any] = field(default_factory=dict)
     judge: Judge | None = None
     truth: Truth | None = None
     members: Tensor | None = None
@@ -77,10 +84,11 @@ class PermutationData:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`length`, and where there are contexts `num_items` or `num_conditions`."""
-        facts: dict[str, Any] = {"length": self.length}
-        if self.num_items is not None:
-            facts["num_items"] = self.num_items
+        """`num_items`, and where there are contexts `num_conditions`, or what the encoder of items asks for."""
+        facts: dict[str, Any] = {"num_items": self.length, **self.item_facts}
+        if self.num_tokens is not None:
+            encoder = {"_target_": "blackout.networks.TokenEncoder"}
+            facts |= {"num_tokens": self.num_tokens, "item_shape": [], "encoder": encoder}
         if "condition" in self.test:
             facts["num_conditions"] = self.test["condition"].shape[1]
         return facts

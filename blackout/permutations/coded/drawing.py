@@ -12,11 +12,12 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Names, Samples, Watch
-from blackout.permutations.codes import Inline
 from blackout.permutations.coded.curve import CurveOutputs
 from blackout.permutations.coded.inputs import observed_digits, read_contexts
 from blackout.permutations.coded.interface import CodedModel, Passes
+from blackout.permutations.codes import Inline
 from blackout.permutations.factorized import Choice, fill_codes, most_certain
+from blackout.permutations.metrics import arranged
 from blackout.random import SampleStreams
 from blackout.training.model import refuse_unknown
 
@@ -83,7 +84,7 @@ class CodeDraw(BaseDraw):
     @property
     def _conditional(self) -> bool:
         facts = self.model.config.get("data", {})
-        return any(name in facts for name in ("num_items", "item_shape", "num_conditions"))
+        return any(name in facts for name in ("item_shape", "num_conditions"))
 
     @cached_property
     def contexts(self) -> Mapping[str, Tensor]:
@@ -114,18 +115,21 @@ class CodeDraw(BaseDraw):
         blocks = self._blocks(codes, order)
         if watch is not None:
             watch(0, self.steps, self._look(codes, context))
-        log_prob = torch.zeros(len(codes), device=device)
+        state = codes, torch.zeros(len(codes), device=device)
         support = model.support.to(device)
         filling = fill_codes(
             model.denoiser(context), codes, blocks, self.steps, support, streams,
             greedy=self.passes.greedy, distinct=self.passes.distinct,
         )  # fmt: skip
-        for step, (codes, log_prob) in enumerate(filling, 1):
+        for step, state in enumerate(filling, 1):
             if watch is not None:
-                watch(step, self.steps, self._look(codes, context))
+                watch(step, self.steps, self._look(state[0], context))
+        codes, log_prob = state
         samples = {"samples": model.decode(codes), "code": codes, "log_prob": log_prob}
         if model.code is Inline:
             samples["valid"] = model.valid(codes)
+        if "item_names" in (kept := model.tensors()):  # what the user's file calls them
+            samples["item_names"] = kept["item_names"].to(device)[context["items"]]
         return samples | {("target" if name == "x" else name): values for name, values in context.items()}
 
     def _start(self, part: Tensor, context: Mapping[str, Tensor]) -> Tensor:
@@ -152,16 +156,13 @@ class CodeDraw(BaseDraw):
         n = self.model.length
         whole = self.model.encode(torch.arange(n, device=codes.device)).expand_as(codes)
         x = self.model.decode(torch.where(codes == n, whole, codes))
-        return _shown(x, context)
+        return arranged(context["items"], x) if "items" in context else x
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Cycle diagrams of bare permutations; words, rankings and puzzles as what they are of."""
         from blackout.permutations.coded.pictures import picture
 
-        shown = samples["samples"]
-        if "items" in samples:
-            shown = _shown(shown, samples)
-        return picture(shown, self.model.config.get("data", {}), columns)
+        return picture(samples, self.model.config.get("data", {}), columns)
 
     def outputs(self, seed: int) -> CurveOutputs | None:
         """Figures over the number of passes, where they are asked for."""
@@ -169,15 +170,6 @@ class CodeDraw(BaseDraw):
 
     def _at(self, passes: int) -> CodeDraw:
         return CodeDraw(self.model, replace(self.passes, passes=passes), self.given, self._contexts)
-
-
-def _shown(x: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-    """The items in the order x [b, n] gives them, or x itself where there are none."""
-    items = context.get("items")
-    if items is None:
-        return x
-    # inline digits may be no permutation, but are places all the same
-    return items.gather(1, x.view(*x.shape, *[1] * (items.ndim - 2)).expand(items.shape))
 
 
 def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
@@ -199,7 +191,7 @@ def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
             raise UserError(f"{name} must be {_WORDS[kind]}, not {value!r}")
     passes = _as_user_error(replace(model.passes, **chosen), model)
     data = model.config.get("data", {})
-    contexts = None if "input" not in request else read_contexts(request["input"], data, model.tensors())
+    contexts = None if "input" not in request else read_contexts(request["input"], data, model)
     given = None if "given" not in request else observed_digits(request["given"], model.support)
     curve = bool(request.get("curve", False))
     if curve and model.objective == "autoregressive":
@@ -207,10 +199,8 @@ def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
     return CodeDraw(model, passes, given, contexts, curve)
 
 
-
 def _as_user_error(passes: Passes, model: CodedModel) -> Passes:
     try:
         return passes.checked(model.length, model.objective)
     except ValueError as error:
         raise UserError(str(error)) from None
-

@@ -50,7 +50,7 @@ class ExactLaw:
     """
 
     def __init__(self, denoiser: Denoiser, codes: Tensor, support: Tensor) -> None:
-        size, n = codes.shape
+        n = codes.shape[1]
         if n > MOST_ITEMS:
             raise ValueError(f"laws are exact to {MOST_ITEMS} items, not for {n}")
         masks = all_masks(n).to(codes.device)

@@ -13,6 +13,8 @@ from blackout.errors import UserError, naming
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.interface import Passes
 from blackout.permutations.coded.module import CODES, CodeModel, Objective
+from blackout.permutations.coded.puzzles import from_puzzles
+from blackout.permutations.datasets import Puzzles
 from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file, pathless
 
@@ -44,10 +46,13 @@ class CodeFamily:
         if not dataset:
             raise UserError("dataset=... must be given: permutations to learn, such as cycles")
         data: Any = make(fill(dataset, {"data_dir": settings["data_dir"]}, "dataset"), "dataset")
+        data = from_puzzles(data) if isinstance(data, Puzzles) else data
         if not isinstance(data, PermutationData):
-            raise UserError(f"dataset: {dataset.get('_target_')} does not give permutations, as family=codes needs them")
-        if description is not None and dict(data.facts) != _facts(description["data"]):
-            theirs, mine = _facts(description["data"]), dict(data.facts)
+            raise UserError(
+                f"dataset: {dataset.get('_target_')} does not give permutations, as family=codes needs them"
+            )
+        if description is not None and _facts(data.facts) != _facts(description["data"]):
+            theirs, mine = _facts(description["data"]), _facts(data.facts)
             raise UserError(f"dataset: {data.name} has {mine}, but the model is of {theirs}")
         return data
 
@@ -70,6 +75,8 @@ class CodeFamily:
         with naming("sampler"):
             passes = passes.checked(source.length, objective)
         facts = {**source.facts, "causal": objective == "autoregressive"}
+        if "encoder" in facts:
+            facts["encoder"] = fill(facts["encoder"], source.facts, "network.encoder")
         model = {
             "network": fill(settings["network"], facts, "network"),
             "code": code,
@@ -77,7 +84,7 @@ class CodeFamily:
             **asdict(passes),
         }
         return {
-            "data": {"name": source.name, **source.facts},
+            "data": {"name": source.name, "kind": source.kind, **_facts(source.facts)},
             "dataset": pathless(settings.get("dataset") or {}),
             "metrics": pathless(settings.get("metrics")),
             "model": model,
@@ -101,7 +108,7 @@ class CodeFamily:
         """
         parts, length = _checked(description)
         network = make(parts["network"], "network")
-        if getattr(network, "length", None) != length:
+        if getattr(network, "num_items", None) != length:
             raise UserError(f"network: it must be of {length} digits, as the data")
         passes = Passes(parts["passes"], parts["order"], parts["greedy"], parts["distinct"])
         with naming("model"):
@@ -115,7 +122,7 @@ class CodeFamily:
         how = f"{model['passes']} of {data['length']} passes, order {model['order'].replace('_', ' ')}"
         return f"""# A distribution over permutations: {data["name"]}
 
-- data: {data["name"]}, permutations of {data["length"]} items
+- data: {data["name"]}, permutations of {data["num_items"]} items
 - code: {model["code"]}; objective: {model["objective"]}; drawn by default in {how}
 - network: {str(model["network"]["_target_"]).rsplit(".", 1)[-1]}, {parameters:,} parameters (averaged weights)
 - trained with blackout {description["blackout"]}
@@ -124,7 +131,7 @@ class CodeFamily:
 from blackout import load_model
 
 model = load_model("path/to/this/directory")
-permutations = model.sample(16, seed=0, passes={model["passes"]})  # int64 [16, {data["length"]}]
+permutations = model.sample(16, seed=0, passes={model["passes"]})  # int64 [16, {data["num_items"]}]
 ```
 
 A model with a context needs it: `model.source`, or `python sample.py ckpt=... input=...`.
@@ -139,7 +146,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 def _checked(description: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
     """The parts of a model and its number of items, of a description that may come from a damaged file."""
     parts, data = description.get("model"), description.get("data")
-    length = data.get("length") if isinstance(data, Mapping) else None
+    length = data.get("num_items") if isinstance(data, Mapping) else None
     if not isinstance(parts, Mapping) or type(length) is not int or not 2 <= length <= 4096:
         raise UserError("there is no description of a model of permutations")
     for name, kind in _KINDS.items():
@@ -151,4 +158,5 @@ def _checked(description: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
 
 
 def _facts(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name != "name"}
+    """What a model depends on; the encoder is described with its network."""
+    return {name: value for name, value in data.items() if name not in ("name", "kind", "encoder")}

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
+from blackout.permutations.coded.interface import CodedModel
+from blackout.permutations.datasets import read_puzzles
 from blackout.permutations.factorized import check_given
 
 
@@ -44,25 +46,30 @@ def observed_digits(given: Any, support: Tensor) -> int | Tensor:
         raise UserError(f"{given}: {error}") from None
 
 
-def read_contexts(path: Any, data: Mapping[str, Any], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def read_contexts(path: Any, data: Mapping[str, Any], model: CodedModel) -> dict[str, Tensor]:
     """The contexts in a file, by the facts of the model's data.
 
-    An `.npy` file of one array, or an `.npz` with arrays `items` and `condition`. Items that are tokens are the numbers
-    the user's own file gave them (`kept["item_names"]`); letters may come as lines of a text file.
+    Puzzles as `blackout.permutations.datasets.read_puzzles` reads them. Otherwise an `.npy` file of one array, or an
+    `.npz` with `items` or `condition`: tokens are the numbers that the user's own file gave them; letters may come as
+    words in a text file.
 
     Args:
         path: the setting `input`.
         data: facts of the model.
-        kept: what the model keeps of its source.
+        model: which may keep the user's numbers of tokens, `item_names`, and knows its source.
 
     Raises:
         UserError: a model without contexts, a file that cannot be read, or arrays of another shape.
     """
     if not isinstance(path, str):
         raise UserError(f"input must be the name of a file, not {path!r}")
-    if not any(name in data for name in ("num_items", "item_shape", "num_conditions")):
+    if not any(name in data for name in ("item_shape", "num_conditions")):
         raise UserError("input: this model has no context")
     file = Path(path).expanduser()
+    if data.get("kind") not in (None, "words", "rankings"):
+        source = model.require_source()
+        found = read_puzzles(file, source.puzzles)  # type: ignore[attr-defined]
+        return {"x" if name == "truth" else name: values for name, values in found.items()}
     wanted = "condition" if "num_conditions" in data else "items"
     arrays = {wanted: _letters(file)} if file.suffix == ".txt" else _arrays(file, wanted)
     if wanted not in arrays:
@@ -70,17 +77,15 @@ def read_contexts(path: Any, data: Mapping[str, Any], kept: Mapping[str, Tensor]
     values = arrays[wanted]
     if wanted == "condition":
         return {"condition": _shaped(file, values, (data["num_conditions"],)).float()}
-    if "item_shape" in data:
-        return {"items": _shaped(file, values, (data["length"], *data["item_shape"])).float()}
-    tokens = _shaped(file, values, (data["length"],)).long()
-    return {"items": _numbered(file, tokens, kept, data["num_items"])}
+    tokens = _shaped(file, values, (data["num_items"],)).long()
+    return {"items": _numbered(file, tokens, model.tensors(), data["num_tokens"])}
 
 
-def _numbered(file: Path, tokens: Tensor, kept: Mapping[str, Tensor], num_items: int) -> Tensor:
+def _numbered(file: Path, tokens: Tensor, kept: Mapping[str, Tensor], num_tokens: int) -> Tensor:
     """The model's numbers of items from the user's."""
     names = kept.get("item_names")
     found = tokens if names is None else torch.searchsorted(names, tokens).clamp(max=len(names) - 1)
-    known = (tokens >= 0) & (tokens < num_items) if names is None else names[found] == tokens
+    known = (tokens >= 0) & (tokens < num_tokens) if names is None else names[found] == tokens
     if not bool(known.all()):
         raise UserError(f"{file}: the model knows no item {int(tokens[~known][0])}")
     return found

@@ -12,7 +12,6 @@ from torch import Size, Tensor
 
 from blackout.errors import UserError
 from blackout.family import Samples
-from blackout.permutations.codes import FisherYates
 from blackout.permutations.coded.data import (
     PermutationData,
     check_length,
@@ -21,6 +20,7 @@ from blackout.permutations.coded.data import (
     held_out,
     ranks,
 )
+from blackout.permutations.codes import FisherYates
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.families import Mallows
 from blackout.permutations.group import num_cycles

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError
-from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
 from blackout.permutations.coded.drawing import CodeDraw, requested
 from blackout.permutations.coded.exact import MOST_ITEMS
 from blackout.permutations.coded.interface import Passes
 from blackout.permutations.coded.reports import held_out_nll, likelihood_report
+from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
 from blackout.permutations.factorized import Denoiser, any_order_loss, autoregressive_loss
 from blackout.permutations.group import inverse, is_permutation
 from blackout.random import SampleStreams, fold_seed
@@ -37,7 +37,7 @@ class CodeModel(Model):
     """A distribution over permutations of n items by the digits of a code.
 
     Args:
-        network: (codes [B, n], context or None) -> logits [B, n, n]; `aligned` and `length` are read from it.
+        network: (codes [B, n], context or None) -> logits [B, n, n]; `num_items` and `fused` are read from it.
         code: what the digits are.
         objective: "masked" (any order, any number of passes) or "autoregressive" (left to right, n passes).
         passes: how samples are drawn by default.
@@ -60,8 +60,9 @@ class CodeModel(Model):
         **training: Any,
     ) -> None:
         super().__init__(network, **training)
-        self.code, self.objective = CODES[code], objective
-        self.length = int(network.length)  # type: ignore[arg-type]
+        self.code, self.objective = CODES[code], str(objective)
+        self.support: Tensor
+        self.length = int(network.num_items)  # type: ignore[arg-type]
         self.register_buffer("support", self.code.support(self.length), persistent=False)
         self.kept = tuple(kept or ())
         for name, values in (kept or {}).items():
@@ -156,10 +157,9 @@ class CodeModel(Model):
         """Arguments of one network evaluation of one sample."""
         codes = torch.full((1, self.length), self.length, dtype=torch.int64, device=self.device)
         facts, context = self.config["data"], {}
-        if "num_items" in facts:
-            context["items"] = torch.zeros(1, self.length, dtype=torch.int64, device=self.device)
         if "item_shape" in facts:
-            context["items"] = torch.zeros(1, self.length, *facts["item_shape"], device=self.device)
+            dtype = torch.int64 if "num_tokens" in facts else torch.float32
+            context["items"] = torch.zeros(1, self.length, *facts["item_shape"], dtype=dtype, device=self.device)
         if "num_conditions" in facts:
             context["condition"] = torch.zeros(1, facts["num_conditions"], device=self.device)
         return codes, context

@@ -22,10 +22,9 @@ class CodeTransformer(nn.Module):
     since a digit may look at every item but at no later digit.
 
     Args:
-        length: n.
-        num_items: size of the vocabulary of items that are tokens; None where there are none.
+        num_items: n.
         num_conditions: numbers that the whole permutation depends on; None where there are none.
-        encoder: of items that are no tokens, [B, n, ...] -> [B, n, width]; instead of `num_items`.
+        encoder: of items [B, n, ...] -> [B, n, encoder.features]; None where there are none.
         causal: logits of digit i depend on digits before i only, for an autoregressive model.
         context: how items come in.
         width: of the rows, a multiple of `heads`.
@@ -39,8 +38,7 @@ class CodeTransformer(nn.Module):
 
     def __init__(
         self,
-        length: int,
-        num_items: int | None = None,
+        num_items: int,
         num_conditions: int | None = None,
         encoder: nn.Module | None = None,
         causal: bool = False,
@@ -51,23 +49,24 @@ class CodeTransformer(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if min(length, width, depth, heads) < 1 or width % heads:
+        if min(num_items, width, depth, heads) < 1 or width % heads:
             raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {dropout}")
-        self.length, self.num_items, self.num_conditions, self.causal = length, num_items, num_conditions, causal
+        self.num_items, self.causal = num_items, causal
         # a value means another thing in every place, so each place has embeddings of its own
-        self.digits = nn.Embedding(length * (length + 1), width)
-        self.places = nn.Embedding(length, width)
-        self.encoder = nn.Embedding(num_items, width) if encoder is None and num_items is not None else encoder
+        self.digits = nn.Embedding(num_items * (num_items + 1), width)
+        self.places = nn.Embedding(num_items, width)
+        self.encoder = encoder
+        self.enter = None if encoder is None else nn.Linear(_features(encoder), width)
         self.fused = self.encoder is not None and context == "fused"
         self.prefix = self.encoder is not None and (context == "prefix" or causal)
-        self.item_places = nn.Embedding(length, width) if self.prefix else None
+        self.item_places = nn.Embedding(num_items, width) if self.prefix else None
         self.condition = None
         if num_conditions is not None:
             self.condition = nn.Sequential(nn.Linear(num_conditions, width), nn.GELU(), nn.Linear(width, width))
         self.layers = nn.ModuleList([_Layer(width, heads, dropout) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, length)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, num_items)
         for table in (self.digits, self.places, self.item_places):
             if table is not None:
                 nn.init.normal_(table.weight, std=0.5)
@@ -77,7 +76,7 @@ class CodeTransformer(nn.Module):
 
     def _attention(self) -> Tensor:
         """Which row may attend to which, bool; digits never inform items."""
-        n = self.length
+        n = self.num_items
         digits = torch.ones(n, n, dtype=torch.bool).tril() if self.causal else torch.ones(n, n, dtype=torch.bool)
         if not self.prefix:
             return digits
@@ -85,12 +84,14 @@ class CodeTransformer(nn.Module):
         return torch.cat([items, torch.cat([torch.ones(n, n, dtype=torch.bool), digits], 1)])
 
     def forward(self, codes: Tensor, context: Context | None = None) -> Tensor:
-        n = self.length
+        n = self.num_items
         if self.causal:  # row i holds digit i - 1; the first a mask
             codes = torch.cat([torch.full_like(codes[:, :1], n), codes[:, :-1]], 1)
         place = torch.arange(n, device=codes.device)
         rows = self.digits(codes + place * (n + 1)) + self.places(place)
-        items = None if self.encoder is None else self.encoder(_given(context, "items"))
+        items = None
+        if self.encoder is not None and self.enter is not None:
+            items = self.enter(self.encoder(_given(context, "items")))
         if items is not None and self.fused:
             rows = rows + items
         if items is not None and self.item_places is not None:
@@ -127,3 +128,10 @@ def _given(context: Context | None, name: str) -> Tensor:
     if context is None or name not in context:
         raise ValueError(f"this network needs {name} beside the codes")
     return context[name]
+
+
+def _features(encoder: nn.Module) -> int:
+    features = getattr(encoder, "features", None)
+    if not isinstance(features, int):
+        raise ValueError(f"the encoder {type(encoder).__name__} does not say how many `features` it gives")
+    return features

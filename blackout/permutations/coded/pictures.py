@@ -7,40 +7,44 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from PIL import Image, ImageDraw
-from torch import Tensor
+
+from blackout.family import Samples
+from blackout.permutations.metrics import arranged
+from blackout.permutations.pictures import lists, solved_puzzles
 
 _CELL, _GAP = 96, 6
 _TILE = 22
 _BACK, _INK = (255, 255, 255), (40, 40, 40)
-_LETTERS = 26
 
 
-def picture(shown: Tensor, data: Mapping[str, Any], columns: int | None = None) -> Image.Image:
-    """Bare permutations as cycle diagrams, tokens [b, n] as strips, images [b, n, C, h, w] put together.
+def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = None) -> Image.Image | None:
+    """Bare permutations as cycle diagrams, words and rankings as strips, puzzles as `solved_puzzles` shows them.
 
     Args:
-        shown: permutations, or items in their order.
-        data: facts of the model's data: its name, `num_items`, `item_shape`.
+        samples: `samples` [b, n], with `items` [b, n, ...] where there are any; or, without, items in their order.
+        data: facts of the model's data, with their `kind`.
         columns: of the grid; None for about a square.
     """
-    if shown.ndim == 2 and "num_items" in data:
-        letters = data["num_items"] == _LETTERS and data.get("name") == "words"
-        cells = [strip(row, data["num_items"], letters) for row in shown.tolist()]
-        columns = columns or max(1, 8 // max(1, len(shown[0]) // 8))
-    elif shown.ndim == 2:
-        cells = [cycle_diagram(row) for row in shown.tolist()]
-    else:
-        cells = [strip_of_images(row) for row in shown.float()]
-    return laid_out(cells, columns)
+    kind, shown, items = data.get("kind"), samples["samples"], samples.get("items")
+    if kind is None:
+        return laid_out([cycle_diagram(row) for row in shown.tolist()], columns)
+    if kind not in ("words", "rankings"):
+        if items is None:
+            return lists(kind, shown, columns)
+        return solved_puzzles(kind, items, shown, samples.get("target"), samples.get("ties"), columns)
+    rows = shown if items is None else arranged(items, shown)
+    cells = [strip(row, data["num_tokens"], kind == "words") for row in rows.tolist()]
+    return laid_out(cells, columns or max(1, 32 // rows.shape[1]))
 
 
 def laid_out(cells: list[Image.Image], columns: int | None = None) -> Image.Image:
     """Cells of one size in a grid, about a square unless it has `columns`."""
     columns = columns or max(1, math.ceil(math.sqrt(len(cells))))
     width, height = cells[0].width + _GAP, cells[0].height + _GAP
-    canvas = Image.new("RGB", (columns * width + _GAP, math.ceil(len(cells) / columns) * height + _GAP), (225, 225, 225))
+    canvas = Image.new(
+        "RGB", (columns * width + _GAP, math.ceil(len(cells) / columns) * height + _GAP), (225, 225, 225)
+    )
     for k, cell in enumerate(cells):
         canvas.paste(cell, (_GAP + k % columns * width, _GAP + k // columns * height))
     return canvas
@@ -82,30 +86,15 @@ def _cycle_colours(x: list[int]) -> list[tuple[int, int, int]]:
     return [colours[i] for i in range(len(x))]
 
 
-def strip(items: list[int], num_items: int, letters: bool = False) -> Image.Image:
+def strip(items: list[int], num_tokens: int, letters: bool = False) -> Image.Image:
     """Tokens side by side, each on a colour of its own: letters, or numbers."""
     image = Image.new("RGB", (_TILE * len(items), _TILE), _BACK)
     pen = ImageDraw.Draw(image)
     for k, item in enumerate(items):
-        pen.rectangle((k * _TILE, 0, (k + 1) * _TILE - 2, _TILE - 2), fill=_hue(item / num_items, 0.35))
+        pen.rectangle((k * _TILE, 0, (k + 1) * _TILE - 2, _TILE - 2), fill=_hue(item / num_tokens, 0.35))
         text = chr(ord("a") + item) if letters else str(item)
         pen.text(((k + 0.5) * _TILE - 1, _TILE / 2 - 1), text, fill=_INK, anchor="mm")
     return image
-
-
-def strip_of_images(pieces: Tensor) -> Image.Image:
-    """Images [n, C, h, w] in rows of a square, or side by side where n is none; each scaled to its own range."""
-    n, channels, height, width = pieces.shape
-    side = math.isqrt(n)
-    rows, columns = (side, side) if side * side == n else (1, n)
-    low, high = pieces.amin(), pieces.amax()
-    grey = ((pieces - low) / (high - low).clamp(min=1e-6) * 255).round().to(torch.uint8)
-    tiled = grey.view(rows, columns, channels, height, width).permute(0, 3, 1, 4, 2)
-    array = tiled.reshape(rows * height, columns * width, channels)
-    array = array.expand(-1, -1, 3) if channels == 1 else array[..., :3]
-    factor = max(1, math.ceil(48 / min(array.shape[:2])))
-    image = Image.fromarray(array.contiguous().cpu().numpy())
-    return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
 
 
 def _hue(turn: float, saturation: float = 0.75) -> tuple[int, int, int]:

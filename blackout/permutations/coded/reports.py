@@ -71,7 +71,7 @@ def held_out_bits(model: CodedModel, source: PermutationData, size: int) -> floa
 
 
 def held_out_nll(model: CodedModel, denoiser: Denoiser, codes: Tensor, streams: RandomSource) -> Tensor:
-    """-log p in nats, float64 [B]: exact of an autoregressive model; of a masked one the mean over orders of its digits.
+    """-log p in nats, float64 [B]: exact of an autoregressive model, of a masked one the mean over orders of digits.
 
     To 7 items that mean is exact too, by every set of masked digits; above it is that of one random order per sample,
     digit by digit.

@@ -20,9 +20,7 @@ from blackout.permutations.group import identity_like, is_permutation
 class CodeScorer:
     """Valid and unique shares, and the figures of single samples that the data define (cyclic, ndcg_at_5, ...)."""
 
-    def begin(
-        self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu"
-    ) -> PermutationScores:
+    def begin(self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu") -> PermutationScores:
         """Accumulators for that many samples."""
         if not isinstance(source, PermutationData):
             raise UserError(f"metrics: scores of permutations need permutations, not {source.name}")
@@ -36,7 +34,7 @@ class CodeScorer:
         index = torch.arange(size)
         batch = source.batch("test", index)
         scores = self.begin(source, size)
-        scores.update({"samples": batch.pop("x"), **batch}, index)
+        scores.update({"samples": batch["x"], "target": batch["x"], **batch}, index)
         return {"num_samples": size, **scores.compute()}
 
     def read(self, path: Path, source: PermutationData) -> Samples:
@@ -80,9 +78,6 @@ class PermutationScores:
         valid = is_permutation(x) if "valid" not in here else here["valid"]
         self._all[indices.cpu()] = x
         figures: dict[str, Tensor] = {"valid": valid.double()}
-        if "target" in here:
-            figures["exact"] = (x == here["target"]).all(1).double()
-            figures["correct"] = (x == here["target"]).double().mean(1)
         if self._source.judge is not None:
             figures |= _judged(self._source.judge, here, is_permutation(x))
         for name, values in figures.items():
