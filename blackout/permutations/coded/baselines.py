@@ -9,6 +9,7 @@ import torch
 from torch import Size, Tensor
 
 from blackout.permutations.coded.data import PermutationData
+from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.families import Mallows, RepeatedInsertion
 
@@ -31,6 +32,29 @@ def likelihood_baselines(source: PermutationData, held_out: int) -> dict[str, An
     }
     bits = {name: -float(law.log_prob(test).double().mean()) / math.log(2) for name, law in fitted.items()}
     return {"uniform": math.lgamma(source.length + 1) / math.log(2), **bits}
+
+
+def ranking_baselines(source: PermutationData, known: int, held_out: int) -> dict[str, dict[str, float]]:
+    """Figures of held-out rankings by who does not know the user, or only their order of the first `known` items.
+
+    uniform_insertion: the other items go in anywhere (Kim et al., section 5.3). popularity: by number of raters.
+    plackett_luce: by scores of items, fitted to training rankings.
+    """
+    test = source.batch("test", torch.arange(held_out))
+    train = source.batch("train", torch.arange(min(_FITTED, source.size("train") or _FITTED)))
+    orders = train["items"].gather(1, train["x"])
+    scores = fit_plackett_luce(orders, source.num_tokens)
+    digits = Insertion.encode(test["x"])[:, :known]
+    generator = torch.Generator().manual_seed(0)
+    found = {
+        "uniform_insertion": Insertion.decode(uniform_completion(digits, source.length, generator)),
+        "popularity": source.kept["popularity"][test["items"]].argsort(dim=1, descending=True, stable=True),
+        "plackett_luce": scores[test["items"]].argsort(dim=1, descending=True, stable=True),
+    }
+    judge = source.judge
+    assert judge is not None
+    figures = {name: judge({**test, "samples": x}) for name, x in found.items()}
+    return {name: {k: float(v.mean()) for k, v in of.items()} for name, of in figures.items()}
 
 
 def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float = 1e-3) -> Tensor:

@@ -179,11 +179,11 @@ def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
         UserError: something that the model cannot do, or another option.
     """
     refuse_unknown(request, "passes", "order", "given", "input", "distinct", "curve", "sampler")
-    options = request.get("sampler") or {}
+    options = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
     if wrong := sorted(options.keys() - {"greedy"}):
         raise UserError(f"sampler.{wrong[0]}: no such option")
     chosen: dict[str, Any] = {name: request[name] for name in ("passes", "order", "distinct") if name in request}
-    if "greedy" in options and options["greedy"] is not None:
+    if "greedy" in options:
         chosen["greedy"] = options["greedy"]
     for name, kind in (("passes", int), ("order", str), ("distinct", bool), ("greedy", bool), ("curve", bool)):
         value = request.get(name) if name == "curve" else chosen.get(name)

@@ -119,7 +119,7 @@ class CodeFamily:
     def card(self, description: Mapping[str, Any], parameters: int) -> str:
         """The README.md of an exported model."""
         data, model = description["data"], description["model"]
-        how = f"{model['passes']} of {data['length']} passes, order {model['order'].replace('_', ' ')}"
+        how = f"{model['passes']} of {data['num_items']} passes, order {model['order'].replace('_', ' ')}"
         return f"""# A distribution over permutations: {data["name"]}
 
 - data: {data["name"]}, permutations of {data["num_items"]} items

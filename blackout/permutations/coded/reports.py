@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blackout.permutations.coded.baselines import likelihood_baselines
+from blackout.permutations.coded.baselines import likelihood_baselines, ranking_baselines
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.exact import MOST_ITEMS, ExactLaw, every_mask_nll
 from blackout.permutations.coded.interface import CodedModel
@@ -50,6 +50,9 @@ def likelihood_report(model: CodedModel, source: PermutationData, settings: Mapp
     likelihood["uniform_bits"] = math.lgamma(model.length + 1) / math.log(2)
     if options["baselines"]:
         likelihood["baselines"] = likelihood_baselines(source, size)
+        if source.kind == "rankings":
+            known = settings.get("given") or 0
+            likelihood["rankings"] = ranking_baselines(source, known if type(known) is int else 0, size)
     return {"values": values, "likelihood": likelihood}
 
 
