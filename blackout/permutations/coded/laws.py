@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
-from blackout.errors import UserError
+from blackout.errors import UserError, naming
 from blackout.family import Samples
 from blackout.permutations.coded.data import (
     PermutationData,
     check_length,
+    check_permutations,
     check_share,
     hash_share,
     held_out,
@@ -140,12 +141,12 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0) -> Permu
     Raises:
         UserError: a file that is missing, damaged, or holds anything else; the message names the row.
     """
-    x = read_integers(Path(path).expanduser())
-    try:
+    file = Path(path).expanduser()
+    x = read_integers(file)
+    with naming(str(file)):
+        check_permutations(file.stem, x)
         train, test = held_out(len(x), holdout, seed)
-        return PermutationData(Path(path).stem, {"x": x[train]}, {"x": x[test]})
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
+    return PermutationData(file.stem, {"x": x[train]}, {"x": x[test]})
 
 
 def read_integers(path: Path) -> Tensor:
