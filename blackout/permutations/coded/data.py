@@ -109,7 +109,7 @@ class PermutationData:
         """SHA-256 (hex) of the split's arrays; of what is made on the fly, of the first samples."""
         size = self.size(split)
         made = split == "train" and not isinstance(self.train, Mapping)
-        first = self.batch(split, torch.arange(64 if made or size is None else size))
+        first = self.batch(split, torch.arange(min(size or 64, 64) if made else size or 0))
         digest = hashlib.sha256(f"{self.name}\n".encode())
         for name, values in first.items():
             digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())

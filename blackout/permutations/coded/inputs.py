@@ -40,6 +40,8 @@ def observed_digits(given: Any, support: Tensor) -> int | Tensor:
     if values.dtype.kind not in "iu" or values.ndim not in (1, 2):
         raise UserError(f"{given}: integers [{n}] or [m, {n}] are needed, -1 where a digit is to be drawn")
     digits = torch.from_numpy(values.astype(np.int64)).reshape(-1, values.shape[-1])
+    if bool((digits >= n).any()):
+        raise UserError(f"{given}: digit {int(digits[digits >= n][0])} is outside its support")
     try:
         return check_given(torch.where(digits == -1, n, digits), support.cpu())
     except ValueError as error:

@@ -140,7 +140,7 @@ def test_digits_are_about_given_items_where_items_are_in_their_rows(code, contex
         assert broken.tolist() == [[2, 0, 1, 3, 4]]
 
 
-def test_a_fused_network_treats_items_by_their_row_alone():
+def test_a_network_with_items_asks_for_them():
     model = model_of("insertion", n=5, tokens=9)
     context = {"items": torch.tensor([[3, 8, 1, 0, 5]])}
     with torch.no_grad():
