@@ -24,6 +24,7 @@ from blackout.training.model import refuse_unknown
 if TYPE_CHECKING:
     from PIL import Image
 
+_KINDS: dict[str, type] = {"passes": int, "order": str, "distinct": bool, "greedy": bool}
 _WORDS = {int: "a whole number", str: "a name", bool: "true or false"}
 
 
@@ -179,28 +180,29 @@ def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
         UserError: something that the model cannot do, or another option.
     """
     refuse_unknown(request, "passes", "order", "given", "input", "distinct", "curve", "sampler")
-    options = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
-    if wrong := sorted(options.keys() - {"greedy"}):
-        raise UserError(f"sampler.{wrong[0]}: no such option")
-    chosen: dict[str, Any] = {name: request[name] for name in ("passes", "order", "distinct") if name in request}
-    if "greedy" in options:
-        chosen["greedy"] = options["greedy"]
-    for name, kind in (("passes", int), ("order", str), ("distinct", bool), ("greedy", bool), ("curve", bool)):
-        value = request.get(name) if name == "curve" else chosen.get(name)
-        if value is not None and type(value) is not kind:
-            raise UserError(f"{name} must be {_WORDS[kind]}, not {value!r}")
-    passes = _as_user_error(replace(model.passes, **chosen), model)
-    data = model.config.get("data", {})
-    contexts = None if "input" not in request else read_contexts(request["input"], data, model)
-    given = None if "given" not in request else observed_digits(request["given"], model.support)
-    curve = bool(request.get("curve", False))
+    passes = _passes(model, request)
+    contexts = None
+    if "input" in request:
+        contexts = read_contexts(request["input"], model.config.get("data", {}), model)
+    given = observed_digits(request["given"], model.support) if "given" in request else None
+    curve = request.get("curve", False)
+    if type(curve) is not bool:
+        raise UserError(f"curve must be true or false, not {curve!r}")
     if curve and model.objective == "autoregressive":
         raise UserError("curve: an autoregressive model has one number of passes only")
     return CodeDraw(model, passes, given, contexts, curve)
 
 
-def _as_user_error(passes: Passes, model: CodedModel) -> Passes:
+def _passes(model: CodedModel, request: Mapping[str, Any]) -> Passes:
+    """The model's own way of drawing, with what the request replaces."""
+    options = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
+    if wrong := sorted(options.keys() - {"greedy"}):
+        raise UserError(f"sampler.{wrong[0]}: no such option")
+    chosen = {**options, **{name: request[name] for name in ("passes", "order", "distinct") if name in request}}
+    for name, value in chosen.items():
+        if type(value) is not _KINDS[name]:
+            raise UserError(f"{name} must be {_WORDS[_KINDS[name]]}, not {value!r}")
     try:
-        return passes.checked(model.length, model.objective)
+        return replace(model.passes, **chosen).checked(model.length, model.objective)
     except ValueError as error:
         raise UserError(str(error)) from None

@@ -73,10 +73,7 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodedModel) -> dict
         found = read_puzzles(file, source.puzzles)  # type: ignore[attr-defined]
         return {"x" if name == "truth" else name: values for name, values in found.items()}
     wanted = "condition" if "num_conditions" in data else "items"
-    arrays = {wanted: _letters(file)} if file.suffix == ".txt" else _arrays(file, wanted)
-    if wanted not in arrays:
-        raise UserError(f"{file}: holds no array `{wanted}`, but {', '.join(sorted(arrays)) or 'nothing'}")
-    values = arrays[wanted]
+    values = _letters(file) if file.suffix == ".txt" else _array(file, wanted)
     if wanted == "condition":
         return {"condition": _shaped(file, values, (data["num_conditions"],)).float()}
     tokens = _shaped(file, values, (data["num_items"],)).long()
@@ -115,9 +112,13 @@ def _letters(file: Path) -> np.ndarray[Any, Any]:
     return np.array([[ord(letter) - ord("a") for letter in word] for word in words])
 
 
-def _arrays(file: Path, name: str) -> dict[str, np.ndarray[Any, Any]]:
+def _array(file: Path, name: str) -> np.ndarray[Any, Any]:
+    """The array in an .npy file, or that of this name in an .npz."""
     loaded = _read(file, archive=True)
-    return {name: loaded} if isinstance(loaded, np.ndarray) else loaded
+    if not isinstance(loaded, np.ndarray) and name not in loaded:
+        raise UserError(f"{file}: holds no array `{name}`, but {', '.join(sorted(loaded)) or 'nothing'}")
+    array: np.ndarray[Any, Any] = loaded if isinstance(loaded, np.ndarray) else loaded[name]
+    return array
 
 
 def _read(file: Path, archive: bool = False) -> Any:

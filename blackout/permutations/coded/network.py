@@ -49,36 +49,27 @@ class CodeTransformer(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if min(num_items, width, depth, heads) < 1 or width % heads:
-            raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+        _check(num_items, width, depth, heads, dropout)
         self.num_items, self.causal = num_items, causal
+        self.fused = encoder is not None and context == "fused"
+        prefix = encoder is not None and (context == "prefix" or causal)
         # a value means another thing in every place, so each place has embeddings of its own
-        self.digits = nn.Embedding(num_items * (num_items + 1), width)
-        self.places = nn.Embedding(num_items, width)
-        self.encoder = encoder
-        self.enter = None if encoder is None else nn.Linear(_features(encoder), width)
-        self.fused = self.encoder is not None and context == "fused"
-        self.prefix = self.encoder is not None and (context == "prefix" or causal)
-        self.item_places = nn.Embedding(num_items, width) if self.prefix else None
-        self.condition = None
-        if num_conditions is not None:
-            self.condition = nn.Sequential(nn.Linear(num_conditions, width), nn.GELU(), nn.Linear(width, width))
+        self.digits = _embedding(num_items * (num_items + 1), width)
+        self.places = _embedding(num_items, width)
+        self.items = None if encoder is None else nn.Sequential(encoder, nn.Linear(_features(encoder), width))
+        self.item_places = _embedding(num_items, width) if prefix else None
+        self.condition = None if num_conditions is None else _perceptron(num_conditions, width)
         self.layers = nn.ModuleList([_Layer(width, heads, dropout) for _ in range(depth)])
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, num_items)
-        for table in (self.digits, self.places, self.item_places):
-            if table is not None:
-                nn.init.normal_(table.weight, std=0.5)
         nn.init.zeros_(self.head.bias)
         nn.init.normal_(self.head.weight, std=0.02)
-        self.register_buffer("_attends", self._attention(), persistent=False)
+        self.register_buffer("_attends", self._attention() if causal or prefix else None, persistent=False)
 
     def _attention(self) -> Tensor:
         """Which row may attend to which, bool; digits never inform items."""
         n = self.num_items
         digits = torch.ones(n, n, dtype=torch.bool).tril() if self.causal else torch.ones(n, n, dtype=torch.bool)
-        if not self.prefix:
+        if self.item_places is None:
             return digits
         items = torch.cat([torch.ones(n, n, dtype=torch.bool), torch.zeros(n, n, dtype=torch.bool)], 1)
         return torch.cat([items, torch.cat([torch.ones(n, n, dtype=torch.bool), digits], 1)])
@@ -88,21 +79,21 @@ class CodeTransformer(nn.Module):
         if self.causal:  # row i holds digit i - 1; the first a mask
             codes = torch.cat([torch.full_like(codes[:, :1], n), codes[:, :-1]], 1)
         place = torch.arange(n, device=codes.device)
-        rows = self.digits(codes + place * (n + 1)) + self.places(place)
-        items = None
-        if self.encoder is not None and self.enter is not None:
-            items = self.enter(self.encoder(_given(context, "items")))
-        if items is not None and self.fused:
-            rows = rows + items
-        if items is not None and self.item_places is not None:
-            rows = torch.cat([items + self.item_places(place), rows], 1)
+        rows = self._with_items(self.digits(codes + place * (n + 1)) + self.places(place), place, context)
         if self.condition is not None:
             rows = rows + self.condition(_given(context, "condition")).unsqueeze(1)
-        attends = self._attends if self.causal or self.prefix else None
         for layer in self.layers:
-            rows = layer(rows, attends)
+            rows = layer(rows, self._attends)
         logits: Tensor = self.head(self.norm(rows[:, -n:]))
         return logits
+
+    def _with_items(self, rows: Tensor, place: Tensor, context: Context | None) -> Tensor:
+        """The rows of digits with their items in them, or rows of items before them, or both."""
+        if self.items is None:
+            return rows
+        items = self.items(_given(context, "items"))
+        rows = rows + items if self.fused else rows
+        return rows if self.item_places is None else torch.cat([items + self.item_places(place), rows], 1)
 
 
 class _Layer(nn.Module):
@@ -122,6 +113,23 @@ class _Layer(nn.Module):
         x = x + self.dropout(self.mix(mixed))
         x = x + self.dropout(self.mlp(self.norm2(x)))
         return x
+
+
+def _check(num_items: int, width: int, depth: int, heads: int, dropout: float) -> None:
+    if min(num_items, width, depth, heads) < 1 or width % heads:
+        raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+
+
+def _embedding(number: int, width: int) -> nn.Embedding:
+    table = nn.Embedding(number, width)
+    nn.init.normal_(table.weight, std=0.5)
+    return table
+
+
+def _perceptron(inputs: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, width))
 
 
 def _given(context: Context | None, name: str) -> Tensor:

@@ -37,23 +37,32 @@ def likelihood_report(model: CodedModel, source: PermutationData, settings: Mapp
     size = min(options["images"], source.size("test") or 0)
     if not size:
         return {"values": {}}
-    values, how = {"nll_bits_test": held_out_bits(model, source, size)}, "averaged over all orders"
-    passes = settings.get("passes") or model.passes.passes or 1
-    random = (settings.get("order") or model.passes.order) == "random"
-    for name, context in source.shown.items():
-        if source.truth is None or (law := exact_law(model, context, passes, random)) is None:
-            continue
-        points, q = law
-        p = source.truth(context, points)
-        values[f"kl_bits{name and ' ' + name}"] = kl_bits(p, q)
-    likelihood: dict[str, Any] = {"held_out": size, "nll_bits": how if model.objective == "masked" else "exact"}
+    values = {"nll_bits_test": held_out_bits(model, source, size), **_divergences(model, source, settings)}
+    exact = model.objective == "autoregressive"
+    likelihood: dict[str, Any] = {"held_out": size, "nll_bits": "exact" if exact else "averaged over all orders"}
     likelihood["uniform_bits"] = math.lgamma(model.length + 1) / math.log(2)
     if options["baselines"]:
         likelihood["baselines"] = likelihood_baselines(source, size)
         if source.kind == "rankings":
-            known = settings.get("given") or 0
+            known = settings.get("given")
             likelihood["rankings"] = ranking_baselines(source, known if type(known) is int else 0, size)
     return {"values": values, "likelihood": likelihood}
+
+
+def _divergences(model: CodedModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
+    """KL(truth || model) in bits for every shown context, where both laws can be enumerated."""
+    if source.truth is None:
+        return {}
+    passes = settings.get("passes") or model.passes.passes or 1
+    order = settings.get("order") or model.passes.order
+    if order == "confidence" and passes > 1:  # an order of its own for every outcome
+        return {}
+    found = {}
+    for name, context in source.shown.items():
+        if (law := exact_law(model, context, passes, order == "random")) is not None:
+            points, log_q = law
+            found[f"kl_bits {name}".strip()] = kl_bits(source.truth(context, points), log_q)
+    return found
 
 
 def kl_bits(log_p: Tensor, log_q: Tensor) -> float:
