@@ -1,4 +1,7 @@
-"""Permutations against the papers' procedures: `python -m benchmarks.permutations forward|losses|beam|codes`."""
+"""Permutations against the papers' procedures: `python -m benchmarks.permutations forward|losses|beam|codes`.
+
+And models side by side: `fair` (`benchmarks.permutation_fair`).
+"""
 
 from __future__ import annotations
 
@@ -85,11 +88,19 @@ SUBJECTS: dict[str, Callable[[bool], Iterator[Case]]] = {
 
 def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__)
-    parser.add_argument("what", nargs="?", choices=SUBJECTS, default=None, help="all if not given")
+    parser.add_argument("what", nargs="?", choices=[*SUBJECTS, "fair"], default=None, help="all but fair if not given")
+    parser.add_argument("--scale", choices=["cpu", "paper"], default="cpu", help="of fair")
+    parser.add_argument("--seconds", type=float, default=None, help="of fair: for each method, instead of the scale's")
+    parser.add_argument("--only", default=None, help="of fair: methods with this in their name")
+    parser.add_argument("--data-dir", default="data", help="of fair: datasets in torchvision's layout")
     parser.set_defaults(device="cpu", threads=1, repetitions=21)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    if options.what == "fair":
+        from benchmarks.permutation_fair import fair
+
+        return fair(options)
     device, rows = torch.device(options.device), list[dict[str, Any]]()
     for subject in SUBJECTS if options.what is None else (options.what,):
         for name, theirs, ours in SUBJECTS[subject](options.quick):
