@@ -66,14 +66,7 @@ class CodeFamily:
         for name, value, allowed in (("code", code, tuple(CODES)), ("objective", objective, _OBJECTIVES)):
             if value not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}, not {value}")
-        options = settings["sampler"] or {}
-        if wrong := sorted(options.keys() - {"greedy"}):
-            raise UserError(f"sampler.{wrong[0]}: no such option")
-        passes = Passes(settings["passes"], settings["order"], bool(options.get("greedy")), settings["distinct"])
-        if type(settings["passes"]) not in (int, type(None)):
-            raise UserError(f"passes must be a whole number, not {settings['passes']!r}")
-        with naming("sampler"):
-            passes = passes.checked(source.length, objective)
+        passes = _passes(settings, source.length)
         facts = {**source.facts, "causal": objective == "autoregressive"}
         if "encoder" in facts:
             facts["encoder"] = fill(facts["encoder"], source.facts, "network.encoder")
@@ -155,6 +148,20 @@ def _checked(description: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
     if parts["code"] not in CODES or parts["objective"] not in _OBJECTIVES:
         raise UserError(f"there is no code {parts['code']!r} with objective {parts['objective']!r}")
     return parts, length
+
+
+def _passes(settings: Mapping[str, Any], n: int) -> Passes:
+    """How samples are drawn by default."""
+    options, passes = settings["sampler"] or {}, settings["passes"]
+    if wrong := sorted(options.keys() - {"greedy", "num_steps"}):
+        raise UserError(f"sampler.{wrong[0]}: no such option")
+    if type(passes) not in (int, type(None)):
+        raise UserError(f"passes must be a whole number, not {passes!r}")
+    if passes is None and options.get("num_steps") and settings["objective"] == "masked":
+        passes = min(options["num_steps"], n)
+    with naming("sampler"):
+        how = Passes(passes, settings["order"], bool(options.get("greedy")), settings["distinct"])
+        return how.checked(n, settings["objective"])
 
 
 def _facts(data: Mapping[str, Any]) -> dict[str, Any]:

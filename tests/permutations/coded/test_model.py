@@ -1,20 +1,25 @@
 """Models of codes: laws that sum to 1 and are drawn from, causality, items in their rows, observed digits."""
 
+import inspect
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
+from blackout import family
 from blackout.laws.draws import p_value
 from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
-from blackout.permutations.coded import CodeModel, CodeTransformer, cycles
+from blackout.permutations.coded import CodeFamily, CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
 from blackout.permutations.coded.drawing import CodeDraw
 from blackout.permutations.coded.exact import ExactLaw, every_mask_nll, partitions, perfect_mass
 from blackout.permutations.coded.interface import Passes
 from blackout.permutations.coded.module import CODES
 from blackout.permutations.coded.reports import exact_law, kl_bits
+from blackout.permutations.coded.scores import PermutationScores
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
 from blackout.permutations.group import is_permutation
 
@@ -199,3 +204,28 @@ def test_the_divergence_of_a_law_from_itself_is_zero():
     assert kl_bits(log_q, log_q) == pytest.approx(0, abs=1e-9)
     uniform = torch.full_like(log_q, -np.log(120))
     assert kl_bits(uniform, log_q) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("own", "protocol"),
+    [
+        (PermutationData, family.Source),
+        (CodeDraw, family.Draw),
+        (CodeScorer, family.Scorer),
+        (PermutationScores, family.Scores),
+        (CodeFamily, family.Family),
+    ],
+)
+def test_methods_take_what_the_protocol_says(own, protocol):
+    for name, method in inspect.getmembers(protocol, inspect.isfunction):
+        if not name.startswith("_"):
+            asked = list(inspect.signature(method).parameters)
+            assert list(inspect.signature(getattr(own, name)).parameters)[: len(asked)] == asked, name
+
+
+def test_loads_nothing_heavy():
+    command = "import sys, blackout.permutations.coded; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
+    assert not {"pytorch_lightning", "torchmetrics", "torchvision", "matplotlib", "scipy", "sklearn"} & set(
+        loaded.split()
+    )
