@@ -15,6 +15,8 @@ from blackout.permutations.coded.data import PermutationData, check_length, held
 from blackout.random import SampleStreams, StepStreams
 
 _REPETITIONS = 2**24
+_SHOWN = 4
+"""Held-out letters, those that spell most words, for which the model's law is compared with the uniform one."""
 
 
 def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0) -> PermutationData:
@@ -59,23 +61,41 @@ def _source(name: str, classes: list[list[str]], holdout: float, seed: int) -> P
         word = letters[first[which] + (u * sizes[which]).long()]
         given = streams.next_draw().uniform(tuple(word.shape)).argsort(dim=1)
         items = word.gather(1, given)
-        # the k-th of equal letters in the word is the k-th of them as given
-        by_letter, in_word = items.argsort(dim=1, stable=True), word.argsort(dim=1, stable=True)
-        return {"x": torch.empty_like(given).scatter_(1, in_word, by_letter), "items": items}
+        return {"x": _spelling(word, items), "items": items}
 
     def training(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
         return make(train[index], SampleStreams(seed, index * _REPETITIONS + again).at(0))
 
+    def listed(spelled: Tensor) -> Tensor:
+        number = _number(spelled)
+        return known[torch.searchsorted(known, number).clamp(max=len(known) - 1)] == number
+
     def judge(samples: Samples) -> Mapping[str, Tensor]:
-        spelled = _number(samples["items"].gather(1, samples["samples"]))
-        at = torch.searchsorted(known, spelled).clamp(max=len(known) - 1)
-        return {"listed_word": (known[at] == spelled).double()}
+        return {"listed_word": listed(samples["items"].gather(1, samples["samples"])).double()}
+
+    def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
+        items = context["items"].expand(len(points), -1)
+        word = items.gather(1, points)
+        answers = listed(word) & (_spelling(word, items) == points).all(1)
+        return (answers.double() / answers.sum()).log()
 
     shown = make(test, SampleStreams(seed, -1 - torch.arange(len(test))).at(0))
+    most = sizes[test].argsort(descending=True, stable=True)[:_SHOWN]
+    named = {_text(items): {"items": items.unsqueeze(0)} for items in shown["items"][most]}
     return PermutationData(
-        "words", training, shown, num_tokens=26, kind="words", judge=judge, train_size=len(train)
+        "words", training, shown, num_tokens=26, kind="words", judge=judge, truth=truth, shown=named,
+        train_size=len(train),
     )  # fmt: skip
+
+
+def _spelling(word: Tensor, items: Tensor) -> Tensor:
+    """The x with items[x] = word, both [N, n]; the k-th of equal letters in the word is the k-th of them as given."""
+    return torch.empty_like(word).scatter_(1, word.argsort(dim=1, stable=True), items.argsort(dim=1, stable=True))
+
+
+def _text(letters: Tensor) -> str:
+    return "".join(chr(ord("a") + letter) for letter in letters.tolist())
 
 
 def _number(letters: Tensor) -> Tensor:

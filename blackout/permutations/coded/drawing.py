@@ -185,6 +185,10 @@ def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
     if "input" in request:
         contexts = read_contexts(request["input"], model.config.get("data", {}), model)
     given = observed_digits(request["given"], model.support) if "given" in request else None
+    if model.objective == "autoregressive" and isinstance(given, Tensor):
+        unknown = given == model.length
+        if bool((unknown[:, :-1] & ~unknown[:, 1:]).any()):
+            raise UserError("given: an autoregressive model draws from left to right: observed digits must come first")
     curve = request.get("curve", False)
     if type(curve) is not bool:
         raise UserError(f"curve must be true or false, not {curve!r}")

@@ -31,7 +31,8 @@ def likelihood_report(model: CodedModel, source: PermutationData, settings: Mapp
         settings: `likelihood.images` and `likelihood.baselines` of conf/sample.yaml, and how samples are drawn.
 
     Returns:
-        values: `nll_bits_test`, `kl_bits` of each shown context; likelihood: how they were made, and the baselines.
+        values: `nll_bits_test`, `kl_bits` and `total_variation` of each shown context; likelihood: how they were made,
+        and the baselines.
     """
     options = settings["likelihood"]
     size = min(options["images"], source.size("test") or 0)
@@ -50,7 +51,7 @@ def likelihood_report(model: CodedModel, source: PermutationData, settings: Mapp
 
 
 def _divergences(model: CodedModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
-    """KL(truth || model) in bits for every shown context, where both laws can be enumerated."""
+    """KL(truth || model) in bits and total variation for every shown context, where both laws can be enumerated."""
     if source.truth is None:
         return {}
     passes = settings.get("passes") or model.passes.passes or 1
@@ -61,7 +62,9 @@ def _divergences(model: CodedModel, source: PermutationData, settings: Mapping[s
     for name, context in source.shown.items():
         if (law := exact_law(model, context, passes, order == "random")) is not None:
             points, log_q = law
-            found[f"kl_bits {name}".strip()] = kl_bits(source.truth(context, points), log_q)
+            log_p = source.truth(context, points)
+            found[f"kl_bits {name}".strip()] = kl_bits(log_p, log_q)
+            found[f"total_variation {name}".strip()] = 0.5 * float((log_p.exp() - log_q.exp()).abs().sum())
     return found
 
 

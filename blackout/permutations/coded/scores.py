@@ -87,7 +87,9 @@ class PermutationScores:
     def compute(self) -> dict[str, float]:
         """Means over samples, and the share of different ones with that of a perfect sampler, where it is known."""
         everything = sum_over_processes(self._all.clone())
-        values = {"unique": len(everything.unique(dim=0)) / self.num_samples}
+        values: dict[str, float] = {}
+        if self._source.kind is None:
+            values["unique"] = len(everything.unique(dim=0)) / self.num_samples
         if self._source.members is not None:
             values["unique_of_perfect"] = expected_unique(len(self._source.members), self.num_samples)
         for name in sorted(self._sums):
