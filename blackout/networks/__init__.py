@@ -10,5 +10,6 @@ from blackout.networks.wrapper import CountNetwork, time_label
 
 __all__ = [
     "BirthDeathInputs", "CountNetwork", "ItemEncoder", "LevelInputs", "NCSNpp", "PaperInputs", "PieceEncoder",
-    "PointEncoder", "ResidualMLP", "SetTransformer", "StandardisedInputs", "StripEncoder", "TokenEncoder", "UNet", "time_label",
+    "PointEncoder", "ResidualMLP", "SetTransformer", "StandardisedInputs", "StripEncoder", "TokenEncoder", "UNet",
+    "time_label",
 ]  # fmt: skip

@@ -68,7 +68,9 @@ class ShuffleDraw(BaseDraw):
     def outputs(self, seed: int) -> SolvedPuzzles | None:
         """How well puzzles were solved, where their solution is known."""
         known = self.own is None or "truth" in self.own
-        return SolvedPuzzles(self.model.scores(), type(self.decoder).__name__, self._labels, self.nfe) if known else None
+        return (
+            SolvedPuzzles(self.model.scores(), type(self.decoder).__name__, self._labels, self.nfe) if known else None
+        )
 
     @property
     def _labels(self) -> bool:

@@ -14,7 +14,7 @@ from blackout.permutations.shuffle.forward import default_schedule
 from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Reverse
 from blackout.permutations.shuffles import Shuffle
-from blackout.training.components import fill, make
+from blackout.training.components import fill, find, make
 from blackout.training.descriptions import named_in_file, pathless
 
 PARTS = ("network", "shuffle", "reverse", "loss", "sampler")
@@ -64,10 +64,11 @@ class ShuffleFamily:
         parts: dict[str, Any] = {name: fill(settings[name], source.facts, name) for name in PARTS}
         reverse: Reverse = make(parts["reverse"], "reverse")
         facts = {**source.facts, "places": reverse.places, "swap": reverse.swap}
+        _check_parts(parts)
         # twice: what is filled in, the encoder, has facts of its own to ask for
         parts["network"] = fill(fill(parts["network"], facts, "network"), facts, "network")
         parts["shuffle"] = _with_schedule(parts["shuffle"], reverse, source)
-        if make(parts["loss"], "loss").labels is False and source.kind in ("points", "tokens"):
+        if not make(parts["loss"], "loss").labels and source.kind in ("points", "tokens"):
             raise UserError(f"loss: learning without labels needs items with pixels, not {source.kind}")
         own_file = bool((settings.get("dataset") or {}).get("path"))
         kept = {name: source.facts[name] for name in _FACTS if name != "kind"}
@@ -112,7 +113,8 @@ class ShuffleFamily:
         return f"""# A shuffle diffusion of {data["name"]}
 
 - data: {data["name"]}, lists of {data["num_items"]} {data["kind"]}
-- shuffle: {_name(model["shuffle"]["law"])}, looked at after {model["shuffle"]["schedule"]}; reverse law: {_name(model["reverse"])}
+- shuffle: {_name(model["shuffle"]["law"])}, looked at after {model["shuffle"]["schedule"]}
+- reverse law: {_name(model["reverse"])}
 - network: {_name(model["network"])}, {parameters:,} parameters (averaged weights)
 - trained with blackout {description["blackout"]}, {labels}
 
@@ -120,6 +122,21 @@ class ShuffleFamily:
 python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
 ```
 """
+
+
+def _check_parts(parts: Mapping[str, Any]) -> None:
+    """Refuse what belongs to another family of models.
+
+    Raises:
+        UserError: a loss, a sampler or a network of another kind.
+    """
+    choices = {
+        "loss": ("labels", "trajectory, random_time or label_free"), "sampler": ("evaluations", "greedy, beam or sample"),
+        "network": ("scores", "set_transformer"),
+    }  # fmt: skip
+    for name, (attribute, words) in choices.items():
+        if not hasattr(find(parts[name], name), attribute):
+            raise UserError(f"{name}: {_name(parts[name])} is of another family of models; here it is {words}")
 
 
 def _with_schedule(part: Mapping[str, Any], reverse: Reverse, source: Puzzles) -> dict[str, Any]:

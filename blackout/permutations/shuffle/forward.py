@@ -40,7 +40,7 @@ class ForwardProcess:
     """
 
     law: Shuffle
-    schedule: Sequence[int]
+    schedule: Sequence[float]
 
     def __post_init__(self) -> None:
         given = list(self.schedule)
@@ -54,7 +54,7 @@ class ForwardProcess:
     @property
     def times(self) -> list[int]:
         """t_1, ..., t_k."""
-        return list(self.schedule)[1:]
+        return [int(t) for t in self.schedule[1:]]
 
     @property
     def steps(self) -> int:
@@ -68,21 +68,21 @@ class ForwardProcess:
 
     def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
         """`number` walks of each of `size` lists: states pi_t and the steps back, int64 [size, number, k, n] each."""
-        states, back = trajectory(self.law, list(self.schedule), n, (size, number), generator)
+        states, back = trajectory(self.law, [0, *self.times], n, (size, number), generator)
         return states.movedim(0, 2), back.movedim(0, 2)
 
     def log_prob(self, back: Tensor) -> Tensor:
         """log q of the steps whose inverses are back [..., k, n], summed over the k, float64 [...]."""
         sigma = inverse(back)
-        gaps = [b - a for a, b in pairwise(self.schedule)]
+        gaps = [b - a for a, b in pairwise([0, *self.times])]
         return torch.stack([self.law.log_prob(sigma[..., i, :], gap) for i, gap in enumerate(gaps)]).sum(0)
 
 
 def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
     """The scheduled times for n items.
 
-    To where the distance from uniform is nearest to .005 for riffles, and has fallen to it for the others (for more than
-    30 items and transpositions: n/2 ln n of them). In between, riffles are looked at by the rule of
+    To where the distance from uniform is nearest to .005 for riffles, and has fallen to it for the others (for
+    transpositions of more than 30 items: n/2 ln n of them). In between, riffles are looked at by the rule of
     `denoising_schedule`, others where the distance has fallen to .46.
 
     Args:

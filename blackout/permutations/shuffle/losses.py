@@ -103,8 +103,8 @@ class RandomTimeLoss(ShuffleLoss):
 class LabelFreeLoss(nn.Module, ShuffleLoss):
     """Learns from what lists look like before and after a step, not from the permutation between them.
 
-    With p(x | list, sigma) Gaussian about the rearranged list, the gradient of its log-likelihood weighs permutations by
-    their posterior. That is estimated with `draws` of them: each counts by its share of their likelihoods, less the
+    With p(x | list, sigma) Gaussian about the rearranged list, the gradient of its log-likelihood weighs permutations
+    by their posterior. That is estimated with `draws` of them: each counts by its share of their likelihoods, less the
     entropy term, less a running mean of both that leaves the gradient's mean alone and is kept in checkpoints.
     An entropy of c adds c times the entropy of the reverse law to what is maximised; as published and printed, without
     1 / draws, a weight of .05 acts as .5.
@@ -151,7 +151,7 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
         return loss, {"train/loss": loss.detach(), "train/match": looks.amax(0).mean()}
 
     def _likelihoods(self, distances: Tensor, candidates: Tensor) -> Tensor:
-        """The candidates' [draws, b, r, n] shares of their likelihoods, for distances [b, r, n, n] of items to places."""
+        """The candidates' [draws, b, r, n] shares of their likelihoods; distances [b, r, n, n] of items to places."""
         square = distances.expand(len(candidates), *distances.shape).gather(-1, candidates.unsqueeze(-1))
         return (-square.squeeze(-1).sum(-1) / (2 * self.deviation**2)).softmax(0)
 
