@@ -131,7 +131,8 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
         UserError: a loss, a sampler or a network of another kind.
     """
     choices = {
-        "loss": ("labels", "trajectory, random_time or label_free"), "sampler": ("evaluations", "greedy, beam or sample"),
+        "loss": ("labels", "trajectory, random_time or label_free"),
+        "sampler": ("evaluations", "greedy, beam or sample"),
         "network": ("scores", "set_transformer"),
     }  # fmt: skip
     for name, (attribute, words) in choices.items():

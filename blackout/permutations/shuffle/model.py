@@ -157,10 +157,10 @@ class ShuffleDiffusion(Model):
                 batch = source.batch("test", index)
                 streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
                 scores["nll_bits"] += float(self.nll_bits(batch["items"].to(self.device), streams).sum())
-                for name, values in ceilings(batch["ties"]).items():
-                    scores[name] += float(values.double().sum())
-        values = {name: total / source.held_out for name, total in scores.items()}
-        return {"values": values, "held_out_puzzles": source.held_out}
+                for name, ceiling in ceilings(batch["ties"]).items():
+                    scores[name] += float(ceiling.double().sum())
+        means = {name: total / source.held_out for name, total in scores.items()}
+        return {"values": means, "held_out_puzzles": source.held_out}
 
     def scores(self) -> PuzzleScores:
         """Empty means of how well puzzles of this kind are solved."""
