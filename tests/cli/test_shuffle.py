@@ -127,7 +127,7 @@ VARIANTS = {
     "tours": ("experiment=symmetric_tsp", "dataset.cities=5"),
     "transposition": ("experiment=symmetric_jigsaw", "shuffle=transposition", "reverse=inverse_transposition"),
     "insertion": ("family=shuffle", "dataset=sort_digits", "shuffle=insertion", "shuffle.schedule=[0,1,2]",
-                  "reverse=inverse_insertion", "sampler=beam"),
+                  "reverse=inverse_insertion", "sampler=beam", "network/encoder=plain"),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from blackout.permutations.shuffle.draws import ShuffleDraw, requested
 from blackout.permutations.shuffle.forward import ForwardProcess
 from blackout.permutations.shuffle.losses import Lesson, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Reverse
+from blackout.permutations.tour_baselines import gaps_without_learning
 from blackout.random import SampleStreams, StepStreams, fold_seed
 from blackout.training.model import Model
 
@@ -149,16 +151,17 @@ class ShuffleDiffusion(Model):
                 value.copy_(state[name])
 
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The bound on held-out puzzles, and the ceilings that items which are alike set."""
+        """The bound on held-out puzzles, ceilings by items that are alike, tours without learning."""
         assert isinstance(source, Puzzles)
-        scores = dict.fromkeys(("nll_bits", "accuracy_ceiling", "correct_ceiling"), 0.0)
+        scores: dict[str, float] = defaultdict(float)
         with self.using():
             for index in torch.arange(source.held_out).split(_AT_ONCE):
                 batch = source.batch("test", index)
                 streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
                 scores["nll_bits"] += float(self.nll_bits(batch["items"].to(self.device), streams).sum())
-                for name, ceiling in ceilings(batch["ties"]).items():
-                    scores[name] += float(ceiling.double().sum())
+                without = gaps_without_learning(batch["items"]) if source.kind == "points" else {}
+                for name, each in {**ceilings(batch["ties"]), **without}.items():
+                    scores[name] += float(each.double().sum())
         means = {name: total / source.held_out for name, total in scores.items()}
         return {"values": means, "held_out_puzzles": source.held_out}
 
