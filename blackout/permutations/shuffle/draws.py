@@ -85,7 +85,7 @@ class ShuffleDraw(BaseDraw):
             # every batch has one shape, so that the network rounds alike
             rows = torch.cat([part, part[-1:].expand(size - len(part))])
             puzzles = self._puzzles(rows)
-            solved = self._solve(puzzles, SampleStreams(seed, rows), watch)
+            solved = self._solve(puzzles, SampleStreams(seed, rows.to(self.model.device)), watch)
             yield part, {name: values[: len(part)] for name, values in {**solved, **puzzles}.items()}
 
     def _puzzles(self, index: Tensor) -> dict[str, Tensor]:

@@ -92,7 +92,7 @@ class RandomTimeLoss(ShuffleLoss):
     def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]:
         states, back, times = lesson.walks(self.walks)
         b, number, k, m = states.shape
-        u = uniform((b, number), lesson.streams, torch.device("cpu")).to(states.device)
+        u = uniform((b, number), lesson.streams, states.device).to(states.device)
         step = (u * k).long().clamp(max=k - 1)
         chosen = step[..., None, None].expand(b, number, 1, m)
         states, back = states.gather(2, chosen).squeeze(2), back.gather(2, chosen).squeeze(2)

@@ -80,7 +80,7 @@ class ShuffleDiffusion(Model):
     # --- training
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
-        streams = SampleStreams(fold_seed(self.seed, _WALKS), batch["position"].cpu()).at(batch["batch"])
+        streams = SampleStreams(fold_seed(self.seed, _WALKS), batch["position"]).at(batch["batch"])
         denoiser = self.denoiser(batch["items"], self.network)
         loss, told = self.loss(Lesson(denoiser, self.shuffle, batch["items"], streams))
         for name, value in told.items():
@@ -89,7 +89,7 @@ class ShuffleDiffusion(Model):
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         items, given, index = batch["items"], batch["given"], batch["index"]
-        streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index.cpu())
+        streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
         with self.using():
             self.record("val/nll_bits", self.nll_bits(items, streams.at(0)))
             orders, _ = Greedy()(self.denoiser(arranged(items, given)), self.shuffle.times, streams)
