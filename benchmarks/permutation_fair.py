@@ -1,8 +1,8 @@
 """One jigsaw, one encoder, one transformer, one budget, all with labels: `python -m benchmarks.permutations fair`.
 
-Codes with masked and autoregressive training in 1, 2 and n passes; Plackett-Luce and its generalisation as reverse steps
-of riffle shuffles, over the whole schedule and in one step; n softmaxes with an optimal assignment; Gumbel-Sinkhorn.
-Nobody has published these side by side (compare figure 5 of Kim et al., 2026).
+Codes with masked and autoregressive training in 1, 2 and n passes; Plackett-Luce and its generalisation as reverse
+steps of riffle shuffles, over the whole schedule and in one step; n softmaxes with an optimal assignment;
+Gumbel-Sinkhorn. Nobody has published these side by side (compare figure 5 of Kim et al., 2026).
 """
 
 from __future__ import annotations

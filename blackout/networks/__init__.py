@@ -4,10 +4,12 @@ from blackout.networks.encoders import ItemEncoder, PieceEncoder, PointEncoder, 
 from blackout.networks.inputs import BirthDeathInputs, LevelInputs, PaperInputs, StandardisedInputs
 from blackout.networks.mlp import ResidualMLP
 from blackout.networks.ncsnpp import NCSNpp
+from blackout.networks.sets import SetTransformer
 from blackout.networks.unet import UNet
 from blackout.networks.wrapper import CountNetwork, time_label
 
 __all__ = [
     "BirthDeathInputs", "CountNetwork", "ItemEncoder", "LevelInputs", "NCSNpp", "PaperInputs", "PieceEncoder",
-    "PointEncoder", "ResidualMLP", "StandardisedInputs", "StripEncoder", "TokenEncoder", "UNet", "time_label",
+    "PointEncoder", "ResidualMLP", "SetTransformer", "StandardisedInputs", "StripEncoder", "TokenEncoder", "UNet",
+    "time_label",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from blackout.addresses import Table
 
 TABLE = Table(
     made={
-        "network": ("CountNetwork",),
+        "network": ("CountNetwork", "SetTransformer"),
         "inputs": ("BirthDeathInputs", "LevelInputs", "PaperInputs", "StandardisedInputs"),
         "encoder": ("ItemEncoder", "PieceEncoder", "PointEncoder", "StripEncoder", "TokenEncoder"),
         "body": ("NCSNpp", "ResidualMLP", "UNet"),

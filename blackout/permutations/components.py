@@ -13,7 +13,15 @@ _CODED_ASKED = {
 
 TABLE = Table(
     made={
-        "family": ("coded.CodeFamily",),
+        "family": ("coded.CodeFamily", "shuffle.ShuffleFamily"),
+        "shuffle": ("shuffle.ForwardProcess",),
+        "law": ("shuffles.RandomInsertion", "shuffles.RandomTransposition", "shuffles.Riffle"),
+        "reverse": (
+            "shuffle.ReverseGPL", "shuffle.ReverseInsertion", "shuffle.ReversePL", "shuffle.ReverseRiffle",
+            "shuffle.ReverseTransposition",
+        ),
+        "loss": ("shuffle.LabelFreeLoss", "shuffle.RandomTimeLoss", "shuffle.TrajectoryLoss"),
+        "sampler": ("shuffle.Beam", "shuffle.Greedy", "shuffle.Sample"),
         "network": ("coded.CodeTransformer",),
         "metrics": ("coded.CodeScorer",),
         "dataset": (

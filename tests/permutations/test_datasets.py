@@ -21,6 +21,7 @@ from blackout.permutations.datasets.tour_files import read_tours, write_tours
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, ceilings, order_scores, puzzle_scores, tour_length
 from blackout.permutations.pictures import lists, solved_puzzles
+from blackout.permutations.tour_baselines import gaps_without_learning, polar_tours, two_opt
 from blackout.training.components import fill, make
 
 SOURCES = {
@@ -103,6 +104,19 @@ def test_solvers_find_the_shortest_tours():
         torch.testing.assert_close(tour_length(arranged(points, tours)), best)
     first = shortest_tours(points)
     assert torch.equal(counter_clockwise(points, torch.cat([first[:, :1], first[:, 1:].flip(1)], 1)), first)
+
+
+def test_tours_without_learning_are_as_good_as_they_are():
+    points = tsp(10, held_out=300).batch("test", torch.arange(300))["items"]
+    polar = polar_tours(points)
+    mended = two_opt(points, polar)
+    assert is_permutation(mended).all() and (mended[:, 0] == 0).all()
+    assert (tour_length(arranged(points, mended)) <= tour_length(arranged(points, polar)) + 1e-6).all()
+    gaps = {name: float(values.mean()) for name, values in gaps_without_learning(points).items()}
+    assert gaps["gap_of_polar_tour"] == pytest.approx(0.0355, abs=0.006)
+    assert 0 <= gaps["gap_of_polar_tour_with_two_opt"] < 0.006
+    square = torch.tensor([[[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0]]])
+    assert float(tour_length(arranged(square, two_opt(square, torch.arange(4)[None])))) == pytest.approx(4)
 
 
 @pytest.mark.parametrize("cities", [6, 14])
