@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
@@ -157,7 +158,7 @@ def matched(source: Puzzles, scale: Scale, device: torch.device, sweeps: int) ->
         matrix = log_matrix(items, False)
         valid = is_permutation(matrix.argmax(2)).cpu()
         places = [linear_sum_assignment(-one)[1] for one in matrix.cpu().double().numpy()]
-        return inverse(torch.tensor(places, device=items.device)), valid
+        return inverse(torch.from_numpy(np.array(places)).to(items.device)), valid
 
     return Method(network, loss, {"1 pass": (1, solve)})
 
