@@ -191,8 +191,9 @@ def train(method: Method, data: Any, scale: Scale, device: torch.device) -> int:
 def fair(options: argparse.Namespace) -> None:
     """Train and test every method; prints the table."""
     scale = SCALES["quick" if options.quick else options.scale]
-    data_dir = {} if options.quick else {"data_dir": options.data_dir}
-    source, device = scale.puzzles(**data_dir), torch.device(options.device)
+    places: dict[str, Any] = {} if options.quick else {"data_dir": options.data_dir}
+    places |= {} if options.pieces is None else {"pieces": options.pieces}
+    source, device = scale.puzzles(**places), torch.device(options.device)
     scale = scale if options.seconds is None else Scale(**{**vars(scale), "seconds": options.seconds})
     data, rows = from_puzzles(source), list[dict[str, Any]]()
     test = {name: values.to(device) for name, values in data.batch("test", torch.arange(source.held_out)).items()}

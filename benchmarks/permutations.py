@@ -99,6 +99,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data-dir", default="data")
     parser.add_argument("--print", action="store_true", dest="show", help="only show a table's commands")
     parser.add_argument("--seconds", type=float, default=None, help="of fair: for each method, instead of the scale's")
+    parser.add_argument("--pieces", type=int, default=None, help="of fair: per side, instead of the scale's")
     parser.add_argument("--only", default=None, help="of fair: methods with this in their name")
     parser.set_defaults(device="cpu", threads=1, repetitions=21)
     options = parser.parse_args(argv)
