@@ -40,6 +40,11 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.diffusion.DiscreteTimeChain": {"matrix": CHAIN, "num_steps": 2, "max_count": 1},
     "blackout.diffusion.from_generator": {"matrix": GENERATOR, "max_count": 1},
     "blackout.diffusion.step_times": {"length": 3},
+    "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},
+    "blackout.permutations.shuffle.ForwardProcess": {
+        "law": {"_target_": "blackout.permutations.shuffles.Riffle"},
+        "schedule": [0, 2],
+    },
     "blackout.evaluation.Scorer": {
         "extractor": {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True},
         "scores": ["fd"],
