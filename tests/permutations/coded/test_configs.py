@@ -14,7 +14,8 @@ from tests.cli.test_configs import CONF, composed
 
 OWN = {"permutations": "mine.npy", "rankings": "ratings.csv", "words": "words.txt", "items": "items.npz"}
 EMBEDDED = (
-    "cycles", "mallows", "plackett_luce", "synthetic_rankings", "one_permutation", "jigsaw_digits", "sort_digits", "tsp",
+    "cycles", "mallows", "plackett_luce", "synthetic_rankings", "one_permutation", "jigsaw_digits", "sort_digits",
+    "tsp",
 )  # fmt: skip
 
 
