@@ -6,7 +6,9 @@ import torch
 from blackout.data import CountData
 from tests.cli.test_configs import CONF
 
-EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+FILES = sorted((CONF / "experiment").glob("*.yaml"))
+EXPERIMENTS = [path.stem for path in FILES if "override /family" not in path.read_text()]
+"""Of the default family."""
 SMALL = [
     "network.body.channels=8", "network.body.multipliers=[1,1]", "network.body.blocks_per_level=1",
     "network.body.attention_resolutions=[]", "batch_size=4", "trainer.max_steps=2", "trainer.val_check_interval=2",

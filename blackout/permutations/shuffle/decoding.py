@@ -9,12 +9,15 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Size, Tensor
 
+from blackout.permutations.distributions import OrderDistribution
 from blackout.permutations.group import compose, identity_like
 from blackout.permutations.shuffle.denoiser import Denoiser
 from blackout.random import SampleStreams
 
 Look: TypeAlias = Callable[[int, Tensor], None]
 """Called with (steps done, orders [b, m]) at the start and after each step."""
+Choose: TypeAlias = Callable[[OrderDistribution, int], Tensor]
+"""From the law of a step and its number, from 1 on, to permutations [b, 1, m]."""
 
 
 class Decoder(Protocol):
@@ -49,11 +52,7 @@ class Greedy(Decoder):
     def __call__(
         self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
     ) -> tuple[Tensor, Tensor]:
-        def choose(law, step: int) -> Tensor:  # type: ignore[no-untyped-def]
-            mode: Tensor = law.mode
-            return mode
-
-        return _walk_back(denoiser, times, choose, look)
+        return _walk_back(denoiser, times, lambda law, step: law.mode, look)
 
     def evaluations(self, steps: int) -> int:
         return steps
@@ -69,19 +68,14 @@ class Sample(Decoder):
     def __call__(
         self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
     ) -> tuple[Tensor, Tensor]:
-        def choose(law, step: int) -> Tensor:  # type: ignore[no-untyped-def]
-            drawn: Tensor = law.sample(Size(), streams.at(step))
-            return drawn
-
-        return _walk_back(denoiser, times, choose, look)
+        return _walk_back(denoiser, times, lambda law, step: law.sample(Size(), streams.at(step)), look)
 
     def evaluations(self, steps: int) -> int:
         return steps
 
 
-def _walk_back(
-    denoiser: Denoiser, times: Sequence[int], choose: Callable[..., Tensor], look: Look | None
-) -> tuple[Tensor, Tensor]:
+def _walk_back(denoiser: Denoiser, times: Sequence[int], choose: Choose, look: Look | None) -> tuple[Tensor, Tensor]:
+    """The orders [b, 1, m] and log-probabilities [b, 1] of the steps that `choose` takes."""
     state = _start(denoiser)
     total = torch.zeros(state.shape[:2], device=state.device)
     _show(look, 0, state)
