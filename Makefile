@@ -3,8 +3,10 @@ VENV ?= .venv
 PYTHON ?= python3
 RUN := $(VENV)/bin/python
 SEED ?= 0
+# tested versions; LOCK=/dev/null takes the newest that pyproject.toml allows
+LOCK ?= requirements.lock
 
-.PHONY: train sample test soak clean
+.PHONY: train sample test soak lock clean
 
 train: $(VENV)/installed  ## train, sample and score the embedded default (two to five minutes on two cores)
 	$(RUN) train.py
@@ -22,11 +24,17 @@ soak: $(VENV)/installed  ## kill runs, and give the programs nonsense, for about
 	OMP_NUM_THREADS=1 FUZZ_CASES=400 FUZZ_SEED=$(SEED) $(RUN) -m pytest -q tests/fuzz
 
 # An environment is as good as the dependencies it was made from; the package itself is used from this folder.
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet --editable ".[test]"
+	$(RUN) -m pip install --quiet --constraint $(LOCK) --editable ".[test]"
 	touch $@
+
+lock:  ## write the newest versions that pyproject.toml allows to requirements.lock, from an environment of their own
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --editable ".[test]"
+	.venv-lock/bin/python -m pip freeze --exclude-editable > requirements.lock
+	rm -rf .venv-lock
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -123,6 +123,11 @@ class Draw(Protocol):
         ...
 
     @property
+    def resumable(self) -> bool:
+        """Whether a batch's samples are all that drawing it leaves, so that they need not be drawn again."""
+        ...
+
+    @property
     def nfe(self) -> int:
         """Number of network function evaluations per sample."""
         ...
@@ -153,6 +158,7 @@ class BaseDraw:
     """What most families' draws have in common: a file of samples, a grid, and nothing else."""
 
     names = Names()
+    resumable = False
 
     def rows(self, num_samples: int) -> int:
         """As many as the user asks for."""

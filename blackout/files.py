@@ -5,38 +5,109 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
+import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
+
+from blackout.errors import UserError
+
+PART = ".part"
+"""Ends the hidden names of what is not yet whole."""
 
 
 @contextmanager
-def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
+def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
     """Yields a hidden path beside `path` to write to; it takes `path`'s place when the block ends without an error.
 
-    A process that is killed leaves the hidden file behind, to be overwritten by the next attempt.
+    Its name cannot be foreseen, so that nobody has put a link there. A process that is killed leaves the hidden file
+    behind, for `remove_parts`.
 
     Args:
-        path: the file to make or to replace; its folder is made where there is none.
-        shared: other programs may write the same file at the same time (a cache): the hidden file is this writer's
-            alone, ends as `path` does, and is on the disk before it takes `path`'s place.
+        path: the file to make or to replace, itself if it is a link; its folder is made where there is none.
+        durably: the hidden file ends as `path` does, and is on the disk before it takes `path`'s place.
 
     Raises:
         OSError: the folder cannot be made or written; `path` is then as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.stem}-{uuid4().hex}{path.suffix}" if shared else f".{path.name}.part")
+    part = path.with_name(f".{path.stem[:40]}-{uuid4().hex}{PART}{path.suffix if durably else ''}")
     try:
         yield part
-        if shared:
+        if durably:
             with part.open("rb") as file:
                 os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yields a new hidden folder beside `path`, which takes its place when the block ends without an error.
+
+    Raises:
+        OSError: it cannot be made or written; `path` is then as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part, old = (path.with_name(f".{path.stem[:40]}-{uuid4().hex}{PART}") for _ in range(2))
+    part.mkdir()
+    try:
+        yield part
+        if path.exists():
+            os.replace(path, old)
+        os.replace(part, path)
+    finally:
+        for leftover in (part, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def remove_parts(directory: Path, names: str = "*", older_than: float = 0.0) -> None:
+    """Remove what processes that were killed left of files and folders that they were replacing.
+
+    Args:
+        directory: where it is.
+        names: pattern of the names, without suffix, of what was being replaced.
+        older_than: least age in seconds, where the writers may be alive.
+    """
+    for part in directory.glob(f".{names}-{'[0-9a-f]' * 32}{PART}*"):
+        if time.time() - part.lstat().st_mtime < older_than:
+            continue
+        if part.is_dir() and not part.is_symlink():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+
+
+def opened(path: Path) -> IO[bytes]:
+    """An ordinary file, open for reading: no pipe or device, which might never end.
+
+    Raises:
+        UserError: it is something else.
+        OSError: it is not there, or may not be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path} is not a file")
+    return os.fdopen(descriptor, "rb")
+
+
+def refuse_links(directory: Path, *names: str) -> None:
+    """Refuse folders of a directory that are links out of it: nobody expects files there.
+
+    Raises:
+        UserError: one of them is.
+    """
+    for name in names:
+        path = directory / name
+        if path.is_symlink() and not path.resolve().is_relative_to(directory.resolve()):
+            raise UserError(f"{path} is a link out of {directory}: nothing is written through it")
 
 
 def write_json(content: Any, path: Path) -> None:

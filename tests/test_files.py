@@ -9,15 +9,15 @@ import pytest
 from blackout.files import replacing, write_json
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, shared: bool) -> None:
+@pytest.mark.parametrize("durably", [False, True])
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, durably: bool) -> None:
     path = tmp_path / "new" / "file.txt"
-    with replacing(path, shared) as part:
+    with replacing(path, durably) as part:
         part.write_text("one")
         assert not path.exists()
 
     def interrupted() -> None:
-        with replacing(path, shared) as part:
+        with replacing(path, durably) as part:
             part.write_text("tw")
             raise KeyboardInterrupt
 
@@ -28,7 +28,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, shared: bool) -> Non
 
 def test_writers_of_a_shared_file_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "cache.npz"
-    with replacing(path, shared=True) as one, replacing(path, shared=True) as other:
+    with replacing(path, durably=True) as one, replacing(path, durably=True) as other:
         assert one != other and one.suffix == other.suffix == ".npz"
         one.write_text("one")
         other.write_text("other")

@@ -43,7 +43,7 @@ def celeba64(data_dir: StrPath = "data") -> CountData:
                 for split, cache in caches.items():
                     if not cache.exists():
                         images = _decode(home / "img_align_celeba", faces[split], split)
-                        with replacing(cache, shared=True) as part:
+                        with replacing(cache, durably=True) as part:
                             np.save(part, images.numpy())
         except OSError as error:
             raise file_error(home, "the decoded images cannot be kept here", error) from error

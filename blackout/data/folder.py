@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -87,16 +88,25 @@ def _image_files(root: Path) -> list[Path]:
     """Every image file below a folder, sorted by path."""
     if not root.is_dir():
         raise UserError(f"{root}: {'not a folder' if root.exists() else 'no such folder'}")
-    files = [
-        Path(folder, name)
-        for folder, subfolders, names in os.walk(root, followlinks=True, onerror=_refuse)
-        for name in names
-        if name.lower().endswith(IMG_EXTENSIONS)
-    ]
+    files = [file for file in _walk(root) if file.name.lower().endswith(IMG_EXTENSIONS)]
+    if special := [file for file in files if file.exists() and not file.is_file()]:
+        raise UserError(f"{special[0]}: not a file")
     visible = [file for file in files if not any(part.startswith(".") for part in file.relative_to(root).parts)]
     if not visible:
         raise UserError(f"{root}: no images in this folder (looked for {', '.join(IMG_EXTENSIONS)})")
     return sorted(visible)
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Every file below a folder, through links, but no folder twice: a link may lead back."""
+    seen: set[tuple[int, int]] = set()
+    for folder, subfolders, names in os.walk(root, followlinks=True, onerror=_refuse):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            subfolders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield from (Path(folder, name) for name in names)
 
 
 def _refuse(error: OSError) -> None:

@@ -25,6 +25,9 @@ from blackout.diffusion.processes.base import expand_time
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
 from blackout.random import RandomSource, poisson
 
+MOST_STEPS = 1_000_000
+"""Of a sampler or a corrector: nobody waits for more, and a grid of times must fit in memory."""
+
 
 class Corrector(Protocol):
     """One step at time s, after the predictor `kernel` came there from t."""
@@ -171,8 +174,8 @@ class Correction:
     between: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise ValueError(f"corrector_steps must not be negative, not {self.steps}")
+        if not 0 <= self.steps <= MOST_STEPS:
+            raise ValueError(f"corrector_steps must be in 0..{MOST_STEPS:,}, not {self.steps}")
         check_range(self.between, "corrector_between")
 
     def at(self, s: float) -> int:

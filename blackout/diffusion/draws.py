@@ -44,6 +44,7 @@ class CountDraw(BaseDraw):
     description: Mapping[str, Any]
     classes: Tensor | None = None
     known: KnownElements | None = None
+    resumable = True
 
     @property
     def batch_size(self) -> int:

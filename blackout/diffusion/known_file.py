@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,10 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
+from blackout.data.file_errors import file_error
 from blackout.diffusion.inpainting import KnownElements
 from blackout.errors import UserError
+from blackout.files import opened
 
 
 def read_known(path: Path, sample_shape: tuple[int, ...], max_count: int, num_samples: int) -> KnownElements:
@@ -21,10 +22,10 @@ def read_known(path: Path, sample_shape: tuple[int, ...], max_count: int, num_sa
         UserError: not such a file, or not for this model.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with opened(path) as content, np.load(content, allow_pickle=False) as file:
             x0, mask = file["x0"], file["mask"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise UserError(f"inpaint={path} is not an .npz with the arrays x0 and mask: {error}") from None
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        raise file_error(path, "inpaint= needs an .npz with the arrays x0 and mask", error) from None
     if not np.issubdtype(x0.dtype, np.integer) or mask.dtype != bool:
         raise UserError(f"inpaint={path}: x0 must be integers and mask booleans, not {x0.dtype} and {mask.dtype}")
     if x0.size and not 0 <= x0.min() <= x0.max() <= max_count:

@@ -23,7 +23,7 @@ from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.rehearsal import rehearse, rehearse_sampler
-from blackout.diffusion.report import likelihood_report
+from blackout.diffusion.report import check_settings, likelihood_report
 from blackout.diffusion.samplers import Callback, Sampler, count_evaluations
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.family import Source
@@ -190,6 +190,10 @@ class BlackoutDiffusion(Model):
             pilot = self.pilot(_PILOT_SAMPLES, steps)
             if all(map(math.isfinite, pilot["curvature"])):  # not of a network that gives no numbers
                 self.config["pilot"] = pilot
+
+    def check_report(self, settings: Mapping[str, Any]) -> None:
+        """Raises UserError for settings under `likelihood` that are out of range."""
+        check_settings(settings["likelihood"])
 
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Bits per dimension on both splits, and of simple baselines if wanted."""

@@ -18,6 +18,7 @@ from blackout.diffusion.bits import (
     uniform_bits,
 )
 from blackout.diffusion.interface import CountModel
+from blackout.errors import UserError
 
 
 def likelihood_report(
@@ -48,6 +49,19 @@ def likelihood_report(
     if untrained is not None:
         likelihood["baselines"] = _baselines(untrained, data, data.test[:n], settings["repeats"])
     return {"values": values, "likelihood": likelihood}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of `likelihood_report` before samples are drawn.
+
+    Raises:
+        UserError: a number out of range.
+    """
+    least = {"images": 0, "repeats": 1, "finite_steps": 1}
+    for name, smallest in least.items():
+        value = settings[name]
+        if value is not None and (type(value) is not int or value < smallest):
+            raise UserError(f"likelihood.{name} must be a whole number of at least {smallest}, not {value!r}")
 
 
 def _baselines(untrained: CountModel, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.counts import count_dtype
-from blackout.diffusion.correctors import THIN_AND_BRIDGE, Correction, Corrector
+from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Correction, Corrector
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements, KnownPath
@@ -167,8 +167,8 @@ def count_evaluations(
 
 
 def _check_whole(name: str, value: int) -> None:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+    if type(value) is not int or not 1 <= value <= MOST_STEPS:
+        raise ValueError(f"{name} must be a whole number in 1..{MOST_STEPS:,}, not {value!r}")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,9 +15,12 @@ from blackout.files import replacing
 
 
 def cache_dir() -> Path:
-    """`$XDG_CACHE_HOME/blackout`, or `~/.cache/blackout`."""
+    """`$XDG_CACHE_HOME/blackout`, or `~/.cache/blackout`; without a home directory, in that of temporary files."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "blackout"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "blackout"
+    except RuntimeError:  # no home directory
+        return Path(tempfile.gettempdir()) / "blackout-cache"
 
 
 def key_hash(key: Mapping[str, Any]) -> str:
@@ -28,7 +32,7 @@ def key_hash(key: Mapping[str, Any]) -> str:
 def keep(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a cache file, whole or not at all; where it cannot be written, warn and continue."""
     try:
-        with replacing(path, shared=True) as part:
+        with replacing(path, durably=True) as part:
             write(part)
     except OSError as error:
         warnings.warn(f"cannot keep {path} for the next run: {error}", stacklevel=2)

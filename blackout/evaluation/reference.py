@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.data.file_errors import file_error
 from blackout.distributed import agreed, my_batches, writes_for_its_machine
 from blackout.errors import UserError
 from blackout.evaluation.cache import cache_dir, keep, key_hash
@@ -25,6 +26,8 @@ from blackout.evaluation.sources import count_images
 from blackout.family import Split
 from blackout.files import replacing
 
+_ROUNDING = 1e-5
+"""Of covariances that other programs computed in float32, relative to the largest eigenvalue."""
 FORMAT = 1
 """To be increased when the meaning of cached files changes: older ones are then computed anew."""
 
@@ -113,8 +116,8 @@ def file_reference(path: str | Path, extractor: Extractor) -> Reference:
             reference = _read(archive, with_features="features" in archive.files)
     except UserError:
         raise
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} is not a readable .npz file of statistics") from error
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        raise file_error(path, "not a readable .npz file of statistics", error) from error
     _check_statistics(reference, path, extractor)
     if reference.origin.get("identity") is None:
         digest = key_hash({"mu": reference.mu.tolist(), "trace": float(reference.sigma.trace())})
@@ -130,6 +133,10 @@ def _check_statistics(reference: Reference, path: Path, extractor: Extractor) ->
         raise UserError(f"{path}: {shapes}, but {extractor.name} has {width} features")
     if not bool(torch.isfinite(reference.mu).all() & torch.isfinite(reference.sigma).all()):
         raise UserError(f"{path}: the statistics contain NaN or infinity")
+    spectrum = torch.linalg.eigvalsh((reference.sigma + reference.sigma.T) / 2)
+    skew = (reference.sigma - reference.sigma.T).abs().max()
+    if spectrum[0] < -_ROUNDING * spectrum[-1].abs() or skew > _ROUNDING * spectrum[-1].abs():
+        raise UserError(f"{path}: sigma is not a covariance: symmetric, without negative eigenvalues")
     if made_by is not None and made_by != extractor.identity:
         theirs = f"{reference.origin.get('extractor')} ({made_by[:12]})"
         ours = f"{extractor.name} ({extractor.identity[:12]})"
@@ -138,7 +145,7 @@ def _check_statistics(reference: Reference, path: Path, extractor: Extractor) ->
 
 def write_reference(path: str | Path, reference: Reference) -> None:
     """Write a reference as .npz (mu, sigma, n, origin and, if present, features), atomically."""
-    with replacing(Path(path), shared=True) as part:
+    with replacing(Path(path), durably=True) as part:
         _save(part, reference)
 
 

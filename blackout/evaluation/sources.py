@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,11 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.data.file_errors import file_error
 from blackout.data.folder import read_folder
 from blackout.errors import UserError
 from blackout.family import Source
+from blackout.files import opened
 
 
 def count_images(source: Source) -> CountData:
@@ -50,20 +51,22 @@ def read_samples(path: Path, data: CountData) -> Tensor:
 
 def _read_array(path: Path) -> np.ndarray:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        names = loaded.files
-        name = "samples" if "samples" in names else names[0] if len(names) == 1 else None
-        if name is None:
-            raise UserError(f"{path} must hold an array named samples; it has {', '.join(names) or 'none'}")
-        return loaded[name]
+        with opened(path) as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            names = loaded.files
+            name = "samples" if "samples" in names else names[0] if len(names) == 1 else None
+            if name is None:
+                raise UserError(f"{path} must hold an array named samples; it has {', '.join(names) or 'none'}")
+            array: np.ndarray = loaded[name]
+            return array
     except FileNotFoundError:
         raise UserError(f"no samples at {path}") from None
     except UserError:
         raise
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"{path} cannot be read as an array: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        raise file_error(path, "cannot be read as an array", error) from None
 
 
 def _to_counts(array: np.ndarray, path: Path) -> Tensor:

@@ -98,15 +98,21 @@ def sinusoids(label: Tensor, channels: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
+_LAYERS = ("depth", "blocks_per_level", "dense_blocks")
+_MOST_LAYERS, _MOST_FEATURES = 10_000, 2**20
+
+
 def check_sizes(network: str, least: int = 1, **sizes: int) -> None:
     """Check the sizes of a network.
 
     Raises:
-        ValueError: one is below `least`.
+        ValueError: one is below `least`, or so large that making the network would not end.
     """
     for name, size in sizes.items():
         if size < least:
             raise ValueError(f"{name} of the {network} must be at least {least}, got {size}")
+        if size > (most := _MOST_LAYERS if name in _LAYERS else _MOST_FEATURES):
+            raise ValueError(f"{name} of the {network} must be at most {most:,}, got {size}")
 
 
 def sides_per_level(shape: Sequence[int], levels: int) -> list[int]:

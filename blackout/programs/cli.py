@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from blackout.errors import Preempted, UserError, debugging
 
@@ -20,8 +20,9 @@ os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us 
 
 T = TypeVar("T")
 _in_job = False  # Hydra has parsed the command line: any other kind of error from now on is a bug
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
-"""What the disk may refuse: full, over quota, read-only, not ours."""
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.ENAMETOOLONG}
+_DISK |= {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+"""What the disk may refuse: full, over quota, read-only, not ours, too large; and names it cannot have."""
 
 
 @contextmanager
@@ -35,6 +36,9 @@ def one_line_errors() -> Iterator[None]:
 
     global _in_job
     _in_job = False
+    _check_environment()
+    if not isinstance(sys.stdout, _Unbroken):
+        sys.stdout = _Unbroken(sys.stdout)
     usage = argparse.ArgumentParser.error
     argparse.ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
     try:
@@ -47,7 +51,7 @@ def one_line_errors() -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as error:
         _leave(explain(error))
     except OSError as error:
-        if error.errno not in _DISK:
+        if error.errno not in _DISK and _in_job:
             raise
         _leave(f"{error.filename or 'writing a file'}: {error.strerror}")
     except Exception as error:
@@ -61,6 +65,43 @@ def one_line_errors() -> Iterator[None]:
         argparse.ArgumentParser.error = usage  # type: ignore[method-assign]
 
 
+class _Unbroken:
+    """Standard output whose reader may leave (`python train.py | head -1`): what is printed afterwards is lost."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream: Any = stream
+
+    def write(self, text: str) -> int:
+        """Print text, or nothing."""
+        try:
+            return int(self._stream.write(text))
+        except BrokenPipeError:
+            self._silence()
+            return len(text)
+
+    def flush(self) -> None:
+        """Pass on what was printed, or nothing."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._silence()
+
+    def _silence(self) -> None:
+        # Python flushes the descriptor once more when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _check_environment() -> None:
+    """Leave with one line where a launcher's variables are not numbers."""
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_PORT"):
+        value = os.environ.get(name)
+        if value is not None and not value.isdecimal():
+            _leave(f"the environment variable {name} must be a whole number, not {value!r}")
+
+
 def task(function: Callable[..., T]) -> Callable[..., T]:
     """`one_line_errors` inside Hydra's job, before Hydra adds lines of its own."""
     import functools
@@ -70,9 +111,9 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
         global _in_job
         with one_line_errors():
             _in_job = True
-            from blackout.programs import sweeps
+            from blackout.programs import output, sweeps
 
-            return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
+            return sweeps.job(function, *args, **kwargs) if output.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 
     return wrapped

@@ -7,16 +7,28 @@ import tempfile
 from pathlib import Path
 
 import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 
 from blackout.errors import UserError
+from blackout.files import refuse_links, remove_parts
+
+_FORGOTTEN = 7 * 86400.0
+"""Seconds after which nobody goes on with samples that were not finished."""
 
 
 def default_output(ckpt: Path, folder: str = "samples") -> Path:
-    """`folder` in the run directory a checkpoint or model belongs to, or beside the model."""
-    if ckpt.is_dir() and not (ckpt / "config.json").exists():
-        return ckpt / folder
+    """`folder` in the run directory a checkpoint or model belongs to, or beside the model; in a sweep the job's own."""
+    if sweeping():
+        job = HydraConfig.get()
+        return Path(job.sweep.dir) / job.sweep.subdir / folder
     parent = ckpt.parent
-    return (parent.parent if parent.name == "checkpoints" else parent) / folder
+    if ckpt.is_dir() and not (ckpt / "config.json").exists():
+        parent = ckpt
+    elif parent.name == "checkpoints":
+        parent = parent.parent
+    refuse_links(parent, folder.split("/")[0])
+    return parent / folder
 
 
 def open_output(out: Path) -> Path:
@@ -29,9 +41,15 @@ def open_output(out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
+        remove_parts(out, older_than=_FORGOTTEN)
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
     return out
+
+
+def sweeping() -> bool:
+    """Whether this process runs a job of a multirun."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def find_device(name: str) -> torch.device:

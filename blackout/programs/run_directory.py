@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout import addresses
 from blackout.errors import UserError
-from blackout.files import replacing
+from blackout.files import opened, refuse_links, remove_parts, replacing
 from blackout.programs.settings import decisive, differences
+from blackout.training.descriptions import plain
+
+_HOLDER = ".holder"
+"""Says which process trains in a run directory; `.lock` beside it is locked by that process as long as it lives."""
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -37,16 +46,64 @@ def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
     return Path(config["runs_dir"]) / str(config["experiment_name"] or dataset) / run_id(config)
 
 
+@contextmanager
+def running(directory: Path) -> Iterator[Path]:
+    """Inside, no other process trains in a run directory; a killed process holds nothing.
+
+    A run that is refused before its first checkpoint leaves no directory, if there was none.
+
+    Raises:
+        UserError: another process has it (the message says which), or it cannot be made.
+    """
+    if getattr(rank_zero_only, "rank", 0) > 0:
+        yield directory
+        return
+    existed = directory.exists()
+    lock = FileLock(directory / ".lock")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+        _note_holder(directory)
+    except Timeout:
+        raise UserError(f"{directory} is in use by {_holder(directory)}: wait for it, or give another run_id") from None
+    except OSError as error:
+        raise UserError(f"cannot write the run directory {directory}: {error.strerror or error}") from None
+    try:
+        yield directory
+    except UserError:
+        if not existed and not (directory / "checkpoints").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+    finally:
+        (directory / _HOLDER).unlink(missing_ok=True)
+        lock.release()
+
+
+def _note_holder(directory: Path) -> None:
+    with replacing(directory / _HOLDER) as part:
+        part.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+    for folder, names in ((directory, "*"), (directory / "checkpoints", "*"), (directory / "samples", "step_*")):
+        remove_parts(folder, names)
+
+
+def _holder(directory: Path) -> str:
+    try:
+        return (directory / _HOLDER).read_text().strip()
+    except OSError:
+        return "another process"
+
+
 def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     """Make or reopen `runs/<experiment>/<run_id>` and write the resolved configuration there.
 
     Raises:
-        UserError: the directory cannot be written, or holds a run with other settings.
+        UserError: the directory cannot be written, holds a run with other settings, or a link out of itself.
     """
     directory = run_directory(config, dataset)
     path = directory / "config.yaml"
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():
             for name, was, now in differences(addresses.modernise(_read(path)), config):
                 advice = "give another run_id, or remove the directory"
@@ -61,9 +118,11 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        old = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        with opened(path) as file:
+            old = yaml.safe_load(file)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}; remove it to go on") from None
     if not isinstance(old, Mapping):
         raise UserError(f"{path} is damaged: it holds no settings; remove it to go on")
-    return old
+    settings: Mapping[str, Any] = plain(old, str(path))  # aliases can make a few lines larger than memory
+    return settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +12,18 @@ from omegaconf import DictConfig
 from rich.progress import Progress
 from torch import Tensor
 
-from blackout.distributed import gathered, my_batches, process_group, rank, world_size
+from blackout.distributed import gathered, my_batches, process_group, rank
 from blackout.errors import UserError, naming
 from blackout.family import Draw, Samples, Scores
+from blackout.programs.drawn import Drawn, key_of
 from blackout.programs.output import default_output, find_device, open_output
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, provenance
-from blackout.programs.settings import asked_for, path, quieten, resolve
+from blackout.programs.settings import asked_for, quieten, resolve
+from blackout.programs.values import path
 from blackout.training.export import family_of, load_model
 from blackout.training.model import Model
+from blackout.training.preemption import signals
 
 if TYPE_CHECKING:
     from blackout.programs.score import Scoring
@@ -33,6 +36,8 @@ _SHARED = frozenset(
 _RECIPES = frozenset(("network", "schedule", "loss", "process", "head", "optimizer", "trainer", "callbacks"))
 """Groups that a dataset's recipe may choose for training."""
 _SHOWN = 64
+_MOST_SAMPLES, _MOST_SEEDS = 10**8, 10**4
+"""In one call: the indices alone of so many samples need 0.8 GB; further seeds give further samples."""
 
 
 def sample(cfg: DictConfig) -> Path:
@@ -43,11 +48,15 @@ def sample(cfg: DictConfig) -> Path:
     Raises:
         UserError: a setting, the model, the samples or the output directory is not usable.
     """
-    config = resolve(_without_recipe(cfg), extra=True)
+    with signals.caught():
+        return _run(resolve(_without_recipe(cfg), extra=True))
+
+
+def _run(config: Mapping[str, Any]) -> Path:
     quieten()
-    for name in ("num_samples", "seeds"):
-        if config[name] < 1:
-            raise UserError(f"{name} must be at least 1, not {config[name]}")
+    for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS)):
+        if not 1 <= config[name] <= most:
+            raise UserError(f"{name} must be in 1..{most:,}, not {config[name]}")
     if not config["ckpt"] and not config["samples"]:
         raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
     device = find_device(config["device"])
@@ -64,7 +73,8 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     model = load_model(ckpt, trusted)
     model.source = lambda: family_of(model.config, trusted).source(config, model.config, trusted)
     with naming("sample"):
-        draw: Draw = model.draw(_request(config))
+        request = _request(config)
+        draw: Draw = model.draw(request)
         rows = draw.rows(config["num_samples"])
     model.to(device)
     scoring = _scoring(config, model)
@@ -72,12 +82,14 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     indices = torch.arange(rows) if chosen is None else chosen
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
     trajectory = Trajectory(_SHOWN) if config["trajectory"] and rank() == 0 else None
+    drawn = Drawn(draw, indices, config["seed"], size, out, key_of(request, model, indices, config["seed"], size))
     with naming("sample"), Results(draw, indices, config["seed"], out) if rank() == 0 else nullcontext() as results:
-        draw_all(draw, indices, config["seed"], size, results, scoring, trajectory)
+        draw_all(draw, drawn, my_batches(indices, size), results, scoring, trajectory)
     scored = {} if scoring is None else scoring.report(draw)
     if trajectory is not None:
         trajectory.save(draw, out)
     if results is not None:
+        drawn.forget()
         results.finish(scored, provenance(config, model, draw))
     return out
 
@@ -120,9 +132,8 @@ def listed(config: Mapping[str, Any]) -> Tensor | None:
 
 def draw_all(
     draw: Draw,
-    indices: Tensor,
-    seed: int,
-    size: int,
+    drawn: Drawn,
+    mine: Sequence[Tensor],
     results: Results | None,
     scoring: Scoring | None = None,
     trajectory: Trajectory | None = None,
@@ -132,13 +143,13 @@ def draw_all(
     Every W-th batch is drawn by one process, so that no batch depends on the number W of processes.
 
     Args:
-        draw, indices, seed: what to draw; `indices` is int64 [n].
-        size: samples per batch.
+        draw: what draws.
+        drawn: what has the batches drawn.
+        mine: indices of this process's batches, int64 [b] each.
         results: of process 0, which takes all samples in order.
         scoring: given the samples of this process.
         trajectory: receives the states of the first batch.
     """
-    mine = my_batches(indices, size)
     with Progress(transient=True, disable=rank() > 0) as progress:
         bar = progress.add_task("sampling", total=len(mine) * draw.steps)
         first = True
@@ -149,9 +160,8 @@ def draw_all(
             if trajectory is not None and first:
                 trajectory.add(step, steps, state)
 
-        batches = draw.batches(torch.cat([*mine, indices[:0]]), seed, size, watch)
-        rounds = -(-len(indices) // (size * world_size()))
-        for samples in _in_order(batches, rounds, None if scoring is None else scoring.scores):
+        batches = drawn.batches(torch.cat([*mine, torch.arange(0)]), watch, again=trajectory is not None)
+        for samples in _in_order(batches, drawn.rounds, None if scoring is None else scoring.scores):
             first = False
             if results is not None:
                 results.take(samples)

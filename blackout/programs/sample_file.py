@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import zipfile
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.family import Samples
+from blackout.files import replacing
 
 
 class SampleFile:
@@ -29,13 +30,13 @@ class SampleFile:
 
     def __init__(self, path: Path, num_samples: int, array: str = "samples") -> None:
         self._path, self._missing, self.num_samples = path, num_samples, num_samples
-        self._part = path.with_name(f".{path.name}.part")
         self._array = array
         self._member: IO[bytes] | None = None
         self._others: dict[str, list[Tensor]] = {}
 
     def __enter__(self) -> SampleFile:
-        self._archive = zipfile.ZipFile(self._part, "w", zipfile.ZIP_DEFLATED)
+        self._replacing = replacing(self._path)
+        self._archive = zipfile.ZipFile(self._replacing.__enter__(), "x", zipfile.ZIP_DEFLATED)
         return self
 
     def write(self, samples: Samples) -> None:
@@ -62,19 +63,18 @@ class SampleFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._member is not None:
-            self._member.close()
-        if kind is None:
-            for name, parts in self._others.items():
-                with self._archive.open(f"{name}.npy", "w") as member:
-                    np.lib.format.write_array(member, torch.cat(parts).numpy())
-        self._archive.close()
-        if kind is None and not self._missing:
-            os.replace(self._part, self._path)
-            return
-        self._part.unlink(missing_ok=True)
-        if kind is None:
-            raise ValueError(f"{self._missing} of {self.num_samples} samples were not written")
+        with contextlib.ExitStack() as stack:
+            stack.push(self._replacing)
+            with self._archive:
+                if self._member is not None:
+                    self._member.close()
+                if error is not None:
+                    raise error
+                for name, parts in self._others.items():
+                    with self._archive.open(f"{name}.npy", "w") as member:
+                        np.lib.format.write_array(member, torch.cat(parts).numpy())
+            if self._missing:
+                raise ValueError(f"{self._missing} of {self.num_samples} samples were not written")
 
 
 def save_samples(samples: Samples, path: Path, array: str = "samples") -> None:

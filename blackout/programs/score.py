@@ -16,7 +16,7 @@ from blackout.family import Draw, Samples, Scorer, Scores, Source
 from blackout.files import write_json
 from blackout.programs.output import open_output
 from blackout.programs.results import now
-from blackout.programs.settings import path
+from blackout.programs.values import path
 from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file
 from blackout.training.model import Model
@@ -44,6 +44,7 @@ class Scoring:
 
     def __init__(self, config: Mapping[str, Any], model: Model) -> None:
         self.config, self.model = config, model
+        model.check_report(config)
         self.source = model.require_source()
         self.scorer = find_scorer(config, model.config, self.source)
         self.scores: Scores | None = None

@@ -20,6 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from blackout.addresses import FIRST_FAMILY, leaves
 from blackout.errors import UserError
+from blackout.programs.values import KINDS, checked, kind_of
+from blackout.training.descriptions import PATHS
 
 _WHERE_AND_HOW = frozenset(
     ("data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger", "plan", "family.monitor")
@@ -29,9 +31,19 @@ _MAY_CHANGE = _WHERE_AND_HOW | {
     "experiment_name", "callbacks", "trainer", "metrics", "sampler", "optimizer.decay_steps",
 }  # fmt: skip
 """How long a run goes on, and what is shown and scored on the way: these may change when a run is continued."""
+_MAY_NOT = frozenset(
+    f"trainer.{name}"
+    for name in (
+        "precision",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "gradient_clip_algorithm",
+        "overfit_batches",
+    )
+)
+"""Parts of groups that may change, which may not: they decide what a step does."""
 _YOUNGER = {"family": FIRST_FAMILY, "ema_half_life": None}
 """Settings younger than the first runs; with these values a run's id is what it was without them."""
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a name", list: "a list"}
 
 
 @dataclass(frozen=True)
@@ -53,8 +65,9 @@ class Setting:
 
 def table(defaults: Mapping[str, Any]) -> dict[str, Setting]:
     """The settings of a program with these defaults, by name."""
-    kinds = {name: type(value) if type(value) in _KINDS else None for name, value in defaults.items()}
-    kinds |= {name: None for name in _MAY_CHANGE if "." in name and name.split(".")[0] in defaults}
+    kinds = {name: kind_of(value) for name, value in defaults.items()}
+    parts = _MAY_CHANGE | _MAY_NOT
+    kinds |= {name: None for name in parts if "." in name and name.split(".")[0] in defaults}
     return {name: Setting(name, kinds[name], name not in _WHERE_AND_HOW, name in _MAY_CHANGE) for name in kinds}
 
 
@@ -63,7 +76,7 @@ def markdown(defaults: Mapping[str, Any]) -> str:
     lines = ["| setting | value | decides the run id | may change on resume |", "|---|---|---|---|"]
     for name, setting in sorted(table(defaults).items()):
         free = "a group" if isinstance(defaults.get(name), Mapping) else "any value"
-        kind = free if setting.kind is None else _KINDS[setting.kind]
+        kind = free if setting.kind is None else KINDS[setting.kind]
         marks = ["yes" if mark else "no" for mark in (setting.decides, setting.may_change)]
         lines.append(f"| `{name}` | {kind} | {marks[0]} | {marks[1]} |")
     return "\n".join(lines)
@@ -74,20 +87,24 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
 
     Args:
         cfg: what Hydra composed.
-        extra: let pass settings that the program does not have; those who read them refuse unknown ones.
+        extra: let pass settings that the program does not have but the command line gives; those who read them refuse
+            unknown ones. Others come from a dataset's recipe for training, and are left out.
 
     Raises:
         UserError: an unknown setting (added with +), one that was removed, or a value of the wrong kind.
     """
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    settings = table(_defaults(cfg))
+    defaults = _defaults(cfg)
+    settings = table(defaults)
     for name in sorted(config.keys() | {name for name in settings if "." not in name}):
         if name not in config:
             raise UserError(f"{name} must be given")
         if name not in settings and not extra:
             raise UserError(f"{name}: no such option")
+        if name not in settings and not asked_for(name):
+            del config[name]
         if name in settings:
-            config[name] = _checked(settings[name], config[name])
+            config[name] = checked(name, config[name], settings[name].kind, defaults.get(name))
     return config
 
 
@@ -107,29 +124,6 @@ def _defaults(cfg: DictConfig) -> Mapping[str, Any]:
     plain = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(plain, dict)
     return {str(name): value for name, value in plain.items() if name != "hydra"}
-
-
-def _checked(setting: Setting, value: Any) -> Any:
-    kind = setting.kind
-    if kind is float and type(value) is int:
-        return float(value)
-    if kind is str and type(value) in (int, float):
-        return str(value)  # a directory may be called 17
-    if kind is not None and type(value) is not kind:
-        raise UserError(f"{setting.name} must be {_KINDS[kind]}, not {value!r}")
-    return value
-
-
-def path(config: Mapping[str, Any], name: str) -> str | None:
-    """A setting that names a file or directory, or null.
-
-    Raises:
-        UserError: it is a list or a mapping.
-    """
-    value = config[name]
-    if isinstance(value, dict | list | bool):
-        raise UserError(f"{name} must be the name of a file or directory, not {value!r}")
-    return None if value is None else str(value)
 
 
 def asked_for(group: str) -> bool:
@@ -152,9 +146,18 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
     free = {name for name, setting in table(new).items() if setting.may_change}
     was, now = (dict(leaves({**_YOUNGER, **settings})) for settings in (old, new))
     for name in sorted(was.keys() | now.keys()):
-        parts = name.split(".")
-        if not any(".".join(parts[:n]) in free for n in range(1, len(parts) + 1)) and was.get(name) != now.get(name):
+        if was.get(name) != now.get(name) and not _is_free(name, free):
             yield name, was.get(name), now.get(name)
+
+
+def _is_free(name: str, free: set[str]) -> bool:
+    """Whether a setting, or the group it is in, may change; data are known by their content, not by their place."""
+    parts = name.split(".")
+    if name in _MAY_NOT:
+        return False
+    if parts[0] == "dataset" and parts[-1] in PATHS:
+        return True
+    return any(".".join(parts[:n]) in free for n in range(1, len(parts) + 1))
 
 
 def _plain_family(name: str, value: Any) -> Any:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from filelock import FileLock
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from blackout.errors import Preempted, UserError
@@ -24,11 +23,6 @@ from blackout.files import replacing
 FIRST = ["job", "state", "error", "overrides", "run", "seconds"]
 failures: list[str] = []
 """Tables of the jobs of this process that failed, in order."""
-
-
-def sweeping() -> bool:
-    """Whether this process runs a job of a multirun."""
-    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,17 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError, mendable, naming, summary
 from blackout.family import Family, Source
 from blackout.programs.closing import close
+from blackout.programs.output import sweeping
 from blackout.programs.plan import plan
-from blackout.programs.run_directory import open_run, run_directory
+from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import quieten, resolve
-from blackout.programs.sweeps import sweeping
 from blackout.random import fold_seed
-from blackout.training.checkpoint_files import find_checkpoint, read_checkpoint
+from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
 from blackout.training.components import make
 from blackout.training.feed import Feed
@@ -30,6 +32,7 @@ from blackout.training.preemption import signals
 
 _INITIALISATION = 1000
 """The key of the initial weights among the uses of a run's seed."""
+_MOST_PER_PROCESSOR = 16
 
 
 def train(cfg: DictConfig) -> Path:
@@ -55,27 +58,37 @@ def _train(config: dict[str, Any]) -> Path:
     with naming("dataset"):
         feed = Feed(source, config["batch_size"], config["seed"], config["data_on_device"])
     module = TrainingModule(model, make(config["optimizer"], "optimizer"))
-    last = None if config["plan"] else find_checkpoint(run_directory(config, source.name) / "checkpoints")
-    checkpoint = None if last is None else read_checkpoint(last)
-    if checkpoint is not None:
-        model.began_as(checkpoint["blackout"], checkpoint["state_dict"])
-    model.rehearse()
     if config["plan"]:
+        model.rehearse()
         plan(config, module, feed)
         return Path(config["runs_dir"])
-    run = open_run(config, source.name)
-    trainer = make_trainer(config, run)
-    check_launch(trainer)
-    if last is not None and checkpoint is not None:
-        check_fits(checkpoint, model, last)
-        continue_run(trainer.loggers, checkpoint)
-    print_summary(model, source, config, run, resumed=last is not None)
-    if config["compile"]:
-        model.compile_networks()
-    with dashboards(trainer.loggers, config):
-        fit(trainer, module, feed, last)
-        close(trainer, module, feed, run)
-    return run
+    with running(run_directory(config, source.name)) as directory:
+        last, checkpoint = continued(directory, model)
+        model.rehearse()
+        trainer = make_trainer(config, open_run(config, source.name))
+        check_launch(trainer)
+        if last is not None and checkpoint is not None:
+            check_fits(checkpoint, model, last)
+            continue_run(trainer.loggers, checkpoint)
+        print_summary(model, source, config, directory, resumed=last is not None)
+        if config["compile"]:
+            model.compile_networks()
+        with dashboards(trainer.loggers, config):
+            fit(trainer, module, feed, last)
+            close(trainer, module, feed, directory)
+    return directory
+
+
+def continued(directory: Path, model: Model) -> tuple[Path | None, dict[str, Any] | None]:
+    """The checkpoint from which the run in a directory continues, with its contents; the model becomes what it was."""
+    last = find_checkpoint(directory / "checkpoints")
+    if last is None:
+        return None, None
+    checkpoint = read_checkpoint(last)
+    model.began_as(checkpoint["blackout"], checkpoint["state_dict"])
+    if last.name == PREVIOUS and getattr(rank_zero_only, "rank", 0) == 0:
+        set_damaged_aside(last.parent)
+    return last, checkpoint
 
 
 def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Model:
@@ -89,15 +102,18 @@ def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Mod
     return model
 
 
-def ema_decay(config: Mapping[str, Any]) -> float:
+def ema_decay(config: Mapping[str, Any]) -> float | None:
     """The decay of the averaged weights per optimiser step: `ema_decay`, or from `ema_half_life` in images.
+
+    Returns:
+        None for no average: a decay of 0 or null.
 
     Raises:
         UserError: a half-life that is not positive.
     """
     half_life = config["ema_half_life"]
     if half_life is None:
-        return float(config["ema_decay"])
+        return float(config["ema_decay"]) if config["ema_decay"] else None
     if isinstance(half_life, bool) or not isinstance(half_life, int | float) or not half_life > 0:
         raise UserError(f"ema_half_life must be a positive number of images, or null, not {half_life!r}")
     images = config["batch_size"] * (config["trainer"].get("accumulate_grad_batches") or 1)
@@ -105,7 +121,12 @@ def ema_decay(config: Mapping[str, Any]) -> float:
 
 
 def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
-    """Lightning's trainer with the configured callbacks and loggers; metrics.csv is always written."""
+    """Lightning's trainer with the configured callbacks and loggers; metrics.csv is always written.
+
+    Raises:
+        UserError: arguments that Lightning refuses, or far more processes than processors.
+    """
+    _check_devices(config["trainer"].get("devices"))
     loggers = [MetricsCSV(run / "metrics.csv")]
     if config["logger"]:
         loggers.append(make(config["logger"], "logger", save_dir=str(run)))
@@ -123,6 +144,12 @@ def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
         enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip
     return trainer
+
+
+def _check_devices(devices: Any) -> None:
+    processors = os.cpu_count() or 1
+    if type(devices) is int and devices > _MOST_PER_PROCESSOR * processors:
+        raise UserError(f"trainer.devices={devices}: this machine has {processors} processors")
 
 
 def check_launch(trainer: pl.Trainer) -> None:
@@ -158,7 +185,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | No
         raise UserError(f"{what}: {summary(error)}") from error
 
 
-@pl.utilities.rank_zero_only
+@rank_zero_only
 def print_summary(model: Model, source: Source, config: Mapping[str, Any], run: Path, resumed: bool) -> None:
     """Print data, model and run directory, one line each."""
     parameters = sum(p.numel() for p in model.network.parameters())

@@ -178,6 +178,8 @@ def _transformed_rejection(
     log_density: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """Hoermann's transformed rejection with squeeze, on the elements at flat indices `at` of a draw of `shape`."""
+    if not bool(torch.isfinite(centre).all()):  # it would be tried for ever
+        raise ValueError("a rate or probability is not finite")
     drawn = torch.empty_like(a)
     todo = torch.arange(at.numel(), device=at.device)
     attempt = 0

@@ -42,6 +42,8 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
         return draw.uniform(tuple(shape.shape), attempt, where).clamp_(min=2.0**-54)
 
     alpha = shape.to(torch.float64).reshape(-1)
+    if not bool(torch.isfinite(alpha).all()):  # it would be tried for ever
+        raise ValueError("a shape of a Gamma distribution is not finite")
     d = torch.where(alpha < 1, alpha + 1, alpha) - 1 / 3
     c = 1 / torch.sqrt(9 * d)
     drawn = torch.empty_like(alpha)

@@ -6,65 +6,68 @@ import hashlib
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 from blackout.errors import UserError
+from blackout.files import opened, replacing
 from blackout.training.descriptions import plain
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 1
 """Of checkpoints and exported models; raised when an older program could no longer read them."""
+_SIGNATURE = b"blackout sha256 "
 
 
 def write_checkpoint(checkpoint: Mapping[str, Any], path: Path) -> None:
-    """Write `path` and `path.sha256`; a `last.ckpt` already there is kept as `previous.ckpt`.
+    """Write `path` with its hash inside; a `last.ckpt` already there is kept as `previous.ckpt`.
 
-    Whenever the process dies, there is one whole checkpoint, and none with a hash that is not its own.
+    Whenever the process dies, and whenever somebody else reads, there is a whole checkpoint under the same name.
 
     Raises:
         OSError: the disk is full or may not be written; the files that were there are untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part, digest_part = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.sha256.part")
-    try:
-        digest = _write_durably(part, lambda file: torch.save(checkpoint, file))
-        _write_durably(digest_part, lambda file: file.write(f"{digest}  {path.name}\n".encode()))
-    except BaseException:
-        part.unlink(missing_ok=True)
-        digest_part.unlink(missing_ok=True)
-        raise
-    if path.name == LAST and path.exists():
-        previous = path.with_name(PREVIOUS)
-        digest_path(previous).unlink(missing_ok=True)  # better none for a moment than another file's
-        os.replace(path, previous)
-        if digest_path(path).exists():
-            os.replace(digest_path(path), digest_path(previous))
-    digest_path(path).unlink(missing_ok=True)
-    os.replace(part, path)
-    os.replace(digest_part, digest_path(path))
+    with replacing(path) as part:
+        _write_durably(part, checkpoint)
+        if path.name == LAST and path.exists():
+            _keep(path, path.with_name(PREVIOUS))
+        _forget_digest(path)
     _sync_directory(path.parent)
 
 
+def _keep(path: Path, previous: Path) -> None:
+    """Let `previous` be the file `path`, which stays where it is if the file system has links."""
+    _forget_digest(previous)
+    with replacing(previous) as part:
+        try:
+            os.link(path, part)
+        except OSError:
+            os.replace(path, part)
+
+
+def _forget_digest(path: Path) -> None:
+    """Remove the hash that earlier versions wrote beside a checkpoint, which is about to be replaced."""
+    digest_path(path).unlink(missing_ok=True)
+
+
 def digest_path(path: Path) -> Path:
-    """Where the SHA-256 of a checkpoint lies, in the format of `sha256sum -c`."""
+    """Where earlier versions wrote the SHA-256 of a checkpoint, in the format of `sha256sum -c`."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def find_checkpoint(directory: Path) -> Path | None:
-    """The checkpoint from which a run continues: the last, or the previous with a warning when the last is damaged.
-
-    A damaged `last.ckpt` is set aside as `damaged.ckpt`, so that the next save does not turn it into `previous.ckpt`.
+    """The checkpoint to be used: the last, or the previous with a warning when the last is damaged.
 
     Raises:
         UserError: there are checkpoints, but all are damaged.
     """
     problem: UserError | None = None
     for path in (directory / LAST, directory / PREVIOUS):
-        if not path.exists():
+        if not os.path.lexists(path):
             continue
         try:
             read_checkpoint(path)
@@ -72,14 +75,22 @@ def find_checkpoint(directory: Path) -> Path | None:
             problem = problem or error
             continue
         if problem is not None:
-            print(f"warning: {problem}; continuing from {path.name}", file=sys.stderr)
-            if (directory / LAST).exists():
-                os.replace(directory / LAST, directory / "damaged.ckpt")
-                digest_path(directory / LAST).unlink(missing_ok=True)
+            print(f"warning: {problem}; using {path.name}", file=sys.stderr)
         return path
     if problem is not None:
         raise problem
     return None
+
+
+def set_damaged_aside(directory: Path) -> None:
+    """Rename a `last.ckpt` from which a run could not continue, so that the next save does not keep it as the previous.
+
+    Only the run itself may do so.
+    """
+    last = directory / LAST
+    if last.exists():
+        os.replace(last, directory / "damaged.ckpt")
+        _forget_digest(last)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -89,9 +100,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         UserError: unreadable, not what was written (by its SHA-256), or holding anything that would be executed.
     """
     try:
-        expected = _recorded_digest(path)
-        if expected is not None and digest(path) != expected:
-            raise UserError(f"{path} is damaged: it does not match {digest_path(path).name}")
+        _verify(path)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
         raise
@@ -113,15 +122,34 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _recorded_digest(path: Path) -> str | None:
-    """The hash recorded beside `path` when it was written; None when there is no such record.
+def _verify(path: Path) -> None:
+    """Raises UserError unless a file is what was written, by its hash (beside it where an older version wrote it).
 
-    Between two renames of a save, the hash of `previous.ckpt` is still called `last.ckpt.sha256`.
+    The hash is the comment at the end of the archive, and that of all bytes of the archive without a comment.
     """
-    file, last = digest_path(path), path.with_name(LAST)
-    if path.name == PREVIOUS and not file.exists() and not last.exists():
-        file = digest_path(last)
-    return (file.read_text(errors="replace").split() or [""])[0] if file.exists() else None
+    with opened(path) as file:
+        if not zipfile.is_zipfile(file):
+            raise UserError(f"{path} is damaged, or no checkpoint")
+        with zipfile.ZipFile(file) as archive:
+            comment = archive.comment
+        if not comment:
+            _verify_by_file(path)
+            return
+        left, sha256 = file.seek(0, os.SEEK_END) - len(comment) - 2, hashlib.sha256()
+        file.seek(0)
+        while left > 0 and (data := file.read(min(left, 2**20))):
+            sha256.update(data)
+            left -= len(data)
+    sha256.update(b"\0\0")
+    if comment != _SIGNATURE + sha256.hexdigest().encode():
+        raise UserError(f"{path} is damaged: it does not match its hash")
+
+
+def _verify_by_file(path: Path) -> None:
+    beside = digest_path(path)
+    recorded = (beside.read_text(errors="replace").split() or [""])[0] if beside.exists() else None
+    if recorded is not None and digest(path) != recorded:
+        raise UserError(f"{path} is damaged: it does not match {beside.name}")
 
 
 class _HashingFile:
@@ -145,16 +173,18 @@ class _HashingFile:
         """Required by torch; done once, at the end."""
 
 
-def _write_durably(path: Path, write: Callable[[Any], object]) -> str:
-    """Write a file through to the disk; returns its SHA-256."""
-    with path.open("wb") as file:
+def _write_durably(path: Path, checkpoint: Mapping[str, Any]) -> None:
+    """Write a checkpoint through to the disk, with its hash as the comment of the archive that torch writes."""
+    with path.open("xb") as file:
         hashing = _HashingFile(file)
-        write(hashing)
+        torch.save(checkpoint, hashing)  # type: ignore[arg-type]  # it needs no more than these methods
         if hashing.failure is not None:
             raise hashing.failure
+        comment = _SIGNATURE + hashing.sha256.hexdigest().encode()
+        file.seek(-2, os.SEEK_END)  # the length of the comment ends an archive without one
+        file.write(len(comment).to_bytes(2, "little") + comment)
         file.flush()
         os.fsync(file.fileno())
-    return hashing.sha256.hexdigest()
 
 
 def _sync_directory(path: Path) -> None:

@@ -25,7 +25,7 @@ from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.model import Model
 from blackout.training.preemption import signals
 
-_MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor")
+_MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.name")
 """Parts of a model's description that may differ in a continued run."""
 
 
@@ -87,6 +87,7 @@ class Checkpoints(Checkpoint):
         self._saved_at = -1  # step of the last save
         self._boundary = 0  # step of the last boundary
         self._validating = False  # a validation within training is going on
+        self._warned = False
         self._validation_is_due = False  # the loaded checkpoint was saved in the middle of one
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,12 +157,25 @@ class Checkpoints(Checkpoint):
         if not self._validating:
             return
         self._validating = False
-        if self._monitor is None or self._monitor not in trainer.callback_metrics:
+        if self._monitor is None:
+            return
+        if self._monitor not in trainer.callback_metrics:
+            self._warn(trainer)
             return
         score = float(trainer.callback_metrics[self._monitor])
         if score == score and (self._best is None or self._better(score, self._best)):
             self._best = score
             self._save(trainer, BEST)
+
+    def _warn(self, trainer: pl.Trainer) -> None:
+        """Say once that there is no such metric to choose the best by."""
+        if not self._warned and trainer.is_global_zero:
+            there = ", ".join(sorted(trainer.callback_metrics)) or "none"
+            print(
+                f"warning: no best checkpoint is kept: {self._monitor} is not among the metrics {there}",
+                file=sys.stderr,
+            )
+        self._warned = True
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save the last step, and leave if a signal asked for it."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import reprlib
-import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from torch import Tensor
 from blackout import addresses
 from blackout.errors import UserError, naming
 from blackout.family import Family
-from blackout.training.checkpoint_files import FORMAT, find_checkpoint, read_checkpoint
+from blackout.files import opened, replacing_folder
+from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
 from blackout.training.components import make
 from blackout.training.descriptions import check, plain
 from blackout.training.model import Model
@@ -26,34 +26,31 @@ from blackout.version import __version__
 
 _LARGEST = 2**28
 """Bytes of a description."""
+_HASH = "weights_sha256"
+_SWAP = 0.05
+"""Seconds, more than it takes to put a new folder in an old one's place."""
 
 
 def export_model(model: Model, directory: Path) -> None:
     """Write `model.safetensors` (averaged weights where there are any), `config.json` and `README.md` to a directory.
 
-    The directory appears whole or not at all; an existing one is replaced.
+    The directory appears whole or not at all; an existing one is replaced. config.json holds the hash of the weights.
+
+    Raises:
+        UserError: `directory` is a link.
     """
+    if directory.is_symlink():
+        raise UserError(f"{directory} is a link; a model is not written to where it leads")
     weights = {f"network.{name}": value.contiguous().cpu() for name, value in model.averaged.state_dict().items()}
     weights |= {name: value.cpu() for name, value in model.tensors().items()}
     description = {"format": FORMAT, "blackout": __version__, **model.config}
     parameters = sum(p.numel() for p in model.averaged.parameters())
     family: Family = make(description.get("family", addresses.FIRST_FAMILY), "family")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    part = directory.with_name(f".{directory.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    try:
+    with replacing_folder(directory) as part:
         save_file(weights, part / "model.safetensors")
+        description[_HASH] = digest(part / "model.safetensors")
         (part / "config.json").write_text(json.dumps(description, indent=2) + "\n")
         (part / "README.md").write_text(family.card(description, parameters))
-        old = directory.with_name(f".{directory.name}-old")
-        shutil.rmtree(old, ignore_errors=True)
-        if directory.exists():
-            os.replace(directory, old)
-        os.replace(part, directory)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
@@ -86,9 +83,11 @@ def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> 
 def _load(path: Path, trusted: tuple[str, ...]) -> Model:
     if not path.exists():
         raise UserError(f"no model at {path}")
-    if path.is_dir():
-        path = _inside(path)
-    description, tensors = _read_export(path) if path.is_dir() else _read_checkpoint(path)
+    try:
+        description, tensors = _read(path)
+    except UserError:
+        time.sleep(_SWAP)  # a run may be replacing its model at this moment
+        description, tensors = _read(path)
     check(description["model"], "model", trusted)
     weights = {
         name.removeprefix("network."): tensors.pop(name) for name in list(tensors) if name.startswith("network.")
@@ -103,6 +102,12 @@ def _load(path: Path, trusted: tuple[str, ...]) -> Model:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: the weights do not fit the network described beside them: {reason[:300]}") from None
     return model.eval()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if path.is_dir():
+        path = _inside(path)
+    return _read_export(path) if path.is_dir() else _read_checkpoint(path)
 
 
 def _inside(directory: Path) -> Path:
@@ -121,14 +126,18 @@ def _read_export(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         if file.stat().st_size > _LARGEST:
             raise UserError(f"{file} is too large for the description of a model")
-        description = json.loads(file.read_text())
+        with opened(file) as content, opened(directory / "model.safetensors"):
+            description = json.loads(content.read())
         tensors = load_file(directory / "model.safetensors")
     except FileNotFoundError as error:
         missing = Path(error.filename or "model.safetensors").name
         raise UserError(f"{directory} is not a whole model: {missing} is missing") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, SafetensorError) as error:
         raise UserError(f"{directory} is damaged: {error}") from None
-    return checked(description, directory), tensors
+    description = checked(description, directory)
+    if description.pop(_HASH, None) not in (None, digest(directory / "model.safetensors")):
+        raise UserError(f"{directory} is damaged: model.safetensors does not match its hash in config.json")
+    return description, tensors
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from blackout.files import replacing
+from blackout.errors import UserError
+from blackout.files import opened, replacing
 
 
 class MetricsCSV(Logger):
@@ -28,8 +30,7 @@ class MetricsCSV(Logger):
         self._rows: dict[int, dict[str, str | float]] = {}
         self._written = time.monotonic()
         if path.exists():
-            with path.open(newline="") as file:
-                self._rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in csv.DictReader(file)}
+            self._rows = _read(path)
 
     @property
     def name(self) -> str:
@@ -81,3 +82,13 @@ class MetricsCSV(Logger):
             writer = csv.DictWriter(file, ["step", *columns])
             writer.writeheader()
             writer.writerows(self._rows[step] for step in sorted(self._rows))
+
+
+def _read(path: Path) -> dict[int, dict[str, str | float]]:
+    """The rows by step; raises UserError for a file that this logger has not written."""
+    try:
+        with opened(path) as file:
+            lines = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
+            return {int(row["step"]): {k: v for k, v in row.items() if v} for row in lines}
+    except (csv.Error, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it to go on") from None

@@ -119,6 +119,13 @@ class Model(nn.Module, ABC):
     def before_export(self, evaluations: int) -> None:
         """Measure what the exported model needs, within a budget of network evaluations of one sample."""
 
+    def check_report(self, settings: Mapping[str, Any]) -> None:
+        """Refuse settings of `report`, before samples are drawn.
+
+        Raises:
+            UserError: a setting that `report` cannot use.
+        """
+
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What `evaluate=true` reports besides the scores of samples: `values` by name, and their provenance."""
         return {"values": {}}

@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pytorch_lightning.utilities.rank_zero import rank_zero_only
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from blackout.errors import Preempted
 
 REQUEUE = 75
 """Exit code of a run that was asked to leave and can be started again (EX_TEMPFAIL of sysexits.h)."""
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
 
 class Signals:
-    """SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C.
+    """SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C.
 
     While `listening`, a signal sets a flag that the training loop reads where it can stop; otherwise it ends the
     program at once with the same exit code, since every file there is written whole or not at all.

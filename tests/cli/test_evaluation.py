@@ -130,3 +130,9 @@ def test_a_model_is_not_compared_with_another_shape(run, model, tmp_path):
         f"out={tmp_path / 'out'}",
     )  # fmt: skip
     outcome.assert_refused("shape")
+
+
+def test_a_dataset_may_be_named_although_its_recipe_is_for_training(run, model, tmp_path):
+    options = ("num_samples=4", "metrics=none", "evaluate=true", "likelihood.images=4", f"out={tmp_path / 'out'}")
+    outcome = run("sample", f"ckpt={model}", "dataset=digits", *options)
+    assert outcome.code == 0, outcome.err

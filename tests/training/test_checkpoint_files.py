@@ -5,13 +5,22 @@ import errno
 import os
 import pickle
 import subprocess
+import sys
+import zipfile
 
 import pytest
 import torch
 
 from blackout.errors import UserError
+from blackout.files import remove_parts
 from blackout.training import checkpoint_files
-from blackout.training.checkpoint_files import digest_path, find_checkpoint, read_checkpoint, write_checkpoint
+from blackout.training.checkpoint_files import (
+    digest_path,
+    find_checkpoint,
+    read_checkpoint,
+    set_damaged_aside,
+    write_checkpoint,
+)
 
 
 def content(step):
@@ -34,18 +43,56 @@ def last(tmp_path):
 
 def test_the_one_before_is_kept_and_both_have_their_hash(last):
     assert step_of(last) == 2 and step_of(last.with_name("previous.ckpt")) == 1
+    assert sorted(path.name for path in last.parent.iterdir()) == ["last.ckpt", "previous.ckpt"]
     for path in (last, last.with_name("previous.ckpt")):
-        assert path.name in digest_path(path).read_text() or path.name == "previous.ckpt"
-        assert digest_path(path).read_text().split()[0] == checkpoint_files.digest(path)
-    subprocess.run(["sha256sum", "--check", "--quiet", digest_path(last).name], cwd=last.parent, check=True)
-    assert not [path for path in last.parent.iterdir() if path.name.startswith(".")]
+        with zipfile.ZipFile(path) as archive:  # still an archive to everybody
+            assert archive.testzip() is None and len(archive.comment) == 80
+    whole = last.read_bytes()
+    for position in range(0, len(whole), 97):
+        flipped = bytearray(whole)
+        flipped[position] ^= 16
+        last.write_bytes(flipped)
+        with pytest.raises(UserError, match=r"last\.ckpt (is damaged|cannot be read)"):
+            read_checkpoint(last)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_verified_by_the_hash_beside_it(tmp_path):
+    last, previous = tmp_path / "last.ckpt", tmp_path / "previous.ckpt"
+    for step, path in ((2, last), (1, previous)):
+        torch.save(content(step), path)
+        digest_path(path).write_text(f"{checkpoint_files.digest(path)}  {path.name}\n")
+    subprocess.run(["sha256sum", "--check", "--quiet", digest_path(last).name], cwd=tmp_path, check=True)
+    assert step_of(last) == 2 and step_of(previous) == 1
+    digest_path(previous).write_text("0" * 64)
+    with pytest.raises(UserError, match=r"does not match previous\.ckpt\.sha256"):
+        read_checkpoint(previous)
+    write_checkpoint(content(3), last)
+    assert step_of(last) == 3 and step_of(previous) == 2 and not list(tmp_path.glob("*.sha256"))
+
+
+def test_somebody_who_reads_while_a_run_saves_always_finds_a_whole_checkpoint(tmp_path):
+    write_checkpoint(content(0), tmp_path / "last.ckpt")
+    code = f"""
+import torch
+from pathlib import Path
+from blackout.training.checkpoint_files import write_checkpoint
+for step in range(1, 60):
+    content = {{"state_dict": {{"w": torch.full((300,), float(step))}}, "blackout": {{}}, "global_step": step}}
+    write_checkpoint(content, Path({str(tmp_path / "last.ckpt")!r}))
+"""
+    seen = []
+    with subprocess.Popen([sys.executable, "-c", code]) as writer:
+        while writer.poll() is None:
+            seen.append(step_of(find_checkpoint(tmp_path)))
+    assert writer.returncode == 0 and seen == sorted(seen) and len(set(seen)) > 5
+    assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
 
 
 class Killed(BaseException):
     """Stands for a SIGKILL: nothing after it runs."""
 
 
-CALLS = ("replace", "fsync", "unlink")
+CALLS = ("replace", "fsync", "unlink", "link")
 
 
 def count_calls(monkeypatch, fatal=None, writes=True):
@@ -92,6 +139,7 @@ def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, name)
             assert step_of(find_checkpoint(directory)) in (2, 3)
         write_checkpoint(content(4), directory / name)
         assert step_of(directory / name) == 4
+        remove_parts(directory)
         assert not [path for path in directory.iterdir() if path.name.startswith(".")]
 
 
@@ -142,11 +190,12 @@ def test_a_full_disk_leaves_what_was_there(last, monkeypatch, number):
     assert {path.name: path.read_bytes() for path in last.parent.iterdir()} == before
 
 
-@pytest.mark.parametrize("damage", ["cut", "one bit", "empty", "another file's hash"])
+@pytest.mark.parametrize("damage", ["cut", "one bit", "empty", "a pipe"])
 def test_a_damaged_last_gives_way_to_the_previous(last, capsys, damage):
     whole = last.read_bytes()
-    if damage == "another file's hash":
-        digest_path(last).write_text("0" * 64 + "  last.ckpt\n")
+    if damage == "a pipe":
+        last.unlink()
+        os.mkfifo(last)
     else:
         flipped = bytearray(whole)
         flipped[len(whole) // 2] ^= 4
@@ -157,6 +206,8 @@ def test_a_damaged_last_gives_way_to_the_previous(last, capsys, damage):
     assert step_of(found) == 1
     warning = capsys.readouterr().err.splitlines()
     assert len(warning) == 1 and warning[0].startswith("warning: ") and "previous.ckpt" in warning[0]
+    assert last.exists()  # whoever reads changes nothing
+    set_damaged_aside(last.parent)
     write_checkpoint(content(2), last)  # the run goes on, and the damaged file does not push the good one out
     assert step_of(last) == 2 and step_of(found) == 1
 

@@ -127,7 +127,7 @@ def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(run, tmp_path): 
 
 
 @pytest.mark.parametrize("change, word", [
-    (lambda c: c["blackout"]["data"].update(name="mnist"), "data.name"),
+    (lambda c: c["blackout"]["data"].update(max_count=15), "data.max_count"),
     (lambda c: c["blackout"].update(format=99), "format 99"),
     (lambda c: c["blackout"]["model"]["process"].update(max_count=255), "process.max_count"),
     (lambda c: c["state_dict"].pop("mean"), "mean"),

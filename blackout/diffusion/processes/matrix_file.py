@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from blackout.errors import UserError
+from blackout.files import opened
 
 Matrix: TypeAlias = str | Path | np.ndarray | list | dict | Any
 """A `.npy` or sparse `.npz` file's name, an array or nested list, a SciPy sparse matrix, or the plain form of one."""
@@ -31,6 +32,7 @@ def load_matrix(matrix: Matrix) -> Any:
     if not isinstance(matrix, (str, Path)):
         return matrix if is_sparse(matrix) else np.asarray(matrix)
     try:
+        opened(Path(matrix)).close()
         loaded = _load_sparse(matrix) if Path(matrix).suffix == ".npz" else np.load(matrix, allow_pickle=False)
     except FileNotFoundError:
         raise UserError(f"no file {matrix}: the matrix must be a .npy array, or .npz for a SciPy sparse one") from None

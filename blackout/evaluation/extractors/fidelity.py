@@ -103,7 +103,10 @@ class _First(nn.Module):
 def _download(url: str, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(path), progress=True)
+        # PyTorch's names of weights end with the first digits of their SHA-256
+        torch.hub.download_url_to_file(url, str(path), hash_prefix=path.stem.rsplit("-", 1)[-1], progress=True)
+    except RuntimeError as error:
+        raise UserError(f"the Inception weights at {url} are not what they were: {error}") from error
     except (OSError, HTTPException) as error:  # URLError is an OSError
         advice = f"fetch {url} and put it at {path}, or pass metrics.extractor.weights=<file>"
         raise UserError(f"the Inception weights could not be downloaded ({_brief(error)}); {advice}") from error

@@ -1,0 +1,85 @@
+"""`sample.py` that is killed goes on where it stopped, with the same bits, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from blackout.files import remove_parts
+from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
+
+SIZE = ("num_samples=400", "sampler.batch_size=20", "sampler.num_steps=100", "seed=3", "device=cpu")
+
+
+@pytest.fixture
+def model(run, tmp_path):  # noqa: F811
+    outcome = run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path / 'runs'}", "run_id=a")
+    assert outcome.code == 0, outcome.err
+    return tmp_path / "runs/digits/a"
+
+
+def sampling(model, out):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, ROOT / "sample.py", f"ckpt={model}", f"out={out}", *SIZE]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_goes_on_where_it_stopped(model, tmp_path, number):
+    whole = sampling(model, tmp_path / "whole")
+    assert whole.communicate() and whole.returncode == 0
+    out = tmp_path / "cut"
+    cut = sampling(model, out)
+    deadline = time.monotonic() + 60
+    while len(kept := list(out.glob(".drawn-*/*.safetensors"))) < 3 and time.monotonic() < deadline:
+        assert cut.poll() is None
+        time.sleep(0.005)
+    cut.send_signal(number)
+    _, errors = cut.communicate()
+    assert cut.returncode == (-9 if number == signal.SIGKILL else 75), errors
+    stamps = {path: path.stat().st_mtime_ns for path in kept}
+    assert not (out / "samples.npz").exists() and {path.name for path in out.iterdir() if ".npz" in path.name} == set()
+    again = sampling(model, out)
+    while again.poll() is None:  # what was drawn is not drawn again
+        for path, stamp in stamps.items():
+            try:
+                assert path.stat().st_mtime_ns == stamp
+            except FileNotFoundError:
+                break
+        time.sleep(0.01)
+    assert again.communicate() and again.returncode == 0
+    assert (out / "samples.npz").read_bytes() == (tmp_path / "whole/samples.npz").read_bytes()
+    assert (out / "grid.png").read_bytes() == (tmp_path / "whole/grid.png").read_bytes()
+    remove_parts(out)  # of a process that could not clean up; the next command does so after a week
+    assert sorted(path.name for path in out.iterdir()) == ["grid.png", "samples.npz"]
+
+
+def test_other_settings_do_not_take_what_was_drawn(run, model, tmp_path):  # noqa: F811
+    few = ("num_samples=6", "sampler.batch_size=3", "device=cpu", f"ckpt={model}", f"out={tmp_path / 'o'}")
+    drawn = {}
+    for seed in (0, 1, 0):
+        assert run("sample", *few, f"seed={seed}").code == 0
+        samples = np.load(tmp_path / "o/samples.npz")["samples"]
+        assert (drawn.setdefault(seed, samples) == samples).all()
+    assert (drawn[0] != drawn[1]).any()
+
+
+def test_new_samples_take_the_scores_of_the_old_ones_away(run, model, tmp_path):  # noqa: F811
+    few = ("num_samples=4", "device=cpu", f"ckpt={model}", f"out={tmp_path / 'o'}")
+    assert run("sample", *few, "evaluate=true", "metrics=none", "likelihood.images=5").code == 0
+    assert (tmp_path / "o/metrics.json").exists()
+    assert run("sample", *few, "seed=1").code == 0
+    assert not (tmp_path / "o/metrics.json").exists()
+
+
+def test_jobs_of_a_sweep_have_folders_of_their_own(run, model, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(model.parent)
+    swept = run("sample", "-m", f"ckpt={model}", "num_samples=4", "device=cpu", "seed=8,9")
+    assert swept.code == 0, swept.err
+    files = sorted(model.parent.glob("runs/sweeps/*/*/samples/samples.npz"))
+    first, second = (np.load(file)["samples"] for file in files)
+    assert (first != second).any() and not list((model / "samples").glob("samples.npz"))
