@@ -75,6 +75,11 @@ class CodeDraw(BaseDraw):
         return self.steps
 
     @property
+    def resumable(self) -> bool:  # type: ignore[override]
+        """Only where nothing but the model decides samples: data and files may have changed since."""
+        return self._contexts is None and not self._conditional and self.given is None
+
+    @property
     def description(self) -> Mapping[str, Any]:
         """Code, objective, passes and order, for metrics.json."""
         given = "file" if isinstance(self.given, Tensor) else self.given
