@@ -18,14 +18,13 @@ from blackout.permutations.metrics import PuzzleScores, arranged, tour_length
 from blackout.permutations.pictures import NAMES, lists, solved_puzzles
 from blackout.permutations.shuffle.decoding import Decoder
 from blackout.permutations.shuffle.denoiser import whole
+from blackout.permutations.shuffle.interface import ShuffleModel
 from blackout.random import SampleStreams
 from blackout.training.components import make
 from blackout.training.model import refuse_unknown
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from blackout.permutations.shuffle.model import ShuffleDiffusion
 
 _BATCH = 128
 
@@ -41,11 +40,12 @@ class ShuffleDraw(BaseDraw):
         own: `items` [N, n, ...] and perhaps `truth` [N, n] of the user's puzzles; None for held-out ones.
     """
 
-    model: ShuffleDiffusion
+    model: ShuffleModel
     decoder: Decoder
     description: Mapping[str, Any]
     own: Mapping[str, Tensor] | None = None
     batch_size: int = _BATCH
+    resumable = True
 
     @property
     def names(self) -> Names:  # type: ignore[override]
@@ -140,7 +140,7 @@ class SolvedPuzzles:
         return {"values": self._scores.compute(), "puzzles": self._scores.number, **self._how}
 
 
-def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDraw:
+def requested(model: ShuffleModel, request: Mapping[str, Any]) -> ShuffleDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
