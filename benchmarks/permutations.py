@@ -1,9 +1,14 @@
-"""Permutations against the papers' procedures: `python -m benchmarks.permutations forward|losses|beam|codes`."""
+"""Permutations against the papers' procedures: `python -m benchmarks.permutations forward|losses|beam|codes`.
+
+`table1` to `table7` are the tables of a paper instead, trained at a scale: see `benchmarks.permutation_tables`.
+`fair` sets models side by side: see `benchmarks.permutation_fair`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +16,7 @@ from torch import Tensor
 
 from benchmarks import permutation_procedures as direct
 from benchmarks.measure import arguments, interleaved, report, summary
+from benchmarks.permutation_tables import SCALES, TABLES, make_table
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
 from blackout.permutations.distributions.beam import beam_search
@@ -85,11 +91,29 @@ SUBJECTS: dict[str, Callable[[bool], Iterator[Case]]] = {
 
 def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__)
-    parser.add_argument("what", nargs="?", choices=SUBJECTS, default=None, help="all if not given")
+    parser.add_argument(
+        "what", nargs="?", choices=[*SUBJECTS, "fair", *TABLES], default=None, help="all times if not given"
+    )
+    parser.add_argument("--scale", choices=SCALES, default="cpu", help="of a table or fair")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where a table's runs are")
+    parser.add_argument("--data-dir", default="data")
+    parser.add_argument("--print", action="store_true", dest="show", help="only show a table's commands")
+    parser.add_argument("--seconds", type=float, default=None, help="of fair: for each method, instead of the scale's")
+    parser.add_argument("--pieces", type=int, default=None, help="of fair: per side, instead of the scale's")
+    parser.add_argument("--only", default=None, help="of fair: methods with this in their name")
     parser.set_defaults(device="cpu", threads=1, repetitions=21)
     options = parser.parse_args(argv)
+    if options.what in TABLES:
+        found = make_table(options.what, options.scale, options.runs.resolve(), options.data_dir, options.show)
+        if found:
+            report(f"{options.what}, scale {options.scale}", found, options)
+        return
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    if options.what == "fair":
+        from benchmarks.permutation_fair import fair
+
+        return fair(options)
     device, rows = torch.device(options.device), list[dict[str, Any]]()
     for subject in SUBJECTS if options.what is None else (options.what,):
         for name, theirs, ours in SUBJECTS[subject](options.quick):

@@ -1,4 +1,4 @@
-"""`python -m blackout.laws`: check claims on processes, permutations, posteriors and flows; exit code 1 if one fails."""
+"""`python -m blackout.laws`: check claims on processes, permutations, posteriors, flows; exit code 1 if one fails."""
 
 import argparse
 import sys

@@ -6,8 +6,17 @@ from blackout.addresses import Table
 
 TABLE = Table(
     made={
-        "network": ("CountNetwork", "LEAttention", "LEConvolution", "LEMLP", "LESite", "LETransformer"),
+        "network": (
+            "CountNetwork",
+            "LEAttention",
+            "LEConvolution",
+            "LEMLP",
+            "LESite",
+            "LETransformer",
+            "SetTransformer",
+        ),
         "inputs": ("BirthDeathInputs", "LevelInputs", "PaperInputs", "StandardisedInputs"),
+        "encoder": ("ItemEncoder", "PieceEncoder", "PointEncoder", "StripEncoder", "TokenEncoder"),
         "body": ("NCSNpp", "ResidualMLP", "UNet"),
     }
 )

@@ -9,7 +9,7 @@ the network says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
@@ -20,6 +20,8 @@ from blackout.random import RandomSource, categorical, uniform
 Denoiser: TypeAlias = Callable[[Tensor], Tensor]
 Blocks: TypeAlias = Sequence[Tensor]
 """Places int64 [s], or [B, s] where every sample has its own, of one pass after another."""
+Choice: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
+"""(log-probabilities [B, n, n], codes [B, n], passes left) -> the places [B, s] of the next pass."""
 
 
 def partition(n: int, passes: int, order: Tensor | None = None) -> list[Tensor]:
@@ -55,11 +57,61 @@ def code_log_prob(denoiser: Denoiser, codes: Tensor, blocks: Blocks, support: Te
     total = torch.zeros(len(codes), device=codes.device)
     for block in blocks:
         places = block.to(codes.device).expand(len(codes), -1)
-        log_probs = _log_probs(denoiser(shown), support, shown if distinct else None)
+        log_probs = normalised(denoiser(shown), support, shown if distinct else None)
         digits = codes.gather(1, places)
         total = total + _rows(log_probs, places).gather(2, digits.unsqueeze(-1)).squeeze(-1).sum(1)
         shown = shown.scatter(1, places, digits)
     return total
+
+
+@torch.no_grad()
+def fill_codes(
+    denoiser: Denoiser,
+    codes: Tensor,
+    blocks: Blocks | Choice,
+    passes: int,
+    support: Tensor,
+    generator: RandomSource = None,
+    *,
+    greedy: bool = False,
+    distinct: bool = False,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Fill the masked digits of codes, a block a pass; the codes after each pass and what they add up to.
+
+    Args:
+        codes: int64 [size, n], n where a digit is to be drawn.
+        blocks: one a pass (`partition`), or a choice of the next one (`most_certain`).
+        passes: how many; the last one leaves no digit masked if the blocks cover them.
+        support, greedy, distinct: as for `draw_codes`.
+
+    Yields:
+        (codes, log-probability [size] of all digits drawn so far, in nats).
+    """
+    n, total = codes.shape[1], torch.zeros(len(codes), device=codes.device)
+    for number in range(passes):
+        log_probs = normalised(denoiser(codes), support, codes if distinct else None)
+        block = blocks(log_probs, codes, passes - number) if callable(blocks) else blocks[number].to(codes.device)
+        places = block.expand(len(codes), -1)
+        rows, known = _rows(log_probs, places), codes.gather(1, places)
+        drawn = rows.argmax(-1) if greedy else categorical(rows.exp(), generator)
+        own = rows.gather(2, drawn.unsqueeze(-1)).squeeze(-1)
+        total = total + own.masked_fill(known != n, 0.0).sum(1)
+        codes = codes.scatter(1, places, torch.where(known == n, drawn, known))
+        yield codes, total
+
+
+def most_certain(log_probs: Tensor, codes: Tensor, passes_left: int) -> Tensor:
+    """The masked digits whose most probable value is most probable: a balanced share of those left, [B, s].
+
+    Args:
+        log_probs: of every digit's values, [B, n, n].
+        codes: int64 [B, n], n where masked.
+        passes_left: this one included.
+    """
+    masked = codes == codes.shape[1]
+    certainty = log_probs.amax(-1).masked_fill(~masked, -torch.inf)
+    size = -(-int(masked.sum(1).max()) // passes_left)
+    return certainty.argsort(dim=1, descending=True, stable=True)[:, :size]
 
 
 @torch.no_grad()
@@ -89,13 +141,10 @@ def draw_codes(
     """
     codes = torch.full((size, n), n, dtype=torch.int64, device=support.device)
     if given is not None:
-        codes = codes + (_checked(given.to(support.device), support) - n)
-    for block in blocks:
-        places = block.to(codes.device).expand(size, -1)
-        rows = _rows(_log_probs(denoiser(codes), support, codes if distinct else None), places)
-        drawn = rows.argmax(-1) if greedy else categorical(rows.exp(), generator)
-        known = codes.gather(1, places)
-        codes = codes.scatter(1, places, torch.where(known == n, drawn, known))
+        codes = codes + (check_given(given.to(support.device), support) - n)
+    filling = fill_codes(denoiser, codes, blocks, len(blocks), support, generator, greedy=greedy, distinct=distinct)
+    for filled, _ in filling:
+        codes = filled
     return codes
 
 
@@ -113,7 +162,7 @@ def any_order_loss(denoiser: Denoiser, codes: Tensor, support: Tensor, generator
     u = uniform((size, n + 1), generator, codes.device)
     masked_number = 1 + (u[:, :1] * n).long()
     hidden = u[:, 1:].argsort(dim=1).argsort(dim=1) < masked_number
-    log_probs = _log_probs(denoiser(codes.masked_fill(hidden, n)), support)
+    log_probs = normalised(denoiser(codes.masked_fill(hidden, n)), support)
     found = -log_probs.gather(2, codes.unsqueeze(-1)).squeeze(-1)
     return (found.masked_fill(~hidden, 0.0).sum(1) * n) / masked_number.squeeze(1)
 
@@ -124,7 +173,7 @@ def autoregressive_loss(denoiser: Denoiser, codes: Tensor, support: Tensor) -> T
     The denoiser must be causal: its logits of digit i may depend on digits before i only. Then this is what n passes of
     `code_log_prob` from left to right give.
     """
-    return -_log_probs(denoiser(codes), support).gather(2, codes.unsqueeze(-1)).squeeze(-1).sum(1)
+    return -normalised(denoiser(codes), support).gather(2, codes.unsqueeze(-1)).squeeze(-1).sum(1)
 
 
 def product_law(codes: Tensor, blocks: Blocks, points: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
@@ -177,7 +226,7 @@ def _joined(group: Tensor, digits: Tensor, n: int) -> Tensor:
     return group.unique(return_inverse=True)[1]
 
 
-def _log_probs(logits: Tensor, support: Tensor, shown: Tensor | None = None) -> Tensor:
+def normalised(logits: Tensor, support: Tensor, shown: Tensor | None = None) -> Tensor:
     """float32 at least, normalised over the support, without the values that `shown` [B, n] holds already."""
     allowed = support.to(logits.device)
     if shown is not None:
@@ -193,7 +242,12 @@ def _rows(log_probs: Tensor, places: Tensor) -> Tensor:
     return log_probs.gather(1, places.unsqueeze(-1).expand(*places.shape, log_probs.shape[-1]))
 
 
-def _checked(given: Tensor, support: Tensor) -> Tensor:
+def check_given(given: Tensor, support: Tensor) -> Tensor:
+    """Digits [..., n] that are known, n where one is not.
+
+    Raises:
+        ValueError: of another length, or outside the support.
+    """
     n = len(support)
     if given.shape[-1] != n:
         raise ValueError(f"{n} given digits are needed, {n} where one is to be drawn, not {given.shape[-1]}")

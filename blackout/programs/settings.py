@@ -117,7 +117,9 @@ def _defaults(cfg: DictConfig) -> Mapping[str, Any]:
     chosen = [f"family={job.runtime.choices['family']}"] if job.runtime.choices.get("family") else []
     kept = [given for given in job.overrides.hydra if given.startswith("hydra.searchpath")]
     if chosen and chosen != ["family=blackout"]:
-        chosen.append("~dataset")  # its recipe is for the default family
+        # the default dataset's recipe is for the default family
+        dataset = job.runtime.choices.get("dataset")
+        chosen.append(f"dataset={dataset}" if dataset else "~dataset")
     composed = hydra.compose_config(job.job.config_name, [*chosen, *kept], RunMode.RUN, from_shell=False)
     plain = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(plain, dict)

@@ -14,7 +14,7 @@ import blackout.data
 from blackout.data import CountData
 
 CONFIGS = Path(__file__).parents[2] / "conf/dataset"
-NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if "blackout.permutations" not in path.read_text())
 
 
 def test_every_source_has_a_config() -> None:

@@ -25,6 +25,7 @@ from blackout.training.descriptions import PACKAGES, check, named_in_file, plain
 FACTS = {
     "shape": [1, 8, 8], "max_count": 4, "mean": 2.0, "std": 1.5, "num_classes": 3, "outputs": 2,
     "levels": 2, "sites": 9, "lattice": [3, 3],
+    "num_items": 4, "item_shape": [1, 8, 8], "num_tokens": 4,
     "pilot": {"logits": [3.0, 0.0, -3.0], "curvature": [1.0, 0.5]},
 }  # fmt: skip
 CHAIN = [[0.5, 0.5], [0.25, 0.75]]
@@ -43,6 +44,11 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.flows.Couplings": {"shape": [2, 3]},
     "blackout.flows.EnergyNetwork": {"sites": 3, "widths": [4]},
     "blackout.flows.Planar": {"widths": [4], "scale": 2.0},
+    "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},
+    "blackout.permutations.shuffle.ForwardProcess": {
+        "law": {"_target_": "blackout.permutations.shuffles.Riffle"},
+        "schedule": [0, 2],
+    },
     "blackout.evaluation.Scorer": {
         "extractor": {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True},
         "scores": ["fd"],

@@ -1,0 +1,220 @@
+"""One jigsaw, one encoder, one transformer, one budget, all with labels: `python -m benchmarks.permutations fair`.
+
+Codes with masked and autoregressive training in 1, 2 and n passes; Plackett-Luce and its generalisation as reverse
+steps of riffle shuffles, over the whole schedule and in one step; n softmaxes with an optimal assignment;
+Gumbel-Sinkhorn. Nobody has published these side by side (compare figure 5 of Kim et al., 2026).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+
+from benchmarks.measure import report
+from blackout.permutations.coded import CodeModel, CodeTransformer
+from blackout.permutations.coded.drawing import CodeDraw
+from blackout.permutations.coded.interface import Passes
+from blackout.permutations.coded.puzzles import from_puzzles
+from blackout.permutations.datasets import Puzzles, jigsaw_cifar10, jigsaw_digits, jigsaw_mnist
+from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
+from blackout.permutations.group import compose, inverse, is_permutation
+from blackout.permutations.metrics import arranged
+from blackout.permutations.mixing import denoising_schedule
+from blackout.permutations.shuffles import Riffle, trajectory
+from blackout.training.components import fill, make
+
+CODES = ("inline", "lehmer", "fisher_yates", "insertion")
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(items as given [B, n, ...], solution [B, n]) -> a scalar."""
+Solver = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Items as given -> (solutions [B, n], which were permutations before any repair, bool [B])."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of everything: puzzle, transformer, seconds of CPU (or of the GPU) for each method."""
+
+    puzzles: Callable[..., Puzzles]
+    width: int
+    depth: int
+    batch: int
+    seconds: float
+    lr: float
+
+
+SCALES = {
+    "quick": Scale(partial(jigsaw_digits, pieces=2, held_out=50), 16, 1, 16, 0.3, 2e-3),
+    "cpu": Scale(partial(jigsaw_mnist, pieces=3, download=False), 96, 3, 128, 60.0, 1e-3),
+    "paper": Scale(partial(jigsaw_cifar10, pieces=3, download=False), 256, 7, 1024, 3600.0, 3e-4),
+}
+
+
+@dataclass
+class Method:
+    """A network with its loss, and the ways of solving with it, each with its network evaluations."""
+
+    network: nn.Module
+    loss: Loss
+    solvers: dict[str, tuple[int, Solver]]
+
+
+def methods(source: Puzzles, scale: Scale, device: torch.device) -> Iterator[tuple[str, Callable[[], Method]]]:
+    """Every row of the table, made when it is its turn."""
+    for objective in ("masked", "autoregressive"):
+        for code in CODES:
+            yield f"{code}, {objective}", partial(coded, source, scale, device, code, objective)
+    for law in (GeneralizedPlackettLuce, PlackettLuce):
+        for whole in (True, False):
+            name = f"{law.__name__} shuffle, {'schedule' if whole else 'one step'}"
+            yield name, partial(shuffled, source, scale, device, law, whole)
+    yield "softmaxes + assignment", partial(matched, source, scale, device, 0)
+    yield "Gumbel-Sinkhorn", partial(matched, source, scale, device, 10)
+
+
+def transformer(source: Puzzles, scale: Scale, causal: bool = False, times: bool = False) -> CodeTransformer:
+    """The same network for all."""
+    encoder = make(fill(source.facts["encoder"], source.facts, "encoder"), "encoder")
+    n, conditions = source.facts["num_items"], 1 if times else None
+    return CodeTransformer(n, conditions, encoder, causal, width=scale.width, depth=scale.depth)
+
+
+def coded(source: Puzzles, scale: Scale, device: torch.device, code: Any, objective: Any) -> Method:
+    """Factorised codes; a masked network is asked for the most probable digits in 1, 2 and n passes."""
+    model = CodeModel(transformer(source, scale, objective == "autoregressive"), code, objective, Passes()).to(device)
+    n, number = model.length, [0]
+
+    def loss(items: Tensor, solution: Tensor) -> Tensor:
+        number[0] += 1
+        position = torch.arange(len(items), device=items.device)
+        return model.training_step({"x": solution, "items": items, "position": position, "batch": number[0]})
+
+    def solve(passes: int, items: Tensor) -> tuple[Tensor, Tensor]:
+        causal = objective == "autoregressive"
+        how = Passes(passes, "left_to_right" if causal else "confidence", True)
+        model.config = {"data": {"item_shape": list(items.shape[2:])}}
+        draw = CodeDraw(model, how, contexts={"items": items})
+        ((_, found),) = draw.batches(torch.arange(len(items)), 0, len(items))
+        return found["samples"], found.get("valid", torch.ones(len(items), dtype=torch.bool))
+
+    asked = (n,) if objective == "autoregressive" else tuple(dict.fromkeys((1, 2, n)))
+    return Method(model.network, loss, {f"{k} passes": (k, partial(solve, k)) for k in asked})
+
+
+def shuffled(source: Puzzles, scale: Scale, device: torch.device, law: Any, whole: bool) -> Method:
+    """Reverse steps of riffle shuffles: from items in the order X_t the law of the permutation to the time before."""
+    n = source.facts["num_items"]
+    schedule = denoising_schedule(n) if whole else [denoising_schedule(n)[0], denoising_schedule(n)[-1]]
+    network = transformer(source, scale, times=True).to(device)
+
+    def law_of(items: Tensor, step: Tensor) -> Any:
+        masked = torch.full(items.shape[:2], n, device=items.device)
+        scores = network(masked, {"items": items, "condition": step.float().unsqueeze(1)})
+        return law(scores.transpose(1, 2) if law is GeneralizedPlackettLuce else scores[..., 0])
+
+    def loss(items: Tensor, solution: Tensor) -> Tensor:
+        right = arranged(items, solution)
+        states, back = trajectory(Riffle(), schedule, n, len(items))
+        which = torch.randint(len(schedule) - 1, (len(items),))
+        rows = torch.arange(len(items))
+        shown, target = (pi[which, rows].to(items.device) for pi in (states, back))
+        return -law_of(arranged(right, shown), which.to(items.device)).log_prob(target).mean()
+
+    def solve(items: Tensor) -> tuple[Tensor, Tensor]:
+        order = torch.arange(n, device=items.device).expand(len(items), n)
+        for step in reversed(range(len(schedule) - 1)):
+            here = torch.full((len(items),), step, device=items.device)
+            order = compose(order, law_of(arranged(items, order), here).mode)
+        return order, torch.ones(len(items), dtype=torch.bool)
+
+    return Method(network, loss, {f"{len(schedule) - 1} steps": (len(schedule) - 1, solve)})
+
+
+def matched(source: Puzzles, scale: Scale, device: torch.device, sweeps: int) -> Method:
+    """A score for every item and place; with sweeps, normalised over both in turn (Mena et al., ICLR 2018)."""
+    n, network = source.facts["num_items"], transformer(source, scale).to(device)
+
+    def log_matrix(items: Tensor, noise: bool) -> Tensor:
+        scores = network(torch.full(items.shape[:2], n, device=items.device), {"items": items})
+        if noise and sweeps:
+            scores = scores - torch.empty_like(scores).exponential_().clamp(min=1e-9).log()
+        for _ in range(sweeps):
+            scores = scores.log_softmax(1).log_softmax(2)
+        return scores.log_softmax(2)
+
+    def loss(items: Tensor, solution: Tensor) -> Tensor:
+        place = inverse(solution).unsqueeze(2)
+        return -log_matrix(items, True).gather(2, place).squeeze(2).sum(1).mean()
+
+    def solve(items: Tensor) -> tuple[Tensor, Tensor]:
+        matrix = log_matrix(items, False)
+        valid = is_permutation(matrix.argmax(2)).cpu()
+        places = [linear_sum_assignment(-one)[1] for one in matrix.cpu().double().numpy()]
+        return inverse(torch.from_numpy(np.array(places)).to(items.device)), valid
+
+    return Method(network, loss, {"1 pass": (1, solve)})
+
+
+def clock(device: torch.device) -> float:
+    """Seconds of the CPU's work, or of the wall where a GPU works."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+    return time.process_time()
+
+
+def train(method: Method, data: Any, scale: Scale, device: torch.device) -> int:
+    """Train for the budget, the learning rate falling to zero over it; the number of steps."""
+    optimizer = torch.optim.AdamW(method.network.parameters(), lr=scale.lr, weight_decay=0.01)
+    start, steps = clock(device), 0
+    while (spent := clock(device) - start) < scale.seconds:
+        left = 1 - spent / scale.seconds
+        optimizer.param_groups[0]["lr"] = scale.lr * min(1.0, (steps + 1) / 100, 2 * left)
+        batch = data.batch("train", torch.arange(steps * scale.batch, (steps + 1) * scale.batch))
+        loss = method.loss(batch["items"].to(device), batch["x"].to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(method.network.parameters(), 1.0)
+        optimizer.step()
+        steps += 1
+    return steps
+
+
+def fair(options: argparse.Namespace) -> None:
+    """Train and test every method; prints the table."""
+    scale = SCALES["quick" if options.quick else options.scale]
+    places: dict[str, Any] = {} if options.quick else {"data_dir": options.data_dir}
+    places |= {} if options.pieces is None else {"pieces": options.pieces}
+    source, device = scale.puzzles(**places), torch.device(options.device)
+    scale = scale if options.seconds is None else Scale(**{**vars(scale), "seconds": options.seconds})
+    data, rows = from_puzzles(source), list[dict[str, Any]]()
+    test = {name: values.to(device) for name, values in data.batch("test", torch.arange(source.held_out)).items()}
+    for name, begin in methods(source, scale, device):
+        if options.only and options.only not in name:
+            continue
+        torch.manual_seed(0)
+        method = begin()
+        method.network.train()
+        steps = train(method, data, scale, device)
+        method.network.eval()
+        for how, (evaluations, solve) in method.solvers.items():
+            start = clock(device)
+            with torch.no_grad():
+                solution, valid = solve(test["items"])
+            seconds = clock(device) - start
+            right = (solution == test["x"]).float()
+            rows.append({
+                "method": f"{name}, {how}", "solved %": 100 * float(right.all(1).float().mean()),
+                "correct %": 100 * float(right.mean()), "invalid %": 100 * float((~valid).float().mean()),
+                "evaluations": evaluations, "ms per puzzle": 1000 * seconds / len(right), "training steps": steps,
+            })  # fmt: skip
+            print(rows[-1], flush=True)
+    report(f"{source}; {scale.seconds:g} s of training each", rows, options)

@@ -1,0 +1,217 @@
+"""How samples are drawn from a model of codes: passes, order, observed digits, contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from blackout.errors import UserError
+from blackout.family import BaseDraw, Names, Samples, Watch
+from blackout.permutations.coded.curve import CurveOutputs
+from blackout.permutations.coded.inputs import observed_digits, read_contexts
+from blackout.permutations.coded.interface import CodedModel, Passes
+from blackout.permutations.codes import Inline
+from blackout.permutations.factorized import Choice, fill_codes, most_certain
+from blackout.permutations.metrics import arranged
+from blackout.random import SampleStreams
+from blackout.training.model import refuse_unknown
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_KINDS: dict[str, type] = {"passes": int, "order": str, "distinct": bool, "greedy": bool}
+_WORDS = {int: "a whole number", str: "a name", bool: "true or false"}
+
+
+class CodeDraw(BaseDraw):
+    """Samples of a model, in some number of passes.
+
+    Sample k has context k, modulo their number: the held-out ones, or those of a file.
+
+    Args:
+        model: drawn from.
+        passes: how.
+        given: digits that are observed: the first so many of the held-out sample, or digits [m, n], n where unknown;
+            None for none.
+        contexts: arrays [m, ...] in place of the held-out samples'; None for those.
+        curve: also draw at every number of passes, for a picture of the figures over it.
+    """
+
+    names = Names("samples", "permutations", "permutation", "permutations")
+    batch_size = 1000
+
+    def __init__(
+        self,
+        model: CodedModel,
+        passes: Passes,
+        given: int | Tensor | None = None,
+        contexts: Mapping[str, Tensor] | None = None,
+        curve: bool = False,
+    ) -> None:
+        self.model, self.passes, self.given, self.curve = model, passes, given, curve
+        self._contexts = contexts
+
+    @property
+    def known(self) -> int:
+        """How many digits are observed of every sample, at least."""
+        if isinstance(self.given, Tensor):
+            return int((self.given != self.model.length).sum(1).min())
+        return self.given or 0
+
+    @property
+    def steps(self) -> int:
+        """Passes a batch takes: no more than there are digits to draw."""
+        assert self.passes.passes is not None
+        return max(1, min(self.passes.passes, self.model.length - self.known))
+
+    @property
+    def nfe(self) -> int:
+        """Network evaluations per sample."""
+        return self.steps
+
+    @property
+    def resumable(self) -> bool:  # type: ignore[override]
+        """Only where nothing but the model decides samples: data and files may have changed since."""
+        return self._contexts is None and not self._conditional and self.given is None
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """Code, objective, passes and order, for metrics.json."""
+        given = "file" if isinstance(self.given, Tensor) else self.given
+        described = {"code": self.model.code.__name__, "objective": self.model.objective, **asdict(self.passes)}
+        contexts = "file" if self._contexts is not None else "held out" if self._conditional else None
+        return {**described, "given": given, "contexts": contexts}
+
+    @property
+    def _conditional(self) -> bool:
+        facts = self.model.config.get("data", {})
+        return any(name in facts for name in ("item_shape", "num_conditions"))
+
+    @cached_property
+    def contexts(self) -> Mapping[str, Tensor]:
+        """Arrays [m, ...] that samples are drawn for in turn; the true `x` among them where it is known."""
+        if self._contexts is not None:
+            return self._contexts
+        if not self._conditional and not isinstance(self.given, int):
+            return {}
+        source = self.model.require_source()
+        return source.batch("test", torch.arange(source.size("test") or 0))
+
+    def batches(
+        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """(indices [b], `samples` [b, n], `code`, `log_prob` [b] and contexts), a batch at a time.
+
+        `log_prob`, in nats, is that of the order in which the sample's own digits were drawn, given what is observed.
+        """
+        for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
+            yield part, self._batch(part, seed, watch)
+
+    def _batch(self, part: Tensor, seed: int, watch: Watch | None) -> Samples:
+        model, device = self.model, self.model.device
+        context = {name: values[part % len(values)].to(device) for name, values in self.contexts.items()}
+        streams = SampleStreams(seed, part.to(device)).at(0)
+        codes = self._start(part, context)
+        order = streams.next_draw().uniform(tuple(codes.shape))
+        blocks = self._blocks(codes, order)
+        if watch is not None:
+            watch(0, self.steps, self._look(codes, context))
+        state = codes, torch.zeros(len(codes), device=device)
+        support = model.support.to(device)
+        filling = fill_codes(
+            model.denoiser(context), codes, blocks, self.steps, support, streams,
+            greedy=self.passes.greedy, distinct=self.passes.distinct,
+        )  # fmt: skip
+        for step, state in enumerate(filling, 1):
+            if watch is not None:
+                watch(step, self.steps, self._look(state[0], context))
+        codes, log_prob = state
+        samples = {"samples": model.decode(codes), "code": codes, "log_prob": log_prob}
+        if model.code is Inline:
+            samples["valid"] = model.valid(codes)
+        if "item_names" in (kept := model.tensors()):  # what the user's file calls them
+            samples["item_names"] = kept["item_names"].to(device)[context["items"]]
+        return samples | {("target" if name == "x" else name): values for name, values in context.items()}
+
+    def _start(self, part: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """Observed digits, n where one is to be drawn."""
+        n, device = self.model.length, self.model.device
+        if isinstance(self.given, Tensor):
+            return self.given[part % len(self.given)].to(device)
+        codes = torch.full((len(part), n), n, dtype=torch.int64, device=device)
+        if self.given:
+            codes[:, : self.given] = self.model.encode(context["x"])[:, : self.given]
+        return codes
+
+    def _blocks(self, codes: Tensor, order: Tensor) -> list[Tensor] | Choice:
+        """Places of each pass: what is observed comes first, and takes none."""
+        if self.passes.order == "confidence":
+            return most_certain
+        n = self.model.length
+        rank = order if self.passes.order == "random" else torch.arange(n, device=codes.device).expand_as(codes) / n
+        places = (rank - (codes != n).long()).argsort(dim=1, stable=True)
+        return list(places[:, self.known :].tensor_split(self.steps, dim=1))
+
+    def _look(self, codes: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """A state of drawing as `picture` takes it: gaps filled with the identity's digits."""
+        n = self.model.length
+        whole = self.model.encode(torch.arange(n, device=codes.device)).expand_as(codes)
+        x = self.model.decode(torch.where(codes == n, whole, codes))
+        return arranged(context["items"], x) if "items" in context else x
+
+    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
+        """Cycle diagrams of bare permutations; words, rankings and puzzles as what they are of."""
+        from blackout.permutations.coded.pictures import picture
+
+        return picture(samples, self.model.config.get("data", {}), columns)
+
+    def outputs(self, seed: int) -> CurveOutputs | None:
+        """Figures over the number of passes, where they are asked for."""
+        return CurveOutputs(self._at, self.model, seed) if self.curve else None
+
+    def _at(self, passes: int) -> CodeDraw:
+        return CodeDraw(self.model, replace(self.passes, passes=passes), self.given, self._contexts)
+
+
+def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
+    """The draw that the settings of `sample.py` ask for.
+
+    Raises:
+        UserError: something that the model cannot do, or another option.
+    """
+    refuse_unknown(request, "passes", "order", "given", "input", "distinct", "curve", "sampler")
+    passes = _passes(model, request)
+    contexts = None
+    if "input" in request:
+        contexts = read_contexts(request["input"], model.config.get("data", {}), model)
+    given = observed_digits(request["given"], model.support) if "given" in request else None
+    if model.objective == "autoregressive" and isinstance(given, Tensor):
+        unknown = given == model.length
+        if bool((unknown[:, :-1] & ~unknown[:, 1:]).any()):
+            raise UserError("given: an autoregressive model draws from left to right: observed digits must come first")
+    curve = request.get("curve", False)
+    if type(curve) is not bool:
+        raise UserError(f"curve must be true or false, not {curve!r}")
+    if curve and model.objective == "autoregressive":
+        raise UserError("curve: an autoregressive model has one number of passes only")
+    return CodeDraw(model, passes, given, contexts, curve)
+
+
+def _passes(model: CodedModel, request: Mapping[str, Any]) -> Passes:
+    """The model's own way of drawing, with what the request replaces."""
+    options = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
+    if wrong := sorted(options.keys() - {"greedy"}):
+        raise UserError(f"sampler.{wrong[0]}: no such option")
+    chosen = {**options, **{name: request[name] for name in ("passes", "order", "distinct") if name in request}}
+    for name, value in chosen.items():
+        if type(value) is not _KINDS[name]:
+            raise UserError(f"{name} must be {_WORDS[_KINDS[name]]}, not {value!r}")
+    try:
+        return replace(model.passes, **chosen).checked(model.length, model.objective)
+    except ValueError as error:
+        raise UserError(str(error)) from None

@@ -1,0 +1,169 @@
+"""The family of models of codes: from settings and permutations to a model, and back from its description."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from blackout.errors import UserError, naming
+from blackout.permutations.coded.data import PermutationData
+from blackout.permutations.coded.interface import Passes
+from blackout.permutations.coded.module import CODES, CodeModel, Objective
+from blackout.permutations.coded.puzzles import from_puzzles
+from blackout.permutations.datasets import Puzzles
+from blackout.training.components import fill, make
+from blackout.training.descriptions import named_in_file, pathless
+
+_OBJECTIVES = typing.get_args(Objective)
+
+
+@dataclass(frozen=True)
+class CodeFamily:
+    """Distributions over permutations by factorised codes (Kim et al., ICLR 2026).
+
+    Args:
+        monitor: the validation metric by which the best checkpoint is chosen.
+    """
+
+    monitor: str = "val/nll_bits"
+
+    def source(
+        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
+    ) -> PermutationData:
+        """The dataset chosen in the settings, else the one in a model's description, which it must fit.
+
+        Raises:
+            UserError: there is none, it cannot be read, or it does not fit the model.
+        """
+        dataset = settings.get("dataset")
+        if not dataset and description is not None:
+            dataset = description.get("dataset")
+            dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
+        if not dataset:
+            raise UserError("dataset=... must be given: permutations to learn, such as cycles")
+        data: Any = make(fill(dataset, {"data_dir": settings["data_dir"]}, "dataset"), "dataset")
+        data = from_puzzles(data) if isinstance(data, Puzzles) else data
+        if not isinstance(data, PermutationData):
+            raise UserError(
+                f"dataset: {dataset.get('_target_')} does not give permutations, as family=codes needs them"
+            )
+        if description is not None and _facts(data.facts) != _facts(description["data"]):
+            theirs, mine = _facts(description["data"]), _facts(data.facts)
+            raise UserError(f"dataset: {data.name} has {mine}, but the model is of {theirs}")
+        return data
+
+    def describe(self, settings: Mapping[str, Any], source: PermutationData) -> dict[str, Any]:
+        """The network with all its arguments, the code, the objective, and how samples are drawn.
+
+        Raises:
+            UserError: an unknown code, objective or order, or a number of passes outside 1..n.
+        """
+        code, objective = settings["code"], settings["objective"]
+        for name, value, allowed in (("code", code, tuple(CODES)), ("objective", objective, _OBJECTIVES)):
+            if value not in allowed:
+                raise UserError(f"{name} must be one of {', '.join(allowed)}, not {value}")
+        passes = _passes(settings, source.length)
+        facts = {**source.facts, "causal": objective == "autoregressive"}
+        if "encoder" in facts:
+            facts["encoder"] = fill(facts["encoder"], source.facts, "network.encoder")
+        model = {
+            "network": fill(settings["network"], facts, "network"),
+            "code": code,
+            "objective": objective,
+            **asdict(passes),
+        }
+        return {
+            "data": {"name": source.name, "kind": source.kind, **_facts(source.facts)},
+            "dataset": pathless(settings.get("dataset") or {}),
+            "metrics": pathless(settings.get("metrics")),
+            "model": model,
+        }
+
+    def tensors(self, source: PermutationData) -> dict[str, Tensor]:
+        """What the data are called by the user, such as numbers of items."""
+        return dict(source.kept)
+
+    def build(
+        self,
+        description: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        settings: Mapping[str, Any] | None = None,
+        **training: Any,
+    ) -> CodeModel:
+        """The model that `describe` describes.
+
+        Raises:
+            UserError: a part is missing, or a component refused its arguments.
+        """
+        parts, length = _checked(description)
+        network = make(parts["network"], "network")
+        if getattr(network, "num_items", None) != length:
+            raise UserError(f"network: it must be of {length} digits, as the data")
+        passes = Passes(parts["passes"], parts["order"], parts["greedy"], parts["distinct"])
+        with naming("model"):
+            model = CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
+        model.config = dict(description)
+        return model
+
+    def card(self, description: Mapping[str, Any], parameters: int) -> str:
+        """The README.md of an exported model."""
+        data, model = description["data"], description["model"]
+        how = f"{model['passes']} of {data['num_items']} passes, order {model['order'].replace('_', ' ')}"
+        return f"""# A distribution over permutations: {data["name"]}
+
+- data: {data["name"]}, permutations of {data["num_items"]} items
+- code: {model["code"]}; objective: {model["objective"]}; drawn by default in {how}
+- network: {str(model["network"]["_target_"]).rsplit(".", 1)[-1]}, {parameters:,} parameters (averaged weights)
+- trained with blackout {description["blackout"]}
+
+```python
+from blackout import load_model
+
+model = load_model("path/to/this/directory")
+permutations = model.sample(16, seed=0, passes={model["passes"]})  # int64 [16, {data["num_items"]}]
+```
+
+A model with a context needs it: `model.source`, or `python sample.py ckpt=... input=...`.
+"""
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "network": Mapping, "code": str, "objective": str, "passes": int, "order": str, "greedy": bool, "distinct": bool,
+}  # fmt: skip
+
+
+def _checked(description: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """The parts of a model and its number of items, of a description that may come from a damaged file."""
+    parts, data = description.get("model"), description.get("data")
+    length = data.get("num_items") if isinstance(data, Mapping) else None
+    if not isinstance(parts, Mapping) or type(length) is not int or not 2 <= length <= 4096:
+        raise UserError("there is no description of a model of permutations")
+    for name, kind in _KINDS.items():
+        if not isinstance(parts.get(name), kind):
+            raise UserError(f"model.{name} is missing or wrong in the description")
+    if parts["code"] not in CODES or parts["objective"] not in _OBJECTIVES:
+        raise UserError(f"there is no code {parts['code']!r} with objective {parts['objective']!r}")
+    return parts, length
+
+
+def _passes(settings: Mapping[str, Any], n: int) -> Passes:
+    """How samples are drawn by default."""
+    options, passes = settings["sampler"] or {}, settings["passes"]
+    if wrong := sorted(options.keys() - {"greedy", "num_steps"}):
+        raise UserError(f"sampler.{wrong[0]}: no such option")
+    if type(passes) not in (int, type(None)):
+        raise UserError(f"passes must be a whole number, not {passes!r}")
+    if passes is None and options.get("num_steps") and settings["objective"] == "masked":
+        passes = min(options["num_steps"], n)
+    with naming("sampler"):
+        how = Passes(passes, settings["order"], bool(options.get("greedy")), settings["distinct"])
+        return how.checked(n, settings["objective"])
+
+
+def _facts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model depends on; the encoder is described with its network."""
+    return {name: value for name, value in data.items() if name not in ("name", "kind", "encoder")}

@@ -1,0 +1,76 @@
+"""How digits are filled in, and what drawing and reports need of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from blackout.family import Source
+from blackout.permutations.codes import Code
+from blackout.permutations.factorized import Denoiser
+
+Order = Literal["random", "left_to_right", "confidence"]
+_ORDERS = ("random", "left_to_right", "confidence")
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How digits are filled in.
+
+    Args:
+        passes: of the network, 1..n; None for one, or n of an autoregressive model.
+        order: of the digits: random (a fresh one per sample), left to right, or the most certain next. None for
+            random, or left to right of an autoregressive model.
+        greedy: take the most probable value of every digit instead of drawing.
+        distinct: never a value of an earlier pass again, for the inline code.
+    """
+
+    passes: int | None = None
+    order: Order | None = None
+    greedy: bool = False
+    distinct: bool = False
+
+    def checked(self, n: int, objective: str) -> Passes:
+        """The same without nulls.
+
+        Raises:
+            ValueError: not 1..n passes, another order, or what an autoregressive model cannot do.
+        """
+        causal = objective == "autoregressive"
+        passes = (n if causal else 1) if self.passes is None else self.passes
+        order = ("left_to_right" if causal else "random") if self.order is None else self.order
+        if not 1 <= passes <= n:
+            raise ValueError(f"passes must be 1..{n}, not {passes}")
+        if order not in _ORDERS:
+            raise ValueError(f"order must be one of {', '.join(_ORDERS)}, not {order}")
+        if causal and (passes, order) != (n, "left_to_right"):
+            raise ValueError(
+                f"an autoregressive model draws digit by digit from left to right: passes={n} order=left_to_right"
+            )
+        return replace(self, passes=passes, order=order)
+
+
+class CodedModel(Protocol):
+    """What a draw needs of a model."""
+
+    code: type[Code]
+    objective: str
+    length: int
+    support: Tensor
+    passes: Passes
+    config: dict[str, Any]
+
+    @property
+    def aligned(self) -> bool: ...
+    @property
+    def device(self) -> torch.device: ...
+    def encode(self, x: Tensor) -> Tensor: ...
+    def decode(self, codes: Tensor) -> Tensor: ...
+    def valid(self, codes: Tensor) -> Tensor: ...
+    def denoiser(self, context: Mapping[str, Tensor]) -> Denoiser: ...
+    def require_source(self) -> Source: ...
+    def tensors(self) -> dict[str, Tensor]: ...

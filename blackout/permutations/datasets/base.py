@@ -1,0 +1,116 @@
+"""What all puzzle sources share: streams of random numbers, the order in which items are given, facts."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from blackout.family import Split
+from blackout.permutations.group import identity_like
+from blackout.random import SampleStreams, StepStreams, fold_seed
+
+Kind: TypeAlias = Literal["strips", "pieces", "points", "tokens", "items"]
+_SPLITS = {"train": 0, "test": 1}
+# what a puzzle's random numbers are for
+_GIVEN, _MADE = 0, 1
+_FINGERPRINTED = 16
+
+
+class Puzzles(ABC):
+    """A source of puzzles; see `blackout.permutations.datasets` for what a batch holds.
+
+    Args:
+        name: short, for logs and directories.
+        kind: of items.
+        num_items: n.
+        item_shape: of one item; empty for tokens.
+        held_out: number of test puzzles.
+        seed: decides all puzzles.
+        facts: further ones.
+        scale: what whole numbers in a user's file are divided by.
+
+    Raises:
+        ValueError: fewer than two items, or no held-out puzzle.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        num_items: int,
+        item_shape: tuple[int, ...],
+        held_out: int,
+        seed: int,
+        facts: Mapping[str, Any],
+        scale: float = 1.0,
+    ) -> None:
+        if num_items < 2:
+            raise ValueError(f"{name}: a puzzle has at least 2 items, not {num_items}")
+        if held_out < 1:
+            raise ValueError(f"{name}: held_out must be at least 1, not {held_out}")
+        self.name, self.kind, self.num_items, self.item_shape = name, kind, num_items, item_shape
+        self.held_out, self.seed, self.scale = held_out, seed, scale
+        self.facts: dict[str, Any] = {
+            "num_items": num_items, "item_shape": list(item_shape), "first_fixed": False, **facts,
+        }  # fmt: skip
+
+    @abstractmethod
+    def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        """Puzzles with the numbers index [b]: `items` in their right order and, where some are alike, `ties`.
+
+        Args:
+            streams: each puzzle's own random numbers.
+        """
+
+    def __str__(self) -> str:
+        """One line for the summary of a run."""
+        shape = "x".join(map(str, self.item_shape))
+        of = f" of {shape}" if shape else ""
+        return f"{self.name}: {self.num_items} {self.kind}{of}, {self.held_out:,} held-out puzzles"
+
+    def size(self, split: Split) -> int | None:
+        """No end of training puzzles, `held_out` test puzzles."""
+        return None if split == "train" else self.held_out
+
+    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        """The puzzles with these numbers [b]: items, given, ties."""
+        streams = SampleStreams(fold_seed(self.seed, _SPLITS[split]), index)
+        made = self.make(split, index, streams.at(_MADE))
+        order = streams.at(_GIVEN).next_draw().uniform((len(index), self.num_items))
+        if self.facts["first_fixed"]:
+            order[:, 0] = -1.0
+        given = order.argsort(-1)
+        return {"ties": identity_like(given), **made, "given": given}
+
+    def fingerprint(self, split: Split) -> str:
+        """A hash of the first puzzles and of what else decides them."""
+        number = _FINGERPRINTED if split == "train" else min(_FINGERPRINTED, self.held_out)
+        batch = self.batch(split, torch.arange(number))
+        digest = hashlib.sha256(f"{self} {self.seed} {self._content(split)}".encode())
+        for name in ("items", "given"):
+            digest.update(batch[name].numpy().tobytes())
+        return digest.hexdigest()
+
+    def _content(self, split: Split) -> str:
+        """A hash of what puzzles are made from, where that is more than random numbers."""
+        return ""
+
+    def to(self, device: torch.device) -> Puzzles:
+        """The same: puzzles are made on the CPU."""
+        return self
+
+
+def chosen(streams: StepStreams, shape: tuple[int, ...], number: int) -> Tensor:
+    """Uniform on 0..number - 1, int64 of `shape` [b, ...]."""
+    return streams.next_draw().uniform(shape).mul_(number).long()
+
+
+def first_equal(x: Tensor) -> Tensor:
+    """For each of n entries the first one equal to it, int64 [b, n] for x [b, n, ...]."""
+    flat = x.flatten(2) if x.ndim > 2 else x.unsqueeze(-1)
+    return (flat.unsqueeze(1) == flat.unsqueeze(2)).all(-1).int().argmax(-1)

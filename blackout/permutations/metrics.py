@@ -1,0 +1,138 @@
+"""How well puzzles were solved, and how well they can be.
+
+A solution and the truth are permutations int64 [b, n] that take the items given to an order: given[truth] is the right
+one. Kendall's tau is reported of *ranks* (which item pairs lie in the right order) and of *index lists* as in Zhang et
+al. (ICLR 2025) and its published code, where one swap of neighbours can cost much more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from blackout.permutations.group import compose, inverse, kendall_distance
+
+_SHORTEST = 1e-6
+"""Relative difference below which two tours are equally long: their lengths are float32 sums."""
+
+
+def order_scores(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> dict[str, Tensor]:
+    """Scores of permutations [b, n], each float32 [b].
+
+    Args:
+        ties: for every place of the right order the first place whose item is alike; None where all differ.
+
+    Returns:
+        accuracy (all places right), correct (share of places right), kendall_ranks and kendall_lists (1 to -1), and
+        with ties accuracy_up_to_ties, and the ceilings, in expectation, of who guesses among items that are alike.
+    """
+    right = solution == truth
+    pairs = max(1, math.comb(solution.shape[-1], 2))
+    scores = {
+        "accuracy": right.all(-1),
+        "correct": right.float().mean(-1),
+        "kendall_ranks": 1 - 2 * kendall_distance(inverse(solution), inverse(truth)) / pairs,
+        "kendall_lists": 1 - 2 * kendall_distance(solution, truth) / pairs,
+    }
+    if ties is not None:
+        belongs = compose(inverse(truth), solution)  # the right place of the item that the solution puts there
+        scores["accuracy_up_to_ties"] = (ties.gather(-1, belongs) == ties).all(-1)
+        scores |= ceilings(ties)
+    return {name: values.float() for name, values in scores.items()}
+
+
+def ceilings(ties: Tensor) -> dict[str, Tensor]:
+    """What guessing among items that are alike leaves of accuracy and correct, float32 [b] each.
+
+    A group of k alike is in the right order once in k! times, and one of its places in k is right on average.
+    """
+    alike = (ties.unsqueeze(-1) == ties.unsqueeze(-2)).float()
+    # an item that is the j-th of its group contributes 1 / j, the group 1 / k!
+    number = alike.tril().sum(-1)
+    return {"accuracy_ceiling": (1 / number).prod(-1), "correct_ceiling": (1 / alike.sum(-1)).mean(-1)}
+
+
+def pixel_scores(solved: Tensor, right: Tensor) -> dict[str, Tensor]:
+    """Mean square and absolute difference of arranged items [b, n, ...] and the right ones, float32 [b] each."""
+    difference = (solved.float() - right.float()).flatten(1)
+    return {"mse": difference.square().mean(1), "mae": difference.abs().mean(1)}
+
+
+def tour_scores(solved: Tensor, right: Tensor) -> dict[str, Tensor]:
+    """Of tours through points [b, n, 2]: length, gap to the right one (relative), optimal, float32 [b] each."""
+    length, shortest = tour_length(solved), tour_length(right)
+    gap = length / shortest - 1
+    return {"tour_length": length, "gap": gap.clamp(min=0.0), "optimal": (gap < _SHORTEST).float()}
+
+
+def tour_length(points: Tensor) -> Tensor:
+    """Of closed tours [..., n, 2] in the order they are visited, float32 [...]."""
+    return (points - points.roll(-1, -2)).norm(dim=-1).sum(-1)
+
+
+def arranged(items: Tensor, order: Tensor) -> Tensor:
+    """Items [b, n, ...] in the order int64 [b, n]: place i gets item order[i]."""
+    return items.gather(1, order.view(*order.shape, *[1] * (items.ndim - 2)).expand(-1, -1, *items.shape[2:]))
+
+
+def puzzle_scores(
+    kind: str, items: Tensor, solution: Tensor, truth: Tensor, ties: Tensor | None = None
+) -> dict[str, Tensor]:
+    """All scores that puzzles of a kind have, float32 [b] each.
+
+    Args:
+        kind: of `Puzzles`.
+        items: [b, n, ...] as they were given.
+        solution: int64 [b, n].
+        truth: int64 [b, n].
+        ties: see `order_scores`.
+    """
+    scores = order_scores(solution, truth, ties)
+    solved, right = arranged(items, solution), arranged(items, truth)
+    if kind in ("pieces", "strips"):
+        scores |= pixel_scores(solved, right)
+    if kind == "points":
+        scores |= tour_scores(solved, right)
+    return scores
+
+
+class PuzzleScores:
+    """Means of `puzzle_scores` over puzzles.
+
+    Args:
+        kind: of `Puzzles`.
+        std: of all numbers in the items, for errors in its units; None to leave those out.
+    """
+
+    def __init__(self, kind: str, std: float | None = None) -> None:
+        self._kind, self._std = kind, std
+        self._sums: dict[str, float] = {}
+        self.number = 0
+
+    def update(self, items: Tensor, solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> None:
+        """Add puzzles; see `puzzle_scores`."""
+        for name, values in puzzle_scores(self._kind, items, solution, truth, ties).items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
+        self.number += len(solution)
+
+    def compute(self) -> dict[str, float]:
+        """The means; of pixels rmse and mae, as they are and (`_normalised`) in units of the data's deviation."""
+        if not self.number:
+            return {}
+        means: Mapping[str, float] = {name: total / self.number for name, total in self._sums.items()}
+        values = {name: mean for name, mean in means.items() if name not in ("mse", "mae")}
+        if "mse" in means:
+            values |= {"rmse": math.sqrt(means["mse"]), "mae": means["mae"]}
+            if self._std:
+                values |= {f"{name}_normalised": values[name] / self._std for name in ("rmse", "mae")}
+        return values
+
+
+def wrong_places(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> Tensor:
+    """Places with the wrong item, or one that is not like the right one, bool [b, n]."""
+    if ties is None:
+        return solution != truth
+    belongs = compose(inverse(truth), solution)
+    return ties.gather(-1, belongs) != ties

@@ -1,0 +1,20 @@
+"""Shuffle diffusion on permutations: shuffle a list step by step, learn to take the steps back."""
+
+from blackout.permutations.shuffle.decoding import Beam, Greedy, Sample
+from blackout.permutations.shuffle.family import ShuffleFamily
+from blackout.permutations.shuffle.forward import ForwardProcess
+from blackout.permutations.shuffle.losses import LabelFreeLoss, RandomTimeLoss, TrajectoryLoss
+from blackout.permutations.shuffle.model import ShuffleDiffusion
+from blackout.permutations.shuffle.reverse import (
+    ReverseGPL,
+    ReverseInsertion,
+    ReversePL,
+    ReverseRiffle,
+    ReverseTransposition,
+)
+
+__all__ = [
+    "Beam", "ForwardProcess", "Greedy", "LabelFreeLoss", "RandomTimeLoss", "ReverseGPL", "ReverseInsertion",
+    "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample", "ShuffleDiffusion", "ShuffleFamily",
+    "TrajectoryLoss",
+]  # fmt: skip

@@ -1,0 +1,179 @@
+"""What a denoiser of shuffled lists is trained on (Zhang et al., ICLR 2025, section 3.4, appendices C and G.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Size, Tensor, nn
+
+from blackout.distributed import sum_over_processes
+from blackout.permutations.group import compose
+from blackout.permutations.shuffle.denoiser import Denoiser, whole
+from blackout.permutations.shuffle.forward import ForwardProcess
+from blackout.random import StepStreams, uniform
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A batch to learn from.
+
+    Args:
+        denoiser: of the items in their right order.
+        process: the forward process.
+        items: [b, n, ...] in their right order.
+        streams: every list's own random numbers.
+    """
+
+    denoiser: Denoiser
+    process: ForwardProcess
+    items: Tensor
+    streams: StepStreams
+
+    def walks(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """States and steps back of `number` walks of each list, int64 [b, number, k, m], and times [number, k]."""
+        states, back = self.process.walks(self.denoiser.free, len(self.items), number, self.streams)
+        device = self.items.device
+        return states.to(device), back.to(device), torch.tensor(self.process.times, device=device).expand(number, -1)
+
+
+class ShuffleLoss(Protocol):
+    """A scalar, and what of it is to be logged by name."""
+
+    labels: ClassVar[bool]
+    """Whether it uses the permutations, or only what the items look like."""
+
+    def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]: ...
+
+
+@dataclass(frozen=True)
+class TrajectoryLoss(ShuffleLoss):
+    """-log p of every scheduled step back, averaged over steps, walks and lists.
+
+    Args:
+        walks: of each list.
+
+    Raises:
+        ValueError: no walk.
+    """
+
+    walks: int = 1
+    labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_walks(self.walks)
+
+    def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]:
+        states, back, times = lesson.walks(self.walks)
+        law = lesson.denoiser(states.flatten(1, 2), times.flatten())
+        loss = -law.log_prob(back.flatten(1, 2)).mean()
+        return loss, {"train/loss": loss.detach()}
+
+
+@dataclass(frozen=True)
+class RandomTimeLoss(ShuffleLoss):
+    """-log p of one step of each walk, chosen uniformly: the same on average, for long lists and schedules.
+
+    Args:
+        walks: of each list.
+
+    Raises:
+        ValueError: no walk.
+    """
+
+    walks: int = 1
+    labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_walks(self.walks)
+
+    def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]:
+        states, back, times = lesson.walks(self.walks)
+        b, number, k, m = states.shape
+        u = uniform((b, number), lesson.streams, states.device).to(states.device)
+        step = (u * k).long().clamp(max=k - 1)
+        chosen = step[..., None, None].expand(b, number, 1, m)
+        states, back = states.gather(2, chosen).squeeze(2), back.gather(2, chosen).squeeze(2)
+        loss = -lesson.denoiser(states, times[0][step]).log_prob(back).mean()
+        return loss, {"train/loss": loss.detach()}
+
+
+class LabelFreeLoss(nn.Module, ShuffleLoss):
+    """Learns from what lists look like before and after a step, not from the permutation between them.
+
+    With p(x | list, sigma) Gaussian about the rearranged list, the gradient of its log-likelihood weighs permutations
+    by their posterior. That is estimated with `draws` of them: each counts by its share of their likelihoods, less the
+    entropy term, less a running mean of both that leaves the gradient's mean alone and is kept in checkpoints.
+    An entropy of c adds c times the entropy of the reverse law to what is maximised; as published and printed, without
+    1 / draws, a weight of .05 acts as .5.
+
+    Args:
+        walks: of each list.
+        draws: of permutations, at least 2.
+        entropy: weight of the entropy.
+        deviation: standard deviation of the Gaussian, in units of the items.
+        decay: of the running mean.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    labels: ClassVar[bool] = False
+
+    def __init__(
+        self, walks: int = 1, draws: int = 10, entropy: float = 0.05, deviation: float = 1.0, decay: float = 0.995
+    ) -> None:
+        super().__init__()
+        _check_walks(walks)
+        if draws < 2 or not 0 <= entropy < float("inf") or not 0 < deviation < float("inf") or not 0 <= decay < 1:
+            raise ValueError(
+                "draws must be at least 2, entropy not negative, deviation positive and decay in [0, 1), not "
+                f"{draws}, {entropy}, {deviation} and {decay}"
+            )
+        self.walks, self.draws, self.entropy, self.deviation, self.decay = walks, draws, entropy, deviation, decay
+        self.baseline: Tensor
+        self.register_buffer("baseline", torch.zeros(()))
+
+    def forward(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]:
+        states, back, times = lesson.walks(self.walks)
+        states, back = states.flatten(1, 2), back.flatten(1, 2)
+        law = lesson.denoiser(states, times.flatten())
+        drawn = law.sample(Size((self.draws,)), lesson.streams)
+        log_probs = law.log_prob(drawn)
+        with torch.no_grad():
+            distances = squared_distances(lesson.items, whole(compose(states, back), lesson.denoiser.first_fixed))
+            looks = self._likelihoods(distances, whole(compose(states, drawn), lesson.denoiser.first_fixed))
+            weights = looks - self.entropy / self.draws * log_probs
+            self._update(weights)
+        loss = -((weights - self.baseline) * log_probs).sum(0).mean()
+        return loss, {"train/loss": loss.detach(), "train/match": looks.amax(0).mean()}
+
+    def _likelihoods(self, distances: Tensor, candidates: Tensor) -> Tensor:
+        """The candidates' [draws, b, r, n] shares of their likelihoods; distances [b, r, n, n] of items to places."""
+        square = distances.expand(len(candidates), *distances.shape).gather(-1, candidates.unsqueeze(-1))
+        return (-square.squeeze(-1).sum(-1) / (2 * self.deviation**2)).softmax(0)
+
+    def _update(self, weights: Tensor) -> None:
+        """Move the running mean towards the weights of all processes."""
+        total = sum_over_processes(torch.stack([weights.sum(), weights.new_tensor(weights.numel())]))
+        self.baseline.lerp_(total[0] / total[1], 1 - self.decay)
+
+
+def squared_distances(items: Tensor, before: Tensor) -> Tensor:
+    """||item before[i] - item j||^2 for every place i of a list and item j, float32 [b, r, n, n].
+
+    Args:
+        items: [b, n, ...].
+        before: int64 [b, r, n], lists.
+    """
+    flat = items.float().flatten(2)
+    between = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
+    rows = torch.arange(len(items), device=items.device).view(-1, 1, 1)
+    return between[rows, before]
+
+
+def _check_walks(walks: int) -> None:
+    if walks < 1:
+        raise ValueError(f"walks must be at least 1, not {walks}")

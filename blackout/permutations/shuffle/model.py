@@ -1,0 +1,170 @@
+"""The model: it wires network, shuffle, reverse law, loss and decoder together."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from blackout.errors import UserError
+from blackout.family import Source
+from blackout.permutations.datasets import Puzzles
+from blackout.permutations.group import identity_like
+from blackout.permutations.metrics import PuzzleScores, arranged, ceilings
+from blackout.permutations.shuffle.decoding import Decoder, Greedy
+from blackout.permutations.shuffle.denoiser import Denoiser, moving
+from blackout.permutations.shuffle.draws import ShuffleDraw, requested
+from blackout.permutations.shuffle.forward import ForwardProcess
+from blackout.permutations.shuffle.losses import Lesson, ShuffleLoss
+from blackout.permutations.shuffle.reverse import Reverse
+from blackout.permutations.tour_baselines import gaps_without_learning
+from blackout.random import SampleStreams, StepStreams, fold_seed
+from blackout.training.model import Model
+
+# keys that keep the uses of one seed apart; 2 is dropout's
+_WALKS, _VALIDATION = 0, 3
+_AT_ONCE = 256
+
+
+class ShuffleDiffusion(Model):
+    """Shuffle diffusion: a list is shuffled step by step, and a network learns to take the steps back.
+
+    Args:
+        network: with `encode` and `scores`, see `blackout.networks.SetTransformer`.
+        shuffle: the forward process.
+        reverse: what the network's scores mean.
+        loss: to train on.
+        sampler: how lists are put in order.
+        data: facts of the puzzles: num_items, item_shape, first_fixed, kind, std.
+        ema_decay, seed: as for `Model`.
+    """
+
+    means = ("val/nll_bits", "val/accuracy", "val/correct")
+
+    def __init__(
+        self,
+        network: nn.Module,
+        shuffle: ForwardProcess,
+        reverse: Reverse,
+        loss: ShuffleLoss,
+        sampler: Decoder,
+        data: Mapping[str, Any],
+        ema_decay: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(network, ema_decay, seed)
+        self.shuffle, self.reverse, self.loss, self.sampler, self.data = shuffle, reverse, loss, sampler, dict(data)
+
+    def denoiser(self, items: Tensor, network: nn.Module | None = None) -> Denoiser:
+        """Steps back of lists of items [b, n, ...] with a network; None for the averaged one."""
+        network = self.averaged if network is None else network
+        features: Tensor = network.encode(items)  # type: ignore[operator]
+        return Denoiser(network, self.reverse, features, self.data["first_fixed"])
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Inside, the averaged network is in eval mode and nothing is differentiated."""
+        network, before = self.averaged, self.averaged.training
+        network.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            network.train(before)
+
+    # --- training
+
+    def training_step(self, batch: Mapping[str, Any]) -> Tensor:
+        streams = SampleStreams(fold_seed(self.seed, _WALKS), batch["position"]).at(batch["batch"])
+        denoiser = self.denoiser(batch["items"], self.network)
+        loss, told = self.loss(Lesson(denoiser, self.shuffle, batch["items"], streams))
+        for name, value in told.items():
+            self.log(name, value)
+        return loss
+
+    def validation_step(self, batch: Mapping[str, Any]) -> None:
+        items, given, index = batch["items"], batch["given"], batch["index"]
+        streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
+        with self.using():
+            self.record("val/nll_bits", self.nll_bits(items, streams.at(0)))
+            orders, _ = Greedy()(self.denoiser(arranged(items, given)), self.shuffle.times, streams)
+        # the place in the right order of the item that ends up at every place
+        reached = moving(given, self.data["first_fixed"]).gather(1, orders[:, 0])
+        right = reached == identity_like(reached)
+        self.record("val/accuracy", right.all(1).float())
+        self.record("val/correct", right.float().mean(1))
+
+    def nll_bits(self, items: Tensor, streams: StepStreams) -> Tensor:
+        """An upper bound on -log2 p(right order | items), [b], for items [b, n, ...] in their right order.
+
+        From one walk each: log n! + sum over steps of log q(forward) - log p(back), the first exactly.
+        """
+        denoiser = self.denoiser(items)
+        states, back = self.shuffle.walks(denoiser.free, len(items), 1, streams)
+        log_q = self.shuffle.log_prob(back).squeeze(1).to(items.device)
+        times = torch.tensor(self.shuffle.times, device=items.device)
+        law = denoiser(states.squeeze(1).to(items.device), times)
+        log_p = law.log_prob(back.squeeze(1).to(items.device)).sum(1).double()
+        return (math.lgamma(denoiser.free + 1) + log_q - log_p) / math.log(2)
+
+    # --- what the programs ask for
+
+    @property
+    def validation_cost(self) -> int:
+        """The steps of the bound and of a greedy solution."""
+        return 2 * self.shuffle.steps
+
+    def draw(self, request: Mapping[str, Any]) -> ShuffleDraw:
+        """Solved puzzles: held-out ones or, with `input`, the user's, by the model's decoder or `sampler`."""
+        return requested(self, request)
+
+    def example(self) -> tuple[Tensor, Tensor]:
+        shape, n = self.data["item_shape"], self.data["num_items"]
+        items = torch.zeros(1, n, *shape) if shape else torch.zeros(1, n, dtype=torch.int64)
+        return items, torch.ones(1)
+
+    def rehearse(self) -> None:
+        """One lesson of two lists: the first of what fits together and what does not.
+
+        Raises:
+            UserError: the law of the forward steps is not known.
+        """
+        items, _ = self.example()
+        index = torch.arange(2)
+        items = items.expand(2, *items.shape[1:])
+        lesson = Lesson(self.denoiser(items, self.network), self.shuffle, items, SampleStreams(0, index).at(0))
+        state = {name: value.clone() for name, value in self.named_buffers()}
+        try:
+            with torch.no_grad():
+                self.loss(lesson)
+            with self.using():
+                self.nll_bits(items, SampleStreams(0, index).at(1))
+        except ValueError as error:
+            raise UserError(f"shuffle: {error}") from None
+        finally:
+            for name, value in self.named_buffers():
+                value.copy_(state[name])
+
+    def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The bound on held-out puzzles, ceilings by items that are alike, tours without learning."""
+        assert isinstance(source, Puzzles)
+        scores: dict[str, float] = defaultdict(float)
+        with self.using():
+            for index in torch.arange(source.held_out).split(_AT_ONCE):
+                batch = source.batch("test", index)
+                streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
+                scores["nll_bits"] += float(self.nll_bits(batch["items"].to(self.device), streams).sum())
+                without = gaps_without_learning(batch["items"]) if source.kind == "points" else {}
+                for name, each in {**ceilings(batch["ties"]), **without}.items():
+                    scores[name] += float(each.double().sum())
+        means = {name: total / source.held_out for name, total in scores.items()}
+        return {"values": means, "held_out_puzzles": source.held_out}
+
+    def scores(self) -> PuzzleScores:
+        """Empty means of how well puzzles of this kind are solved."""
+        return PuzzleScores(self.data["kind"], self.data["std"])

@@ -1,0 +1,32 @@
+"""The commands of the tables are ones that the programs understand."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from benchmarks import permutations
+from benchmarks.permutation_tables import SCALES, TABLES, rows
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("table", TABLES)
+def test_a_tables_first_and_last_commands_compose(table, scale):
+    found = rows(table, scale)
+    assert len({row.name for row in found}) == len(found)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for row in (found[0], found[-1]):
+            train, *samples = row.commands(scale, Path("runs"), "data")
+            config = OmegaConf.to_container(compose("train", train[1:]), resolve=True)
+            assert config["family"]["_target_"].endswith("ShuffleFamily") and len(samples) == len(row.decoders)
+            if scale == "paper":
+                assert config["network"]["depth"] in (0, 7) and config["trainer"]["max_steps"] == 112_500
+
+
+def test_a_table_is_shown(capsys):
+    permutations.main(["table3", "--print"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9 and all(line.startswith("python ") for line in lines)

@@ -1,0 +1,187 @@
+"""Shuffle diffusion by its commands: train, be killed, continue, solve; and what is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from blackout import load_model
+from blackout.permutations.datasets import jigsaw_digits
+from tests.cli.conftest import ROOT
+
+SMALL = (
+    "network.width=16", "network.depth=1", "network.heads=2", "batch_size=8", "dataset.held_out=12",
+    "trainer.val_check_interval=4", "trainer.accelerator=cpu", "trainer.devices=1", "trainer.log_every_n_steps=2",
+    "callbacks.progress=null", "callbacks.checkpoints.every_n_steps=2", "callbacks.samples.every_n_steps=4",
+    "callbacks.samples.num_samples=4",
+)  # fmt: skip
+JIGSAW = ("experiment=symmetric_jigsaw", *SMALL)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A label-free run, not disturbed, in a process of its own."""
+    runs = tmp_path_factory.mktemp("shuffle")
+    begin(runs, "whole").wait()
+    return runs / "symmetric_jigsaw/whole"
+
+
+def begin(runs, run_id):
+    given = [*JIGSAW, "loss=label_free", "trainer.max_steps=12", f"runs_dir={runs}", f"run_id={run_id}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, ROOT / "train.py", *given], cwd=ROOT, env=environment)
+
+
+def state(run_directory):
+    checkpoint = torch.load(run_directory / "checkpoints/last.ckpt", weights_only=True)
+    return {name: value.numpy().tobytes() for name, value in checkpoint["state_dict"].items()}
+
+
+def test_a_label_free_run_is_killed_and_continues_bit_for_bit(trained):
+    whole, runs = state(trained), trained.parents[1]
+    assert "loss.baseline" in whole and any(name.startswith("ema.") for name in whole)
+    cut = begin(runs, "cut")
+    last = runs / "symmetric_jigsaw/cut/checkpoints/last.ckpt"
+    while cut.poll() is None and not last.exists():
+        time.sleep(0.005)
+    cut.send_signal(signal.SIGKILL)
+    cut.wait()
+    assert begin(runs, "cut").wait() == 0
+    assert state(runs / "symmetric_jigsaw/cut") == whole
+
+
+def test_a_run_leaves_solved_puzzles(trained):
+    final = np.load(trained / "samples/final.npz")
+    assert final["permutation"].shape == (64, 4) and final["items"].shape == (64, 4, 1, 4, 4)
+    assert (np.sort(final["permutation"], 1) == np.arange(4)).all()
+    values = json.loads((trained / "metrics.json").read_text())
+    assert values["labels"] is False and values["evaluations"] == 2 and "val/nll_bits" in values["values"]
+    assert (trained / "samples/final.png").exists() and (trained / "model/README.md").exists()
+
+
+def test_sample_k_alone_and_scores(run, trained, tmp_path):
+    options = [f"ckpt={trained}", "device=cpu", "num_samples=10", "sampler=sample"]
+    whole = run("sample", *options, "evaluate=true", "trajectory=true", f"out={tmp_path / 'whole'}")
+    assert whole.code == 0, whole.err
+    alone = run("sample", *options, "indices=[7]", f"out={tmp_path / 'alone'}")
+    assert alone.code == 0, alone.err
+    all_, one = (np.load(tmp_path / name / "permutations.npz") for name in ("whole", "alone"))
+    for name in ("permutation", "log_prob", "items", "truth"):
+        np.testing.assert_array_equal(all_[name][7:8], one[name])
+    report = json.loads((tmp_path / "whole/metrics.json").read_text())
+    right = (all_["permutation"] == all_["truth"]).all(1).mean()
+    assert report["values"]["accuracy"] == pytest.approx(right)
+    assert {"correct", "kendall_ranks", "kendall_lists", "rmse", "mae", "accuracy_ceiling", "nll_bits"} <= set(
+        report["values"]
+    )
+    assert report["decoding"] == "sample" and report["labels"] is False
+    for picture in ("jigsaws.png", "trajectory.webp", "trajectory.png"):
+        assert (tmp_path / "whole" / picture).exists()
+
+
+def test_your_own_puzzles_are_solved(run, trained, tmp_path):
+    batch = jigsaw_digits().batch("test", torch.arange(5))
+    rows = torch.arange(5).unsqueeze(1)
+    np.savez(tmp_path / "mine.npz", items=batch["items"][rows, batch["given"]].numpy())
+    options = [f"ckpt={trained}", "device=cpu", f"out={tmp_path / 'out'}"]
+    solved = run("sample", *options, f"input={tmp_path / 'mine.npz'}", "sampler=beam", "sampler.width=5")
+    assert solved.code == 0, solved.err
+    found = np.load(tmp_path / "out/permutations.npz")
+    assert found["permutation"].shape == (5, 4) and "truth" not in found.files
+    np.savez(tmp_path / "bad.npz", items=np.zeros((3, 9, 1, 4, 4)))
+    run("sample", *options, f"input={tmp_path / 'bad.npz'}").assert_refused("items must be")
+    run("sample", *options, "sampler=beam", "sampler.width=0").assert_refused("width")
+    run("sample", *options, "sampler=trapezoidal").assert_refused("sampler")
+    run("sample", *options, "classes=[1]").assert_refused("classes")
+
+
+def test_an_exported_model_is_loaded_without_its_training(trained):
+    model = load_model(trained / "model")
+    assert model.shuffle.schedule == [0, 2, 8] and not model.training
+    assert model.data["num_items"] == 4
+
+
+def test_two_processes_solve_alike(run, trained, tmp_path):
+    options = [f"ckpt={trained}", "device=cpu", "num_samples=160", "sampler=sample"]
+    assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "sample.py"]
+    shared = subprocess.run([*launch, *options, f"out={tmp_path / 'two'}"], capture_output=True, text=True, cwd=ROOT,
+                            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert shared.returncode == 0, shared.stderr
+    assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
+
+
+def test_it_plans(run, tmp_path):
+    planned = run("train", *JIGSAW, "plan=true", f"runs_dir={tmp_path}")
+    assert planned.code == 0 and "4 pieces" in planned.out, planned.err
+
+
+VARIANTS = {
+    "single": ("experiment=symmetric_single", "loss=random_time"),
+    "tours": ("experiment=symmetric_tsp", "dataset.cities=5"),
+    "transposition": ("experiment=symmetric_jigsaw", "shuffle=transposition", "reverse=inverse_transposition"),
+    "insertion": ("family=shuffle", "dataset=sort_digits", "shuffle=insertion", "shuffle.schedule=[0,1,2]",
+                  "reverse=inverse_insertion", "sampler=beam", "network/encoder=plain"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_other_laws_and_puzzles_train(run, tmp_path, name):
+    done = run("train", *VARIANTS[name], *SMALL, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a",
+               "callbacks.samples.every_n_steps=2")  # fmt: skip
+    assert done.code == 0, done.err
+    assert "val/accuracy" in done.out
+
+
+def tours(path, line):
+    (path / "tours.txt").write_text(f"0 0 1 1 1 0 output 1 2 3 1\n{line}\n")
+    return ["experiment=symmetric_tsp", f"dataset.path={path / 'tours.txt'}"]
+
+
+def mine(path, array):
+    np.savez(path / "mine.npz", items=array)
+    return ["family=shuffle", "dataset=items", f"dataset.path={path / 'mine.npz'}"]
+
+
+WRONG = {
+    "a reverse law that does not exist": (lambda p: ["reverse=plackett"], "plackett"),
+    "a shuffle that does not exist": (lambda p: ["shuffle=overhand"], "overhand"),
+    "a loss of another family": (lambda p: ["loss=rates"], "loss"),
+    "a sampler of another family": (lambda p: ["sampler=poisson"], "sampler"),
+    "a network of another family": (lambda p: ["network=mlp"], "network"),
+    "an unknown setting": (lambda p: ["shuffle.times=[0,1]"], "times"),
+    "a schedule not from 0": (lambda p: ["shuffle.schedule=[1,3]"], "rising from 0"),
+    "a schedule that falls": (lambda p: ["shuffle.schedule=[0,5,3]"], "rising from 0"),
+    "a schedule of fractions": (lambda p: ["shuffle.schedule=[0,1.5]"], "whole"),
+    "an endless schedule": (lambda p: ["shuffle.schedule=[0,99]"], "40"),
+    "an inverse shuffle with merged steps": (
+        lambda p: ["reverse=inverse_riffle", "shuffle.schedule=[0,2,5]"], "single"),
+    "an inverse shuffle of another": (lambda p: ["reverse=inverse_insertion"], "RandomInsertion"),
+    "a list of one": (lambda p: ["experiment=symmetric_sort", "dataset.length=1"], "length"),
+    "a piece": (lambda p: ["dataset.pieces=1"], "pieces"),
+    "too many pieces": (lambda p: ["dataset.pieces=9"], "pieces"),
+    "two cities": (lambda p: ["experiment=symmetric_tsp", "dataset.cities=2"], "cities"),
+    "an impossible tour": (lambda p: tours(p, "0 0 1 1 1 0 output 1 2 2 1"), "line 2"),
+    "a damaged tour": (lambda p: tours(p, "0 0 1 x 1 0 output 1 2 3 1"), "line 2"),
+    "no file of tours": (lambda p: ["experiment=symmetric_tsp", f"dataset.path={p / 'none'}"], "no such file"),
+    "items without a list": (lambda p: mine(p, np.zeros(7)), "items must be"),
+    "labels that points cannot do without": (lambda p: ["experiment=symmetric_tsp", "loss=label_free"], "labels"),
+    "a beam of nothing": (lambda p: ["sampler=beam", "sampler.width=0"], "width"),
+    "one draw": (lambda p: ["loss=label_free", "loss.draws=1"], "draws"),
+    "images that are no puzzles": (lambda p: ["dataset=mnist"], ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_command_lines(run, tmp_path, name):
+    make, word = WRONG[name]
+    given = make(tmp_path)
+    first = [] if any(one.startswith(("experiment=", "family=")) for one in given) else ["experiment=symmetric_jigsaw"]
+    run("train", *first, *given, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}").assert_refused(word)
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,63 @@
+"""Every dataset of permutations and puzzles makes a model of codes, whose description a file may hold."""
+
+import json
+
+import numpy as np
+import pytest
+
+from blackout.permutations import all_permutations
+from blackout.permutations.coded import CodeModel
+from blackout.programs.train import make_model
+from blackout.training.components import make
+from blackout.training.descriptions import check, named_in_file, plain
+from tests.cli.test_configs import CONF, composed
+
+OWN = {"permutations": "mine.npy", "rankings": "ratings.csv", "words": "words.txt", "items": "items.npz"}
+EMBEDDED = (
+    "cycles", "mallows", "plackett_luce", "synthetic_rankings", "one_permutation", "jigsaw_digits", "sort_digits",
+    "tsp",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("files")
+    np.save(place / "mine.npy", all_permutations(4).numpy())
+    rows = [f"{user},{item},{1 + (user * item) % 5}" for user in range(6) for item in range(12)]
+    (place / "ratings.csv").write_text("\n".join(["userId,movieId,rating", *rows]) + "\n")
+    (place / "words.txt").write_text("forest\nfoster\nsoften\nbanana\n")
+    np.savez(place / "items.npz", items=np.arange(60.0).reshape(5, 4, 3))
+    return place
+
+
+@pytest.mark.parametrize("dataset, objective", [
+    *((name, "masked") for name in (*EMBEDDED, *OWN)), ("mallows", "autoregressive"), ("words", "autoregressive"),
+])  # fmt: skip
+def test_models_are_made_and_described(folder, dataset, objective):
+    options = [f"dataset.path={folder / OWN[dataset]}"] if dataset in OWN else []
+    options += ["dataset.min_raters=1"] if dataset == "rankings" else []
+    options += ["dataset.length=5"] if dataset == "cycles" else []
+    config = composed("family=codes", f"dataset={dataset}", f"objective={objective}", "network.width=16", *options)
+    family = make(config["family"], "family")
+    source = family.source(config)
+    model = make_model(family, config, source)
+    assert isinstance(model, CodeModel) and model.length == source.length
+    model.rehearse()
+    read = plain(json.loads(json.dumps(model.config)), "file")
+    assert read == model.config and str(folder) not in json.dumps(read)
+    for section in ("family", "model"):
+        check(read[section], section)
+    if dataset not in OWN:
+        named_in_file(read["dataset"], "dataset", "data")
+    built = family.build({**read, "blackout": "x"}, model.tensors())
+    assert {k: v.shape for k, v in built.state_dict().items()} == {
+        k: v.shape for k, v in model.state_dict().items() if not k.startswith("ema.")
+    }
+
+
+@pytest.mark.parametrize("experiment", ["codes_cycles", "codes_jigsaw", "codes_mallows", "codes_movielens"])
+def test_experiments_are_of_this_family(experiment):
+    assert (CONF / "experiment" / f"{experiment}.yaml").exists()
+    config = composed(f"experiment={experiment}")
+    assert config["family"]["_target_"].endswith("CodeFamily") and config["experiment_name"] == experiment
+    assert config["metrics"] == {"_target_": "blackout.permutations.coded.CodeScorer"}

@@ -1,0 +1,204 @@
+"""What models of codes are trained on."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from blackout.errors import UserError
+from blackout.permutations.coded import (
+    cycles,
+    mallows,
+    permutations,
+    plackett_luce,
+    rankings,
+    synthetic_rankings,
+    words,
+)
+from blackout.permutations.coded.baselines import fit_plackett_luce, likelihood_baselines, ranking_baselines
+from blackout.permutations.coded.data import ranks
+from blackout.permutations.coded.puzzles import from_puzzles
+from blackout.permutations.coded.scores import CodeScorer, expected_unique
+from blackout.permutations.coded.user_rankings import ndcg
+from blackout.permutations.codes import Insertion
+from blackout.permutations.datasets import jigsaw_digits
+from blackout.permutations.group import all_permutations, is_permutation, num_cycles
+from blackout.permutations.metrics import arranged
+
+
+def test_cycles_are_split_by_a_hash():
+    source = cycles(7, share=0.3)
+    assert len(source.members) == 720 and bool((num_cycles(source.members) == 1).all())
+    train, test = set(ranks(source.train["x"]).tolist()), set(ranks(source.test["x"]).tolist())
+    assert not train & test and len(train | test) == 720 and 0.25 < len(train) / 720 < 0.35
+    figures = source.judge({"samples": source.members})
+    assert float(figures["in_train"].sum()) == len(train) and float(figures["cyclic"].mean()) == 1
+    everything = source.judge({"samples": all_permutations(7)})
+    assert float(everything["cyclic"].sum()) == 720 and float(everything["in_train"].sum()) == len(train)
+    log_p = source.truth({}, all_permutations(7))
+    assert float(log_p.exp().sum()) == pytest.approx(1)
+    assert cycles(7, share=0.3).fingerprint("train") == source.fingerprint("train")
+    assert cycles(7, share=0.3, seed=1).fingerprint("train") != source.fingerprint("train")
+
+
+@pytest.mark.parametrize("arguments, word", [
+    ({"length": 1}, "length must be at least 2"), ({"length": 11}, "at most 10"), ({"share": 0.0}, "in \\(0, 1\\]"),
+    ({"share": 1.5}, "in \\(0, 1\\]"),
+    ({"share": math.nan}, "in \\(0, 1\\]"), ({"length": 4, "share": 1e-9}, "leaves none"),
+])  # fmt: skip
+def test_cycles_refuse_what_they_cannot_be(arguments, word):
+    with pytest.raises(ValueError, match=word):
+        cycles(**arguments)
+
+
+def test_known_laws_are_drawn_from():
+    source = mallows(5)
+    batch = source.batch("train", torch.arange(4000))
+    figures = source.judge({"samples": batch["x"], **batch})
+    assert float(figures["distance"].mean()) == pytest.approx(float(figures["expected_distance"].mean()), abs=0.15)
+    alone = source.batch("train", torch.tensor([17]))
+    assert torch.equal(alone["x"][0], batch["x"][17]) and torch.equal(alone["condition"][0], batch["condition"][17])
+    log_p = source.truth({"condition": torch.tensor([[0.3]])}, all_permutations(5))
+    assert float(log_p.exp().sum()) == pytest.approx(1)
+    first = plackett_luce(4).batch("train", torch.arange(6000))["x"][:, 0]
+    assert (first.bincount(minlength=4) / 6000).tolist() == pytest.approx([1 / 15, 2 / 15, 4 / 15, 8 / 15], abs=0.025)
+
+
+def test_own_permutations_are_read_or_refused(tmp_path):
+    path = tmp_path / "mine.npy"
+    np.save(path, all_permutations(4).numpy())
+    source = permutations(path, holdout=0.25)
+    assert source.size("train") == 18 and source.size("test") == 6 and source.facts == {"num_items": 4}
+    for content, word in ((np.array([[0, 1], [1, 1]]), "row 1 is no permutation"),
+                          (np.zeros((3, 1), int), "at least 2"),
+                          (np.full((3, 4), 0.5), "integers"), (np.array([[0, 1]]), "at least 2 samples")):  # fmt: skip
+        np.save(path, content)
+        with pytest.raises(UserError, match=word):
+            permutations(path)
+    with pytest.raises(UserError, match="no such file"):
+        permutations(tmp_path / "not.npy")
+
+
+def write_ratings(path, rows, header="userId,movieId,rating,timestamp"):
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def test_rankings_are_a_users_order_of_items_he_rated(tmp_path):
+    rng = np.random.default_rng(0)
+    stars = {(u, m): rng.integers(1, 11) / 2 for u in range(40) for m in rng.choice(12, 8, replace=False)}
+    path = write_ratings(tmp_path / "ratings.csv", [(u + 5, 100 + 7 * m, r, 0) for (u, m), r in stars.items()])
+    source = rankings(path, length=5, min_raters=3, num_movies=10)
+    assert source.facts["num_tokens"] == 10 and source.size("train") + source.size("test") <= 40
+    names = source.kept["item_names"]
+    assert bool((names[1:] > names[:-1]).all()) and set(names.tolist()) <= {100 + 7 * m for m in range(12)}
+    raters = [sum(m == (name - 100) // 7 for _, m in stars) for name in names.tolist()]
+    assert min(raters) >= sorted([sum(m == i for _, m in stars) for i in range(12)])[2]  # the ten most rated
+    index = torch.arange(source.size("train"))
+    batch = source.batch("train", index, torch.rand(len(index)))
+    ranked = batch["ratings"].gather(1, batch["x"])
+    assert bool((ranked[:, 1:] <= ranked[:, :-1]).all()) and bool(is_permutation(batch["x"]).all())
+    by_user = [{names[i].item(): r.item() for i, r in zip(*row, strict=True)} for row in
+               zip(batch["items"], batch["ratings"], strict=True)]  # fmt: skip
+    people = [{100 + 7 * m: r for (v, m), r in stars.items() if v == u} for u in range(40)]
+    assert all(any(one.items() <= person.items() for person in people) and len(one) == 5 for one in by_user)
+    again = source.batch("train", index, torch.rand(len(index)))
+    assert not torch.equal(again["items"], batch["items"])  # other items of the same users
+    alone = source.batch("train", index[3:4], torch.tensor([0.5]))
+    assert torch.equal(alone["items"], source.batch("train", index[:6], torch.full((6,), 0.5))["items"][3:4])
+
+
+@pytest.mark.parametrize("rows, header, arguments, word", [
+    ([(1, 2, 3.0)], "user,movieId,rating", {}, "userId is missing"),
+    ([(1, 2, "nan")], "userId,movieId,rating", {}, "NaN"),
+    ([(1, 2, "good")], "userId,movieId,rating", {}, "good"),
+    ([(1, 2, 99.0)], "userId,movieId,rating", {}, "from 0 to 30"),
+    ([(1, m, 3.0) for m in range(9)], "userId,movieId,rating", {}, "1 users rated 5 or more"),
+    ([(1, m, 3.0) for m in range(9)], "userId,movieId,rating", {"min_raters": 2}, "0 items have 2 raters"),
+])  # fmt: skip
+def test_ratings_that_cannot_be_ranked_are_refused(tmp_path, rows, header, arguments, word):
+    path = write_ratings(tmp_path / "ratings.csv", rows, header)
+    with pytest.raises(UserError, match=word):
+        rankings(path, **{"length": 5, "min_raters": 1, **arguments})
+
+
+def test_ndcg_is_what_a_hand_finds():
+    ratings = torch.tensor([[1.0, 3.0, 2.0]])
+    gains = [2**r - 1 for r in (3.0, 1.0, 2.0)]
+    found = gains[0] + gains[1] / math.log2(3)
+    best = gains[0] + gains[2] / math.log2(3)
+    assert float(ndcg(torch.tensor([[1, 0, 2]]), ratings, 2)) == pytest.approx(found / best)
+    assert float(ndcg(torch.tensor([[1, 2, 0]]), ratings, 3)) == pytest.approx(1)
+    assert float(ndcg(torch.tensor([[1, 2, 0]]), torch.zeros(1, 3), 1)) == 1
+
+
+def test_baselines_know_what_they_were_fitted_to():
+    source = synthetic_rankings(length=6, num_movies=20, users=500)
+    none, some = ranking_baselines(source, 0, 100), ranking_baselines(source, 4, 100)
+    assert none["plackett_luce"]["ndcg_at_5"] > none["uniform_insertion"]["ndcg_at_5"] + 0.02
+    assert some["uniform_insertion"]["ndcg_at_5"] > none["uniform_insertion"]["ndcg_at_5"] + 0.02
+    assert ranking_baselines(source, 6, 100)["uniform_insertion"]["ndcg_at_1"] == pytest.approx(1)
+    known = plackett_luce(5)
+    scores = fit_plackett_luce(known.batch("train", torch.arange(5000))["x"], prior=0.0)
+    assert (scores - scores[0]).tolist() == pytest.approx([k * math.log(2) for k in range(5)], abs=0.12)
+    bits = likelihood_baselines(known, 500)
+    assert bits["plackett_luce"] < bits["repeated_insertion"] < bits["uniform"] == pytest.approx(math.log2(120))
+
+
+def test_words_are_spelled_by_their_letters(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_text("stop\nPOTS\nspot\nflow\nwolf\nnoon\nfour!\nlonger\nmoon\nécru\nabba\nbaba\n")
+    source = words(path, length=4, holdout=0.4)
+    assert source.size("train") + source.size("test") == 5
+    listed = {"stop", "pots", "spot", "flow", "wolf", "noon", "moon", "abba", "baba"}
+    seen = set()
+    for split in ("train", "test"):
+        index = torch.arange(source.size(split))
+        for repeat in torch.linspace(0, 0.99, 30) if split == "train" else [None]:
+            batch = source.batch(split, index, None if repeat is None else repeat.expand(len(index)))
+            assert bool(is_permutation(batch["x"]).all())
+            spelled = batch["items"].gather(1, batch["x"])
+            found = ["".join(chr(97 + c) for c in row) for row in spelled.tolist()]
+            assert set(found) <= listed
+            seen |= set(found) if split == "train" else set()
+            assert float(source.judge({"samples": batch["x"], **batch})["listed_word"].mean()) == 1
+    for context in source.shown.values():  # every answer to the letters is as likely
+        p = source.truth(context, all_permutations(4)).exp()
+        answers = {"".join(sorted(w)) for w in listed}
+        own = "".join(sorted(chr(97 + c) for c in context["items"][0].tolist()))
+        number = sum("".join(sorted(w)) == own for w in listed)
+        assert own in answers and p[p > 0].tolist() == pytest.approx([1 / number] * number)
+    tests = {"".join(sorted(w)) for w in listed} - {"".join(sorted(w)) for w in seen}
+    assert len(tests) == source.size("test")
+    assert float(source.judge({"samples": torch.tensor([[3, 2, 1, 0]]), "items": torch.tensor([[0, 1, 2, 3]])})
+                 ["listed_word"]) == 0  # fmt: skip
+    with pytest.raises(UserError, match="0 words of 9 letters"):
+        words(path, length=9)
+
+
+def test_puzzles_are_solved_by_their_permutation():
+    puzzles = jigsaw_digits(2, held_out=12)
+    source = from_puzzles(puzzles)
+    made, raw = source.batch("train", torch.arange(8)), puzzles.batch("train", torch.arange(8))
+    assert torch.equal(arranged(made["items"], made["x"]), raw["items"])
+    test = source.batch("test", torch.arange(12))
+    figures = source.judge({"samples": test["x"], "target": test["x"], **test})
+    assert float(figures["accuracy"].mean()) == 1
+    assert source.facts["item_shape"] == [1, 4, 4] and source.size("train") is None
+
+
+def test_scores_count_what_is_different_valid_and_right():
+    source = cycles(5, share=0.5)
+    scores = CodeScorer().begin(source, 4)
+    x = torch.cat([source.members[:1], source.members[:2], torch.tensor([[0, 0, 1, 2, 3]])])
+    scores.update({"samples": x[2:]}, torch.tensor([2, 3]))
+    scores.update({"samples": x[:2]}, torch.tensor([0, 1]))
+    found = scores.compute()
+    assert found["unique"] == 0.75 and found["valid"] == 0.75 and found["cyclic"] == 0.75
+    assert found["unique_of_perfect"] == pytest.approx(expected_unique(24, 4))
+    assert expected_unique(362_880, 10_000) == pytest.approx(0.98635, abs=1e-5)
+    assert expected_unique(1, 10) == 0.1
+    held = CodeScorer().held_out(source, 1000)
+    assert held["cyclic"] == 1 and held["in_train"] == 0
+    assert bool((Insertion.encode(source.members) >= 0).all())

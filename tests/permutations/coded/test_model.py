@@ -1,0 +1,231 @@
+"""Models of codes: laws that sum to 1 and are drawn from, causality, items in their rows, observed digits."""
+
+import inspect
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from blackout import family
+from blackout.laws.draws import p_value
+from blackout.networks import TokenEncoder
+from blackout.permutations import all_permutations
+from blackout.permutations.coded import CodeFamily, CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
+from blackout.permutations.coded.drawing import CodeDraw
+from blackout.permutations.coded.exact import ExactLaw, every_mask_nll, partitions, perfect_mass
+from blackout.permutations.coded.interface import Passes
+from blackout.permutations.coded.module import CODES
+from blackout.permutations.coded.reports import exact_law, kl_bits
+from blackout.permutations.coded.scores import PermutationScores
+from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
+from blackout.permutations.group import is_permutation
+
+FREE = ["lehmer", "left_lehmer", "fisher_yates", "insertion"]
+
+
+def model_of(code, n=4, objective="masked", passes=Passes(), tokens=None, context="fused", seed=0):
+    """A model whose weights are random and far from small."""
+    torch.manual_seed(seed)
+    encoder = None if tokens is None else TokenEncoder(tokens, 8)
+    causal = objective == "autoregressive"
+    network = CodeTransformer(n, encoder=encoder, causal=causal, context=context, width=16, depth=2, heads=2)
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.6)
+    model = CodeModel(network, code, objective, passes).eval()
+    model.config = {"data": {"num_items": n, **({} if tokens is None else {"num_tokens": tokens, "item_shape": []})}}
+    return model
+
+
+@pytest.mark.parametrize("code", FREE)
+def test_probabilities_sum_to_one_for_every_partition(code):
+    model, points = model_of(code), all_permutations(4)
+    codes = model.encode(points)
+    with torch.no_grad():
+        law = ExactLaw(model.denoiser({}), codes, model.support)
+    for passes in range(1, 5):
+        for blocks in partitions(4, passes):
+            log_p = law.log_prob(blocks)
+            assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-5)
+        with torch.no_grad():
+            direct = code_log_prob(model.denoiser({}), codes, [torch.tensor(b) for b in blocks], model.support)
+        assert torch.allclose(direct.double(), log_p, atol=1e-5)
+
+
+@pytest.mark.parametrize("code, passes, order", [
+    ("lehmer", 1, "random"), ("fisher_yates", 2, "random"), ("insertion", 3, "left_to_right"),
+    ("left_lehmer", 2, "confidence"),
+])  # fmt: skip
+def test_draws_follow_the_law_and_say_their_probability(code, passes, order):
+    model, points = model_of(code), all_permutations(4)
+    draw = CodeDraw(model, Passes(passes, order, False, False))
+    ((_, samples),) = draw.batches(torch.arange(20_000), seed=1, batch_size=20_000)
+    assert bool(is_permutation(samples["samples"]).all())
+    counts = (samples["samples"].unsqueeze(1) == points).all(-1).sum(0)
+    if order == "confidence":  # the order is a function of the digits so far: what samples say is their law
+        law = torch.zeros(24, dtype=torch.float64)
+        which = (samples["samples"].unsqueeze(1) == points).all(-1).int().argmax(1)
+        law[which] = samples["log_prob"].double().exp()
+        assert float(law.sum()) == pytest.approx(1, abs=0.01)
+        law = law / law.sum()
+    else:
+        with torch.no_grad():
+            law = ExactLaw(model.denoiser({}), model.encode(points), model.support).mixture(passes, order == "random")
+    assert p_value(counts.numpy(), law.numpy()) > 1e-4
+    if order == "left_to_right":
+        with torch.no_grad():
+            found = code_log_prob(model.denoiser({}), samples["code"], partition(4, passes), model.support)
+        assert torch.allclose(found, samples["log_prob"], atol=1e-5)
+
+
+@pytest.mark.parametrize("code", FREE)
+@pytest.mark.parametrize("passes", [1, 3, 7])
+def test_everything_drawn_is_a_permutation_whatever_the_weights(code, passes):
+    model = model_of(code, n=7, passes=Passes(passes))
+    assert bool(is_permutation(model.sample(3000)).all())
+
+
+def test_inline_digits_repeat_values_unless_told_not_to():
+    model = model_of("inline", n=6)
+    shares = {}
+    for distinct in (False, True):
+        draw = CodeDraw(model, Passes(6, "random", False, distinct))
+        ((_, samples),) = draw.batches(torch.arange(1000), seed=0)
+        assert torch.equal(samples["valid"], is_permutation(samples["samples"]))
+        shares[distinct] = float(samples["valid"].double().mean())
+    assert shares[False] < 0.2 and shares[True] == 1
+
+
+def test_the_validation_loss_of_few_items_is_the_mean_over_all_orders():
+    model, codes = model_of("lehmer"), CODES["lehmer"].encode(all_permutations(4)[[3, 11, 20]])
+    denoiser = model.denoiser({})
+    with torch.no_grad():
+        each = [
+            code_log_prob(denoiser, codes, partition(4, 4, torch.tensor(order)), model.support)
+            for order in itertools.permutations(range(4))
+        ]
+        assert torch.allclose(
+            every_mask_nll(denoiser, codes, model.support), -torch.stack(each).mean(0).double(), atol=1e-5
+        )
+
+
+def test_an_autoregressive_model_is_causal_and_exact():
+    model = model_of("lehmer", n=5, objective="autoregressive", tokens=9)
+    context = {"items": torch.tensor([[3, 8, 1, 0, 5]])}
+    codes = CODES["lehmer"].encode(all_permutations(5)[::9])
+    denoiser = model.denoiser(context)
+    with torch.no_grad():
+        whole = denoiser(codes)
+        for i in range(5):
+            hidden = codes.clone()
+            hidden[:, i:] = 5
+            assert torch.allclose(denoiser(hidden)[:, : i + 1], whole[:, : i + 1], atol=1e-5)
+        by_digits = code_log_prob(denoiser, codes, partition(5, 5), model.support)
+        assert torch.allclose(-autoregressive_loss(denoiser, codes, model.support), by_digits, atol=1e-4)
+        other = model.denoiser({"items": torch.tensor([[3, 8, 1, 0, 6]])})(codes)
+    assert not torch.allclose(other[:, 0], whole[:, 0])  # the first digit sees the last item
+    _, log_p = exact_law(model, context, 5)
+    assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ValueError, match="passes=5 order=left_to_right"):
+        Passes(2).checked(5, "autoregressive")
+
+
+@pytest.mark.parametrize("context", ["fused", "prefix"])
+@pytest.mark.parametrize("code", [*FREE, "inline"])
+def test_digits_are_about_given_items_where_items_are_in_their_rows(code, context):
+    model, x = model_of(code, n=5, tokens=9, context=context), all_permutations(5)
+    assert model.aligned == (context == "fused")
+    assert torch.equal(model.decode(model.encode(x)), x)
+    if model.aligned and code == "inline":
+        place = torch.arange(5)
+        assert torch.equal(model.encode(x).gather(1, x), place.expand_as(x))  # digit of item x[i] is i
+        broken = model.decode(torch.tensor([[2, 2, 0, 4, 4]]))
+        assert broken.tolist() == [[2, 0, 1, 3, 4]]
+
+
+def test_a_network_with_items_asks_for_them():
+    model = model_of("insertion", n=5, tokens=9)
+    context = {"items": torch.tensor([[3, 8, 1, 0, 5]])}
+    with torch.no_grad():
+        masked = model.network(torch.full((1, 5), 5), context)
+    assert masked.shape == (1, 5, 5)
+    with pytest.raises(ValueError, match="needs items"):
+        model.network(torch.full((1, 5), 5), {})
+
+
+@pytest.mark.parametrize("order", ["random", "left_to_right", "confidence"])
+def test_a_sample_is_a_function_of_seed_and_number(order):
+    model = model_of("fisher_yates", n=6, passes=Passes(3, order))
+    whole = model.sample(40, seed=3)
+    draw = model.draw({})
+    ((_, alone),) = draw.batches(torch.tensor([17, 5]), seed=3)
+    assert torch.equal(alone["samples"], whole[[17, 5]])
+    assert not torch.equal(model.sample(40, seed=4), whole)
+
+
+def test_observed_digits_stay_and_take_no_pass(tmp_path):
+    model = model_of("insertion", n=6)
+    given = np.array([[0, 1, -1, 2, -1, -1], [0, 0, 1, -1, -1, 3]])
+    np.save(tmp_path / "given.npy", given)
+    for order, passes in itertools.product(("random", "confidence", "left_to_right"), (1, 2, 6)):
+        draw = model.draw({"given": str(tmp_path / "given.npy"), "passes": passes, "order": order})
+        assert draw.nfe == min(passes, 3)
+        ((_, samples),) = draw.batches(torch.arange(50), seed=0)
+        asked = torch.from_numpy(given)[torch.arange(50) % 2]
+        assert torch.equal(samples["code"][asked >= 0], asked[asked >= 0])
+        assert bool((samples["code"] < 6).all()) and bool(is_permutation(samples["samples"]).all())
+    source = cycles(6, share=0.5)
+    model.source = lambda: source
+    ((_, samples),) = model.draw({"given": 3}).batches(torch.arange(30), seed=0)
+    seen = model.encode(source.test["x"][torch.arange(30) % len(source.test["x"])])
+    assert torch.equal(samples["code"][:, :3], seen[:, :3])
+    place = samples["samples"].argsort(1)[:, :3]  # insertion: the relative order of the first items is kept
+    assert torch.equal(place.argsort(1), source.test["x"][torch.arange(30)].argsort(1)[:, :3].argsort(1))
+
+
+def test_perfect_networks_get_the_published_shares():
+    for n, one in ((4, 0.3889), (5, 0.3038), (6, 0.2431)):
+        x = cycles(n, share=1.0).members
+        for code in ("lehmer", "insertion"):
+            assert perfect_mass(CODES[code].encode(x), 1) == pytest.approx(one, abs=5e-5)
+        assert perfect_mass(CODES["fisher_yates"].encode(x), 1) == pytest.approx(1)
+    inline = cycles(5, share=1.0).members
+    assert perfect_mass(inline, 1) == pytest.approx(0.0234, abs=5e-5)
+    lehmer = CODES["lehmer"].encode(cycles(6, share=1.0).members)
+    assert perfect_mass(lehmer, 2) == pytest.approx(0.5104, abs=5e-5)
+    assert perfect_mass(lehmer, 3) == pytest.approx(0.7033, abs=5e-5)
+
+
+def test_the_divergence_of_a_law_from_itself_is_zero():
+    model = model_of("lehmer", n=5)
+    _, log_q = exact_law(model, {}, 2)
+    assert kl_bits(log_q, log_q) == pytest.approx(0, abs=1e-9)
+    uniform = torch.full_like(log_q, -np.log(120))
+    assert kl_bits(uniform, log_q) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("own", "protocol"),
+    [
+        (PermutationData, family.Source),
+        (CodeDraw, family.Draw),
+        (CodeScorer, family.Scorer),
+        (PermutationScores, family.Scores),
+        (CodeFamily, family.Family),
+    ],
+)
+def test_methods_take_what_the_protocol_says(own, protocol):
+    for name, method in inspect.getmembers(protocol, inspect.isfunction):
+        if not name.startswith("_"):
+            asked = list(inspect.signature(method).parameters)
+            assert list(inspect.signature(getattr(own, name)).parameters)[: len(asked)] == asked, name
+
+
+def test_loads_nothing_heavy():
+    command = "import sys, blackout.permutations.coded; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
+    assert not {"pytorch_lightning", "torchmetrics", "torchvision", "matplotlib", "scipy", "sklearn"} & set(
+        loaded.split()
+    )

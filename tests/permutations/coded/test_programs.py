@@ -1,0 +1,150 @@
+"""`train.py` and `sample.py` with family=codes, as users run them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from blackout import load_model
+from blackout.permutations.group import is_permutation
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
+
+TINY = (
+    "network.width=16", "network.depth=1", "network.heads=2", "batch_size=32", "trainer.val_check_interval=4",
+    "trainer.limit_val_batches=1", "trainer.log_every_n_steps=1", "optimizer.decay_steps=100",
+    "callbacks.progress=null", "callbacks.checkpoints.every_n_steps=2", "callbacks.samples.every_n_steps=4",
+    "callbacks.samples.num_samples=4", "callbacks.scores.num_samples=40",
+)  # fmt: skip
+CYCLES = ("experiment=codes_cycles", "dataset.length=6", "dataset.share=0.5", *TINY)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def trained(run, runs):  # noqa: F811
+    """A run of eight steps, trained by the first test: its samples need no more to be permutations."""
+    if not (runs / "codes_cycles" / "a").exists():
+        outcome = run("train", *CYCLES, "trainer.max_steps=8", f"runs_dir={runs}", "run_id=a")
+        assert outcome.code == 0, outcome.err
+    return runs / "codes_cycles" / "a"
+
+
+def weights(directory):
+    state = torch.load(directory / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    return {name: value.numpy().tobytes() for name, value in state.items()}
+
+
+def test_a_run_leaves_samples_scores_and_a_model(trained):
+    values = json.loads((trained / "metrics.json").read_text())["values"]
+    assert values["valid"] == 1 and 0 <= values["cyclic"] <= 1 and values["val/nll_bits"] > 4
+    assert (trained / "samples/final.png").exists() and "fisher_yates" in (trained / "model/README.md").read_text()
+    model = load_model(trained)
+    assert torch.equal(load_model(trained / "model").sample(9, seed=5), model.sample(9, seed=5))
+
+
+@pytest.mark.parametrize("name, data", [
+    ("codes_cycles", ("dataset.length=6", "dataset.share=0.5")),  # in memory
+    ("codes_movielens", ("dataset.users=60", "dataset.num_movies=20")),  # made from (user, epoch)
+    ("codes_jigsaw", ("dataset=jigsaw_digits", "dataset.pieces=2", "dataset.held_out=20", "objective=autoregressive")),
+])  # fmt: skip
+def test_a_run_in_two_parts_is_the_run_in_one(run, tmp_path, name, data):  # noqa: F811
+    common = (f"experiment={name}", *TINY, *data, f"runs_dir={tmp_path}")
+    assert run("train", *common, "trainer.max_steps=6", "run_id=whole").code == 0
+    for steps in (2, 6):
+        outcome = run("train", *common, f"trainer.max_steps={steps}", "run_id=parts")
+        assert outcome.code == 0, outcome.err
+    assert weights(tmp_path / name / "parts") == weights(tmp_path / name / "whole")
+
+
+def test_samples_are_drawn_scored_and_made_again_alone(run, trained, tmp_path):  # noqa: F811
+    common = (f"ckpt={trained}", "device=cpu", "num_samples=30", "passes=2", "order=random", "seed=3")
+    outcome = run("sample", *common, "evaluate=true", "trajectory=true", "likelihood.baselines=true", f"out={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    report, drawn = json.loads((tmp_path / "metrics.json").read_text()), np.load(tmp_path / "permutations.npz")
+    assert report["network_evaluations"] == 2 and report["values"]["valid"] == 1
+    assert report["sampler"]["code"] == "FisherYates" and report["sampler"]["passes"] == 2
+    assert report["values"]["kl_bits"] > 0 and report["likelihood"]["baselines"]["uniform"] == pytest.approx(
+        9.4919, abs=1e-3
+    )
+    assert bool(is_permutation(torch.from_numpy(drawn["permutation"])).all()) and drawn["log_prob"].shape == (30,)
+    assert (tmp_path / "permutations.png").exists() and (tmp_path / "trajectory.webp").exists()
+    again = run("sample", *common, "indices=[7,21]", f"out={tmp_path / 'again'}")
+    assert again.code == 0, again.err
+    alone = np.load(tmp_path / "again/permutations.npz")
+    assert all(np.array_equal(alone[name], drawn[name][[7, 21]]) for name in ("permutation", "code"))
+    scored = run("sample", f"samples={tmp_path / 'permutations.npz'}", "dataset=cycles", "dataset.length=6",
+                 "dataset.share=0.5", "metrics=permutations", f"out={tmp_path / 'file'}")  # fmt: skip
+    assert scored.code == 0, scored.err
+    values = json.loads((tmp_path / "file/metrics.json").read_text())["values"]
+    assert values["cyclic"] == pytest.approx(report["values"]["cyclic"])
+
+
+def test_figures_over_the_number_of_passes_stand_beside_a_perfect_network(run, trained, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("blackout.permutations.coded.curve._SAMPLES", 50)
+    outcome = run("sample", f"ckpt={trained}", "num_samples=4", "curve=true", f"out={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    curve = json.loads((tmp_path / "metrics.json").read_text())["curve"]
+    assert list(curve["passes"]) == ["1", "2", "3", "4", "5", "6"] and curve["perfect"]["1"] == pytest.approx(1)
+    assert (tmp_path / "passes.png").exists()
+
+
+def test_rankings_are_completed_and_contexts_given(run, tmp_path):  # noqa: F811
+    data = ("dataset.users=60", "dataset.num_movies=20", f"runs_dir={tmp_path}", "run_id=a")
+    assert run("train", "experiment=codes_movielens", *TINY, *data, "trainer.max_steps=2").code == 0
+    model = tmp_path / "codes_movielens/a"
+    outcome = run("sample", f"ckpt={model}", "num_samples=24", "given=3", "evaluate=true", "sampler.greedy=true",
+                  "likelihood.baselines=true", f"out={tmp_path / 'r'}")  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    report, drawn = json.loads((tmp_path / "r/metrics.json").read_text()), np.load(tmp_path / "r/permutations.npz")
+    assert 0 < report["values"]["ndcg_at_5"] <= 1 and report["sampler"]["given"] == 3
+    assert set(report["likelihood"]["rankings"]) == {"uniform_insertion", "popularity", "plackett_luce"}
+    assert drawn["items"].shape == drawn["ratings"].shape == (24, 8)
+    lists = np.array([[3, 1, 4, 15, 9, 2, 6, 5]])
+    np.save(tmp_path / "lists.npy", lists)
+    outcome = run(
+        "sample", f"ckpt={model}", "num_samples=5", f"input={tmp_path / 'lists.npy'}", f"out={tmp_path / 'i'}"
+    )
+    assert outcome.code == 0, outcome.err
+    assert np.array_equal(np.load(tmp_path / "i/permutations.npz")["items"], np.repeat(lists, 5, 0))
+    np.save(tmp_path / "lists.npy", lists + 7)
+    run("sample", f"ckpt={model}", f"input={tmp_path / 'lists.npy'}").assert_refused("the model knows no item 22")
+    np.save(tmp_path / "lists.npy", lists[:, :5])
+    run("sample", f"ckpt={model}", f"input={tmp_path / 'lists.npy'}").assert_refused("[m, 8]")
+
+
+WRONG = (
+    ("code=morse", "code must be one of lehmer, left_lehmer, fisher_yates, insertion, inline"),
+    ("objective=both", "objective must be one of masked, autoregressive"), ("order=backwards", "order must be one of"),
+    ("passes=0", "passes must be 1..6, not 0"), ("passes=7", "passes must be 1..6, not 7"), ("passes=two", "passes"),
+    ("objective=autoregressive passes=2", "passes=6 order=left_to_right"), ("dataset.length=1", "length"),
+    ("dataset.share=0", "share must be in (0, 1]"), ("dataset.share=1.1", "share must be in (0, 1]"),
+    ("dataset=digits", "the chosen family lacks"), ("network.heads=3", "multiple of heads"),
+    ("dataset=permutations dataset.path=nowhere.npy", "nowhere.npy: no such file"),
+    ("dataset=rankings dataset.path=nowhere.csv", "nowhere.csv: no such file"), ("sampler.steps=3", "steps"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line, word", WRONG)
+def test_wrong_settings_are_refused_in_a_line(run, tmp_path, line, word):  # noqa: F811
+    given = [] if "dataset=" in line else ["dataset.length=6"]
+    outcome = run("train", "experiment=codes_cycles", *given, *line.split(), f"runs_dir={tmp_path}")
+    outcome.assert_refused(word)
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: F811
+    for name, digits in (("short", [0, -1]), ("high", [6, -1, -1, -1, -1, -1]), ("float", [0.5] * 6)):
+        np.save(tmp_path / f"{name}.npy", np.array(digits))
+    for line, word in (
+        ("passes=9", "passes must be 1..6"), ("order=sideways", "order must be one of"),
+        ("given=7", "given must be 0..6"), (f"given={tmp_path}/short.npy", "6 given digits are needed"),
+        (f"given={tmp_path}/high.npy", "outside its support"), (f"given={tmp_path}/float.npy", "integers"),
+        ("input=x.npy", "no context"), ("classes=[1]", "classes: no such option"),
+        ("dataset=cycles dataset.length=5 evaluate=true", "but the model is of"),
+    ):  # fmt: skip
+        run("sample", f"ckpt={trained}", f"out={tmp_path / 'out'}", *line.split()).assert_refused(word)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,60 @@
+"""What the YAML files of puzzles and shuffle diffusion describe can be made, and made again from a file."""
+
+import inspect
+import json
+
+import numpy as np
+import pytest
+import yaml
+from hydra.utils import get_method
+
+from blackout.permutations import datasets
+from blackout.permutations.shuffle import ShuffleDiffusion
+from blackout.programs.train import make_model
+from blackout.training.components import make
+from blackout.training.descriptions import check, named_in_file, plain
+from tests.cli.test_configs import CONF, composed
+
+CHOICES = [
+    *(f"{group}={path.stem}" for group in ("shuffle", "reverse") for path in sorted((CONF / group).glob("*.yaml"))),
+    *(f"loss={name}" for name in ("trajectory", "random_time", "label_free")),
+    *(f"sampler={name}" for name in ("greedy", "beam", "sample")),
+    *(f"dataset={name}" for name in ("jigsaw_digits", "sort_digits", "one_permutation", "tsp", "items")),
+    "network/encoder=plain", "network/encoder=pieces", "baseline=listmle",
+]  # fmt: skip
+BESIDE = {
+    "reverse=inverse_transposition": ["shuffle=transposition"], "reverse=inverse_insertion": ["shuffle=insertion"],
+}  # fmt: skip
+FILES = [path for path in sorted((CONF / "dataset").glob("*.yaml")) if "permutations.datasets" in path.read_text()]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_everything_can_be_made(tmp_path, choice):
+    own = [] if choice.startswith("dataset=") else ["dataset=jigsaw_digits"]
+    if choice == "dataset=items":
+        np.savez(tmp_path / "mine.npz", items=np.random.default_rng(0).normal(size=(9, 3, 2)))
+        own = [f"dataset.path={tmp_path / 'mine.npz'}"]
+    config = composed("family=shuffle", choice, *BESIDE.get(choice, []), *own)
+    family = make(config["family"], "family")
+    model = make_model(family, config, family.source(config))
+    assert isinstance(model, ShuffleDiffusion)
+    model.rehearse()
+    read = plain(json.loads(json.dumps(model.config)), "file")
+    assert read == model.config and str(tmp_path) not in json.dumps(read)
+    check(read["family"], "family")
+    check(read["model"], "model")
+    if read["dataset"]:
+        named_in_file(read["dataset"], "dataset", "data")
+    again = family.build(read, {})
+    again.network.load_state_dict(model.network.state_dict())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_options_of_a_dataset_are_those_of_its_function(path):
+    config = yaml.safe_load(path.read_text())
+    if path.stem not in datasets.__all__:
+        pytest.skip("of another family")
+    assert config["_target_"] == f"blackout.permutations.datasets.{path.stem}"
+    known = inspect.signature(get_method(config["_target_"])).parameters
+    for option in config.keys() - {"_target_", "path", "data_dir"}:
+        assert config[option] == known[option].default

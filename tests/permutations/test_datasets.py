@@ -1,0 +1,170 @@
+"""Puzzles are functions of (seed, split, index), their solutions are right, and what is alike is known to be."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from blackout.errors import UserError
+from blackout.permutations import inverse
+from blackout.permutations.datasets import (
+    items,
+    jigsaw_digits,
+    one_permutation,
+    read_puzzles,
+    sort_digits,
+    tsp,
+)
+from blackout.permutations.datasets.solvers import counter_clockwise, held_karp, integer_programme, shortest_tours
+from blackout.permutations.datasets.tour_files import read_tours, write_tours
+from blackout.permutations.group import is_permutation
+from blackout.permutations.metrics import arranged, ceilings, order_scores, puzzle_scores, tour_length
+from blackout.permutations.pictures import lists, solved_puzzles
+from blackout.permutations.tour_baselines import gaps_without_learning, polar_tours, two_opt
+from blackout.training.components import fill, make
+
+SOURCES = {
+    "jigsaw": lambda: jigsaw_digits(held_out=20), "sort": lambda: sort_digits(length=6, held_out=20),
+    "token": lambda: one_permutation(7, held_out=20), "tour": lambda: tsp(6, held_out=20),
+}  # fmt: skip
+
+
+@pytest.fixture(params=SOURCES)
+def source(request):
+    return SOURCES[request.param]()
+
+
+def test_a_puzzle_is_a_function_of_its_number(source):
+    for split in ("train", "test"):
+        whole = source.batch(split, torch.arange(20))
+        alone = source.batch(split, torch.tensor([13, 4]))
+        assert all(torch.equal(whole[name][[13, 4]], alone[name]) for name in whole)
+        assert is_permutation(whole["given"]).all()
+    assert source.size("train") is None and source.size("test") == 20
+    assert source.fingerprint("train") == source.fingerprint("train") != source.fingerprint("test")
+
+
+def test_the_truth_solves_it_and_its_encoder_reads_it(source):
+    batch = source.batch("test", torch.arange(20))
+    given, truth = arranged(batch["items"], batch["given"]), inverse(batch["given"])
+    scores = puzzle_scores(source.kind, given, truth, truth, batch["ties"])
+    assert all((scores[name] == 1).all() for name in ("accuracy", "correct", "kendall_ranks", "kendall_lists"))
+    features = make(fill(source.facts["encoder"], source.facts, "encoder"), "encoder")(batch["items"])
+    assert features.shape == (20, source.num_items, 96)
+    assert solved_puzzles(source.kind, given, truth, truth, batch["ties"]) is not None
+    assert lists(source.kind, given) is not None
+
+
+def test_jigsaws_are_cut_row_by_row_and_cropped():
+    source = jigsaw_digits(pieces=3)
+    images = source._images.test[:4].float() / 16
+    cut = source.batch("test", torch.arange(4))["items"]
+    assert cut.shape == (4, 9, 1, 2, 2)
+    assert torch.equal(cut[:, 5, 0], images[:, 0, 2:4, 4:6])
+
+
+def test_numbers_rise_and_their_ties_are_known():
+    batch = sort_digits(length=30, digits=1, held_out=3).batch("test", torch.arange(3))
+    values = batch["values"]
+    assert (values[:, 1:] >= values[:, :-1]).all()
+    assert torch.equal(values.gather(1, batch["ties"]), values)
+    assert ((batch["ties"][:, 1:] == batch["ties"][:, :-1]) == (values[:, 1:] == values[:, :-1])).all()
+
+
+def test_ceilings_are_what_guessing_leaves():
+    ties = torch.tensor([[0, 1, 1, 3, 3, 3]])
+    right = [
+        order_scores(torch.tensor([[0, *a, *b]]), torch.arange(6)[None])
+        for a in itertools.permutations((1, 2)) for b in itertools.permutations((3, 4, 5))
+    ]  # fmt: skip
+    for name in ("accuracy", "correct"):
+        mean = sum(float(score[name]) for score in right) / len(right)
+        assert float(ceilings(ties)[f"{name}_ceiling"]) == pytest.approx(mean)
+    swapped = order_scores(torch.tensor([[0, 2, 1, 3, 4, 5]]), torch.arange(6)[None], ties)
+    assert swapped["accuracy"] == 0 and swapped["accuracy_up_to_ties"] == 1
+
+
+def test_one_swap_of_neighbours_costs_little_of_ranks_and_much_of_lists():
+    truth = torch.randperm(52, generator=torch.Generator().manual_seed(0))[None]
+    solution = truth.clone()
+    solution[:, [20, 21]] = truth[:, [21, 20]]
+    scores = order_scores(solution, truth)
+    assert float(scores["kendall_ranks"]) == pytest.approx(1 - 2 / 1326)
+    assert float(scores["kendall_lists"]) < float(scores["kendall_ranks"])
+
+
+def test_solvers_find_the_shortest_tours():
+    points = torch.rand(12, 7, 2, generator=torch.Generator().manual_seed(1))
+    distances = torch.cdist(points.double(), points.double()).numpy()
+    every = torch.tensor([(0, *rest) for rest in itertools.permutations(range(1, 7))])
+    best = torch.stack([tour_length(points[i][every]).min() for i in range(12)])
+    programme = torch.from_numpy(np.stack([integer_programme(one) for one in distances]))
+    for tours in (shortest_tours(points), torch.from_numpy(held_karp(distances)), programme):
+        torch.testing.assert_close(tour_length(arranged(points, tours)), best)
+    first = shortest_tours(points)
+    assert torch.equal(counter_clockwise(points, torch.cat([first[:, :1], first[:, 1:].flip(1)], 1)), first)
+
+
+def test_tours_without_learning_are_as_good_as_they_are():
+    points = tsp(10, held_out=300).batch("test", torch.arange(300))["items"]
+    polar = polar_tours(points)
+    mended = two_opt(points, polar)
+    assert is_permutation(mended).all() and (mended[:, 0] == 0).all()
+    assert (tour_length(arranged(points, mended)) <= tour_length(arranged(points, polar)) + 1e-6).all()
+    gaps = {name: float(values.mean()) for name, values in gaps_without_learning(points).items()}
+    assert gaps["gap_of_polar_tour"] == pytest.approx(0.0355, abs=0.006)
+    assert 0 <= gaps["gap_of_polar_tour_with_two_opt"] < 0.006
+    square = torch.tensor([[[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0]]])
+    assert float(tour_length(arranged(square, two_opt(square, torch.arange(4)[None])))) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("cities", [6, 14])
+def test_tours_run_counter_clockwise_from_any_city(cities):
+    items_in_order = tsp(cities, instances=3, held_out=4).batch("train", torch.arange(6))["items"]
+    x, y = items_in_order.unbind(-1)
+    assert ((x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1) > 0).all()
+    if cities == 6:
+        again = arranged(items_in_order, shortest_tours(items_in_order))
+        torch.testing.assert_close(tour_length(again), tour_length(items_in_order))
+
+
+def test_tours_are_read_from_a_file(tmp_path):
+    points = torch.rand(10, 5, 2, generator=torch.Generator().manual_seed(2))
+    tours = shortest_tours(points)
+    write_tours(points, tours, tmp_path / "tours.txt")
+    read = read_tours(tmp_path / "tours.txt")
+    assert torch.equal(read[0], points) and torch.equal(read[1], tours)
+    source = tsp(path=tmp_path / "tours.txt")
+    assert source.num_items == 5 and source.batch("train", torch.arange(9))["items"].shape == (9, 5, 2)
+    for line, word in (("0 0 1 1 1 0 output 1 2 2 1", "once"), ("0 0 1 1 output 1 2 1", "three"),
+                       ("0 0 1 x 1 0 output 1 2 3 1", "line 2"), ("0 0 1 1 1 0", "output")):  # fmt: skip
+        (tmp_path / "bad.txt").write_text(f"0 0 1 1 1 0 output 1 2 3 1\n{line}\n")
+        with pytest.raises(UserError, match=word):
+            tsp(path=tmp_path / "bad.txt")
+
+
+def test_your_own_items_and_puzzles(tmp_path):
+    values = np.random.default_rng(0).normal(size=(20, 5, 3))
+    np.savez(tmp_path / "mine.npz", items=values)
+    source = items(tmp_path / "mine.npz")
+    assert source.kind == "items" and source.num_items == 5 and source.size("test") == 2
+    digits = jigsaw_digits()
+    counts = np.random.default_rng(0).integers(0, 17, size=(3, 4, 4, 4))
+    np.savez(tmp_path / "cut.npz", items=counts)
+    read = read_puzzles(tmp_path / "cut.npz", digits)["items"]
+    np.testing.assert_allclose(read.numpy(), counts[:, :, None] / 16)
+    for bad, word in ((counts[:, :3], "must be"), (counts * 100, "reach"), (np.full((1, 4, 4, 4), np.nan), "finite")):
+        np.savez(tmp_path / "bad.npz", items=bad)
+        with pytest.raises(UserError, match=word):
+            read_puzzles(tmp_path / "bad.npz", digits)
+
+
+@pytest.mark.parametrize("bad", [
+    lambda: jigsaw_digits(pieces=1), lambda: jigsaw_digits(pieces=9), lambda: sort_digits(length=1),
+    lambda: sort_digits(digits=0), lambda: tsp(2), lambda: tsp(500), lambda: one_permutation(1),
+    lambda: jigsaw_digits(held_out=0),
+])  # fmt: skip
+def test_what_cannot_be_is_refused(bad):
+    with pytest.raises(ValueError):
+        bad()

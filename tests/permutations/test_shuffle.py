@@ -1,0 +1,274 @@
+"""Shuffle diffusion against enumeration: what the network may see, exact laws of its chain, beams, losses."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from blackout.laws.draws import p_value
+from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
+from blackout.permutations import all_permutations, compose, inverse
+from blackout.permutations.group import identity_like, is_permutation
+from blackout.permutations.shuffle import (
+    Beam,
+    ForwardProcess,
+    Greedy,
+    LabelFreeLoss,
+    RandomTimeLoss,
+    ReverseGPL,
+    ReverseInsertion,
+    ReversePL,
+    ReverseRiffle,
+    ReverseTransposition,
+    Sample,
+    TrajectoryLoss,
+)
+from blackout.permutations.shuffle.decoding import merged
+from blackout.permutations.shuffle.denoiser import Denoiser
+from blackout.permutations.shuffle.forward import default_schedule
+from blackout.permutations.shuffle.losses import Lesson, squared_distances
+from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
+from blackout.random import SampleStreams
+
+CHAINS = {
+    "gpl": (ReverseGPL(), ForwardProcess(Riffle(), [0, 2, 4])),
+    "pl": (ReversePL(), ForwardProcess(Riffle(), [0, 2, 4])),
+    "riffle": (ReverseRiffle(), ForwardProcess(Riffle(), [0, 1, 2])),
+    "transposition": (ReverseTransposition(), ForwardProcess(RandomTransposition(), [0, 1, 2])),
+    "insertion": (ReverseInsertion(), ForwardProcess(RandomInsertion(), [0, 1, 2])),
+}
+
+
+def network(n, reverse, seed=0):
+    torch.manual_seed(seed)
+    made = SetTransformer(TokenEncoder(n, 16), n, reverse.places, reverse.swap, width=16, depth=1, heads=2, scale=1.0)
+    return made.eval().requires_grad_(False)
+
+
+def denoiser(n, reverse, batch=1, first_fixed=False, seed=0):
+    made = network(n, reverse, seed)
+    return Denoiser(made, reverse, made.encode(torch.arange(n).repeat(batch, 1)), first_fixed)
+
+
+def number(orders):
+    """Which of `all_permutations` orders [..., n] are."""
+    n = orders.shape[-1]
+    powers = n ** torch.arange(n)
+    keys = (all_permutations(n) * powers).sum(-1)
+    place = torch.empty(int(keys.max()) + 1, dtype=torch.int64).scatter_(0, keys, torch.arange(len(keys)))
+    return place[(orders * powers).sum(-1)]
+
+
+def steps(reverse, process, n):
+    """For every time, the matrix [n!, n!] of how lists, as orders of the items, move a step back."""
+    every, law_of = all_permutations(n), denoiser(n, reverse)
+    matrices = []
+    for t in process.times:
+        law = law_of(every.unsqueeze(0), t)
+        moved = number(compose(every.unsqueeze(1), every.unsqueeze(0)))
+        p = torch.stack([law.log_prob(sigma.expand(1, len(every), n))[0].exp().double() for sigma in every], 1)
+        matrices.append(torch.zeros(len(every), len(every), dtype=torch.float64).scatter_add(1, moved, p))
+    return matrices
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_chain_is_a_distribution_and_draws_follow_it(name):
+    reverse, process = CHAINS[name]
+    n = 4
+    law = torch.zeros(24, dtype=torch.float64)
+    law[0] = 1.0  # the list as it is given
+    for matrix in reversed(steps(reverse, process, n)):
+        law = law @ matrix
+    assert float(law.sum()) == pytest.approx(1, abs=1e-6)
+    size = 20_000
+    orders, log_probs = Sample()(denoiser(n, reverse, size), process.times, SampleStreams(1, torch.arange(size)))
+    counts = torch.bincount(number(orders[:, 0]), minlength=24)
+    assert p_value(counts.double(), law) > 1e-4
+    assert log_probs.shape == (size, 1) and (log_probs <= 0).all()
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_bound_is_one(name):
+    """Averaged over the forward walks, it is at least the exact -log p of the right order."""
+    reverse, process = CHAINS[name]
+    n, walks = 3, 4000
+    law = torch.full((6,), 1 / 6, dtype=torch.float64)
+    for matrix in reversed(steps(reverse, process, n)):
+        law = law @ matrix
+    law_of = denoiser(n, reverse, walks)
+    states, back = process.walks(n, walks, 1, SampleStreams(0, torch.arange(walks)).at(0))
+    log_p = law_of(states[:, 0], torch.tensor(process.times)).log_prob(back[:, 0]).sum(1)
+    bound = math.lgamma(n + 1) + process.log_prob(back)[:, 0] - log_p
+    assert torch.isfinite(bound).all()
+    # weighting by e^-bound is importance sampling of p itself
+    weights = (-bound).exp()
+    error = float(weights.std() / walks**0.5)
+    assert float(weights.mean()) == pytest.approx(float(law[0]), abs=4 * error)
+    assert float(bound.mean()) >= -math.log(float(law[0])) - 4 * float(bound.std() / walks**0.5)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_wide_beam_finds_every_order_with_its_probability(name):
+    reverse, process = CHAINS[name]
+    n = 4
+    law = torch.zeros(24, dtype=torch.float64)
+    law[0] = 1.0
+    for matrix in reversed(steps(reverse, process, n)):
+        law = law @ matrix
+    orders, log_probs = Beam(width=24, inner=24)(denoiser(n, reverse), process.times, SampleStreams(0, torch.arange(1)))
+    possible = log_probs[0] > -torch.inf
+    found = orders[0][possible]
+    assert is_permutation(found).all() and len(number(found).unique()) == len(found) == int((law > 1e-12).sum())
+    torch.testing.assert_close(log_probs[0][possible].exp().double(), law[number(found)], atol=1e-6, rtol=1e-4)
+    assert (log_probs[0][:-1] >= log_probs[0][1:]).all()
+    narrow, best = Beam(width=1, inner=24)(denoiser(n, reverse), process.times, SampleStreams(0, torch.arange(1)))
+    assert narrow.shape == (1, 1, n) and torch.isfinite(best).all()
+
+
+def test_equal_lists_are_put_together():
+    states = torch.tensor([[[0, 1, 2], [1, 0, 2], [0, 1, 2], [2, 1, 0]]])
+    log_probs = torch.tensor([[0.2, 0.3, 0.1, 0.0]]).log()
+    found, total = merged(states, log_probs)
+    sums = {tuple(state): float(p.exp()) for state, p in zip(found[0].tolist(), total[0], strict=True) if p > -9}
+    assert sums == {(0, 1, 2): pytest.approx(0.3), (1, 0, 2): pytest.approx(0.3)}
+
+
+def test_items_do_not_see_places_and_places_only_earlier_ones():
+    n = 5
+    net = network(n, ReverseGPL())
+    features = net.encode(torch.arange(n)[None]).requires_grad_()
+    scores = net.scores(features, torch.tensor([2.0]))
+    assert scores.shape == (1, n, n)
+    seen = net.seen
+    assert seen[:n, :n].all() and not seen[:n, n:].any() and seen[n:, :n].all()
+    assert torch.equal(seen[n:, n:], torch.ones(n, n, dtype=torch.bool).tril(-1))
+    # and attention obeys: changing place tokens' positions leaves the items' rows of a layer alone
+    x = torch.randn(1, 2 * n, 16)
+    y = x.clone()
+    y[:, n + 3] = torch.randn(16)
+    before, after = net.layers[0](x, seen), net.layers[0](y, seen)
+    same = torch.isclose(before, after).all(-1)[0]
+    assert same[: n + 3].all() and not same[n + 3 :].any()
+
+
+def test_a_fixed_first_item_stays():
+    n = 5
+    for reverse, schedule in ((ReverseGPL(), [0, 2, 4]), (ReversePL(), [0, 2, 4])):
+        law_of = denoiser(n, reverse, 3, first_fixed=True)
+        assert law_of.free == n - 1
+        orders, _ = Greedy()(law_of, schedule[1:], SampleStreams(0, torch.arange(3)))
+        assert orders.shape == (3, 1, n - 1) and is_permutation(orders).all()
+
+
+def test_the_times_are_the_published_ones():
+    for n, schedule in ((9, [0, 3, 5, 9]), (25, [0, 5, 7, 11]), (36, [0, 6, 8, 12]), (100, [0, 8, 10, 15])):
+        assert default_schedule(Riffle(), n, False) == schedule
+    assert default_schedule(Riffle(), 9, True) == list(range(10))
+    for law in (RandomTransposition(), RandomInsertion()):
+        looks = default_schedule(law, 6, False)
+        assert looks[0] == 0 and looks == sorted(set(looks)) and len(looks) == 3
+    for bad in ([0], [1, 2], [0, 2, 2], [0, 1.5], [0, 41], [0, True]):
+        with pytest.raises(ValueError):
+            ForwardProcess(Riffle(), bad)
+
+
+def lesson(loss_network, n, batch, seed=0):
+    torch.manual_seed(seed)
+    items = torch.randn(batch, n, 3)
+    features = loss_network.encode(items)
+    walks = Denoiser(loss_network, ReverseGPL(), features, False)
+    return Lesson(walks, ForwardProcess(Riffle(), [0, 2, 7]), items, SampleStreams(3, torch.arange(batch)).at(0))
+
+
+def small(n):
+    torch.manual_seed(1)
+    return SetTransformer(ItemEncoder([3], 16), n, width=16, depth=1, heads=2)
+
+
+def test_a_random_step_is_the_trajectory_on_average():
+    net, batch = small(4), 3000
+    whole, _ = TrajectoryLoss()(lesson(net, 4, batch))
+    one, _ = RandomTimeLoss()(lesson(net, 4, batch))
+    assert one.item() == pytest.approx(whole.item(), abs=0.15)
+    losses = [RandomTimeLoss()(lesson(net, 4, 64))[0] for _ in range(2)]
+    assert torch.equal(*losses)
+
+
+def test_squared_distances_are_those_of_the_lists():
+    items, before = torch.randn(2, 4, 3), torch.rand(2, 5, 4).argsort(-1)
+    after = torch.rand(2, 5, 4).argsort(-1)
+    between = squared_distances(items, before).gather(-1, after.unsqueeze(-1)).squeeze(-1).sum(-1)
+    rows = torch.arange(2).view(2, 1, 1)
+    direct = (items[rows, before] - items[rows, after]).square().flatten(2).sum(-1)
+    torch.testing.assert_close(between, direct)
+
+
+class Fixed(nn.Module):
+    """A network of three free scores, for lists of three."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.matrix = nn.Parameter(scores)
+
+    def encode(self, items):
+        return items
+
+    def scores(self, features, t):
+        return self.matrix.expand(len(features), -1, -1)
+
+
+def test_the_label_free_gradient_is_that_of_the_likelihood():
+    """With all of S_3 drawn many times: E of the weighted gradients = gradient of log sum p(x | sigma) p(sigma)."""
+    torch.manual_seed(0)
+    scores, items = torch.randn(3, 3), 0.7 * torch.randn(1, 3, 2)
+    every, n = all_permutations(3), 3
+
+    def exact(entropy):
+        net = Fixed(scores.clone())
+        law = ReverseGPL()(net.matrix)
+        states = torch.tensor([[1, 2, 0]])
+        back = inverse(states)
+        log_p = law.log_prob(every)
+        square = squared_distances(items, compose(states, back).unsqueeze(1))[0, 0]
+        reached = compose(states.expand(6, n), every)
+        looks = -square.gather(1, reached.T).sum(0) / 2
+        goal = torch.logsumexp(looks + log_p, 0) - entropy * (log_p.exp() * log_p).sum()
+        return torch.autograd.grad(goal, net.matrix)[0], looks
+
+    for entropy in (0.0, 0.5):
+        gradient, _ = exact(entropy)
+        net = Fixed(scores.clone())
+        batch = 4000
+        process = ForwardProcess(Riffle(), [0, 5])
+        streams = SampleStreams(0, torch.arange(batch)).at(0)
+        one = Denoiser(net, ReverseGPL(), items.expand(batch, 3, 2), False)
+        # the same shuffle for everyone: a walk of a fixed state
+        taught = Lesson(one, process, items.expand(batch, 3, 2), streams)
+        states = torch.tensor([1, 2, 0]).expand(batch, 1, 1, 3).contiguous()
+        object.__setattr__(taught, "walks", lambda number, s=states: (s, inverse(s), torch.tensor([[5]])))
+        loss = LabelFreeLoss(draws=64, entropy=entropy, decay=0.9)
+        loss.baseline.fill_(1 / 64)
+        found = -torch.autograd.grad(loss(taught)[0], net.matrix)[0]
+        torch.testing.assert_close(found[:2], gradient[:2], atol=0.03, rtol=0.1)
+
+
+def test_the_baseline_is_a_buffer_and_moves():
+    net = small(4)
+    loss = LabelFreeLoss(draws=4)
+    assert dict(loss.named_buffers())["baseline"] == 0
+    value, told = loss(lesson(net, 4, 8))
+    assert 0 < float(loss.baseline) < 0.01 and set(told) == {"train/loss", "train/match"}
+    value.backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
+    for bad in ({"draws": 1}, {"entropy": -1.0}, {"deviation": 0.0}, {"decay": 1.0}, {"walks": 0}):
+        with pytest.raises(ValueError):
+            LabelFreeLoss(**bad)
+
+
+def test_looks_see_the_start_and_every_step():
+    seen = []
+    law_of = denoiser(4, ReverseGPL(), 2)
+    Greedy()(law_of, [2, 5, 9], SampleStreams(0, torch.arange(2)), lambda step, orders: seen.append((step, orders)))
+    assert [step for step, _ in seen] == [0, 1, 2, 3]
+    assert torch.equal(seen[0][1], identity_like(seen[0][1]))
