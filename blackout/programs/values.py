@@ -35,10 +35,8 @@ def checked(name: str, value: Any, kind: type | None, default: Any = None) -> An
         return _checked_group(name, value, default)
     if value is None and name in _OPTIONAL:
         return None
-    if kind is float and type(value) is int:
-        return float(value)
-    if kind is str and type(value) in (int, float):
-        return str(value)  # a directory may be called 17
+    if kind in (float, str) and type(value) in (int, kind, float):
+        return kind(value)  # a directory may be called 17
     if kind is not None and type(value) is not kind:
         raise UserError(f"{name} must be {KINDS[kind]}, not {value!r}")
     return value
