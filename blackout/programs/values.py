@@ -31,7 +31,7 @@ def checked(name: str, value: Any, kind: type | None, default: Any = None) -> An
     Raises:
         UserError: a value of another kind.
     """
-    if name in _PLAIN_GROUPS and not isinstance(value, str):  # text names a file, for families that read it
+    if name in _PLAIN_GROUPS:
         return _checked_group(name, value, default)
     if value is None and name in _OPTIONAL:
         return None
@@ -42,7 +42,9 @@ def checked(name: str, value: Any, kind: type | None, default: Any = None) -> An
     return value
 
 
-def _checked_group(name: str, given: Any, default: Any) -> dict[str, Any]:
+def _checked_group(name: str, given: Any, default: Any) -> dict[str, Any] | str:
+    if isinstance(given, str):  # the name of a file, for families that read one
+        return given
     if not isinstance(given, Mapping):
         raise UserError(f"{name} must be a group of settings, not {given!r}")
     if unknown := sorted(given.keys() - default.keys()):

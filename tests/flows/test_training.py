@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from blackout import load_model
 from blackout.flows.partition import effective_sample_size
@@ -65,7 +66,7 @@ def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, coupling
     report = json.loads((tmp_path / "couplings/whole/metrics.json").read_text())["values"]
     assert {"val/ess", "log_z", "ess", "log_z_exact", "mean_energy_error"} <= report.keys()
     for picture in ("diagnostics.png", "snapshots.png", "final.png"):
-        assert (tmp_path / "couplings/whole/samples" / picture).stat().st_size > 1000
+        assert min(Image.open(tmp_path / "couplings/whole/samples" / picture).size) > 40
 
 
 def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811

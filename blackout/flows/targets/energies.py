@@ -86,7 +86,7 @@ def read_energy_network(path: str | Path) -> EnergyNetwork:
     """
     advice = "python -m blackout.flows.energy_discrepancy makes one"
     arrays = {name: torch.from_numpy(array) for name, array in read_arrays(path).items() if array.dtype.kind == "f"}
-    layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+    layers: list[tuple[Tensor, Tensor]] = []
     while {f"weight_{len(layers)}", f"bias_{len(layers)}"} <= arrays.keys():
         layers.append((arrays[f"weight_{len(layers)}"], arrays[f"bias_{len(layers)}"]))
     if not layers:
