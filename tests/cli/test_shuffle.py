@@ -152,7 +152,7 @@ def mine(path, array):
 WRONG = {
     "a reverse law that does not exist": (lambda p: ["reverse=plackett"], "plackett"),
     "a shuffle that does not exist": (lambda p: ["shuffle=overhand"], "overhand"),
-    "a loss of another family": (lambda p: ["loss=rates"], "loss"),
+    "a loss of another family": (lambda p: ["loss=rates"], "schedule"),
     "a sampler of another family": (lambda p: ["sampler=poisson"], "sampler"),
     "a network of another family": (lambda p: ["network=mlp"], "network"),
     "an unknown setting": (lambda p: ["shuffle.times=[0,1]"], "times"),
