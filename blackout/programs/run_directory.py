@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def running(directory: Path) -> Iterator[Path]:
     if getattr(rank_zero_only, "rank", 0) > 0:
         yield directory
         return
-    existed = directory.exists()
+    new = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     lock = FileLock(directory / ".lock")
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -71,12 +71,20 @@ def running(directory: Path) -> Iterator[Path]:
     try:
         yield directory
     except UserError:
-        if not existed and not (directory / "checkpoints").exists():
-            shutil.rmtree(directory, ignore_errors=True)
+        if new and not (directory / "checkpoints").exists():
+            _remove(new)
         raise
     finally:
         (directory / _HOLDER).unlink(missing_ok=True)
         lock.release()
+
+
+def _remove(folders: Sequence[Path]) -> None:
+    """Remove a run directory and those above it, as far as nobody else has put anything there."""
+    shutil.rmtree(folders[0], ignore_errors=True)
+    with suppress(OSError):
+        for folder in folders[1:]:
+            folder.rmdir()
 
 
 def _note_holder(directory: Path) -> None:

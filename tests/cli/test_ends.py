@@ -52,6 +52,7 @@ def without_news(path):
     if path.is_dir():
         description, tensors = json.loads((path / "config.json").read_text()), load_file(path / "model.safetensors")
         save_file({name: value for name, value in tensors.items() if name != "class_mean"}, path / "model.safetensors")
+        del description["weights_sha256"]
         for fact in FACTS:
             del description["data"][fact]
         (path / "config.json").write_text(json.dumps(description))

@@ -17,13 +17,18 @@ from tests.cli.test_configs import CONF, composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
 OTHER_FAMILIES = re.compile(
-    r"blackout\.permutations|SetTransformer|networks\.\w+Encoder|override /(family|reverse)|family=shuffle"
+    r"blackout\.(permutations|flows|posterior)|networks\.(SetTransformer|LE\w+|\w+Encoder)|family=(shuffle|flow)"
+    r"|override /(family|reverse)|\$\{rollout|of family=flow"
 )
-"""What only YAML files of other families say: tests/permutations makes those."""
+"""What only YAML files of other families say: tests of these make them."""
+OTHER_GROUPS = {"noise", "operator", "posterior", "refine", "simulation", "target", "task"}
+"""Of settings of other families, and of sample.py alone."""
 FILES = sorted(
     path.relative_to(CONF).with_suffix("")
     for path in CONF.rglob("*.yaml")
-    if "shared" not in path.parts and not OTHER_FAMILIES.search(path.read_text())
+    if "shared" not in path.parts
+    and not OTHER_GROUPS & set(path.relative_to(CONF).parts)
+    and not OTHER_FAMILIES.search(path.read_text())
 )
 OF_A_TRAINED_MODEL = [("sampler", "model"), ("sampler/grid", "optimal")]  # test_conditioning.py uses them
 TABLES = {"blackout.data": DATASETS, "blackout.evaluation": SCORES}

@@ -15,32 +15,35 @@ from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
 SIZE = ("num_samples=400", "sampler.batch_size=20", "sampler.num_steps=100", "seed=3", "device=cpu")
 
 
-@pytest.fixture
-def model(run, tmp_path):  # noqa: F811
-    outcome = run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path / 'runs'}", "run_id=a")
-    assert outcome.code == 0, outcome.err
-    return tmp_path / "runs/digits/a"
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("killed")
+    command = [sys.executable, ROOT / "train.py", *TINY, "trainer.max_steps=4", f"runs_dir={runs}", "run_id=a"]
+    subprocess.run(command, check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    return runs / "digits/a"
 
 
 def sampling(model, out):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, ROOT / "sample.py", f"ckpt={model}", f"out={out}", *SIZE]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_it_goes_on_where_it_stopped(model, tmp_path, number):
+def test_it_goes_on_where_it_stopped(model, tmp_path):
     whole = sampling(model, tmp_path / "whole")
     assert whole.communicate() and whole.returncode == 0
     out = tmp_path / "cut"
-    cut = sampling(model, out)
-    deadline = time.monotonic() + 60
-    while len(kept := list(out.glob(".drawn-*/*.safetensors"))) < 3 and time.monotonic() < deadline:
-        assert cut.poll() is None
-        time.sleep(0.005)
-    cut.send_signal(number)
-    _, errors = cut.communicate()
-    assert cut.returncode == (-9 if number == signal.SIGKILL else 75), errors
+    for number, least in ((signal.SIGKILL, 3), (signal.SIGTERM, 6)):
+        cut = sampling(model, out)
+        deadline = time.monotonic() + 60
+        while len(kept := list(out.glob(".drawn-*/*.safetensors"))) < least and time.monotonic() < deadline:
+            assert cut.poll() is None
+            time.sleep(0.005)
+        cut.send_signal(number)
+        _, errors = cut.communicate()
+        assert cut.returncode == (-9 if number == signal.SIGKILL else 75), errors
     stamps = {path: path.stat().st_mtime_ns for path in kept}
     assert not (out / "samples.npz").exists() and {path.name for path in out.iterdir() if ".npz" in path.name} == set()
     again = sampling(model, out)
