@@ -6,6 +6,7 @@ import torch
 from scipy import stats
 
 from blackout.random import SampleStreams, bernoulli, binomial, poisson
+from blackout.random.gamma import gamma
 
 DRAWS = 400_000
 
@@ -87,3 +88,12 @@ def test_complement_keeps_rare_failures_exact():
     drawn = binomial(n, torch.exp(-t), SampleStreams(0, torch.arange(1000)).at(0), complement=-torch.expm1(-t))
     lost = int((n - drawn).sum())
     assert abs(lost - 65.5) < 5 * 65.5**0.5
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_refused_rather_than_tried_for_ever(value):
+    bad = torch.tensor([[3.0, 50.0, value]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="not finite"):
+        poisson(bad, SampleStreams(0, torch.arange(1)).at(0))
+    with pytest.raises(ValueError, match="not finite"):
+        gamma(bad, SampleStreams(0, torch.arange(1)).at(0))
