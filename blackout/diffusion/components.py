@@ -26,7 +26,7 @@ TABLE = Table(
         "grid": ("OptimalGrid",),
         "kernel": (
             "BinomialBridge", "BirthDeathBridge", "LevelBridge", "PanjerLeap", "PoissonLeap", "PosteriorBridge",
-            "TauLeap", "Trapezoidal",
+            "PosteriorTrapezoidal", "TauLeap", "Trapezoidal",
         ),
         "corrector": ("BirthDeathCorrector", "LevelCorrector", "ThinAndBridge"),
         "correction": ("Correction",),

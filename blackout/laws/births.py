@@ -87,7 +87,7 @@ def step_law(toy: Toy, law: Array, q_s: float, q_t: float, births: Births) -> Ar
     return law @ step_matrix(toy, births, q_s, q_t)
 
 
-def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
+def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float, floor: float = 0.0) -> Array:
     """The same for the theta-trapezoidal step (for any theta), whose second stage looks at both X_t and X_rho."""
     if q_s == 1:
         return step_law(toy, law, q_s, q_t, poisson_births)
@@ -99,12 +99,40 @@ def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
     y, y_rho = (toy.beliefs(q).mean.reshape(-1, toy.pixels) for q in (q_t, q_rho))
     weight = law[:, None] * step_matrix(toy, poisson_births, q_rho, q_t)
     before, between = np.nonzero(weight > 1e-14 * weight.max())
-    rate = np.clip(a1 * y_rho[between] - (a1 - 1) * (1 - first) * y[before], 0, None) * second
+    rate = np.maximum(a1 * y_rho[between] - (a1 - 1) * (1 - first) * y[before], floor * y_rho[between]) * second
     reached = [landing(poisson_pmf(rate[:, i], toy.max_count), toy.states[between, i]) for i in range(toy.pixels)]
-    letters = "abcdefgh"[: toy.pixels]
-    return np.einsum(
-        ",".join(["r", *(f"r{x}" for x in letters)]) + "->" + letters, weight[before, between], *reached, optimize=True
-    ).reshape(-1)
+    return _together(weight[before, between], reached)
+
+
+def posterior_trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
+    """The same for the trapezoidal step of whole distributions: bridges in both stages, the second extrapolated."""
+    if q_s == 1:
+        return step_law(toy, law, q_s, q_t, posterior_births)
+    q_rho = 1 - np.sqrt((1 - q_s) * (1 - q_t))
+    first, second = fraction(q_rho, q_t), fraction(q_s, q_rho)
+    weight = law[:, None] * step_matrix(toy, posterior_births, q_rho, q_t)
+    before, between = np.nonzero(weight > 1e-14 * weight.max())
+    levels = np.arange(toy.max_count + 1)
+    missing, missing_rho = (toy.beliefs(q).missing.reshape(-1, toy.pixels, len(levels)) for q in (q_t, q_rho))
+    chances, bridge = (binomial_pmf(levels[:, None], r, toy.max_count) for r in (first, second))
+    reached = []
+    for i in range(toy.pixels):
+        births = toy.states[between, i] - toy.states[before, i]
+        total = births[:, None] + levels
+        inside = total.clip(max=toy.max_count)
+        left = np.take_along_axis(missing[before, i], inside, 1) * chances[inside, births[:, None]]
+        left = np.where(total <= toy.max_count, left, 0)
+        extrapolated = np.clip(2 * missing_rho[between, i] - left / left.sum(1, keepdims=True), 0, None)
+        drawn = (extrapolated / extrapolated.sum(1, keepdims=True)) @ bridge
+        reached.append(landing(drawn, toy.states[between, i]))
+    return _together(weight[before, between], reached)
+
+
+def _together(weight: Array, reached: list[Array]) -> Array:
+    """sum over rows of weight [R] times the product of the elements' distributions [R, levels]: [states]."""
+    letters = "abcdefgh"[: len(reached)]
+    subscripts = ",".join(["r", *(f"r{x}" for x in letters)]) + "->" + letters
+    return np.einsum(subscripts, weight, *reached, optimize=True).reshape(-1)
 
 
 def walk(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], Array]) -> Iterator[tuple[int, Array]]:

@@ -19,6 +19,7 @@ from blackout.diffusion.kernels import (
     PanjerLeap,
     PoissonLeap,
     PosteriorBridge,
+    PosteriorTrapezoidal,
     TauLeap,
     Trapezoidal,
     nearest_rounding,
@@ -44,6 +45,7 @@ KERNELS: dict[str, Kernel] = {
     "panjer": PanjerLeap(),
     "posterior": PosteriorBridge(),
     "trapezoidal": Trapezoidal(),
+    "posterior_trapezoidal": PosteriorTrapezoidal(),
 }
 """Of pure death."""
 

@@ -19,7 +19,7 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import count_evaluations
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import steps
-from blackout.laws.births import BIRTHS, final_law, independent, step_law, trapezoidal_law
+from blackout.laws.births import BIRTHS, final_law, independent, posterior_trapezoidal_law, step_law, trapezoidal_law
 from blackout.laws.draws import (
     KERNELS,
     ExactDenoiser,
@@ -40,6 +40,7 @@ Step = Callable[[Toy, Array, float, float], Array]
 LAWS: dict[str, Step] = {
     **{name: partial(step_law, births=births) for name, births in BIRTHS.items()},
     "trapezoidal": trapezoidal_law,
+    "posterior_trapezoidal": posterior_trapezoidal_law,
 }
 """The exact distribution of one step of each kernel of pure death, independent of its code."""
 

@@ -155,6 +155,24 @@ def pixel_pair() -> Toy:
     return Toy("pixel pair", 0.6 * bump((4, 5), 2.0, 0.8) + 0.4 * bump((12, 9), 2.2, -0.6))
 
 
+def exclusive_pair() -> Toy:
+    """Two pixels of 16 levels, of which one is always black: a birth in one takes all rate from the other."""
+    lit = stats.norm.pdf(np.arange(16), 8, 3)
+    p0 = np.zeros((16, 16))
+    p0[1:, 0], p0[0, 1:] = 0.6 * lit[1:], 0.4 * lit[1:]
+    return Toy("exclusive pair", p0)
+
+
+def five_bits() -> Toy:
+    """Five black-and-white pixels with a random law on their 32 states."""
+    return Toy("five bits", np.random.default_rng(0).dirichlet(np.full(32, 0.3)).reshape([2] * 5))
+
+
+def three_pixels() -> Toy:
+    """Three pixels of 5 levels with a random law on their 125 states."""
+    return Toy("three pixels", np.random.default_rng(0).dirichlet(np.full(125, 0.3)).reshape([5] * 3))
+
+
 def total_variation(p: Array, q: Array) -> float:
     """Half the L1 distance of two distributions."""
     return 0.5 * float(np.abs(p - q).sum())

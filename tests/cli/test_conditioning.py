@@ -67,7 +67,7 @@ def test_pictures_during_training_show_the_classes_in_turn(conditional):
         assert picture.size == expected.size and picture.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("sampler", ["panjer", "posterior_bridge", "trapezoidal"])
+@pytest.mark.parametrize("sampler", ["panjer", "posterior_bridge", "posterior_trapezoidal", "trapezoidal"])
 def test_every_sampler_runs_on_the_fitted_grid_with_correctors(run, conditional, sampler):
     assert len(json.loads((conditional / "model" / "config.json").read_text())["pilot"]["logits"]) >= 20
     options = (

@@ -49,6 +49,7 @@ BESIDE = {
     ("sampler", "level_bridge"): ["process=uniform"],
     ("sampler", "panjer"): ["head=variance"],
     ("sampler", "posterior_bridge"): ["head=logistic_mixture"],
+    ("sampler", "posterior_trapezoidal"): ["head=logistic_mixture"],
     ("sampler", "tau_leap"): ["process=uniform"],
     ("sampler/corrector", "level"): ["process=uniform"],
     ("schedule", "steps"): ["process=discrete_absorbing"],

@@ -22,6 +22,7 @@ from blackout.diffusion.kernels import (
     PanjerLeap,
     PoissonLeap,
     PosteriorBridge,
+    PosteriorTrapezoidal,
     StatefulKernel,
     TauLeap,
     Trapezoidal,
@@ -133,6 +134,7 @@ BY_HAND = [  # (grid, process, head, kernel, correction, guidance) -> NFE
     (fisher_times(1000), PureDeath(255), SoftplusHead(), BinomialBridge(), Correction(), Guidance(), 1000),
     (TIMES, PureDeath(9), FULL, PanjerLeap(), Correction(), Guidance(), 8),
     (TIMES, PureDeath(9), FULL, PosteriorBridge(), Correction(2), Guidance(), 8 + 2 * 7),
+    (TIMES, PureDeath(9), FULL, PosteriorTrapezoidal(), Correction(), Guidance(), 15),
     (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(2, ThinAndBridge()), Guidance(), 15 + 2 * 2 * 7),
     (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(3, BirthDeath()), Guidance(), 15 + 3 * 7),
     # u = 4, 2.71, 1.43, 0.14, -1.14, -2.43, -3.71, -5: corrected at the first four, where steps end
@@ -182,7 +184,8 @@ def test_impossible_settings_are_refused(wrong, word):
 
 def test_components_say_what_they_need():
     categorical = of_head(LevelHead(Uniform(9), 9))
-    for kernel in (BinomialBridge(), PoissonLeap(), PanjerLeap(), PosteriorBridge(), Trapezoidal(), BirthDeathBridge()):
+    counting = (BinomialBridge(), PoissonLeap(), PanjerLeap(), PosteriorBridge(), PosteriorTrapezoidal(), Trapezoidal())
+    for kernel in (*counting, BirthDeathBridge()):
         with pytest.raises(ValueError, match=f"{type(kernel).__name__} does not fit the process Uniform"):
             sample(categorical, Uniform(9), TIMES, SHAPE, kernel=kernel)
     with pytest.raises(ValueError, match="TauLeap does not fit the process PureDeath"):

@@ -13,6 +13,7 @@ from blackout.diffusion.kernels import (
     BinomialBridge,
     PoissonLeap,
     PosteriorBridge,
+    PosteriorTrapezoidal,
     Trapezoidal,
 )
 from blackout.diffusion.particles import normalised, sample_particles, systematic
@@ -212,3 +213,5 @@ def test_what_has_no_such_law_is_refused():
     counts = GuidedDenoiser(ExactDenoiser(CLASSES[1]), ExactDenoiser(ALL), 2.0, 15)
     with pytest.raises(ValueError, match="guidance leaves no distribution"):
         PosteriorBridge()(counts, PureDeath(15), x, s, t)
+    with pytest.raises(ValueError, match="guidance leaves no distribution"):
+        PosteriorTrapezoidal()(counts, PureDeath(15), x, s, t)

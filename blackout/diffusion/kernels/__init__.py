@@ -7,7 +7,8 @@ missing at t, each is back at s with probability r.
     PoissonLeap       Poisson(y r) births                                            1       first order
     PanjerLeap        births of mean y r and of the predicted dispersion             1       first order, smaller error
     PosteriorBridge   X_0 from the predicted distribution, then the exact bridge     1       exact for one element
-    Trapezoidal       theta-trapezoidal in its mean-preserving form                  2       second order
+    Trapezoidal       theta-trapezoidal in its mean-preserving form                  2       second order on smooth data
+    PosteriorTrapezoidal  the same for whole distributions, by exact bridges         2       second order; exact for one
 
 For the other processes:
 
@@ -20,6 +21,7 @@ from blackout.diffusion.kernels.base import Kernel, Rounding, StatefulKernel, ne
 from blackout.diffusion.kernels.births import BinomialBridge, PoissonLeap, PosteriorBridge, Trapezoidal
 from blackout.diffusion.kernels.jumps import BirthDeathBridge, LevelBridge, TauLeap
 from blackout.diffusion.kernels.panjer import PanjerLeap, panjer
+from blackout.diffusion.kernels.posterior import PosteriorTrapezoidal
 
 __all__ = [
     "BinomialBridge",
@@ -29,6 +31,7 @@ __all__ = [
     "PanjerLeap",
     "PoissonLeap",
     "PosteriorBridge",
+    "PosteriorTrapezoidal",
     "Rounding",
     "StatefulKernel",
     "TauLeap",

@@ -104,7 +104,23 @@ class Trapezoidal:
     The conditional mean of X_0 is a martingale, so that y(X_rho, rho) is (1 - h) y(X_t, t) on average, and the mean
     number of births of the whole step is y r (up to the positive part). Halves of equal length (theta = 1/2) keep the
     weights at 2 and 1 however long the step. The step to s = 0, whose clock never ends, is a single Poisson leap.
+
+    Second order where no birth more than halves another element's rate; elsewhere the positive part cuts, and the
+    order is 1.
+
+    Args:
+        floor: least rate of the second stage, as a share of y(X_rho, rho); with any floor above 0 every X_0 stays
+            possible, so that the chain's likelihood bound is finite.
+
+    Raises:
+        ValueError: a floor outside [0, 1].
     """
+
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"floor must be in [0, 1], not {self.floor}")
 
     def __call__(
         self,
@@ -124,7 +140,7 @@ class Trapezoidal:
         x_rho = grown(xt, poisson(y * half, generator), process)
         # second stage: from rho to s, of the same fraction, with the extrapolated count
         y_rho = predicted_count(self, denoiser, process, x_rho, rho).mean.double()
-        rate = (2 * y_rho - (1 - half) * y).clamp(min=0.0)
+        rate = torch.maximum(2 * y_rho - (1 - half) * y, self.floor * y_rho)
         return grown(x_rho, poisson(rate * half, generator), process)
 
 
