@@ -20,7 +20,16 @@ from blackout.laws.draws import KERNELS, ExactDenoiser
 from blackout.laws.markov_toys import JumpToy, Matrices, of_birth_death, of_generator, of_steps
 from blackout.laws.steps import JumpStep
 from blackout.laws.subjects import JumpSubject, PureDeathSubject, StaySubject
-from blackout.laws.toys import Array, Toy, exclusive_pair, five_bits, pixel_pair, rare_pixel, three_pixels, two_bumps
+from blackout.laws.toys import (
+    Array,
+    Toy,
+    exclusive_pair,
+    five_bits,
+    pixel_pair,
+    rare_pixel,
+    three_pixels,
+    two_bumps,
+)
 from blackout.random import SampleStreams
 
 _PIXEL = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
