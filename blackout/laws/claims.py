@@ -45,10 +45,10 @@ Grids = Mapping[str, Callable[[int], Tensor]]
 def _pure_death() -> Iterator[tuple]:
     """Nothing is claimed of nearest rounding, which does not converge.
 
-    On one pixel the posterior bridge is exact, on a
-    black-and-white one so are stochastic rounding and the Panjer kernel, and the others are of the first order (Panjer
-    better at these numbers of steps). Given correlated pixels, only the trapezoidal methods are better than first order,
-    and only where no birth changes another pixel's rate by much: the rough toys leave them at the first.
+    On one pixel the bridges from draws are exact, on a black-and-white one so are stochastic rounding and the Panjer
+    kernel, and the others are of the first order (Panjer better at these numbers of steps). Given correlated pixels,
+    only the trapezoidal methods are better than first order, and only where no birth changes another pixel's rate by
+    much: the rough toys leave them at the first.
     """
     first = {"nearest": None, "stochastic": 0.9, "poisson": 0.9, "panjer": 0.9, "posterior": 0.9}
     second = {"trapezoidal": 1.32, "posterior_trapezoidal": 1.32}

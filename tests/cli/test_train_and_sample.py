@@ -113,6 +113,13 @@ def test_a_model_is_used_from_python(trained):
     assert torch.equal(model.sample(2, seed=1), counts[:2])
 
 
+def test_a_debug_preset_leaves_a_family_without_such_sampling_alone(run, tmp_path):
+    flow = ("experiment=flow_ising", "debug=fast", "target.size=3", "validation_samples=64", f"runs_dir={tmp_path}")
+    assert run("train", *flow, "callbacks.progress=null").code == 0
+    run("train", *flow, "sampler.num_steps=3").assert_refused("sampler")
+    run("train", *flow, "loss=instantaneous").assert_refused("loss.scale", "schedule.num_steps", "another loss")
+
+
 @pytest.mark.parametrize("debug", ["fast", "overfit", "profile"])
 def test_debug_presets_run(run, tmp_path, debug):
     small = [option for option in TINY if not option.startswith(("trainer.val", "callbacks.samples", "sampler"))]
