@@ -164,9 +164,9 @@ def explain(error: Exception) -> str:
         keys = _default_keys()
         return f"{key}: no such option" + (" of the chosen groups" if key in keys else _nearest(key, keys))
     if match := re.search(r"Interpolation key '([^']+)' not found", text):
-        reader = (re.findall(r"full_key: (\S+)", text) or ["a setting"])[0]
-        group = reader.split(".")[0]
-        return f"{reader} is made from {match.group(1)}, which the chosen family lacks: choose another {group}"
+        reader = text.split("full_key: ")[-1].split()[0]
+        wanted, group = match.group(1), reader.split(".")[0]
+        return f"{reader} is made from {wanted}, which the chosen family lacks: choose another {group}"
     if match := re.search(r"Missing mandatory value: (\S+)", f"{text} {cause}"):
         return f"{match.group(1)} must be given"
     return (text.splitlines() or [type(error).__name__])[0] + (f" ({cause.splitlines()[0]})" if cause else "")

@@ -94,12 +94,7 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
         UserError: an unknown setting (added with +), one that was removed, or a value of the wrong kind.
     """
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    if isinstance(config.get("sampler"), dict) and (plain := _without_debug()) is not None:
-        # a debug choice makes sampling short; not every family has steps, or a sampler
-        known = plain.get("sampler") or {}
-        config["sampler"] = {name: value for name, value in config["sampler"].items() if name in known}
-        if not known:
-            del config["sampler"]
+    _leave_out_debug(config)
     defaults = _defaults(cfg)
     settings = table(defaults)
     for name in sorted(config.keys() | {name for name in settings if "." not in name}):
@@ -116,7 +111,7 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
 
 def _defaults(cfg: DictConfig) -> Mapping[str, Any]:
     """The program's default configuration with the chosen family; without Hydra, the settings themselves."""
-    if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
+    if not _composes():
         return cfg
     hydra, job = GlobalHydra.instance().hydra, HydraConfig.get()
     assert hydra is not None and job.job.config_name is not None
@@ -132,19 +127,26 @@ def _defaults(cfg: DictConfig) -> Mapping[str, Any]:
     return {str(name): value for name, value in plain.items() if name != "hydra"}
 
 
-def _without_debug() -> Mapping[str, Any] | None:
-    """What the command line composes without its choice of `debug`; None if it makes none."""
-    if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
-        return None
+def _composes() -> bool:
+    """Whether Hydra runs, and can compose once more."""
+    return HydraConfig.initialized() and GlobalHydra.instance().is_initialized()
+
+
+def _leave_out_debug(config: dict[str, Any]) -> None:
+    """Drop what a debug choice sets of samplers that are not there: not every family has steps, or a sampler."""
+    if not _composes():
+        return
     hydra, job = GlobalHydra.instance().hydra, HydraConfig.get()
-    if not job.runtime.choices.get("debug"):
-        return None
+    if not job.runtime.choices.get("debug") or not isinstance(config.get("sampler"), dict):
+        return
     assert hydra is not None and job.job.config_name is not None
     given = [*job.overrides.task, *(word for word in job.overrides.hydra if word.startswith("hydra.searchpath"))]
     rest = [word for word in given if not word.lstrip("+").startswith("debug=")]
-    composed = OmegaConf.to_container(hydra.compose_config(job.job.config_name, rest, RunMode.RUN, from_shell=False))
-    assert isinstance(composed, dict)
-    return {str(name): value for name, value in composed.items()}
+    plain = hydra.compose_config(job.job.config_name, rest, RunMode.RUN, from_shell=False)
+    known = plain.get("sampler") or {}
+    config["sampler"] = {name: value for name, value in config["sampler"].items() if name in known}
+    if not known:
+        del config["sampler"]
 
 
 def asked_for(group: str) -> bool:
