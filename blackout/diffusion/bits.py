@@ -14,6 +14,7 @@ from torch import Tensor
 from blackout.diffusion.interface import CountModel
 from blackout.diffusion.likelihood import bits_per_dim, end_bound, likelihood_bound, start_bound, step_bound
 from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.weighted_paths import weighted_path_bound
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.random import SampleStreams, fold_seed
 
@@ -81,28 +82,57 @@ def end_bits(module: CountModel, counts: Tensor, seed: int = 0, batch_size: int 
 
 def finite_time_bits(
     module: CountModel, counts: Tensor, num_steps: int, seed: int = 0, batch_size: int = 256
-) -> Estimate:
-    """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule.
+) -> dict[str, Estimate]:
+    """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule, and its parts.
 
     It takes `num_steps` network evaluations per image.
+
+    Returns:
+        `total`, and what it is the sum of: `start`, the divergence at the final time, `path`, and `last_step`, the
+        births of the step to 0.
 
     Raises:
         ValueError: the process is not pure death, or its max_count is above 4095.
     """
-    process = module.process
-    if not isinstance(process, PureDeath):
-        raise ValueError("the finite-time bound is known for pure death only")
-    times = module.schedule.grid(num_steps)
+    process, times = _pure_death(module), module.schedule.grid(num_steps)
     denoiser = module.denoiser()
-    total = torch.zeros(len(counts), dtype=torch.float64)
+    parts = torch.zeros(3, len(counts), dtype=torch.float64)
     for index in my_batches(len(counts), batch_size):
         x0 = counts[index].to(module.device)
-        nats = start_bound(process, x0, times[-1], module.mean)
+        parts[0, index] = start_bound(process, x0, times[-1], module.mean).cpu()
         for k in range(num_steps, 0, -1):
             streams = SampleStreams(fold_seed(seed, 1), index.to(module.device)).at(k)
-            nats = nats + step_bound(denoiser, process, x0, times[k - 1], times[k], streams)
-        total[index] = nats.cpu()
+            nats = step_bound(denoiser, process, x0, times[k - 1], times[k], streams)
+            parts[1 if k > 1 else 2, index] += nats.cpu()
+    start, path, last = sum_over_processes(parts)
+    named = {"total": start + path + last, "start": start, "path": path, "last_step": last}
+    return {name: Estimate.of(nats, module.shape) for name, nats in named.items()}
+
+
+def weighted_path_bits(
+    module: CountModel, counts: Tensor, num_steps: int, paths: int, seed: int = 0, batch_size: int = 256
+) -> Estimate:
+    """The importance-weighted bound of the Poisson sampler with `num_steps` steps, by `paths` paths per image.
+
+    It takes `num_steps` x `paths` network evaluations per image.
+
+    Raises:
+        ValueError: the process is not pure death.
+    """
+    process, times = _pure_death(module), module.schedule.grid(num_steps)
+    denoiser, total = module.denoiser(), torch.zeros(len(counts), dtype=torch.float64)
+    for index in my_batches(len(counts), batch_size):
+        here = index.to(module.device)
+        streams = [SampleStreams(fold_seed(seed, 3, path), here) for path in range(paths)]
+        x0 = counts[index].to(module.device)
+        total[index] = weighted_path_bound(denoiser, process, times, x0, module.mean, streams).cpu()
     return Estimate.of(sum_over_processes(total), module.shape)
+
+
+def _pure_death(module: CountModel) -> PureDeath:
+    if not isinstance(module.process, PureDeath):
+        raise ValueError("the finite-time bound is known for pure death only")
+    return module.process
 
 
 def uniform_bits(max_count: int) -> float:

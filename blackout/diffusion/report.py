@@ -16,8 +16,11 @@ from blackout.diffusion.bits import (
     finite_time_bits,
     histogram_bits,
     uniform_bits,
+    weighted_path_bits,
 )
 from blackout.diffusion.interface import CountModel
+from blackout.diffusion.likelihood import adds_ends
+from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError
 
 
@@ -43,12 +46,27 @@ def likelihood_report(
         if ends := end_bits(model, counts):
             likelihood[split]["ends"] = asdict(ends)
         if settings["finite_steps"]:
-            bound = finite_time_bits(model, counts, settings["finite_steps"])
-            likelihood[split]["finite_time"] = {"num_steps": settings["finite_steps"], **asdict(bound)}
+            likelihood[split] |= _finite(model, counts, likelihood[split], settings["finite_steps"], settings["paths"])
     values = {f"bits_per_dim_{split}": bounds["continuous"]["value"] for split, bounds in likelihood.items()}
     if untrained is not None:
         likelihood["baselines"] = _baselines(untrained, data, data.test[:n], settings["repeats"])
     return {"values": values, "likelihood": likelihood}
+
+
+def _finite(
+    model: CountModel, counts: Tensor, found: Mapping[str, Any], steps: int, paths: int | None
+) -> dict[str, Any]:
+    """The bounds of the sampler with so many steps, and what these cost beside infinitely many."""
+    parts = {name: asdict(bound) for name, bound in finite_time_bits(model, counts, steps).items()}
+    total = parts.pop("total")
+    limit = found["continuous"]["value"]
+    if isinstance(model.process, PureDeath) and not adds_ends(model.process):
+        limit += found["ends"]["value"]
+    bounds = {"finite_time": {"num_steps": steps, **total, "cost_of_steps": total["value"] - limit, "parts": parts}}
+    if paths:
+        weighted = weighted_path_bits(model, counts, steps, paths)
+        bounds["importance_weighted"] = {"num_steps": steps, "paths": paths, **asdict(weighted)}
+    return bounds
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -57,11 +75,13 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     Raises:
         UserError: a number out of range.
     """
-    least = {"images": 0, "repeats": 1, "finite_steps": 1}
+    least = {"images": 0, "repeats": 1, "finite_steps": 1, "paths": 1}
     for name, smallest in least.items():
         value = settings[name]
         if value is not None and (type(value) is not int or value < smallest):
             raise UserError(f"likelihood.{name} must be a whole number of at least {smallest}, not {value!r}")
+    if settings["paths"] and not settings["finite_steps"]:
+        raise UserError("likelihood.paths needs likelihood.finite_steps: paths are of a sampler with so many steps")
 
 
 def _baselines(untrained: CountModel, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def model(tmp_path_factory):
 def test_the_report_holds_the_provenance(run, model, tmp_path):
     outcome = run(
         "sample", f"ckpt={model}", "num_samples=250", "evaluate=true", "seeds=2", "likelihood.images=200",
-        "likelihood.finite_steps=5", "likelihood.baselines=true", f"out={tmp_path}", "seed=4",
+        "likelihood.finite_steps=5", "likelihood.paths=3", "likelihood.baselines=true", f"out={tmp_path}", "seed=4",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     report = json.loads((tmp_path / "metrics.json").read_text())
@@ -53,7 +53,10 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
     bits = report["likelihood"]
     for split in ("train", "test"):
         assert bits[split]["continuous"]["standard_error"] > 0 and bits[split]["continuous"]["n"] == 200
-        assert np.isfinite(bits[split]["finite_time"]["value"])
+        finite, weighted = bits[split]["finite_time"], bits[split]["importance_weighted"]
+        assert finite["value"] == pytest.approx(sum(part["value"] for part in finite["parts"].values()))
+        assert 0 < finite["cost_of_steps"] < finite["value"] and weighted["paths"] == 3
+        assert bits[split]["continuous"]["value"] < weighted["value"] < finite["value"]
     baselines = bits["baselines"]
     assert baselines["uniform"]["value"] == pytest.approx(np.log2(17))
     assert baselines["independent_histograms"]["value"] < baselines["uniform"]["value"]

@@ -175,6 +175,7 @@ NUMBERS = {
     "+likelihood.image=3": "likelihood.image",
     "likelihood.baselines=perhaps": "true or false",
     "likelihood.finite_steps=0": "at least 1",
+    "likelihood.paths=8": "likelihood.finite_steps",
     "evaluate=perhaps": "true or false",
     "num_samples=1000000000": "100,000,000",
     "sampler.num_steps=1000000000": "num_steps",

@@ -1,0 +1,67 @@
+"""Importance-weighted bounds of the Poisson sampler, against its own law by exact matrices."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from blackout.diffusion.likelihood import finite_time_bound
+from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.schedules import logit_times, step_fraction
+from blackout.diffusion.weighted_paths import path_log_weights, weighted_path_bound
+from blackout.laws.draws import ExactDenoiser
+from blackout.laws.toys import Toy
+from blackout.random import SampleStreams
+
+LEVELS, TIMES = 4, logit_times(6, 3.0, -5.0)
+TOY = Toy("pair of four levels", np.random.default_rng(1).dirichlet(np.full(LEVELS**2, 0.5)).reshape(LEVELS, LEVELS))
+MEAN = torch.from_numpy(TOY.mean)
+
+
+def wrong(xt, t):
+    """A network that predicts half as much again as it should, so that every step is wrong."""
+    right = ExactDenoiser(TOY)(xt, t)
+    mean = 1.5 * right.mean.double().clamp(min=1e-6)
+    return CountPrediction(mean.float(), mean.log().float())
+
+
+def sampled_law(denoiser):
+    """P(X_0 = x) [16] of the sampler whose births are not clipped, by a product of matrices."""
+    levels, states = np.arange(LEVELS), torch.from_numpy(TOY.states).to(torch.uint8)
+    start = [stats.poisson.pmf(levels, math.exp(-TIMES[-1]) * mean) for mean in TOY.mean]
+    law = np.kron(*start)
+    for s, t in zip(TIMES[:-1].flip(0), TIMES[1:].flip(0), strict=True):
+        y = denoiser(states, t).mean.double().numpy() * float(step_fraction(s, t))
+        births = TOY.states[None] - TOY.states[:, None]
+        law = law @ np.where(births >= 0, stats.poisson.pmf(births, y[:, None]), 0.0).prod(-1)
+    return law
+
+
+@pytest.mark.parametrize("denoiser", [ExactDenoiser(TOY), wrong], ids=["exact", "wrong"])
+def test_weights_of_paths_average_to_the_probability_of_what_is_sampled(denoiser):
+    law, n = sampled_law(denoiser), 20_000
+    for state in np.argsort(-TOY.p0)[:3]:
+        x0 = torch.from_numpy(TOY.states[state]).to(torch.uint8).expand(n, 2)
+        streams = SampleStreams(int(state), torch.arange(n))
+        weights = path_log_weights(denoiser, PureDeath(LEVELS - 1), TIMES, x0, MEAN, streams).exp()
+        error = float(weights.std()) / math.sqrt(n)
+        assert float(weights.mean()) == pytest.approx(law[state], abs=4 * error)
+
+
+def test_more_paths_bound_more_tightly_and_one_path_is_the_finite_time_bound():
+    n, process = 6_000, PureDeath(LEVELS - 1)
+    drawn = np.random.default_rng(0).choice(LEVELS**2, size=n, p=TOY.p0)
+    x0, truth = torch.from_numpy(TOY.states[drawn]).to(torch.uint8), -np.log(sampled_law(wrong))[drawn]
+    found, errors = [], []
+    for paths in (1, 4, 32):
+        streams = [SampleStreams(100 * paths + k, torch.arange(n)) for k in range(paths)]
+        surplus = weighted_path_bound(wrong, process, TIMES, x0, MEAN, streams).numpy() - truth
+        found.append(surplus.mean())
+        errors.append(surplus.std() / math.sqrt(n))
+    assert found[0] > found[1] > found[2] > -3 * errors[2]
+    assert found[2] < 0.1 * found[0]
+    steps = finite_time_bound(wrong, process, TIMES, x0, MEAN, SampleStreams(7, torch.arange(n)).at(0)).numpy() - truth
+    assert found[0] == pytest.approx(steps.mean(), abs=4 * math.hypot(errors[0], steps.std() / math.sqrt(n)))
