@@ -1,0 +1,164 @@
+"""Bits back along the chain of the Poisson sampler with T steps (Townsend, Bird and Barber 2019; Kingma, Abbeel and
+Ho 2019).
+
+To encode X_0, the forward process's X_t1 is popped from the stack as if drawn, the births between them are pushed with
+the sampler's probabilities, and so on to X_T, which is pushed with the Poisson start's. The stack grows by
+
+    -log p(X_T) - sum_k log p(X_k-1 | X_k) + sum_k log q(X_k | X_k-1),
+
+in the mean the finite-time bound: all that the forward process drew comes back when it is decoded. Births are coded
+within what max_count leaves, and every one keeps at least 2^-24, so that nothing is impossible.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import special
+from torch import Tensor
+
+from blackout.compress.coder import PRECISION, Coder, Integers
+from blackout.diffusion import BlackoutDiffusion
+from blackout.diffusion.processes.path_bound import predicted
+from blackout.diffusion.schedules import step_fraction
+
+Floats = NDArray[np.float64]
+_TOTAL = 1 << PRECISION
+LARGEST = 1023
+"""Largest max_count: the forward process is coded from tables of its distributions for every count."""
+
+
+def encoded(model: BlackoutDiffusion, counts: Tensor, steps: int, coder: Coder, batch_size: int = 64) -> None:
+    """Push counts [n, *shape] onto the coder, whose sampler takes `steps` steps; the last batch ends on top."""
+    for first, end in _batches(len(counts), batch_size):
+        batch = counts[first:end]
+        x = _flat(batch)
+        for k in range(1, steps + 1):
+            before = x
+            x = _deaths(model, steps, k).pop(coder, before)
+            _births(model, batch.shape, x, steps, k).push(coder, before - x)
+        _start(model, batch.shape, steps).push(coder, x)
+
+
+def decoded(model: BlackoutDiffusion, n: int, steps: int, coder: Coder, batch_size: int = 64) -> Tensor:
+    """Pop what `encoded` pushed, by the same model, steps and batch size: counts [n, *shape]."""
+    found: list[Tensor] = []
+    for first, end in reversed(_batches(n, batch_size)):
+        shape = torch.Size((end - first, *model.shape))
+        x = _start(model, shape, steps).pop(coder)
+        for k in range(steps, 0, -1):
+            before = x + _births(model, shape, x, steps, k).pop(coder)
+            _deaths(model, steps, k).push(coder, before, x)
+            x = before
+        found.insert(0, torch.from_numpy(x.reshape(shape)))
+    return torch.cat(found)
+
+
+def _batches(n: int, batch_size: int) -> list[tuple[int, int]]:
+    """(first, end) of batches of 1, 2, 4, ... up to `batch_size`: what the first ones draw has to be borrowed."""
+    edges = [0]
+    while edges[-1] < n:
+        edges.append(min(n, edges[-1] + min(batch_size, edges[-1] + 1)))
+    return list(pairwise(edges))
+
+
+def _flat(counts: Tensor) -> Integers:
+    return counts.reshape(-1).long().cpu().numpy()
+
+
+def _chunks(size: int, lanes: int, backwards: bool = False) -> list[slice]:
+    parts = [slice(first, min(size, first + lanes)) for first in range(0, size, lanes)]
+    return parts[::-1] if backwards else parts
+
+
+class _Births:
+    """Poisson births of rates [n] in 0..headroom [n], what lies beyond is the last one's."""
+
+    def __init__(self, rate: Floats, headroom: Integers) -> None:
+        self._rate, self._headroom = rate, headroom
+
+    def push(self, coder: Coder, births: Integers) -> None:
+        for part in _chunks(len(births), coder.lanes):
+            start, stop = (self._start(part, births[part] + by) for by in (0, 1))
+            coder.push(start, stop - start)
+
+    def pop(self, coder: Coder) -> Integers:
+        births = np.zeros(len(self._rate), dtype=np.int64)
+        for part in _chunks(len(births), coder.lanes, backwards=True):
+            births[part] = coder.pop(len(self._rate[part]), lambda bar, part=part: self._find(part, bar))  # type: ignore[misc]
+        return births
+
+    def _find(self, part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
+        """The last number of births whose interval starts at or before `bar`, by bisection."""
+        low, high = np.zeros_like(bar), self._headroom[part].copy()
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            inside = self._start(part, middle) <= bar
+            low, high = np.where(inside, middle, low), np.where(inside, high, middle - 1)
+        start = self._start(part, low)
+        return low, start, self._start(part, low + 1) - start
+
+    def _start(self, part: slice, births: Integers) -> Integers:
+        """2^24 P(fewer births), with 1 for each of them, and all of it beyond the headroom."""
+        rate, headroom = self._rate[part], self._headroom[part]
+        below = np.where(births > 0, special.gammaincc(np.maximum(births, 1), rate), 0.0)
+        scaled = np.floor(below * (_TOTAL - headroom - 1)).astype(np.int64) + births
+        return np.where(births > headroom, _TOTAL, scaled)
+
+
+def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, steps: int, k: int) -> _Births:
+    """Of the sampler's step from time k to k - 1."""
+    times = model.schedule.grid(steps)
+    states = torch.from_numpy(x.reshape(shape)).to(model.device)
+    with torch.no_grad():
+        prediction = predicted(model.denoiser(), model.process, states, times[k])
+    rate = np.exp(prediction.log_mean.double().cpu().numpy().reshape(-1)) * float(step_fraction(times[k - 1], times[k]))
+    return _Births(rate, model.process.max_count - x)
+
+
+def _start(model: BlackoutDiffusion, shape: torch.Size, steps: int) -> _Births:
+    """Poisson(q_T E[X_0]), where sampling starts."""
+    mean = model.mean.double().cpu().expand(shape).numpy().reshape(-1)
+    rate = float(torch.exp(-model.schedule.grid(steps)[-1])) * mean
+    return _Births(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))
+
+
+def _deaths(model: BlackoutDiffusion, steps: int, k: int) -> _Deaths:
+    """Of the forward process's step from time k - 1 to k."""
+    times = model.schedule.grid(steps)
+    return _Deaths(model.process.max_count, float(times[k - 1] - times[k]))
+
+
+class _Deaths:
+    """Survivors of counts 0..max_count over one step, Binomial(n, e^-(t - s)), from a table."""
+
+    def __init__(self, max_count: int, log_survival: float) -> None:
+        n, k = np.arange(max_count + 1)[:, None], np.arange(max_count + 1)
+        ways = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(np.maximum(n - k, 0) + 1)
+        log_pmf = ways + k * log_survival + np.maximum(n - k, 0) * np.log(-np.expm1(log_survival))
+        below = np.cumsum(np.where(k <= n, np.exp(log_pmf), 0.0), axis=1).clip(max=1.0)
+        self._starts = np.zeros((max_count + 1, max_count + 2), dtype=np.int64)
+        self._starts[:, 1:] = np.floor(below * (_TOTAL - n - 1)).astype(np.int64) + k + 1
+        self._starts[np.arange(max_count + 2) > n] = _TOTAL
+
+    def push(self, coder: Coder, before: Integers, survivors: Integers) -> None:
+        # in the opposite order of `pop`, which undoes it
+        for part in _chunks(len(before), coder.lanes):
+            start = self._starts[before[part], survivors[part]]
+            coder.push(start, self._starts[before[part], survivors[part] + 1] - start)
+
+    def pop(self, coder: Coder, before: Integers) -> Integers:
+        survivors = np.zeros_like(before)
+        for part in _chunks(len(before), coder.lanes, backwards=True):
+            survivors[part] = coder.pop(len(before[part]), lambda bar, part=part: self._find(before[part], bar))  # type: ignore[misc]
+        return survivors
+
+    def _find(self, before: Integers, bar: Integers) -> tuple[Integers, Integers, Integers]:
+        rows = self._starts[before]
+        found = (rows <= bar[:, None]).sum(1) - 1
+        found = np.minimum(found, before)
+        start = np.take_along_axis(rows, found[:, None], 1)[:, 0]
+        return found, start, np.take_along_axis(rows, found[:, None] + 1, 1)[:, 0] - start

@@ -1,0 +1,42 @@
+"""`python -m blackout.compress`: there and back, and what it refuses."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from blackout.compress import __main__
+from tests.cli.conftest import TINY
+
+
+def test_the_command(run, tmp_path, capsys, monkeypatch):
+    assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
+    run_directory, counts = tmp_path / "digits" / "a", np.random.default_rng(0).integers(0, 17, (9, 8, 8, 1))
+    np.savez(tmp_path / "counts.npz", samples=counts.astype(np.uint8))
+
+    def command(*words):
+        monkeypatch.setattr(sys, "argv", ["compress", *map(str, words)])
+        __main__.main()
+
+    encoded_file, back = tmp_path / "counts.bits", tmp_path / "back.npy"
+    command("encode", run_directory, tmp_path / "counts.npz", "--out", encoded_file, "--steps", "5")
+    assert "9 arrays" in capsys.readouterr().out
+    command("decode", run_directory, encoded_file, "--out", back)
+    assert np.array_equal(np.load(back), np.moveaxis(counts, -1, 1))
+    content = encoded_file.read_bytes()
+    (tmp_path / "damaged.bits").write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
+    np.save(tmp_path / "large.npy", counts + 1)
+    np.save(tmp_path / "other.npy", counts[:, :7])
+    for wrong, word in (
+        (("decode", run_directory, tmp_path / "damaged.bits"), "damaged"),
+        (("decode", run_directory, tmp_path / "counts.npz"), "not a file"),
+        (("decode", run_directory, tmp_path / "none.bits"), "No such file"),
+        (("encode", run_directory, tmp_path / "large.npy"), "from 0 to 16"),
+        (("encode", run_directory, tmp_path / "other.npy"), "are needed"),
+        (("encode", tmp_path / "none", tmp_path / "counts.npz"), "no model"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            command(*wrong, "--out", tmp_path / "out")
+        said = capsys.readouterr().err
+        assert left.value.code == 2 and word in said and said.count("\n") == 1
+        assert not (tmp_path / "out").exists()
