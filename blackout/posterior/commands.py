@@ -47,6 +47,7 @@ class Command(ABC):
             raise UserError("operator must be given: operator=identity, inpaint_box, pool, ...")
         with naming("operator"):
             operator = make(request["operator"], "operator")
+            operator.prepare(model)
         with naming("noise"):
             noise = make(request["noise"], "noise") if request.get("noise") else operator.noise
         with naming("posterior"):

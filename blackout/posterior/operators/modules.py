@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from blackout.posterior.maps import as_map
 from blackout.posterior.noise import Noise
 from blackout.posterior.operators.base import BlackBox, Shape
+
+if TYPE_CHECKING:
+    from blackout.posterior.findings import Findings
 
 
 @dataclass(frozen=True)
 class Tilt:
-    """log L = scale m, whatever y is.
+    """log L = y m: nothing is measured, and y is beta, the weight of m.
 
     Args:
-        scale: beta.
+        scale: beta; with a list there is a posterior for each.
+
+    Raises:
+        ValueError: scale is neither a number nor a list of some.
     """
 
-    scale: float = 1.0
+    scale: float | Sequence[float] = 1.0
     real: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.scales.ndim != 1 or not len(self.scales):
+            raise ValueError(f"scale must be a number or a list of numbers, not {self.scale}")
+
+    @property
+    def scales(self) -> Tensor:
+        """All of them, float64 [M]."""
+        scales = as_map(self.scale, "scale")
+        return scales if scales.ndim else scales[None]
+
+    def measurements(self, measured: Shape) -> Tensor:
+        """The y of every posterior, float64 [M, *measured]."""
+        return self.scales.view(-1, *[1] * len(measured)).expand(-1, *measured).clone()
+
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """scale m."""
-        return self.scale * m.double() + 0 * y
+        """y m; 0 where y is 0, even of an m of -inf."""
+        return torch.where(y == 0, 0.0, y.double() * m.double())
 
     def draw(self, m: Tensor, source: object = None) -> Tensor:
         """Nothing is measured: 0."""
@@ -58,11 +80,11 @@ class Reward(BlackBox):
 
     Args:
         reward: x [n, *shape], float64 -> r [n].
-        scale: beta.
+        scale: beta; with a list there is a posterior for each.
     """
 
     reward: Callable[[Tensor], Tensor]
-    scale: float = 1.0
+    scale: float | Sequence[float] = 1.0
 
     @property
     def noise(self) -> Noise:
@@ -82,14 +104,15 @@ class Classifier(BlackBox):
     """p(x) p(label | x)^scale.
 
     Args:
-        classifier: x [n, *shape], float64 -> logits [n, classes].
+        classifier: x [n, *shape], float64 -> logits [n, classes]; what has a `learn(source, max_count)` is first given
+            the data that the prior was trained on.
         label: wanted class.
-        scale: beta.
+        scale: beta; with a list there is a posterior for each.
     """
 
     classifier: Callable[[Tensor], Tensor]
     label: int = 0
-    scale: float = 1.0
+    scale: float | Sequence[float] = 1.0
 
     @property
     def noise(self) -> Noise:
@@ -102,6 +125,58 @@ class Classifier(BlackBox):
         if logits.ndim != 2 or not 0 <= self.label < logits.shape[1]:
             raise ValueError(f"label={self.label} is none of the classifier's logits {tuple(logits.shape)}")
         return torch.log_softmax(logits, 1)[:, self.label, None]
+
+    def prepare(self, model: Any) -> None:
+        """Let the classifier learn."""
+        if hasattr(self.classifier, "learn"):
+            self.classifier.learn(model.require_source(), model.process.max_count)
+
+    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+        """What a classifier that learns says about the samples; see `LearnedClassifier.judge`."""
+        own = getattr(self.classifier, "judge", None)
+        return {} if own is None else own(findings, self.label)
+
+
+@dataclass(frozen=True)
+class Motif(BlackBox):
+    """p(x) exp(scale r(x)), r the number of places of a sequence [D] where a word stands.
+
+    Args:
+        word: names, in their order.
+        scale: beta; with a list there is a posterior for each.
+
+    Raises:
+        ValueError: no names.
+    """
+
+    word: Sequence[int]
+    scale: float | Sequence[float] = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.word:
+            raise ValueError("word must have at least one name")
+
+    @property
+    def noise(self) -> Noise:
+        """The tilt."""
+        return Tilt(self.scale)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """1 at every place where the word begins, float64 [n, D - length + 1]."""
+        places = x.shape[1] - len(self.word) + 1
+        letters = [x[:, k : k + places] == name for k, name in enumerate(self.word)]
+        return torch.stack(letters).all(0).double()
+
+    def measured(self, shape: Shape) -> Shape:
+        """[places]."""
+        if len(shape) != 1 or shape[0] < len(self.word):
+            raise ValueError(f"word={list(self.word)} cannot stand in data of shape {shape}")
+        return (shape[0] - len(self.word) + 1,)
+
+    def incidence(self, shape: Shape) -> Tensor | None:
+        """Every place on the elements its word covers."""
+        place = torch.arange(self.measured(shape)[0])
+        return torch.cat([torch.stack([place, place + k]) for k in range(len(self.word))], 1)
 
 
 @dataclass(frozen=True)
@@ -133,6 +208,10 @@ class Decoded(BlackBox):
     def measured(self, shape: Shape) -> Shape:
         """G's."""
         return self.operator.measured(tuple(self.decoded))
+
+    def prepare(self, model: Any) -> None:
+        """G's."""
+        self.operator.prepare(model)
 
     def seen(self, shape: Shape) -> Tensor | None:
         """G's."""
