@@ -46,7 +46,6 @@ class ExactModel(Model):
             LevelBridge(), num_steps, grid, poisson_start=False, evaluation=Evaluation(batch_size=batch_size)
         )
         self.register_buffer("mean", torch.zeros(self.shape))
-        self.averaged = self.network
         self.config = {"law": name, "elements": chain.length, "names": len(chain.first)}
 
     def draw(self, request: Mapping[str, Any]) -> Draw:

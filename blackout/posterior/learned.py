@@ -1,4 +1,4 @@
-"""A classifier that learns the labels of the prior's own training data, and a second one that judges what came of it."""
+"""A classifier that learns the labels of the prior's own training data, and a second one to judge the samples."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class HeatBath:
 
 
 def _rescue(log_k: Tensor, log_l: Tensor) -> Tensor:
-    """Weights where (K_t Lt)(x) is 0 already: the first possible level, whatever x is, for the chain to find its way."""
+    """Weights where (K_t Lt)(x) is 0 already: the first possible level, whatever x is, so that chains find a way."""
     first = 2.0 ** -torch.arange(log_l.shape[-1], device=log_l.device).double()
     possible = torch.where(torch.isneginf(log_l), 0.0, first)
     return torch.where(possible.sum(-1, keepdim=True) > 0, possible, (log_k > -math.inf).double())

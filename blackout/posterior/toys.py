@@ -74,8 +74,8 @@ class Synthetic(ExactModel):
         return one / one.sum()
 
     def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
-        """Distances of the first two elements to the posterior of all D, beside those of as many exact draws (the floor)
-        and of the prior; `heat_maps.png`. Of the first scale.
+        """Distances of the first two elements to the posterior of all D, at the first scale, beside those of as many
+        exact draws (the floor) and of the prior; `heat_maps.png`.
         """
         operator = findings.measurements.operator
         if not isinstance(operator, Reward) or not isinstance(operator.reward, Ring):
@@ -86,9 +86,8 @@ class Synthetic(ExactModel):
         perfect = Chain(one, one.expand(50, 50), 2).draw(
             torch.ones(len(x), 2, 50, dtype=torch.float64), _streams(findings.seed, _FLOOR, len(x)).at(0)
         )
-        drawn = {
-            "samples": x, "perfect": perfect, "prior": self.prior().draw(len(x), _streams(findings.seed, _PRIOR, len(x)))
-        }  # fmt: skip
+        prior = self.prior().draw(len(x), _streams(findings.seed, _PRIOR, len(x)))
+        drawn = {"samples": x, "perfect": perfect, "prior": prior}
         found = {name: _histogram(draws, 50) for name, draws in drawn.items()}
         save_picture(heat_maps({"posterior": wanted, **found}), directory / "heat_maps.png")
         values = {}
