@@ -98,6 +98,19 @@ class Reward(BlackBox):
             raise ValueError(f"the reward must return [n], not {tuple(value.shape)} for n = {len(x)}")
         return value.detach().double()[:, None]
 
+    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+        """The mean reward at every scale."""
+        return {"rewards": _by_scale(self, findings)}
+
+
+def _by_scale(operator: Reward | Classifier, findings: Findings) -> list[dict[str, float]]:
+    """Scale and mean of every posterior; none where more than the tilt was asked of the operator."""
+    noise, found = findings.measurements.noise, operator(findings.samples.double())[:, 0]
+    if not isinstance(noise, Tilt):
+        return []
+    numbers = findings.of.unique().tolist()
+    return [{"scale": float(noise.scales[n]), "reward": float(found[findings.of == n].mean())} for n in numbers]
+
 
 @dataclass(frozen=True)
 class Classifier(BlackBox):
@@ -132,9 +145,10 @@ class Classifier(BlackBox):
             self.classifier.learn(model.require_source(), model.process.max_count)
 
     def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
-        """What a classifier that learns says about the samples; see `LearnedClassifier.judge`."""
+        """The mean log p(label | x) at every scale, and what a classifier that learns says of the samples."""
         own = getattr(self.classifier, "judge", None)
-        return {} if own is None else own(findings, self.label)
+        found: dict[str, Any] = {} if own is None else own(findings, self.label)
+        return {**found, "rewards": _by_scale(self, findings)}
 
 
 @dataclass(frozen=True)
@@ -187,11 +201,13 @@ class Decoded(BlackBox):
         decoder: x [n, *shape], float64 -> [n, *decoded].
         decoded: its shape.
         operator: of what is decoded, here called G.
+        encoder: the way back, [n, *decoded] -> [n, *shape] near counts: chains then begin at the data.
     """
 
     decoder: Callable[[Tensor], Tensor]
     decoded: tuple[int, ...] | list[int]
     operator: BlackBox
+    encoder: Callable[[Tensor], Tensor] | None = None
 
     @property
     def noise(self) -> Noise:
@@ -208,6 +224,16 @@ class Decoded(BlackBox):
     def measured(self, shape: Shape) -> Shape:
         """G's."""
         return self.operator.measured(tuple(self.decoded))
+
+    def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
+        """G's, encoded; None without an encoder."""
+        near = self.operator.back_project(m, tuple(self.decoded))
+        if near is None or self.encoder is None:
+            return None
+        codes = self.encoder(near).detach().double()
+        if tuple(codes.shape[1:]) != shape:
+            raise ValueError(f"the encoder returns {tuple(codes.shape[1:])}, not {shape}")
+        return codes
 
     def prepare(self, model: Any) -> None:
         """G's."""
