@@ -7,9 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from blackout.posterior.measurements import Measurements
-from blackout.posterior.problem import Measured
-
 
 @dataclass(frozen=True)
 class Findings:
@@ -18,23 +15,13 @@ class Findings:
     Args:
         samples: counts [n, *shape].
         of: row of each one's measurement, int64 [n].
-        measurements: all of them.
+        problem: all measurements, a `Measured`, which stands above this file.
+        truths: counts [M, *shape], where they are known.
         seed: of the samples.
-        model: the prior's.
     """
 
     samples: Tensor
     of: Tensor
-    measurements: Measurements
+    problem: Any
+    truths: Tensor | None
     seed: int
-    model: Any
-
-    @property
-    def problem(self) -> Measured:
-        """Of all measurements."""
-        return self.measurements.problem(self.seed)
-
-    @property
-    def truths(self) -> Tensor | None:
-        """Counts [M, *shape], where they are known."""
-        return self.measurements.of(self.seed)[1]

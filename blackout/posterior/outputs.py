@@ -76,7 +76,8 @@ class PosteriorOutputs:
     def _judged(self, directory: Path) -> dict[str, Any]:
         """What an exact law or an operator says about the samples."""
         draw, (of, drawn) = self._draw, self._all
-        findings = Findings(drawn["samples"], of, draw.measurements, self._seed, draw.model)
+        problem, truths = draw.measurements.problem(self._seed), draw.measurements.of(self._seed)[1]
+        findings = Findings(drawn["samples"], of, problem, truths, self._seed)
         law = draw.model.judge(findings, directory) if isinstance(draw.model, ExactModel) else {}
         own = draw.measurements.operator.judge(findings, directory)
         return {**law, **own, "values": law.get("values", {}) | own.get("values", {})}

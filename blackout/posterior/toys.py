@@ -77,7 +77,7 @@ class Synthetic(ExactModel):
         """Distances of the first two elements to the posterior of all D, at the first scale, beside those of as many
         exact draws (the floor) and of the prior; `heat_maps.png`.
         """
-        operator = findings.measurements.operator
+        operator = findings.problem.operator
         if not isinstance(operator, Reward) or not isinstance(operator.reward, Ring):
             return {}
         x = findings.samples[findings.of == findings.of[0]]
@@ -133,7 +133,7 @@ class Dna(ExactModel):
         """Mean number of words and mean log p(x) at every scale, sampled and exact (by transfer matrices), for words of
         two letters; `tilt.png`.
         """
-        operator = findings.measurements.operator
+        operator = findings.problem.operator
         if not isinstance(operator, Motif) or len(operator.word) != 2:
             return {}
         pair = torch.zeros(4, 4, dtype=torch.float64)
@@ -181,7 +181,7 @@ class Melody(ExactModel):
         names where nothing was seen: of samples, of as many exact draws of the posterior, and of the prior;
         `piano_rolls.png`.
         """
-        operator, truths = findings.measurements.operator, findings.truths
+        operator, truths = findings.problem.operator, findings.truths
         seen = operator.seen(self.shape)
         if truths is None or not isinstance(operator, Separable) or seen is None:
             return {}

@@ -62,7 +62,7 @@ def _run(config: Mapping[str, Any]) -> Path:
     if not given:
         raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
     if "law" in given and len(given) > 1:
-        raise UserError(f"law stands in place of a model: leave out {given[0] if given[0] != 'law' else given[1]}")
+        raise UserError("law stands in place of a model: leave out ckpt and samples")
     device = find_device(config["device"])
     with process_group(device):
         if not config["samples"]:
@@ -101,8 +101,7 @@ def _model(config: Mapping[str, Any]) -> tuple[Model, Path]:
     if config["law"]:
         if config["evaluate"]:
             raise UserError("evaluate=true compares with data; a law has none")
-        law = make(config["law"], "law")
-        if not isinstance(law, Model):
+        if not isinstance(law := make(config["law"], "law"), Model):
             raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
         return law.eval(), Path("runs") / str(law.config.get("law", "law")) / "law"
     ckpt, trusted = str(path(config, "ckpt")), tuple(config["trusted"])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from blackout.posterior.findings import Findings
 from blackout.posterior.noise import Exact, Noise
-
-if TYPE_CHECKING:
-    from blackout.posterior.findings import Findings
 
 Shape: TypeAlias = tuple[int, ...]
 

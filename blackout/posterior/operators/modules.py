@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from blackout.posterior.findings import Findings
 from blackout.posterior.maps import as_map
 from blackout.posterior.noise import Noise
 from blackout.posterior.operators.base import BlackBox, Shape
-
-if TYPE_CHECKING:
-    from blackout.posterior.findings import Findings
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Reward(BlackBox):
 
 def _by_scale(operator: Reward | Classifier, findings: Findings) -> list[dict[str, float]]:
     """Scale and mean of every posterior; none where more than the tilt was asked of the operator."""
-    noise, found = findings.measurements.noise, operator(findings.samples.double())[:, 0]
+    noise, found = findings.problem.noise, operator(findings.samples.double())[:, 0]
     if not isinstance(noise, Tilt):
         return []
     numbers = findings.of.unique().tolist()
