@@ -55,13 +55,13 @@ class Restarted(SplitGibbs):
 
 def dna(quick: bool) -> Iterator[Row]:
     """The mean number of CG in 40 letters at scale 1.5, exactly 1.068 and without a reward .254."""
-    number, sweeps = (20, 2) if quick else (1000, 200)
+    number, sweeps = (20, 2) if quick else (500, 100)
     model, operator = Dna(), Motif((1, 2), 1.5)
     problem = Measured(operator, operator.noise, operator.noise.measurements((39,)))
     prior = model.prior()
     levels, wide = anneal(sweeps, 3.0, 0.01), anneal(max(2, sweeps // 4), prior.final_time, 1e-4)
     methods = {
-        f"heat bath, {sweeps // 4} sweeps": SplitGibbs(levels[::4]),
+        f"heat bath, {sweeps // 4} sweeps": SplitGibbs(anneal(max(1, sweeps // 4), 3.0, 0.01)),
         f"heat bath, {sweeps} sweeps": SplitGibbs(levels),
         f"200 proposals, {sweeps} sweeps": SplitGibbs(levels, "metropolis", 200),
         "the same, restarted at z = x": Restarted(levels, "metropolis", 200),
