@@ -1,35 +1,36 @@
 """Posterior samplers side by side: `python -m benchmarks.posterior --what tasks --model runs/digits/<run_id>`.
 
-`tasks`: every method and task; `ablations` of split Gibbs sampling; `speed` of its likelihood step; `synthetic`: the
-grid of Chu et al. 2025, which needs no model. Results in docs/posterior.md.
+`tasks`: every method and task, particles at as many evaluations as split Gibbs sampling; `ablations`, `budgets` and
+`ratios` of it (Chu et al. 2025, appendix B); `speed` of its likelihood step; `share` of its time that the network
+takes. Without a model: `synthetic`, `dna` and `processes` (benchmarks/posterior_toys.py). Results in docs/posterior.md.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, interleaved, report, summary
+from benchmarks.posterior_toys import Restarted, dna, processes, synthetic
 from blackout import load_model
 from blackout.data import CountData
-from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.posterior import (
     And,
     Binomial,
     Direct,
-    Exact,
     Identity,
     InpaintBox,
     Measured,
+    Noise,
     NoiseDenoise,
     Poisson,
     Pool,
@@ -42,6 +43,8 @@ from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, Pri
 from blackout.posterior.chains import Method, Posterior
 from blackout.posterior.couplings import Coupling
 from blackout.posterior.diagnostics import psnr
+from blackout.posterior.operators import Operator
+from blackout.posterior.prior import Streams
 from blackout.posterior.steps import make_step
 from blackout.random import SampleStreams
 
@@ -69,19 +72,19 @@ class Bench:
 
     def tasks(self) -> dict[str, Measured]:
         """By name."""
-        parts = (
-            {"xor .5": (Xor(0.5), None), "and 4": (And(4.0), None)}
-            if self.largest == 1
-            else {"thinning .3": (Identity(), Binomial(0.3)), "pooled photons": (Pool(2), Poisson())}
-        )
-        box = InpaintBox((5, 19), (5, 24)) if self.largest == 1 else InpaintBox((2, 5), (1, 6))
-        parts = {**parts, "box": (box, Exact())}
-        made = {}
-        for name, (operator, noise) in parts.items():
-            noise = noise or operator.noise
-            source = SampleStreams(5, torch.arange(len(self.truths))).at(0)
-            made[name] = Measured(operator, noise, noise.draw(operator(self.truths.double()), source))
-        return made
+        if self.largest == 1:
+            box = InpaintBox((5, 19), (5, 24))
+            return {"xor .5": self.measured(Xor(0.5)), "and 4": self.measured(And(4.0)), "box": self.measured(box)}
+        return {
+            "pooled photons": self.measured(Pool(2)), "photons .5": self.measured(Identity(), Poisson(0.5)),
+            "thinning .3": self.measured(Identity(), Binomial(0.3)), "box": self.measured(InpaintBox((2, 5), (1, 6))),
+        }  # fmt: skip
+
+    def measured(self, operator: Operator, noise: Noise | None = None) -> Measured:
+        """All truths seen so."""
+        noise = noise or operator.noise
+        source = SampleStreams(5, torch.arange(len(self.truths))).at(0)
+        return Measured(operator, noise, noise.draw(operator(self.truths.double()), source))
 
     def run(self, task: str, name: str, method: Method, problem: Measured, prior: Prior | None = None) -> Row:
         """One line of the table."""
@@ -121,14 +124,20 @@ def _held_out(model: Any, data_dir: str) -> Tensor:
 
 
 def tasks(bench: Bench) -> Iterator[Row]:
-    """Every method on every task it can solve."""
-    last, quick = (0.02 if bench.largest == 1 else 0.2), len(bench.truths) < 4
-    ladder = anneal(3 if quick else 60, 3.0, last)
+    """Every method on every task it can solve; particles as many as take the evaluations of `sgdd`."""
+    quick = len(bench.truths) < 4
+    ladder = anneal(3 if quick else 60, 3.0, 0.02 if bench.largest == 1 else 0.2)
     for task, problem in bench.tasks().items():
+        split = bench.run(task, "sgdd", SplitGibbs(ladder), problem)
+        yield split
+        first = problem.select(torch.zeros(1, dtype=torch.int64), bench.prior.shape)
+        one = sum(sweep["evaluations"] for sweep in SVDD(1).sample(bench.prior, first, 1).trace)
+        number = max(2, round(split["NFE"] / one))
         methods: dict[str, Method] = {
-            "prior": PriorAlone(), "no prior": NoPrior(2 if quick else 50), "sgdd": SplitGibbs(ladder),
-            "noise-denoise": NoiseDenoise(moves=2 if quick else 60), "SVDD-PM": SVDD(2 if quick else 20),
-            "SMC": SMC(2 if quick else 20, power=0.1 if bench.largest == 1 else 1.0),
+            f"SVDD-PM, {number} particles": SVDD(number),
+            f"SMC, {number} particles": SMC(number, power=0.1 if bench.largest == 1 else 1.0),
+            "noise-denoise": NoiseDenoise(moves=2 if quick else 60), "prior": PriorAlone(),
+            "no prior": NoPrior(2 if quick else 50),
         }  # fmt: skip
         if task.startswith("thinning"):
             methods["direct"] = Direct()
@@ -141,23 +150,77 @@ def tasks(bench: Bench) -> Iterator[Row]:
 
 
 def ablations(bench: Bench) -> Iterator[Row]:
-    """Ladders, budgets and steps on the first two tasks."""
-    sweeps = 3 if len(bench.truths) < 4 else 30
+    """Ladders, steps and starts on the first two tasks."""
+    sweeps, elements = 3 if len(bench.truths) < 4 else 30, bench.truths[0].numel()
     for task, problem in list(bench.tasks().items())[:2]:
-        for first, last in ((3.0, 0.2), (3.0, 0.02), (1.0, 0.02), (0.5, 0.5), (0.2, 0.2)):
-            levels = anneal(sweeps, first, last)
-            yield bench.run(task, f"levels {first:g} to {last:g}", SplitGibbs(levels), problem)
-        levels = anneal(sweeps, 3.0, 0.1)
+        for first, last in ((3.0, 0.2), (3.0, 0.02), (1.0, 0.02), (0.5, 0.5), (0.2, 0.2), (0.05, 0.05)):
+            name = f"levels {first:g} to {last:g}" if first != last else f"level {first:g} throughout"
+            yield bench.run(task, name, SplitGibbs(anneal(sweeps, first, last)), problem)
+        levels, wide = anneal(sweeps, 3.0, 0.1), anneal(sweeps, bench.prior.final_time, 1e-4)
         for name, method in {
-            "heat bath": SplitGibbs(levels), "Metropolis, persistent": SplitGibbs(levels, "metropolis"),
-            "start: prior": SplitGibbs(levels, start="prior"),
-            "published": SplitGibbs(anneal(sweeps, bench.prior.final_time, 1e-4), published=True, start="prior",
-                                    proposals=2 * bench.truths[0].numel()),
+            "heat bath": SplitGibbs(levels), "heat bath, start: prior": SplitGibbs(levels, start="prior"),
+            "Metropolis, persistent": SplitGibbs(levels, "metropolis", 2 * elements),
+            "Metropolis, restarted": Restarted(levels, "metropolis", 2 * elements),
+            "published": SplitGibbs(wide, published=True, start="prior", proposals=2 * elements),
         }.items():  # fmt: skip
             yield bench.run(task, name, method, problem)
-        for per_logit in (0.5, 2.0):
-            prior = replace(bench.prior, denoiser=bench.model.denoiser(), steps_per_logit=per_logit)
-            yield bench.run(task, f"{per_logit:g} steps per logit", SplitGibbs(levels), problem, prior)
+
+
+def ratios(bench: Bench) -> Iterator[Row]:
+    """The prior against none on a model of bits: AND of ever more pairs."""
+    sweeps = 3 if len(bench.truths) < 4 else 30
+    for ratio in (2.0, 4.0, 8.0):
+        problem = bench.measured(And(ratio))
+        yield bench.run(f"and {ratio:g}", "sgdd", SplitGibbs(anneal(sweeps, 3.0, 0.02)), problem)
+        yield bench.run(f"and {ratio:g}", "no prior", NoPrior(4 * sweeps), problem)
+
+
+@dataclass(frozen=True)
+class FixedSteps(Prior):
+    """A prior whose reverse runs take the same number of steps at every level.
+
+    Args:
+        number: of steps.
+    """
+
+    number: int = field(kw_only=True)
+
+    def reverse(self, z: Tensor, t: float, source: Streams = None, steps: int | None = None) -> Tensor:
+        return super().reverse(z, t, source, max(1, self.number - 1))  # the last one ends below the grid's first time
+
+
+def budgets(bench: Bench) -> Iterator[Row]:
+    """Sweeps and steps of each as in Table 6 of Chu et al. 2025, on the first task."""
+    task, problem = next(iter(bench.tasks().items()))
+    own = {f.name: getattr(bench.prior, f.name) for f in fields(Prior)} | {"denoiser": bench.model.denoiser()}
+    last = 0.02 if bench.largest == 1 else 0.2
+    for sweeps, steps in ((25, 2), (25, 4), (40, 5), (40, 10), (50, 20)):
+        levels = anneal(3 if len(bench.truths) < 4 else sweeps, 3.0, last)
+        prior = FixedSteps(**own, number=steps)
+        yield bench.run(task, f"{sweeps} sweeps of {steps} steps", SplitGibbs(levels), problem, prior)
+
+
+def share(bench: Bench) -> Iterator[Row]:
+    """CPU time of the network as a share of a run's, by the number of chains; after a run to warm up."""
+    levels = anneal(3 if len(bench.truths) < 4 else 12, 3.0, 0.2)
+    for number in (1, 4, len(bench.truths)):
+        part = copy(bench)
+        part.truths, spent = bench.truths[:number], [0.0]
+        denoiser = bench.model.denoiser()
+
+        def timed(xt: Tensor, t: Tensor, spent: list[float] = spent) -> Any:
+            began = time.process_time()
+            found = denoiser(xt, t)  # noqa: B023  (called within this turn)
+            spent[0] += time.process_time() - began
+            return found
+
+        task, problem = next(iter(part.tasks().items()))
+        part.prior = replace(bench.prior, denoiser=timed)
+        for _ in range(2):
+            spent[0], began = 0.0, time.process_time()
+            part.run(task, "", SplitGibbs(levels, passes=1), problem)
+            found = {"chains": number * bench.samples, "share of the network": spent[0] / (time.process_time() - began)}
+        yield {"task": task, **found}
 
 
 def speed(quick: bool) -> Iterator[Row]:
@@ -178,75 +241,26 @@ def speed(quick: bool) -> Iterator[Row]:
         yield {"process": type(process).__name__, **seconds, "times faster": times}
 
 
-class Grid:
-    """Independent elements of a normal law on 50 points of -5..5, and |x| near y: four modes in two dimensions."""
-
-    y, centre, levels = 8.5, 24.5, 50
-
-    def __init__(self, elements: int) -> None:
-        weight = torch.exp(-(torch.linspace(-5, 5, self.levels, dtype=torch.float64) ** 2) / 8)
-        self.p, self.elements, self.process = weight / weight.sum(), elements, Uniform(self.levels - 1)
-
-    def log_likelihood(self, x: Tensor) -> Tensor:
-        """-mean_i (|x_i - c| - y)^2 / 9."""
-        return -(((x - self.centre).abs() - self.y) ** 2).mean(1) / 9
-
-    def denoiser(self, xt: Tensor, t: Tensor) -> CategoricalPrediction:
-        """Exact: elements are independent."""
-        logits = self.process.log_likelihood(xt, t) + self.p.log().view(1, -1, 1)
-        return CategoricalPrediction(torch.log_softmax(logits, 1))
-
-    def errors(self, x: Tensor) -> tuple[float, float]:
-        """Hellinger distance and total variation of the first two elements to the posterior of all of them."""
-        level = torch.arange(self.levels, dtype=torch.float64)
-        one = self.p * torch.exp(-(((level - self.centre).abs() - self.y) ** 2) / 9 / self.elements)
-        exact = torch.outer(one, one).numpy() / float(one.sum()) ** 2
-        found = np.histogram2d(*x[:, :2].double().T.numpy(), bins=self.levels, range=[[-0.5, 49.5]] * 2)[0] / len(x)
-        return float(np.sqrt(max(0.0, 1 - np.sqrt(found * exact).sum()))), float(0.5 * np.abs(found - exact).sum())
-
-    def perfect(self, number: int) -> Tensor:
-        """Draws of the posterior: what any sampler's errors are to be compared with."""
-        level = torch.arange(self.levels, dtype=torch.float64)
-        one = self.p * torch.exp(-(((level - self.centre).abs() - self.y) ** 2) / 9 / self.elements)
-        drawn = torch.multinomial(one, number * 2, replacement=True, generator=torch.Generator().manual_seed(0))
-        return drawn.view(number, 2)
-
-
-def synthetic(quick: bool) -> Iterator[Row]:
-    """The grid with D = 2, 5, 10: a floor, the prior, corrected and published chains of 50 sweeps of 10 D proposals."""
-    number, sweeps = (100, 2) if quick else (10_000, 50)
-    for elements in (2,) if quick else (2, 5, 10):
-        grid = Grid(elements)
-        prior = Prior(grid.denoiser, grid.process, (elements,))
-        chain = SplitGibbs(anneal(sweeps, 3.0, 0.01), "metropolis", 10 * elements, start="prior")
-        published = replace(chain, levels=anneal(sweeps, prior.final_time, 1e-4), published=True)
-        drawn = {
-            "perfect draws": grid.perfect(number), "prior": prior.draw(number, SampleStreams(1, torch.arange(number))),
-            "split Gibbs, corrected": chain.sample(prior, grid, number).samples,
-            "split Gibbs, as published": published.sample(prior, grid, number).samples,
-        }  # fmt: skip
-        for name, x in drawn.items():
-            hellinger, distance = grid.errors(x)
-            yield {"elements": elements, "method": name, "Hellinger": hellinger, "total variation": distance}
+OF_A_MODEL = {"tasks": tasks, "ablations": ablations, "budgets": budgets, "ratios": ratios, "share": share}
+ALONE = {"speed": speed, "synthetic": synthetic, "dna": dna, "processes": processes}
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--what", choices=("tasks", "ablations", "speed", "synthetic"), default="synthetic")
-    parser.add_argument("--model", type=Path, default=None, help="run directory or exported model, for the first two")
+    parser.add_argument("--what", choices=(*OF_A_MODEL, *ALONE), default="synthetic")
+    parser.add_argument("--model", type=Path, default=None, help="run directory or exported model, where one is needed")
     parser.add_argument("--data-dir", default="data")
     parser.add_argument("--truths", type=int, default=16)
     parser.add_argument("--samples", type=int, default=4, help="of each")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    if options.what in ("tasks", "ablations"):
+    if options.what in OF_A_MODEL:
         if options.model is None:
             parser.error(f"--what {options.what} needs --model")
         truths, samples = (2, 1) if options.quick else (options.truths, options.samples)
-        bench = Bench(str(options.model), truths, samples, options.data_dir)
-        rows = list((tasks if options.what == "tasks" else ablations)(bench))
+        rows = list(OF_A_MODEL[options.what](Bench(str(options.model), truths, samples, options.data_dir)))
     else:
-        rows = list((speed if options.what == "speed" else synthetic)(options.quick))
+        rows = list(ALONE[options.what](options.quick))
     report(f"posterior sampling, {options.what}", rows, options)
 
 

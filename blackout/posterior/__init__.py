@@ -21,6 +21,7 @@ from blackout.posterior.commands import (
 )
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.couplings import Coupling
+from blackout.posterior.learned import LearnedClassifier
 from blackout.posterior.noise import Binomial, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.operators import (
@@ -33,6 +34,7 @@ from blackout.posterior.operators import (
     InpaintBox,
     InpaintRandom,
     Matrix,
+    Motif,
     Pool,
     Reward,
     Xor,
@@ -40,6 +42,7 @@ from blackout.posterior.operators import (
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem
 from blackout.posterior.split_gibbs import SplitGibbs
+from blackout.posterior.toys import Dna, Melody, Ring, Synthetic
 
 __all__ = [
     "And",
@@ -53,6 +56,7 @@ __all__ = [
     "Decoded",
     "Direct",
     "DirectCommand",
+    "Dna",
     "Exact",
     "Flips",
     "Gaussian",
@@ -60,9 +64,12 @@ __all__ = [
     "Inpaint",
     "InpaintBox",
     "InpaintRandom",
+    "LearnedClassifier",
     "Matrix",
     "Measured",
+    "Melody",
     "Method",
+    "Motif",
     "Noise",
     "NoiseDenoise",
     "NoiseDenoiseCommand",
@@ -72,9 +79,11 @@ __all__ = [
     "Prior",
     "Problem",
     "Reward",
+    "Ring",
     "Sgdd",
     "SgddPublished",
     "SplitGibbs",
+    "Synthetic",
     "Xor",
     "anneal",
     "conjugate",

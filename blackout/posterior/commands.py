@@ -20,11 +20,13 @@ from blackout.posterior.draws import PosteriorDraw
 from blackout.posterior.measurements import read
 from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.prior import Prior
-from blackout.posterior.problem import Problem
+from blackout.posterior.problem import Measured, Problem
 from blackout.posterior.split_gibbs import SplitGibbs
 from blackout.training.components import make
 
 _FIRST, _PUBLISHED = 3.0, (20.0, 1e-4)
+_NEAR, _FAR = (1.0, 0.4, 0.1), (3.0, 1.0, 0.4)
+"""Levels of moves that begin near the posterior, and of those that must find it."""
 _LAST_OF_COUNTS, _LAST_OF_BITS, _LAST = 0.2, 0.02, 0.01
 """Below t = 1 / max_count nothing moves; on counts the chains need births to become brighter."""
 
@@ -47,6 +49,7 @@ class Command(ABC):
             raise UserError("operator must be given: operator=identity, inpaint_box, pool, ...")
         with naming("operator"):
             operator = make(request["operator"], "operator")
+            operator.prepare(model)
         with naming("noise"):
             noise = make(request["noise"], "noise") if request.get("noise") else operator.noise
         with naming("posterior"):
@@ -148,18 +151,21 @@ class NoiseDenoiseCommand(Command):
 
     Args:
         moves: how many.
-        levels: taken in turn.
+        levels: taken in turn; None for 1, 0.4, 0.1 near a measurement, or 3, 1, 0.4 where chains begin far off.
         start: data or prior.
     """
 
     moves: int = 60
-    levels: Sequence[float] = (1.0, 0.4, 0.1)
+    levels: Sequence[float] | None = None
     start: str = "data"
 
     def method(self, prior: Prior, problem: Problem) -> Method:
         if self.start not in ("data", "prior"):
             raise UserError(f"posterior.start must be data or prior, not {self.start}")
-        return NoiseDenoise(tuple(self.levels), self.moves, self.start)
+        if self.levels is not None:
+            return NoiseDenoise(tuple(self.levels), self.moves, self.start)
+        near = self.start == "data" and isinstance(problem, Measured) and problem.estimate(1, prior.shape) is not None
+        return NoiseDenoise(tuple(min(t, prior.final_time) for t in (_NEAR if near else _FAR)), self.moves, self.start)
 
 
 @dataclass(frozen=True)

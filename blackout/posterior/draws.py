@@ -14,6 +14,7 @@ from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Names, Samples, Watch
 from blackout.posterior.chains import Method, Posterior, Seen
+from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.measurements import STRIDE, Measurements
 from blackout.posterior.outputs import PosteriorOutputs
 from blackout.posterior.prior import Prior
@@ -81,8 +82,10 @@ class PosteriorDraw(BaseDraw):
         return {**self.method.settings, **described, "measurement": self.measurements.source}
 
     def prior(self) -> Prior:
-        """The model as a prior."""
+        """The model as a prior; exact laws have their own."""
         model = self.model
+        if isinstance(model, ExactModel):
+            return model.prior()
         times = model.times(self.sampler)
         mean = model.mean if self.sampler.poisson_start else None
         return Prior(

@@ -97,9 +97,8 @@ def read(model: Any, sampler: Sampler, operator: Operator, noise: Noise, asked: 
     if isinstance(noise, Tilt):
         if asked is not None:
             raise UserError("measurement: a reward or classifier measures nothing: leave it out")
-        return make(
-            torch.zeros(1, dtype=torch.int64), lambda seed: None, torch.zeros(1, 1, dtype=torch.float64), "none"
-        )
+        y = noise.measurements(operator.measured(shape))
+        return make(torch.arange(len(y)), lambda seed: None, y, "none")
     if not isinstance(asked, str) or not asked:
         raise UserError("measurement must be given: test:0-15, train:3, model:0-99 or an .npz file with y")
     if match := _SIMULATED.fullmatch(asked):

@@ -14,7 +14,10 @@ from torch import Tensor
 from blackout.family import Samples
 from blackout.files import replacing, save_picture
 from blackout.posterior import diagnostics
+from blackout.posterior.exact_model import ExactModel
+from blackout.posterior.findings import Findings
 from blackout.posterior.noise import Exact
+from blackout.posterior.operators import Tilt
 from blackout.posterior.pictures import calibration_picture, reconstruction
 
 _SHOWN, _SAMPLES_SHOWN = 8, 6
@@ -60,13 +63,24 @@ class PosteriorOutputs:
         self._picture(directory, groups, chosen, truth, mean, std)
         values = self._mixing(groups) | self._spent()
         values |= self._fit(of) if truth is None else self._errors(of, chosen, truth, mean)
+        judged = self._judged(directory)
+        values |= judged.pop("values", {})
         if truth is None or min(map(len, parts)) < 2:
-            return {"values": values}
+            return {**judged, "values": values}
         found = self._calibration(groups, truth)
         if len(groups) > 1:
             save_picture(calibration_picture(found["ranks"], found["elements"]), directory / "calibration.png")
         calibration = found["calibration"]
-        return {"values": values | dict(list(calibration.items())[:3]), "calibration": calibration}
+        return {**judged, "values": values | dict(list(calibration.items())[:3]), "calibration": calibration}
+
+    def _judged(self, directory: Path) -> dict[str, Any]:
+        """What an exact law or an operator says about the samples."""
+        draw, (of, drawn) = self._draw, self._all
+        problem, truths = draw.measurements.problem(self._seed), draw.measurements.of(self._seed)[1]
+        findings = Findings(drawn["samples"], of, problem, truths, self._seed)
+        law = draw.model.judge(findings, directory) if isinstance(draw.model, ExactModel) else {}
+        own = draw.measurements.operator.judge(findings, directory)
+        return {**law, **own, "values": law.get("values", {}) | own.get("values", {})}
 
     def _picture(
         self, directory: Path, groups: list[tuple[int, Tensor]], chosen: Tensor, truth: Tensor | None, mean: Tensor,
@@ -144,6 +158,8 @@ class PosteriorOutputs:
         kept = torch.ones(m.shape[1:], dtype=torch.bool) if seen is None else seen
         error, variance = (problem.noise.mean(m) - y)[:, kept], problem.noise.variance(m)[:, kept]
         found = {"log_likelihood": float(self._all[1]["log_likelihood"].mean())}
+        if isinstance(problem.noise, Tilt):
+            found["reward"] = float(m.flatten(1).sum(1).mean())
         if isinstance(problem.noise, Exact):
             found["violations"] = float((error != 0).double().sum(1).mean())
         elif bool((variance > 0).any()):

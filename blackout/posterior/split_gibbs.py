@@ -7,6 +7,7 @@ is off by N - 1 for every mismatch, and a Metropolis chain restarted at z = x in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +23,8 @@ from blackout.posterior.problem import Measured, Problem
 from blackout.posterior.steps import HeatBath, Metropolis, make_step
 from blackout.random import SampleStreams
 
-_TRIES = 100
+_TRIES, _NEARER = 40, 0.85
+"""How many levels a possible state is looked for at, each a share of the one before."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class SplitGibbs(Method):
 
 
 def _first(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: Streams, possible: bool) -> Tensor:
-    """z ~ K_t(x, .), drawn again where the likelihood is 0 if it must be `possible`.
+    """z ~ K_t(x, .); where the likelihood is 0 and it must be `possible`, one nearer to x or to the measurement.
 
     Raises:
         ValueError: no possible state was found in any row.
@@ -99,12 +101,24 @@ def _first(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: S
     if not possible:
         return z
     relaxed = coupling.relaxed(problem, tuple(x.shape[1:]), t)
-    for number in range(1, _TRIES + 1):
-        bad = torch.isneginf(relaxed.log_likelihood(z))
+    bad = torch.isneginf(relaxed.log_likelihood(z))
+    for other in _nearer(problem, coupling, x, t, streams):
         if not bool(bad.any()):
             return z
-        again = coupling.draw(x, t, streams.at(number) if isinstance(streams, SampleStreams) else streams)
-        z = torch.where(bad.view(-1, *[1] * (z.ndim - 1)), again, z)
-    if bool(torch.isneginf(relaxed.log_likelihood(z)).all()):
-        raise ValueError(f"no state of positive likelihood was found in {_TRIES} tries: give a start")
+        z = torch.where(bad.view(-1, *[1] * (z.ndim - 1)), other.to(z.dtype), z)
+        bad = torch.isneginf(relaxed.log_likelihood(z))
+    if bool(bad.all()):
+        raise ValueError("no state of positive likelihood was found near the start: give another one")
     return z
+
+
+def _nearer(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: Streams) -> Iterator[Tensor]:
+    """States of falling levels, x itself, and the measurement's own data, rounded up: [n, *shape] each."""
+    for number in range(1, _TRIES + 1):
+        source = streams.at(number) if isinstance(streams, SampleStreams) else streams
+        yield coupling.draw(x, t * _NEARER**number, source)
+    yield x
+    estimate = getattr(problem, "estimate", None)
+    near = None if estimate is None else estimate(len(x), tuple(x.shape[1:]))
+    if near is not None:
+        yield near.to(x.device).ceil().clamp(0, coupling.process.max_count)

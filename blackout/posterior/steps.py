@@ -123,12 +123,11 @@ class HeatBath:
         log_k = table[x.flatten(1)[:, elements].long()]  # [n, E, S]
         log_l = self.log_levels(z, relaxed, block, table.shape[1])
         log_weight = log_k + log_l
+        weight = torch.softmax(log_weight, -1)
         impossible = torch.isneginf(log_weight).all(-1, keepdim=True)
-        # only where (K_t Lt)(x) is 0 already: the first possible level, whatever x is, for the chain to find its way
-        rescue = torch.where(torch.isneginf(log_l), 0.0, 2.0 ** -torch.arange(table.shape[1], device=x.device).double())
-        rescue = torch.where(rescue.sum(-1, keepdim=True) > 0, rescue, (log_k > -math.inf).double())
-        weight = torch.softmax(torch.where(impossible, 0.0, log_weight), -1)
-        flat[:, elements] = categorical(torch.where(impossible, rescue, weight), source).to(flat.dtype)
+        if bool(impossible.any()):
+            weight = torch.where(impossible, _rescue(log_k, log_l), weight)
+        flat[:, elements] = categorical(weight, source).to(flat.dtype)
         return flat.view_as(z)
 
     def log_levels(self, z: Tensor, relaxed: Relaxed, block: Block, states: int) -> Tensor:
@@ -145,6 +144,13 @@ class HeatBath:
             total = torch.zeros(states, len(chunk), len(elements), dtype=torch.float64, device=z.device)
             parts.append(total.index_add_(2, block.places.to(z.device), mine).permute(1, 2, 0))
         return torch.cat(parts)
+
+
+def _rescue(log_k: Tensor, log_l: Tensor) -> Tensor:
+    """Weights where (K_t Lt)(x) is 0 already: the first possible level, whatever x is, so that chains find a way."""
+    first = 2.0 ** -torch.arange(log_l.shape[-1], device=log_l.device).double()
+    possible = torch.where(torch.isneginf(log_l), 0.0, first)
+    return torch.where(possible.sum(-1, keepdim=True) > 0, possible, (log_k > -math.inf).double())
 
 
 # --- Metropolis

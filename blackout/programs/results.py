@@ -84,8 +84,8 @@ def provenance(config: Mapping[str, Any], model: Model, draw: Draw) -> dict[str,
         "seeds": [config["seed"] + i for i in range(config["seeds"] if config["evaluate"] else 1)],
         "network_evaluations": draw.nfe,
         "sampler": dict(draw.description),
-        "weights": "averaged (EMA)",
-        "model": {"path": str(config["ckpt"]), **model.config},
+        **({} if config.get("law") else {"weights": "averaged (EMA)"}),
+        "model": {"path": config["ckpt"] and str(config["ckpt"]), **model.config},
         "date": now(),
     }
 

@@ -21,6 +21,7 @@ from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, provenance
 from blackout.programs.settings import asked_for, quieten, resolve
 from blackout.programs.values import path
+from blackout.training.components import make
 from blackout.training.export import family_of, load_model
 from blackout.training.model import Model
 from blackout.training.preemption import signals
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from blackout.programs.score import Scoring
 
 _SHARED = frozenset(
-    ("ckpt", "num_samples", "seed", "out", "trajectory", "device", "trusted", "metrics", "dataset", "data_dir")
+    ("ckpt", "law", "num_samples", "seed", "out", "trajectory", "device", "trusted", "metrics", "dataset", "data_dir")
     + ("evaluate", "samples", "seeds", "likelihood", "indices")
 )
 """Settings of this program; the others are the model's family's."""
@@ -57,8 +58,11 @@ def _run(config: Mapping[str, Any]) -> Path:
     for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS)):
         if not 1 <= config[name] <= most:
             raise UserError(f"{name} must be in 1..{most:,}, not {config[name]}")
-    if not config["ckpt"] and not config["samples"]:
+    given = [name for name in ("ckpt", "law", "samples") if config[name]]
+    if not given:
         raise UserError("ckpt must be given: a run directory, a .ckpt file or an exported model directory")
+    if "law" in given and len(given) > 1:
+        raise UserError("law stands in place of a model: leave out ckpt and samples")
     device = find_device(config["device"])
     with process_group(device):
         if not config["samples"]:
@@ -69,16 +73,14 @@ def _run(config: Mapping[str, Any]) -> Path:
 
 
 def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
-    chosen, ckpt, trusted = listed(config), str(path(config, "ckpt")), tuple(config["trusted"])
-    model = load_model(ckpt, trusted)
-    model.source = lambda: family_of(model.config, trusted).source(config, model.config, trusted)
+    chosen, (model, place) = listed(config), _model(config)
     with naming("sample"):
         request = _request(config)
         draw: Draw = model.draw(request)
         rows = draw.rows(config["num_samples"])
     model.to(device)
     scoring = _scoring(config, model)
-    out = open_output(Path(path(config, "out") or default_output(Path(ckpt), draw.names.folder)))
+    out = open_output(Path(path(config, "out") or default_output(place, draw.names.folder)))
     indices = torch.arange(rows) if chosen is None else chosen
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
     trajectory = Trajectory(_SHOWN) if config["trajectory"] and rank() == 0 else None
@@ -92,6 +94,20 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
         drawn.forget()
         results.finish(scored, provenance(config, model, draw))
     return out
+
+
+def _model(config: Mapping[str, Any]) -> tuple[Model, Path]:
+    """The trained model, or the law that stands in its place, and where its results go."""
+    if config["law"]:
+        if config["evaluate"]:
+            raise UserError("evaluate=true compares with data; a law has none")
+        if not isinstance(law := make(config["law"], "law"), Model):
+            raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
+        return law.eval(), Path("runs") / str(law.config.get("law", "law")) / "law"
+    ckpt, trusted = str(path(config, "ckpt")), tuple(config["trusted"])
+    model = load_model(ckpt, trusted)
+    model.source = lambda: family_of(model.config, trusted).source(config, model.config, trusted)
+    return model, Path(ckpt)
 
 
 def _scoring(config: Mapping[str, Any], model: Model) -> Scoring | None:

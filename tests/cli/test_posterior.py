@@ -103,18 +103,27 @@ def test_every_method_keeps_known_pixels_or_says_so(run, model, tmp_path, method
 
 
 REWARD = "operator.reward={_target_: tests.cli.user_components.brightness, _partial_: true}"
+DECODED = (
+    "operator=decoded", "operator.decoder={_target_: torch.nn.Upsample, scale_factor: 2}",
+    "operator.decoded=[1,16,16]", "operator.operator={_target_: blackout.posterior.Pool, size: 4}",
+)  # fmt: skip
 OPERATORS = (
     ("operator=identity", "noise=gaussian"), ("operator=identity", "noise=flips"), ("operator=inpaint_random",),
     ("operator=identity", "noise=flips", "posterior=sgdd_published", "posterior.sweeps=2", "posterior.first_level=2"),
     ("operator=blur", "noise=gaussian", "noise.std=2"), ("operator=reward", REWARD, "operator.scale=0.1"),
     ("operator=identity", "noise=binomial", "noise.survival=0.5"), ("operator=pool", "operator.size=4"),
+    DECODED, (*DECODED, "operator.encoder={_target_: torch.nn.AvgPool2d, kernel_size: 2}"),
+    ("operator=reward", REWARD, "operator.scale=[0.1]", "posterior=noise_denoise", "posterior.moves=2"),
+    ("operator=pool", "posterior.step=metropolis"),
+    ("operator=pool", "posterior=sgdd_published", "posterior.sweeps=2"),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda options: "-".join(options)[:40])
 def test_every_operator(run, model, tmp_path, operator):
     given = () if "operator=reward" in operator else ("measurement=train:7",)
-    draw(run, model, tmp_path, *QUICK, *operator, *given, "posterior.proposals=5")
+    quick = SMALL if "posterior=noise_denoise" in operator else (*QUICK, "posterior.proposals=5")
+    draw(run, model, tmp_path, *quick, *operator, *given)
     assert np.load(tmp_path / "samples.npz")["samples"].shape == (2, 8, 8, 1)
 
 
@@ -149,6 +158,7 @@ def of_file(operator, setting):
     return ("posterior=sgdd", f"operator={operator}", f"operator.{setting}", "measurement=test:0")
 
 
+ENCODED = "operator.encoder={_target_: torch.nn.AvgPool2d, kernel_size: 4}"
 POOL, POINT = ("posterior=sgdd", "operator=pool"), ("posterior=sgdd", "operator=identity", "measurement=test:0")
 BRIGHT = "measurement=FILES/bright.npz"
 HOSTILE = {
@@ -189,6 +199,8 @@ HOSTILE = {
     "survival": ((*POINT, "noise=binomial", "noise.survival=1.5"), "survival"),
     "exposure": ((*POINT, "noise=poisson", "noise.exposure=-1"), "exposure"),
     "indices": ((*POINT, "indices=[99]"), "indices"),
+    "decoded otherwise": (("posterior=sgdd", *DECODED, "operator.decoded=[1,8,16]", "measurement=test:0"), "decoded"),
+    "encoded otherwise": (("posterior=sgdd", *DECODED, ENCODED, "measurement=test:0"), "encoder returns"),
     "a reward measures nothing": (("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"), "reward"),
 }  # fmt: skip
 

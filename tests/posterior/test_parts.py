@@ -28,7 +28,9 @@ from blackout.posterior import (
     anneal,
     conjugate,
 )
+from blackout.posterior.couplings import Coupling
 from blackout.posterior.diagnostics import coverage, effective_size, positions, r_hat, rank_p_value
+from blackout.posterior.split_gibbs import _first
 from blackout.posterior.steps import blocks, make_step
 from blackout.random import SampleStreams
 
@@ -152,3 +154,15 @@ def test_calibration_sees_what_is_wrong():
     good, bad = (positions(samples, truth, rng) for samples in (right, wrong))
     assert rank_p_value({"x": good}) > 1e-3 > rank_p_value({"x": bad})
     assert coverage(good, 0.9) == pytest.approx(0.9, abs=0.05) and coverage(bad, 0.9) < 0.7
+
+
+def test_metropolis_begins_at_a_possible_state():
+    """At a high level all is dark, and dark pixels send no photons: the chain begins nearer to the data."""
+    y = torch.tensor([3.0, 0.0, 1.0, 2.0])
+    problem, streams = Measured(Pool(2), Poisson(), y), SampleStreams(0, torch.arange(6))
+    x = torch.zeros(6, 8, dtype=torch.uint8)
+    z = _first(problem, Coupling(PureDeath(4)), x, 6.0, streams, possible=True)
+    assert bool(torch.isfinite(problem.log_likelihood(z.double())).all())
+    dark = Measured(Matrix(torch.zeros(1, 8)), Poisson(), torch.tensor([1.0]))
+    with pytest.raises(ValueError, match="positive likelihood"):
+        _first(dark, Coupling(PureDeath(4)), x, 6.0, streams, possible=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Protocol, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from blackout.posterior.findings import Findings
 from blackout.posterior.noise import Exact, Noise
 
 Shape: TypeAlias = tuple[int, ...]
@@ -52,6 +54,14 @@ class Operator(Protocol):
         """Data [n, *shape] near such an m, to start from; None where no such data are known."""
         ...
 
+    def prepare(self, model: Any) -> None:
+        """Take what it needs of the model or its data, before anything is measured."""
+        ...
+
+    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+        """Figures of its own about samples, `values` among them, for metrics.json; may write pictures."""
+        ...
+
 
 class BlackBox:
     """G of which nothing is known but its values; log L itself by default, with no measurement to be had."""
@@ -83,6 +93,13 @@ class BlackBox:
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
         """Not known."""
         return None
+
+    def prepare(self, model: Any) -> None:
+        """Needs nothing."""
+
+    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+        """Has none."""
+        return {}
 
 
 class Separable(BlackBox):

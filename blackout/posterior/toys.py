@@ -1,0 +1,239 @@
+"""Three laws that need no network, each with a judge that knows what should come out: `task=synthetic`, `dna_toy`,
+`music_toy`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.files import save_picture
+from blackout.posterior.exact_model import ExactModel
+from blackout.posterior.findings import Findings
+from blackout.posterior.markov import Chain
+from blackout.posterior.operators import Motif, Reward, Separable
+from blackout.posterior.toy_pictures import heat_maps, piano_rolls, tilt_curve
+from blackout.random import SampleStreams
+
+_FLOOR, _PRIOR, _EXACT = 21, 22, 23
+"""Keys of the draws that samples are compared with."""
+
+
+def _streams(seed: int, key: int, number: int) -> SampleStreams:
+    return SampleStreams(seed, torch.arange(number)).fold(key)
+
+
+# --- the grid of Chu et al. 2025, section 5.1
+
+
+@dataclass(frozen=True)
+class Ring:
+    """-mean_i (|x_i - centre| - radius)^2 / 9: four modes of two elements (from the paper's code).
+
+    Args:
+        radius, centre: in units of levels.
+    """
+
+    radius: float = 8.5
+    centre: float = 24.5
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n] of x [n, D]."""
+        return self.of_element(x.double()).mean(1)
+
+    def of_element(self, x: Tensor) -> Tensor:
+        """Before the mean is taken."""
+        return -(((x - self.centre).abs() - self.radius) ** 2) / 9
+
+
+class Synthetic(ExactModel):
+    """Independent elements: a normal law of standard deviation 2 on 50 points from -5 to 5.
+
+    Args:
+        elements: D.
+    """
+
+    def __init__(self, elements: int = 2, num_steps: int = 25, batch_size: int = 10_000) -> None:
+        if elements < 2:
+            raise ValueError(f"elements must be at least 2, not {elements}")
+        weight = torch.exp(-(torch.linspace(-5, 5, 50, dtype=torch.float64) ** 2) / 8)
+        self.p = weight / weight.sum()
+        chain = Chain(self.p, self.p.expand(50, 50).contiguous(), elements)
+        super().__init__(f"synthetic_{elements}", chain, num_steps, batch_size)
+
+    def exact(self, reward: Ring, scale: float) -> Tensor:
+        """The posterior of one element, float64 [50]: elements stay independent."""
+        level = torch.arange(50, dtype=torch.float64)
+        one = self.p * torch.exp(scale * reward.of_element(level) / self.shape[0])
+        return one / one.sum()
+
+    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+        """Distances of the first two elements to the posterior of all D, at the first scale, beside those of as many
+        exact draws (the floor) and of the prior; `heat_maps.png`.
+        """
+        operator = findings.problem.operator
+        if not isinstance(operator, Reward) or not isinstance(operator.reward, Ring):
+            return {}
+        x = findings.samples[findings.of == findings.of[0]]
+        one = self.exact(operator.reward, float(findings.problem.measurement[int(findings.of[0]), 0]))
+        wanted = torch.outer(one, one).numpy()
+        perfect = Chain(one, one.expand(50, 50), 2).draw(
+            torch.ones(len(x), 2, 50, dtype=torch.float64), _streams(findings.seed, _FLOOR, len(x)).at(0)
+        )
+        prior = self.prior().draw(len(x), _streams(findings.seed, _PRIOR, len(x)))
+        drawn = {"samples": x, "perfect": perfect, "prior": prior}
+        found = {name: _histogram(draws, 50) for name, draws in drawn.items()}
+        save_picture(heat_maps({"posterior": wanted, **found}), directory / "heat_maps.png")
+        values = {}
+        for name, prefix in (("samples", ""), ("perfect", "floor_"), ("prior", "prior_")):
+            values[f"{prefix}hellinger"] = hellinger(found[name], wanted)
+            values[f"{prefix}total_variation"] = float(np.abs(found[name] - wanted).sum() / 2)
+        return {"values": values}
+
+
+def _histogram(x: Tensor, levels: int) -> np.ndarray:
+    """How often pairs of the first two elements occur, [levels, levels], of sum 1."""
+    pair = x[:, 0].long() * levels + x[:, 1].long()
+    return np.bincount(pair.numpy(), minlength=levels**2).reshape(levels, levels) / len(x)
+
+
+def hellinger(p: np.ndarray, q: np.ndarray) -> float:
+    """sqrt(1 - sum sqrt(p q))."""
+    return math.sqrt(max(0.0, 1 - float(np.sqrt(p * q).sum())))
+
+
+# --- letters
+
+
+_LETTERS = [[0.32, 0.18, 0.26, 0.24], [0.36, 0.26, 0.03, 0.35], [0.28, 0.22, 0.26, 0.24], [0.22, 0.22, 0.26, 0.30]]
+"""Next letter of A, C, G, T: made by hand so that CG is rare, as in genomes."""
+
+
+class Dna(ExactModel):
+    """Sequences of A, C, G, T (0..3) in which CG is rare.
+
+    Args:
+        elements: D.
+    """
+
+    def __init__(self, elements: int = 40, num_steps: int = 25, batch_size: int = 1000) -> None:
+        if elements < 2:
+            raise ValueError(f"elements must be at least 2, not {elements}")
+        weight = torch.tensor(_LETTERS, dtype=torch.float64)
+        first = torch.linalg.matrix_power(weight, 1000)[0]
+        super().__init__("dna_toy", Chain(first, weight, elements), num_steps, batch_size)
+
+    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+        """Mean number of words and mean log p(x) at every scale, sampled and exact (by transfer matrices), for words of
+        two letters; `tilt.png`.
+        """
+        operator = findings.problem.operator
+        if not isinstance(operator, Motif) or len(operator.word) != 2:
+            return {}
+        pair = torch.zeros(4, 4, dtype=torch.float64)
+        pair[operator.word[0], operator.word[1]] = 1.0
+        rows = []
+        for number in findings.of.unique().tolist():
+            x = findings.samples[findings.of == number].long()
+            scale = float(findings.problem.measurement[number, 0])
+            tilted, words = self.chain.tilted(pair, scale), operator(x).sum(1)
+            rows.append({
+                "scale": scale, "reward": float(words.mean()), "exact_reward": tilted.expected(pair),
+                "standard_error": float(words.std() / math.sqrt(len(x))) if len(x) > 1 else math.nan,
+                "log_prior": float(self._log_prior(x).mean()), "exact_log_prior": self._expected_log_prior(tilted),
+            })  # fmt: skip
+        save_picture(tilt_curve(rows), directory / "tilt.png")
+        off = [abs(row["reward"] - row["exact_reward"]) / max(row["standard_error"], 1e-9) for row in rows]
+        values = {"largest_error_of_reward": max(abs(row["reward"] - row["exact_reward"]) for row in rows)}
+        return {"values": values | {"largest_error_in_standard_errors": max(off)}, "tilt": rows}
+
+    def _log_prior(self, x: Tensor) -> Tensor:
+        return self.chain.first.log()[x[:, 0]] + self.chain.weight.log()[x[:, :-1], x[:, 1:]].sum(1)
+
+    def _expected_log_prior(self, tilted: Chain) -> float:
+        node = torch.ones(1, self.shape[0], 4, dtype=torch.float64)
+        return tilted.expected(self.chain.weight.log()) + float(tilted.marginals(node)[0, 0] @ self.chain.first.log())
+
+
+# --- melodies
+
+
+class Melody(ExactModel):
+    """Melodies of 128 pitches and a rest (128): notes are held, repeated or followed by one nearby, mostly of C major.
+
+    Args:
+        elements: D, steps of time.
+    """
+
+    def __init__(self, elements: int = 256, num_steps: int = 25, batch_size: int = 256) -> None:
+        if elements < 2:
+            raise ValueError(f"elements must be at least 2, not {elements}")
+        super().__init__("music_toy", melody(elements), num_steps, batch_size)
+
+    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+        """Hellinger distance of the histograms of names, outliers (notes whose pitch the truth does not have) and right
+        names where nothing was seen: of samples, of as many exact draws of the posterior, and of the prior;
+        `piano_rolls.png`.
+        """
+        operator, truths = findings.problem.operator, findings.truths
+        seen = operator.seen(self.shape)
+        if truths is None or not isinstance(operator, Separable) or seen is None:
+            return {}
+        number = len(findings.samples)
+        truth = truths[findings.of]
+        drawn = {
+            "": findings.samples,
+            "exact_": self._exact(findings, seen),
+            "prior_": self.prior().draw(number, _streams(findings.seed, _PRIOR, number)),
+        }
+        values = {}
+        for prefix, x in drawn.items():
+            values[f"{prefix}hellinger"] = float(np.mean([_of_names(a, b) for a, b in zip(x, truth, strict=True)]))
+            values[f"{prefix}outliers"] = float(np.mean([_outliers(a, b) for a, b in zip(x, truth, strict=True)]))
+            values[f"{prefix}right_where_hidden"] = float((x == truth)[:, ~seen].double().mean())
+        first = int(findings.of[0])
+        shown = truths[first].long().where(seen, torch.tensor(-1))
+        rolls = {"truth": truths[first], "seen": shown, "sample": findings.samples[0], "exact": drawn["exact_"][0]}
+        save_picture(piano_rolls(rolls), directory / "piano_rolls.png")
+        return {"values": values}
+
+    def _exact(self, findings: Findings, seen: Tensor) -> Tensor:
+        """Draws of every sample's posterior, by backward messages: elements are seen one by one."""
+        problem, levels = findings.problem, torch.arange(129, dtype=torch.float64)
+        y = problem.y(self.shape)[findings.of]
+        log_l = problem.noise.log_prob(y[..., None], levels.view(1, 1, -1).expand(*y.shape, -1))
+        node = torch.where(seen[:, None], log_l, 0.0).exp()
+        return self.chain.draw(node, _streams(findings.seed, _EXACT, len(y)).at(0))
+
+
+def melody(length: int) -> Chain:
+    """A walk on pitches 36..96, which holds a note half of the time and rests now and then; all names are possible."""
+    pitch = torch.arange(128, dtype=torch.float64)
+    scale = torch.tensor([12, 1, 10, 1, 10, 8, 1, 12, 1, 10, 1, 6], dtype=torch.float64)[torch.arange(128) % 12]
+    scale = scale * torch.sigmoid(pitch - 48) * torch.sigmoid(84 - pitch) + 1e-6
+    near = torch.exp(-(pitch[:, None] - pitch).abs() / 3) * scale
+    near.fill_diagonal_(0.0)
+    weight = torch.full((129, 129), 1e-7, dtype=torch.float64)
+    weight[:128, :128] += 0.45 * near / near.sum(1, keepdim=True) + 0.5 * torch.eye(128, dtype=torch.float64)
+    weight[:128, 128] += 0.05
+    weight[128, :128] += 0.4 * scale / scale.sum()
+    weight[128, 128] += 0.6
+    weight = weight / weight.sum(1, keepdim=True)
+    return Chain(weight[128], weight, length)
+
+
+def _of_names(x: Tensor, truth: Tensor) -> float:
+    p, q = (np.bincount(one.long().numpy(), minlength=129) / len(one) for one in (x, truth))
+    return hellinger(p, q)
+
+
+def _outliers(x: Tensor, truth: Tensor) -> float:
+    """Share of notes, rests left out, whose pitch is nowhere in the truth."""
+    notes = x.long()[x != 128]
+    return 0.0 if not len(notes) else float((~torch.isin(notes, truth.long())).double().mean())

@@ -1,0 +1,30 @@
+"""Every table of posterior samplers is made, on a model of the smallest kind and on laws that need none."""
+
+import json
+
+import pytest
+
+from benchmarks.posterior import ALONE, OF_A_MODEL, main
+from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("posterior")
+
+
+@pytest.mark.parametrize("what", [*ALONE, *(what for what in OF_A_MODEL if what != "ratios")])
+def test_tables(run, runs, what, tmp_path):  # noqa: F811
+    if what in OF_A_MODEL and not (runs / "digits" / "a").exists():
+        given = (*TINY, "trainer.max_steps=2", "run_id=a", f"runs_dir={runs}", "metrics=none")
+        assert run("train", *given).code == 0
+    of_model = [f"--model={runs / 'digits' / 'a'}"] if what in OF_A_MODEL else []
+    main(["--quick", "--what", what, *of_model, "--json", str(tmp_path / "found.json")])
+    rows = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert len(rows) == ROWS[what]
+
+
+ROWS = {
+    "speed": 2, "synthetic": 4, "dna": 5, "processes": 3,
+    "tasks": 30, "ablations": 22, "budgets": 5, "share": 3,
+}  # fmt: skip

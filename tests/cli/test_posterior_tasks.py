@@ -1,0 +1,108 @@
+"""Tasks of their own: exact laws in place of a model, a classifier that learns first, and two processes."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import ROOT, TINY
+
+
+def made(run, out, *options):
+    outcome = run("sample", f"out={out}", "device=cpu", *options)
+    assert outcome.code == 0, outcome.err
+    return json.loads((out / "metrics.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("tasks")
+
+
+@pytest.fixture
+def model(run, runs):
+    if not (runs / "digits" / "a").exists():
+        outcome = run("train", *TINY, "trainer.max_steps=4", "run_id=a", f"runs_dir={runs}", "metrics=none")
+        assert outcome.code == 0, outcome.err
+    return runs / "digits" / "a"
+
+
+def test_synthetic_beside_its_floor_and_its_prior(run, tmp_path):
+    options = ("task=synthetic", "num_samples=1000", "posterior.sweeps=25", "law.elements=2")
+    values = made(run, tmp_path, *options)["values"]
+    assert values["total_variation"] < values["floor_total_variation"] + 0.05 < values["prior_total_variation"]
+    assert (tmp_path / "heat_maps.png").stat().st_size > 0
+
+
+def test_dna_at_every_scale(run, tmp_path):
+    found = made(run, tmp_path, "task=dna_toy", "num_samples=200", "posterior.sweeps=40", "operator.scale=[0,1.5]")
+    assert [row["scale"] for row in found["tilt"]] == [0.0, 1.5]
+    assert found["tilt"][1]["exact_reward"] == pytest.approx(1.0677, abs=1e-4)
+    assert found["values"]["largest_error_in_standard_errors"] < 4
+    assert np.load(tmp_path / "posterior.npz")["measurement"].shape == (2, 39)
+    assert (tmp_path / "tilt.png").stat().st_size > 0
+
+
+def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
+    options = ("task=music_toy", "law.elements=48", "measurement=model:0-11", "posterior.sweeps=30")
+    values = made(run, tmp_path, *options)["values"]
+    assert values["violations"] == 0
+    assert abs(values["hellinger"] - values["exact_hellinger"]) < 0.08 < values["prior_hellinger"] - values["hellinger"]
+    truth, x = np.load(tmp_path / "posterior.npz")["truth"], np.load(tmp_path / "samples.npz")["samples"]
+    assert truth.shape == (12, 48) and x.shape == (48, 48)
+    assert (tmp_path / "piano_rolls.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("method", ["posterior=smc", "posterior=svdd", "posterior=no_prior", "posterior=dps"])
+def test_every_method_takes_an_exact_law(run, tmp_path, method):
+    options = ("task=dna_toy", method, "num_samples=2", "operator.scale=2", "law.num_steps=4", "law.elements=6")
+    made(run, tmp_path, *options)
+
+
+def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
+    options = ("task=mnist_class", "num_samples=6", "posterior.moves=3", "operator.classifier.examples=400")
+    values = made(run, tmp_path, f"ckpt={model}", *options, "sampler.num_steps=4")["values"]
+    assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.5 and values["msid"] > 0
+
+
+def test_two_processes_draw_what_one_does(run, tmp_path):
+    options = ("task=dna_toy", "num_samples=7", "posterior.sweeps=2", "law.batch_size=8", "device=cpu")
+    made(run, tmp_path / "one", *options)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "sample.py"]
+    shared = subprocess.run([*command, *options, f"out={tmp_path / 'two'}"], capture_output=True, text=True, cwd=ROOT)
+    assert shared.returncode == 0, shared.stderr
+    one, two = ((tmp_path / name / "samples.npz").read_bytes() for name in ("one", "two"))
+    assert one == two
+    made(run, tmp_path / "some", *options, "indices=[30,4]")
+    every, some = (np.load(tmp_path / name / "samples.npz")["samples"] for name in ("one", "some"))
+    assert np.array_equal(some, every[[30, 4]])
+
+
+HOSTILE = {
+    "nothing given": ((), "ckpt"),
+    "law and model": (("task=dna_toy", "ckpt=CKPT"), "ckpt"),
+    "law alone": (("law={_target_: blackout.posterior.Dna}",), "posterior"),
+    "no law": (("posterior=sgdd", "law={_target_: blackout.posterior.Ring}"), "no law"),
+    "one element": (("task=synthetic", "law.elements=1"), "elements"),
+    "unknown field": (("task=dna_toy", "law.letters=3"), "letters"),
+    "no scale": (("task=dna_toy", "operator.scale=[]"), "scale"),
+    "a word too long": (("task=dna_toy", "law.elements=2", "operator.word=[1,2,3]"), "word"),
+    "a measured reward": (("task=dna_toy", "measurement=model:0"), "reward"),
+    "data of a law": (("task=music_toy", "measurement=test:0"), "data"),
+    "a sampler of a law": (("task=music_toy", "sampler=level_bridge"), "sampler"),
+    "scores of a law": (("task=music_toy", "evaluate=true"), "evaluate"),
+    "a heat bath of a black box": (("task=synthetic", "posterior.step=heat_bath"), "heat_bath"),
+    "no examples": (("task=mnist_class", "ckpt=CKPT", "operator.classifier.examples=0"), "examples"),
+    "no class": (("task=mnist_class", "ckpt=CKPT", "operator.label=77", "operator.classifier.examples=9"), "label"),
+    "pairs of counts": (("task=mnist_xor", "ckpt=CKPT", "measurement=test:0"), "0 and 1"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_bad_input_is_refused_in_one_line(run, model, tmp_path, name):
+    options, word = HOSTILE[name]
+    given = [option.replace("CKPT", str(model)) for option in options]
+    run("sample", f"out={tmp_path / 'out'}", "device=cpu", *given).assert_refused(word)
+    assert not (tmp_path / "out" / "samples.npz").exists()

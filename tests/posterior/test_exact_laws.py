@@ -1,0 +1,149 @@
+"""Laws that are known exactly, by enumeration; words in sequences; a classifier that learns; a spectral distance."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from blackout.data import CountData
+from blackout.diffusion.processes import Uniform
+from blackout.errors import UserError
+from blackout.posterior import LearnedClassifier, Measured, Motif, Reward, Ring, Synthetic
+from blackout.posterior.exact_model import ExactModel
+from blackout.posterior.markov import Chain, noise_of
+from blackout.posterior.operators import Tilt
+from blackout.posterior.spectral import heat_trace, spectral_distance
+from blackout.posterior.steps import blocks
+from blackout.posterior.toys import Dna, hellinger, melody
+from blackout.random import SampleStreams
+
+STATES = torch.tensor(list(itertools.product(range(3), repeat=3)))
+
+
+@pytest.fixture
+def chain():
+    rng = np.random.default_rng(0)
+    first, weight = (torch.from_numpy(rng.dirichlet(np.ones(3), size)) for size in (None, 3))
+    return Chain(first, weight, 3)
+
+
+def law(chain, node=None):
+    """Of all 27 states, by multiplication."""
+    p = chain.first[STATES[:, 0]] * chain.weight[STATES[:, :-1], STATES[:, 1:]].prod(1)
+    if node is not None:
+        p = p * node.gather(1, STATES.T).prod(0)
+    return p / p.sum()
+
+
+def p_of_draws(x, p):
+    found = np.bincount((x.long() @ torch.tensor([9, 3, 1])).numpy(), minlength=27)
+    return stats.chisquare(found, len(x) * p.numpy()).pvalue
+
+
+def test_draws_marginals_and_means_are_those_of_all_states(chain):
+    node = torch.from_numpy(np.random.default_rng(1).random((3, 3)))
+    p = law(chain, node)
+    many = node.expand(20_000, 3, 3)
+    assert p_of_draws(chain.draw(many, SampleStreams(0, torch.arange(20_000)).at(0)), p) > 1e-3
+    wanted = torch.stack([torch.stack([p[STATES[:, i] == v].sum() for v in range(3)]) for i in range(3)])
+    assert torch.allclose(chain.marginals(node[None])[0], wanted)
+    pair = torch.from_numpy(np.random.default_rng(2).normal(size=(3, 3)))
+    tilted = chain.tilted(pair, 1.5)
+    sums = pair[STATES[:, :-1], STATES[:, 1:]].sum(1)
+    p = law(chain) * torch.exp(1.5 * sums)
+    assert tilted.expected(pair) == pytest.approx(float((p * sums).sum() / p.sum()))
+
+
+def test_reverse_runs_follow_bayes_rule(chain):
+    model = ExactModel("toy", chain)
+    z, t = torch.tensor([[2, 0, 1]]), 0.7
+    node = noise_of(model.process, z, torch.tensor(t, dtype=torch.float64))[0]
+    keep = math.exp(-t)
+    assert torch.allclose(node[0], torch.tensor([1 - keep, 1 - keep, 1 + 2 * keep], dtype=torch.float64) / 3)
+    streams = SampleStreams(3, torch.arange(20_000))
+    assert p_of_draws(model.prior().reverse(z.expand(20_000, 3), t, streams), law(chain, node)) > 1e-3
+    assert p_of_draws(model.prior().draw(20_000, streams), law(chain)) > 1e-3
+    predicted = model.prior().denoiser(z, torch.tensor(t, dtype=torch.float64))
+    assert torch.allclose(predicted.probs[0].T.double(), chain.marginals(node[None])[0], atol=1e-6)
+
+
+def test_words_are_counted_and_drawn_in_two_colours():
+    x = torch.tensor([[1, 2, 1, 2, 0], [2, 1, 1, 1, 2]])
+    operator = Motif((1, 2), [0.0, 2.0])
+    assert operator(x.double()).tolist() == [[1, 0, 1, 0], [0, 0, 0, 1]]
+    problem = Measured(operator, operator.noise, operator.noise.measurements(operator.measured((5,))))
+    assert problem.log_likelihood(x.double()).tolist() == [0.0, 2.0]  # the first row has scale 0, the second scale 2
+    assert len(blocks(operator.incidence((5,)), 5)) == 2
+    with pytest.raises(ValueError, match="cannot stand"):
+        operator.measured((1,))
+    with pytest.raises(ValueError, match="name"):
+        Motif(())
+    with pytest.raises(ValueError, match="list of numbers"):
+        Tilt([])
+
+
+def test_laws_made_by_hand_are_laws():
+    for chain in (Dna().chain, melody(16), Synthetic(3).chain):
+        assert torch.allclose(chain.weight.sum(1), torch.ones(len(chain.weight), dtype=torch.float64))
+        assert float(chain.first.sum()) == pytest.approx(1.0) and bool((chain.weight > 0).all())
+    dna = Dna().chain
+    assert torch.allclose(dna.first @ dna.weight, dna.first)
+
+
+def test_the_exact_posterior_of_the_grid_is_that_of_its_reward():
+    model, reward = Synthetic(2), Reward(Ring(), 2.0)
+    x = torch.cartesian_prod(torch.arange(50), torch.arange(50))
+    both = model.p[x].prod(1) * torch.exp(2.0 * reward(x.double())[:, 0])
+    one = model.exact(Ring(), 2.0)
+    assert torch.allclose(both / both.sum(), one[x].prod(1), atol=1e-15)
+    assert hellinger(one.numpy(), one.numpy()) == pytest.approx(0.0, abs=1e-7)
+    assert hellinger(np.array([1.0, 0.0]), np.array([0.0, 1.0])) == 1.0
+
+
+def images(labelled=True):
+    """Bright upper or lower halves, with noise."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(300) % 2
+    x = torch.randint(0, 4, (300, 1, 4, 4), generator=generator)
+    x[labels == 0, :, :2] += 5
+    x[labels == 1, :, 2:] += 5
+    labels = labels if labelled else None
+    return CountData("halves", x, x[:60], 16, labels, None if labels is None else labels[:60])
+
+
+def test_a_classifier_learns_the_same_whatever_was_drawn_before():
+    first, again = LearnedClassifier(300, 4), LearnedClassifier(300, 4)
+    first.learn(images(), 16)
+    torch.rand(5)
+    state = torch.get_rng_state()
+    again.learn(images(), 16)
+    assert torch.equal(torch.get_rng_state(), state)
+    x = images().test
+    assert torch.equal(first(x.double()), again(x.double()))
+    assert float((first(x).argmax(1) == torch.arange(60) % 2).double().mean()) > 0.95
+    with pytest.raises(UserError, match="no labelled images"):
+        LearnedClassifier().learn(images(labelled=False), 16)
+    with pytest.raises(ValueError, match="learnt nothing"):
+        LearnedClassifier()(x)
+
+
+def test_the_heat_trace_of_a_complete_graph():
+    """Six points are each other's five neighbours: eigenvalues 0 and five times 6/5."""
+    s = np.logspace(-1, 1, 256)
+    points = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    assert np.allclose(heat_trace(points), (1 + 5 * np.exp(-1.2 * s)) / 6)
+    many = torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
+    assert spectral_distance(many, many.flip(0)) == pytest.approx(0.0, abs=1e-9)
+    line = torch.linspace(0, 1, 60)[:, None].expand(60, 3)
+    assert spectral_distance(many, line) > 1.0
+
+
+def test_an_exact_model_is_for_posteriors_alone():
+    model = Dna(4)
+    assert model.process.max_count == 3 and isinstance(model.process, Uniform)
+    for request, word in (({}, "posterior"), ({"sampler": {"num_steps": 3}, "posterior": {}}, "sampler")):
+        with pytest.raises(UserError, match=word):
+            model.draw({**request, "num_samples": 1})
