@@ -1,7 +1,8 @@
 """Permutations against the papers' procedures: `python -m benchmarks.permutations forward|losses|beam|codes`.
 
 `table1` to `table7` are the tables of a paper instead, trained at a scale: see `benchmarks.permutation_tables`.
-`fair` sets models side by side: see `benchmarks.permutation_fair`.
+`cycles` and `rankings` are those of another: see `benchmarks.permutation_codes`. `fair` sets models side by side: see
+`benchmarks.permutation_fair`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import permutation_codes
 from benchmarks import permutation_procedures as direct
 from benchmarks.measure import arguments, interleaved, report, summary
 from benchmarks.permutation_tables import SCALES, TABLES, make_table
@@ -92,7 +94,11 @@ SUBJECTS: dict[str, Callable[[bool], Iterator[Case]]] = {
 def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=[*SUBJECTS, "fair", *TABLES], default=None, help="all times if not given"
+        "what",
+        nargs="?",
+        choices=[*SUBJECTS, "fair", *TABLES, *permutation_codes.SUBJECTS],
+        default=None,
+        help="all times if not given",
     )
     parser.add_argument("--scale", choices=SCALES, default="cpu", help="of a table or fair")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where a table's runs are")
@@ -103,8 +109,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", default=None, help="of fair: methods with this in their name")
     parser.set_defaults(device="cpu", threads=1, repetitions=21)
     options = parser.parse_args(argv)
-    if options.what in TABLES:
-        found = make_table(options.what, options.scale, options.runs.resolve(), options.data_dir, options.show)
+    if options.what in (*TABLES, *permutation_codes.SUBJECTS):
+        make = make_table if options.what in TABLES else permutation_codes.make
+        found = make(options.what, options.scale, options.runs.resolve(), options.data_dir, options.show)
         if found:
             report(f"{options.what}, scale {options.scale}", found, options)
         return

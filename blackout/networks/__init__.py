@@ -2,7 +2,14 @@
 locally equivariant ones.
 """
 
-from blackout.networks.encoders import ItemEncoder, PieceEncoder, PointEncoder, StripEncoder, TokenEncoder
+from blackout.networks.encoders import (
+    EdgeEncoder,
+    ItemEncoder,
+    PieceEncoder,
+    PointEncoder,
+    StripEncoder,
+    TokenEncoder,
+)
 from blackout.networks.equivariant import LEMLP, LEAttention, LEConvolution, LESite, LETransformer, LocallyEquivariant
 from blackout.networks.inputs import BirthDeathInputs, LevelInputs, PaperInputs, StandardisedInputs
 from blackout.networks.mlp import ResidualMLP
@@ -12,9 +19,8 @@ from blackout.networks.unet import UNet
 from blackout.networks.wrapper import CountNetwork, time_label
 
 __all__ = [
-    "LEMLP", "BirthDeathInputs", "CountNetwork", "ItemEncoder", "LEAttention", "LEConvolution", "LESite",
-    "LETransformer", "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder",
-    "ResidualMLP",
-    "SetTransformer", "StandardisedInputs", "StripEncoder", "TokenEncoder", "UNet",
+    "LEMLP", "BirthDeathInputs", "CountNetwork", "EdgeEncoder", "ItemEncoder", "LEAttention", "LEConvolution",
+    "LESite", "LETransformer", "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder",
+    "PointEncoder", "ResidualMLP", "SetTransformer", "StandardisedInputs", "StripEncoder", "TokenEncoder", "UNet",
     "time_label",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ TABLE = Table(
             "SetTransformer",
         ),
         "inputs": ("BirthDeathInputs", "LevelInputs", "PaperInputs", "StandardisedInputs"),
-        "encoder": ("ItemEncoder", "PieceEncoder", "PointEncoder", "StripEncoder", "TokenEncoder"),
+        "encoder": ("EdgeEncoder", "ItemEncoder", "PieceEncoder", "PointEncoder", "StripEncoder", "TokenEncoder"),
         "body": ("NCSNpp", "ResidualMLP", "UNet"),
     }
 )

@@ -17,11 +17,14 @@ TABLE = Table(
         "shuffle": ("shuffle.ForwardProcess",),
         "law": ("shuffles.RandomInsertion", "shuffles.RandomTransposition", "shuffles.Riffle"),
         "reverse": (
-            "shuffle.ReverseGPL", "shuffle.ReverseInsertion", "shuffle.ReversePL", "shuffle.ReverseRiffle",
-            "shuffle.ReverseTransposition",
+            "shuffle.ReverseAssignment", "shuffle.ReverseGPL", "shuffle.ReverseInsertion", "shuffle.ReversePL",
+            "shuffle.ReverseRiffle", "shuffle.ReverseTransposition",
         ),
-        "loss": ("shuffle.LabelFreeLoss", "shuffle.RandomTimeLoss", "shuffle.TrajectoryLoss"),
-        "sampler": ("shuffle.Beam", "shuffle.Greedy", "shuffle.Sample"),
+        "loss": (
+            "shuffle.LabelFreeLoss", "shuffle.RandomTimeLoss", "shuffle.SinkhornLoss", "shuffle.SinkhornPixelLoss",
+            "shuffle.SortingNetworkLoss", "shuffle.TrajectoryLoss",
+        ),
+        "sampler": ("shuffle.Beam", "shuffle.Greedy", "shuffle.Sample", "shuffle.TwoOpt"),
         "network": ("coded.CodeTransformer",),
         "metrics": ("coded.CodeScorer",),
         "dataset": (

@@ -79,7 +79,7 @@ def validate(trainer: pl.Trainer, module: TrainingModule, feed: Feed, budget: in
 def closing_draw(model: Model, budget: int) -> Draw:
     """The `Draw` of the closing samples: that of previews, in fewer steps where the budget demands it."""
     draw = model.preview(_SAMPLES)
-    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (model.draw({}).nfe * _SAMPLES)))
+    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (max(1, model.draw({}).nfe) * _SAMPLES)))
     return draw if steps == draw.steps else model.preview(_SAMPLES, steps)
 
 

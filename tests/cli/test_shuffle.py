@@ -185,3 +185,21 @@ def test_wrong_command_lines(run, tmp_path, name):
     first = [] if any(one.startswith(("experiment=", "family=")) for one in given) else ["experiment=symmetric_jigsaw"]
     run("train", *first, *given, "trainer.max_steps=2", f"runs_dir={tmp_path / 'runs'}").assert_refused(word)
     assert not (tmp_path / "runs").exists()
+
+
+def test_baselines_report_like_models(run, tmp_path):
+    common = [*SMALL, "dataset.held_out=70", f"runs_dir={tmp_path}", "trainer.max_steps=2"]
+    assert run("train", "experiment=symmetric_tsp", "baseline=two_opt", *common[3:], "run_id=tours").code == 0
+    report = json.loads((tmp_path / "symmetric_tsp/tours/metrics.json").read_text())
+    assert report["labels"] is False and report["evaluations"] == 0 and report["decoding"] == "twoopt"
+    assert report["values"]["gap"] < 0.02 < report["values"]["gap"] + report["values"]["optimal"]
+    matched = run("train", "experiment=symmetric_jigsaw", "baseline=sinkhorn", *common, "run_id=matched")
+    assert matched.code == 0, matched.err
+    ckpt = tmp_path / "symmetric_jigsaw/matched"
+    options = [f"ckpt={ckpt}", "device=cpu", "num_samples=20", f"out={tmp_path / 'out'}"]
+    assert run("sample", *options, "sampler=beam", "sampler.width=4").code == 0
+    solved = np.load(tmp_path / "out/permutations.npz")
+    assert (np.sort(solved["permutation"], 1) == np.arange(4)).all() and np.isfinite(solved["log_prob"]).all()
+    run("sample", *options, "sampler=two_opt").assert_refused("points")
+    run("train", "experiment=symmetric_jigsaw", "baseline=two_opt", *common).assert_refused("points")
+    run("train", "experiment=symmetric_jigsaw", "loss=sinkhorn", *common).assert_refused("reverse=assignment")

@@ -18,19 +18,23 @@ from tests.cli.test_configs import CONF, composed
 CHOICES = [
     *(f"{group}={path.stem}" for group in ("shuffle", "reverse") for path in sorted((CONF / group).glob("*.yaml"))),
     *(f"loss={name}" for name in ("trajectory", "random_time", "label_free")),
+    *(f"loss={name}" for name in ("sinkhorn", "sinkhorn_pixels", "sorting_network")),
     *(f"sampler={name}" for name in ("greedy", "beam", "sample")),
     *(f"dataset={name}" for name in ("jigsaw_digits", "sort_digits", "one_permutation", "tsp", "items")),
-    "network/encoder=plain", "network/encoder=pieces", "baseline=listmle",
+    "network/encoder=plain", "network/encoder=pieces",
+    *(f"baseline={path.stem}" for path in sorted((CONF / "baseline").glob("*.yaml"))),
 ]  # fmt: skip
 BESIDE = {
     "reverse=inverse_transposition": ["shuffle=transposition"], "reverse=inverse_insertion": ["shuffle=insertion"],
+    "loss=sinkhorn": ["reverse=assignment"], "loss=sinkhorn_pixels": ["reverse=assignment"],
+    "loss=sorting_network": ["reverse=pl"], "baseline=two_opt": ["experiment=symmetric_tsp"],
 }  # fmt: skip
 FILES = [path for path in sorted((CONF / "dataset").glob("*.yaml")) if "permutations.datasets" in path.read_text()]
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_everything_can_be_made(tmp_path, choice):
-    own = [] if choice.startswith("dataset=") else ["dataset=jigsaw_digits"]
+    own = [] if choice.startswith("dataset=") or "two_opt" in choice else ["dataset=jigsaw_digits"]
     if choice == "dataset=items":
         np.savez(tmp_path / "mine.npz", items=np.random.default_rng(0).normal(size=(9, 3, 2)))
         own = [f"dataset.path={tmp_path / 'mine.npz'}"]

@@ -25,13 +25,16 @@ from typing import Any
 
 from tests.soak import forks
 
-TINY = (
-    "network=mlp", "network.body.width=16", "network.body.depth=1", "network.body.dropout=0.1", "batch_size=32",
-    "schedule=fisher", "flip=true", "trainer.max_steps=12", "trainer.val_check_interval=4",
+SHORT = (
+    "batch_size=32", "trainer.max_steps=12", "trainer.val_check_interval=4",
     "trainer.limit_val_batches=4", "trainer.log_every_n_steps=1", "trainer.accelerator=cpu", "trainer.devices=1",
     "callbacks.progress=null", "callbacks.checkpoints.every_n_steps=3", "callbacks.samples.every_n_steps=4",
-    "callbacks.samples.num_samples=4", "sampler.num_steps=6", "callbacks.scores=null",
+    "callbacks.samples.num_samples=4", "callbacks.scores=null",
     "+callbacks.order._target_=tests.soak.callbacks.OrderHash",
+)  # fmt: skip
+TINY = (
+    "network=mlp", "network.body.width=16", "network.body.depth=1", "network.body.dropout=0.1", "schedule=fisher",
+    "flip=true", "sampler.num_steps=6", *SHORT,
 )  # fmt: skip
 VARIANTS = {
     "fp32": ("trainer.precision=32-true",),
@@ -39,6 +42,17 @@ VARIANTS = {
     "accumulated": ("trainer.precision=32-true", "trainer.accumulate_grad_batches=3", "trainer.val_check_interval=6"),
     "two processes": ("trainer.precision=32-true", "trainer.devices=2", "trainer.strategy=ddp"),
 }
+FAMILIES = {
+    "label-free shuffles": (
+        "experiment=symmetric_jigsaw", "loss=label_free", "dataset.held_out=40", "network.width=16", "network.depth=1",
+        "network.dropout=0.1",
+    ),
+    "codes": (
+        "experiment=codes_cycles", "dataset.length=6", "dataset.share=0.5", "network.width=16", "network.depth=1",
+        "network.dropout=0.1",
+    ),
+}  # fmt: skip
+"""Variants of other families, which have settings of their own."""
 EVENTS = ("write", "fsync", "replace", "training_step", "validation_step", "optimizer_step", "level")
 
 
@@ -86,8 +100,9 @@ class Harness:
     def __init__(self, variant: str, scratch: Path) -> None:
         self.variant, self.scratch = variant, scratch / variant.replace(" ", "-")
         self.scratch.mkdir()
-        given = {option.split("=")[0] for option in VARIANTS[variant]}
-        self.arguments = [o for o in TINY if o.split("=")[0] not in given] + list(VARIANTS[variant])
+        own, common = (VARIANTS[variant], TINY) if variant in VARIANTS else (FAMILIES[variant], SHORT)
+        given = {option.split("=")[0] for option in own}
+        self.arguments = ["experiment_name=digits", *(o for o in common if o.split("=")[0] not in given), *own]
 
     def start(self, run_id: str, before: Callable[[], object] = lambda: None) -> int:
         arguments = [*self.arguments, f"runs_dir={self.scratch}", f"run_id={run_id}"]
@@ -186,7 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=20, help="kill points per variant")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", default=[*VARIANTS, *FAMILIES], choices=[*VARIANTS, *FAMILIES])
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     forks.preload()

@@ -30,13 +30,19 @@ def result(run: Path) -> dict[str, str]:
         "steps": [last["global_step"], loops["epoch_loop.state_dict"], loops["epoch_loop.batch_progress"]["total"]],
         "best weights": best["state_dict"],
         "exported": (run / "model/model.safetensors").read_bytes(),
-        "samples": np.load(run / "samples/final.npz")["samples"].tobytes(),
+        "samples": sorted((name, array.tobytes()) for name, array in arrays(run / "samples/final.npz").items()),
         "previews": [(path.name, path.read_bytes()) for path in sorted((run / "samples").glob("*.png"))],
         "metrics": [sorted(timeless(row).items()) for row in csv.DictReader((run / "metrics.csv").open())],
         "scores": (run / "metrics.json").read_text(),
         "leftovers": sorted(str(path.relative_to(run)) for path in run.rglob("*") if ".part" in path.name),
     }
     return {name: hashlib.sha256(_bytes(part)).hexdigest() for name, part in parts.items()}
+
+
+def arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """All arrays of an .npz file."""
+    with np.load(path) as loaded:
+        return {name: loaded[name] for name in loaded.files}
 
 
 def timeless(row: dict[str, str]) -> dict[str, str]:
@@ -53,7 +59,7 @@ def assert_whole(run: Path) -> None:
             case ".ckpt":
                 read_checkpoint(path)
             case ".npz":
-                np.load(path)["samples"]
+                arrays(path)
             case ".png":
                 Image.open(path).load()
             case ".csv":

@@ -2,6 +2,7 @@
 
 from blackout.permutations.distributions.base import OrderDistribution
 from blackout.permutations.distributions.inverse_shuffles import InverseInsertion, InverseRiffle, InverseTransposition
+from blackout.permutations.distributions.matching import Matching
 from blackout.permutations.distributions.plackett_luce import GeneralizedPlackettLuce, PlackettLuce
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "InverseInsertion",
     "InverseRiffle",
     "InverseTransposition",
+    "Matching",
     "OrderDistribution",
     "PlackettLuce",
 ]

@@ -1,11 +1,13 @@
 """Shuffle diffusion on permutations: shuffle a list step by step, learn to take the steps back."""
 
+from blackout.permutations.shuffle.baselines import SinkhornLoss, SinkhornPixelLoss, SortingNetworkLoss, TwoOpt
 from blackout.permutations.shuffle.decoding import Beam, Greedy, Sample
 from blackout.permutations.shuffle.family import ShuffleFamily
 from blackout.permutations.shuffle.forward import ForwardProcess
 from blackout.permutations.shuffle.losses import LabelFreeLoss, RandomTimeLoss, TrajectoryLoss
 from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import (
+    ReverseAssignment,
     ReverseGPL,
     ReverseInsertion,
     ReversePL,
@@ -14,7 +16,7 @@ from blackout.permutations.shuffle.reverse import (
 )
 
 __all__ = [
-    "Beam", "ForwardProcess", "Greedy", "LabelFreeLoss", "RandomTimeLoss", "ReverseGPL", "ReverseInsertion",
-    "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample", "ShuffleDiffusion", "ShuffleFamily",
-    "TrajectoryLoss",
+    "Beam", "ForwardProcess", "Greedy", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment", "ReverseGPL",
+    "ReverseInsertion", "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample", "ShuffleDiffusion",
+    "ShuffleFamily", "SinkhornLoss", "SinkhornPixelLoss", "SortingNetworkLoss", "TrajectoryLoss", "TwoOpt",
 ]  # fmt: skip

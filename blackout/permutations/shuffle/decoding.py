@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Size, Tensor
@@ -22,6 +22,9 @@ Choose: TypeAlias = Callable[[OrderDistribution, int], Tensor]
 
 class Decoder(Protocol):
     """A way of choosing the steps back."""
+
+    only: ClassVar[str | None] = None
+    """The one kind of items that it can put in order; None for any."""
 
     def __call__(
         self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
@@ -103,7 +106,7 @@ class Beam(Decoder):
         ValueError: a width below 1.
     """
 
-    width: int = 20
+    width: int = 16
     inner: int = 64
 
     def __post_init__(self) -> None:

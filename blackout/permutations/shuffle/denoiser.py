@@ -22,12 +22,14 @@ class Denoiser:
         reverse: the law.
         features: of the items, [b, n, width], in the order that states refer to.
         first_fixed: whether the first item stays where it is.
+        items: what the features are of, [b, n, ...], for decoders that look at them.
     """
 
     network: nn.Module
     reverse: Reverse
     features: Tensor
     first_fixed: bool
+    items: Tensor | None = None
 
     @property
     def free(self) -> int:

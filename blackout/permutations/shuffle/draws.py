@@ -74,7 +74,7 @@ class ShuffleDraw(BaseDraw):
 
     @property
     def _labels(self) -> bool:
-        return bool(self.model.loss.labels)
+        return bool(self.model.loss.labels) and self.nfe > 0  # who asks no network has learned nothing
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
@@ -140,6 +140,12 @@ class SolvedPuzzles:
         return {"values": self._scores.compute(), "puzzles": self._scores.number, **self._how}
 
 
+def check_kind(decoder: Decoder, kind: str) -> None:
+    """Raises UserError unless the decoder is one for items of this kind."""
+    if decoder.only not in (None, kind):
+        raise UserError(f"sampler: {type(decoder).__name__} puts {decoder.only} in order, not {kind}")
+
+
 def requested(model: ShuffleModel, request: Mapping[str, Any]) -> ShuffleDraw:
     """The draw that the settings of `sample.py` ask for.
 
@@ -158,6 +164,7 @@ def requested(model: ShuffleModel, request: Mapping[str, Any]) -> ShuffleDraw:
         decoder = make(description, "sampler")
         if not hasattr(decoder, "evaluations"):
             raise UserError("sampler: this model is decoded by greedy, beam or sample")
+        check_kind(decoder, model.data["kind"])
     puzzles = None
     if request.get("input") is not None:
         source = model.require_source()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blackout.errors import UserError, naming
 from blackout.permutations.datasets import Puzzles
+from blackout.permutations.shuffle.draws import check_kind
 from blackout.permutations.shuffle.forward import default_schedule
 from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Reverse
@@ -65,6 +66,7 @@ class ShuffleFamily:
         reverse: Reverse = make(parts["reverse"], "reverse")
         facts = {**source.facts, "places": reverse.places, "swap": reverse.swap}
         _check_parts(parts)
+        check_kind(make(parts["sampler"], "sampler"), source.kind)
         # twice: what is filled in, the encoder, has facts of its own to ask for
         parts["network"] = fill(fill(parts["network"], facts, "network"), facts, "network")
         parts["shuffle"] = _with_schedule(parts["shuffle"], reverse, source)

@@ -64,7 +64,7 @@ class ShuffleDiffusion(Model):
         """Steps back of lists of items [b, n, ...] with a network; None for the averaged one."""
         network = self.averaged if network is None else network
         features: Tensor = network.encode(items)  # type: ignore[operator]
-        return Denoiser(network, self.reverse, features, self.data["first_fixed"])
+        return Denoiser(network, self.reverse, features, self.data["first_fixed"], items)
 
     @contextmanager
     def using(self) -> Iterator[None]:

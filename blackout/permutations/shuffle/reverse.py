@@ -12,6 +12,7 @@ from blackout.permutations.distributions import (
     InverseInsertion,
     InverseRiffle,
     InverseTransposition,
+    Matching,
     OrderDistribution,
     PlackettLuce,
 )
@@ -51,6 +52,28 @@ class ReversePL(Reverse):
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         return PlackettLuce(scores, width=width)
+
+
+@dataclass(frozen=True)
+class ReverseAssignment(Reverse):
+    """Items are matched with places: a softmax for every place and the best assignment. No diffusion, a baseline.
+
+    Args:
+        iterations: of Sinkhorn's normalisation of the scores.
+
+    Raises:
+        ValueError: iterations below 0.
+    """
+
+    iterations: int = 0
+    places, swap, undoes = True, False, None
+
+    def __post_init__(self) -> None:
+        if self.iterations < 0:
+            raise ValueError(f"iterations of Sinkhorn's normalisation must be at least 0, not {self.iterations}")
+
+    def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        return Matching(scores, self.iterations)
 
 
 @dataclass(frozen=True)

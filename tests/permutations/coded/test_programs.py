@@ -1,6 +1,10 @@
 """`train.py` and `sample.py` with family=codes, as users run them."""
 
+import csv
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +12,7 @@ import torch
 
 from blackout import load_model
 from blackout.permutations.group import is_permutation
-from tests.cli.conftest import run  # noqa: F401  (a fixture)
+from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
 
 TINY = (
     "network.width=16", "network.depth=1", "network.heads=2", "batch_size=32", "trainer.val_check_interval=4",
@@ -148,3 +152,22 @@ def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: 
     ):  # fmt: skip
         run("sample", f"ckpt={trained}", f"out={tmp_path / 'out'}", *line.split()).assert_refused(word)
     assert not (tmp_path / "out").exists()
+
+
+def test_two_processes_draw_alike(run, trained, tmp_path):  # noqa: F811
+    options = [f"ckpt={trained}", "device=cpu", "num_samples=1200", "passes=3"]
+    assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "sample.py"]
+    shared = subprocess.run([*launch, *options, f"out={tmp_path / 'two'}"], capture_output=True, text=True, cwd=ROOT,
+                            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert shared.returncode == 0, shared.stderr
+    assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
+
+
+def test_a_sweep_over_codes_and_objectives(run, tmp_path):  # noqa: F811
+    line = ("experiment=codes_cycles", "dataset.length=4", "dataset.share=1", *TINY, "trainer.max_steps=1")
+    outcome = run("train", "-m", *line, "code=lehmer,inline", "objective=masked,autoregressive", f"runs_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    (table,) = tmp_path.glob("sweeps/*/results.csv")
+    rows = list(csv.DictReader(table.open()))
+    assert [row["state"] for row in rows] == ["done"] * 4 and all(float(row["val/nll_bits"]) > 0 for row in rows)

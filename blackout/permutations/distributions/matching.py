@@ -1,0 +1,135 @@
+"""Orders by matching items with places: independent choices of places, Sinkhorn's normalisation, optimal assignment."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Size, Tensor
+
+from blackout.permutations.distributions.base import OrderDistribution, best, check_k
+from blackout.random import RandomSource
+
+_FORBIDDEN = 1e12
+"""A cost that no assignment pays while it can do without."""
+
+
+class Matching(OrderDistribution):
+    """Every place chooses an item by itself, and what counts are the choices that are orders.
+
+    log p(order) = sum over i of log M[i, order_i], where M is e^scores after `iterations` of Sinkhorn's normalisation
+    of rows and columns, and a softmax of each row in the end. The law of orders among these choices is intractable (its
+    normaliser is a permanent), so that probabilities of orders sum to less than 1 and -log p bounds it from above.
+
+    `mode` and `top` are exact, by assignment (Murty, 1968). `sample` is the best assignment of scores with Gumbel
+    noise, the Gumbel-Matching law of Mena et al. (ICLR 2018), section 3.2: not the law of `log_prob`.
+
+    Args:
+        scores: finite, [..., n, n], rows are places and columns items.
+        iterations: of Sinkhorn's normalisation; 0 for n softmaxes.
+        validate_args: whether `log_prob` checks that values are permutations.
+
+    Raises:
+        ValueError: scores that are not square, or iterations below 0.
+    """
+
+    def __init__(self, scores: Tensor, iterations: int = 0, validate_args: bool | None = None) -> None:
+        if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2] or scores.shape[-1] < 1:
+            raise ValueError(f"scores must be [..., n, n] with n at least 1, not {list(scores.shape)}")
+        super().__init__(scores.shape[:-2], scores.shape[-1], None, validate_args)
+        self.scores, self.iterations = scores, iterations
+        self.log_matrix = sinkhorn(scores, iterations)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Sum of the log-probabilities of orders' [..., n] places, in the scores' dtype."""
+        value, n = self._checked(value), self._n
+        shape = torch.broadcast_shapes(value.shape[:-1], self.log_matrix.shape[:-2])
+        chosen = value.expand(*shape, n).unsqueeze(-1)
+        return self.log_matrix.expand(*shape, n, n).gather(-1, chosen).squeeze(-1).sum(-1)
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
+        """Orders int64 [*sample_shape, *batch, n]: the best for scores plus Gumbel noise."""
+        return _assigned(self.noisy(sample_shape, generator))
+
+    def noisy(self, sample_shape: Size, generator: RandomSource = None) -> Tensor:
+        """Scores plus Gumbel noise, [*sample_shape, *batch, n, n]."""
+        noise = self._gumbel(tuple(sample_shape), (self._n, self._n), generator, self.scores)
+        return self.scores + noise.to(self.scores.dtype)
+
+    @property
+    def mode(self) -> Tensor:
+        """The best assignment, int64 [*batch, n]."""
+        return _assigned(self.log_matrix)
+
+    @torch.no_grad()
+    def top(self, k: int) -> tuple[Tensor, Tensor]:
+        """The k best assignments, exactly; see `OrderDistribution.top`."""
+        check_k(k)
+        matrices = self.log_matrix.flatten(0, -3) if self.batch_shape else self.log_matrix.unsqueeze(0)
+        found = [murty(-matrix, k) for matrix in matrices.cpu().double().numpy()]
+        # all matrices are of one size: as many orders come of each
+        orders = torch.from_numpy(np.array(found)).view(*self.batch_shape, -1, self._n).to(self.log_matrix.device)
+        chosen = self.log_matrix.unsqueeze(-3).expand(*orders.shape, self._n).gather(-1, orders.unsqueeze(-1))
+        return best(orders, chosen.squeeze(-1).sum(-1), k)
+
+
+def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
+    """log of a matrix whose rows sum to 1, and its columns ever more nearly: Sinkhorn (1964), Mena et al. (ICLR 2018).
+
+    Args:
+        scores: [..., n, n], divided by a temperature if there is one.
+        iterations: normalisations of rows and columns in turn, before the last one of rows.
+
+    Raises:
+        ValueError: iterations below 0.
+    """
+    if iterations < 0:
+        raise ValueError(f"iterations of Sinkhorn's normalisation must be at least 0, not {iterations}")
+    for _ in range(iterations):
+        scores = scores.log_softmax(-1).log_softmax(-2)
+    return scores.log_softmax(-1)
+
+
+def murty(costs: np.ndarray[Any, Any], k: int) -> list[np.ndarray[Any, Any]]:
+    """The k cheapest assignments of rows to columns, cheapest first, all different (Murty, Operations Research, 1968).
+
+    Each solution splits what is left: those that agree with it in the first rows and differ in the next.
+
+    Args:
+        costs: finite, [n, n].
+        k: how many, at most n! come.
+    """
+    waiting: list[tuple[float, int, int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+    number = 0
+
+    def consider(allowed: np.ndarray[Any, Any], fixed: int) -> None:
+        nonlocal number
+        rows, columns = linear_sum_assignment(np.where(allowed, costs, _FORBIDDEN))
+        if allowed[rows, columns].all():
+            number += 1
+            heapq.heappush(waiting, (float(costs[rows, columns].sum()), number, fixed, columns, allowed))
+
+    consider(np.ones_like(costs, dtype=bool), 0)
+    found: list[np.ndarray[Any, Any]] = []
+    while waiting and len(found) < k:
+        _, _, fixed, columns, allowed = heapq.heappop(waiting)
+        found.append(columns)
+        for row in range(fixed, len(costs) - 1):
+            part = allowed.copy()
+            part[row, columns[row]] = False
+            consider(part, row)
+            allowed = allowed.copy()
+            allowed[row] = np.arange(len(costs)) == columns[row]
+            allowed[row + 1 :, columns[row]] = False
+    return found
+
+
+def _assigned(matrix: Tensor) -> Tensor:
+    """The orders of largest sum, int64 [..., n], of [..., n, n]."""
+    flat = matrix.detach().reshape(-1, *matrix.shape[-2:]).cpu().double().numpy()
+    columns = np.stack([linear_sum_assignment(one, maximize=True)[1] for one in flat])
+    return torch.from_numpy(columns).view(matrix.shape[:-1]).to(matrix.device)

@@ -1,0 +1,44 @@
+"""The commands of the tables of codes are ones that the programs understand, and their rows are read."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from benchmarks import permutations
+from benchmarks.permutation_codes import SUBJECTS, cycle_rows, ranking_rows
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+@pytest.mark.parametrize("what", SUBJECTS)
+def test_commands_compose(what, scale):
+    models = SUBJECTS[what](scale)
+    assert len({model.name for model in models}) == len(models)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for model in models:
+            commands = model.commands(scale, Path("runs"), "data")
+            config = OmegaConf.to_container(compose("train", commands.pop("")[1:]), resolve=True)
+            assert config["family"]["_target_"].endswith("CodeFamily") and "{data}" not in str(config["dataset"])
+            for _, *settings in commands.values():
+                asked = OmegaConf.to_container(compose("sample", settings), resolve=True)
+                assert asked["out"].startswith(asked["ckpt"])
+
+
+def test_a_table_is_shown(capsys):
+    permutations.main(["rankings", "--print"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 14 and all(line.startswith("python ") for line in lines)
+
+
+def test_reports_become_rows():
+    values = {"unique": 1.0, "valid": 1.0, "cyclic": 0.5}
+    curve = {"passes": {"1": values, "2": values}, "perfect": {"1": 0.3}}
+    rows = cycle_rows("a", "curve", {"values": {}, "curve": curve})
+    assert [row["passes"] for row in rows] == ["1", "2"] and rows[0]["cyclic_of_perfect"] == 0.3
+    assert cycle_rows("a", "n passes", {"values": values})[0]["cyclic"] == 0.5
+    report = {"values": {"ndcg_at_5": 0.7}, "likelihood": {"rankings": {"popularity": {"ndcg_at_5": 0.6}}}}
+    rows = ranking_rows("a", "4 observed, 1 pass", report)
+    assert [row["model"] for row in rows] == ["a, 4 observed, 1 pass", "popularity, 4 observed"]
