@@ -28,6 +28,8 @@ class CountData:
         train_labels: class of each training sample, int64 [N], or None.
         test_labels: class of each held-out sample, int64 [M], or None.
         flip: mirror training images left-right where `batch` is given a number below 1/2.
+        class_names: one for every class, where they have names.
+        features: names of the elements of a vector, where they have names.
 
     Raises:
         ValueError: counts that are not integers, negative, or above `max_count`; an empty split; shapes that differ
@@ -41,6 +43,8 @@ class CountData:
     train_labels: Tensor | None = None
     test_labels: Tensor | None = None
     flip: bool = False
+    class_names: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     _served: Tensor = field(init=False, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 

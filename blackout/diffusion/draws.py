@@ -77,12 +77,21 @@ class CountDraw(BaseDraw):
         yield from draw_batches(self.model, indices, seed, self.sampler, callback, classes, known, batch_size)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
-        """A grid of the counts, black at 0 and white at the largest."""
-        from blackout.diffusion.pictures import grid
+        """A grid of images or a heat map of vectors, black at 0 and white at the largest count.
 
-        return grid(samples["samples"], self.model.process.max_count, columns)
+        Brightness is logarithmic where the largest count is far above the mean, and nearly all would be black.
+        """
+        from blackout.diffusion.pictures import grid, heat_map
+
+        counts, largest = samples["samples"], self.model.process.max_count
+        dark = largest > _DARK * float(self.model.mean.mean())
+        if counts.ndim == 2 and columns is None:
+            return heat_map(counts, largest, dark)
+        return grid(counts, largest, columns, dark)
 
 
+_DARK = 16
+"""Times the mean that the largest count is at least where brightness is logarithmic; up to 10 for digits of all kinds."""
 _OF_POSTERIORS = ("operator", "noise", "measurement")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,14 +10,15 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.diffusion.assembly import asks_for_elements, concentrations, make_head, make_network
 from blackout.diffusion.ends import with_ends
 from blackout.diffusion.facts import checked_facts
-from blackout.diffusion.heads import Head
 from blackout.diffusion.module import BlackoutDiffusion
-from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.matrix_file import without_files
+from blackout.diffusion.recipe import fitted
 from blackout.errors import UserError, naming
-from blackout.training.components import fill, find, make
+from blackout.networks.elements import Elements
+from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file, pathless
 
 PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
@@ -63,7 +63,7 @@ class CountDiffusion:
         Raises:
             UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
         """
-        parts: dict[str, Any] = {name: with_ends(settings[name], source.facts) for name in PARTS}
+        parts: dict[str, Any] = {name: with_ends(fitted(settings[name], source.facts), source.facts) for name in PARTS}
         parts["process"] = without_files(parts["process"])
         facts = {name: fact for name, fact in source.facts.items() if name != "num_classes"}
         if settings.get("conditional", False):
@@ -71,7 +71,7 @@ class CountDiffusion:
                 raise UserError(f"conditional=true: {source.name} has no labels")
             facts["num_classes"] = source.num_classes
         filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
-        outputs = _make_head(filled["head"], make(filled["process"], "process")).outputs
+        outputs = make_head(filled["head"], make(filled["process"], "process")).outputs
         filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
         return {
             "data": {"name": source.name, **facts},
@@ -81,11 +81,15 @@ class CountDiffusion:
         }
 
     def tensors(self, source: CountData) -> dict[str, Tensor]:
-        """`mean`: E[X_0] per element, float32, of the data's shape; with labels `class_mean`, [num_classes, *shape]."""
+        """`mean` and `concentration` per element, float32, of the data's shape; with labels `class_mean`.
+
+        `mean` is E[X_0], `class_mean` E[X_0 | class], [num_classes, *shape].
+        """
         mean, labels = mean_image(source.train), source.train_labels
+        known = {"mean": mean, "concentration": concentrations(source.train, mean)}
         if labels is None or source.num_classes is None:
-            return {"mean": mean}
-        return {"mean": mean, "class_mean": class_means(source.train, labels, source.num_classes, mean)}
+            return known
+        return known | {"class_mean": class_means(source.train, labels, source.num_classes, mean)}
 
     def build(
         self,
@@ -106,20 +110,19 @@ class CountDiffusion:
             UserError: a part is missing, a component refused its arguments, or tensors of another shape.
         """
         shape, described = _check_description(description)
-        parts = {name: make(described[name], name) for name in PARTS if name != "head"}
-        parts["head"] = _make_head(described["head"], parts["process"])
-        mean = tensors.get("mean")
         # of models with classes alone, and not of those from before it was kept
         class_mean = tensors.get("class_mean") if "num_classes" in description["data"] else None
-        if (
-            mean is None
-            or list(mean.shape) != shape
-            or (class_mean is not None and list(class_mean.shape[1:]) != shape)
-        ):
+        kept = ("mean", "concentration") if asks_for_elements(described) else ("mean",)
+        known = {name: tensors[name] for name in kept if name in tensors and list(tensors[name].shape) == shape}
+        if len(known) < len(kept) or (class_mean is not None and list(class_mean.shape[1:]) != shape):
             raise UserError(f"the weights are not those of {shape}-shaped data")
+        elements = Elements(**known) if "concentration" in known else None
+        parts = {name: make(described[name], name) for name in PARTS if name not in ("head", "network")}
+        parts["network"] = make_network(described["network"], elements)
+        parts["head"] = make_head(described["head"], parts["process"], elements)
         training |= {name: settings[name] for name in ("label_dropout", "validation_draws") if settings is not None}
         with naming("model"):
-            model = BlackoutDiffusion(mean=mean, class_mean=class_mean, **parts, **training)
+            model = BlackoutDiffusion(class_mean=class_mean, **known, **parts, **training)
         model.config = dict(description)
         return model
 
@@ -170,15 +173,6 @@ def class_means(counts: Tensor, labels: Tensor, num_classes: int, mean: Tensor) 
         members = counts[labels == number]
         means[number] = (members.sum(0, dtype=torch.int64).double() + mean.double()) / (len(members) + 1)
     return means
-
-
-def _make_head(config: Mapping[str, Any], process: Process) -> Head:
-    """The head, with the process where its signature asks for one."""
-    wants_process = "process" in inspect.signature(find(config, "head")).parameters
-    head: Head = make(config, "head", **({"process": process} if wants_process else {}))
-    if not isinstance(getattr(head, "outputs", None), int):
-        raise UserError(f"head: {type(head).__name__} does not say how many `outputs` of the network it reads")
-    return head
 
 
 def _name(component: Mapping[str, Any]) -> str:

@@ -15,8 +15,8 @@ TABLE = Table(
             "LETransformer",
             "SetTransformer",
         ),
-        "inputs": ("BirthDeathInputs", "LevelInputs", "PaperInputs", "StandardisedInputs"),
+        "inputs": ("BirthDeathInputs", "CountInputs", "LevelInputs", "PaperInputs", "StandardisedInputs", "StateInputs"),
         "encoder": ("ItemEncoder", "PieceEncoder", "PointEncoder", "StripEncoder", "TokenEncoder"),
-        "body": ("NCSNpp", "ResidualMLP", "UNet"),
+        "body": ("NCSNpp", "ResidualMLP", "SequenceConvolution", "UNet"),
     }
 )
