@@ -89,11 +89,14 @@ class CountData:
     def facts(self) -> dict[str, Any]:
         """What components may ask for by name: shape, moments of the training split and, with labels, num_classes.
 
-        Moments are max_count, mean, std, total_dispersion and covariance_excess (`blackout.data.moments`).
+        Classes that have names give class_names too. Moments are max_count, mean, std, total_dispersion and
+        covariance_excess (`blackout.data.moments`).
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
         facts |= {"total_dispersion": self._dispersion[0], "covariance_excess": self._dispersion[1]}
-        return facts if self.num_classes is None else {**facts, "num_classes": self.num_classes}
+        if self.num_classes is not None:
+            facts["num_classes"] = self.num_classes
+        return {**facts, "class_names": list(self.class_names)} if self.class_names else facts
 
     @property
     def mean(self) -> float:

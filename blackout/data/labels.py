@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blackout.data.file_errors import file_error
+
 Array = npt.NDArray[Any]
 TOTAL = "total"
 """The name by which the total count of a sample can be asked for as if it were a column."""
@@ -43,18 +45,20 @@ def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> tu
 def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
     if name not in columns:
         raise ValueError(f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
-    column = np.asarray(columns[name])
-    number = len(columns[TOTAL])
-    if column.shape != (number,):
-        raise ValueError(f"one label per sample is needed, [{number}], got {list(column.shape)}")
-    if column.dtype.kind in "fc" and not np.isfinite(column).all():
-        raise ValueError(f"column {name!r} has missing entries")
-    whole = column.dtype.kind not in "fc" or bool((column == np.floor(column)).all())
-    if name == TOTAL or not whole:
+    column = _checked(name, np.asarray(columns[name]), len(columns[TOTAL]))
+    fractional = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
+    if name == TOTAL or fractional:
         return _binned(name, column.astype(float), bins)
     found, codes = np.unique(column, return_inverse=True)
-    words = [f"{value:g}" if column.dtype.kind in "fc" else str(value) for value in found]
-    return codes.astype(np.int64), tuple(words)
+    return codes.astype(np.int64), tuple(f"{value:g}" if column.dtype.kind == "f" else str(value) for value in found)
+
+
+def _checked(name: str, column: Array, number: int) -> Array:
+    if column.shape != (number,):
+        raise ValueError(f"one label per sample is needed, [{number}], got {list(column.shape)}")
+    if column.dtype.kind == "f" and not np.isfinite(column).all():
+        raise ValueError(f"column {name!r} has missing entries")
+    return column
 
 
 def _binned(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:
@@ -92,8 +96,15 @@ def group_split(groups: Array, holdout: float, seed: int) -> tuple[Array, Array]
 
 
 def label_file(path: Path) -> Array:
-    """Labels from a file of their own: an .npy, or text with one label a line."""
-    if path.suffix == ".npy":
-        loaded: Array = np.load(path, allow_pickle=False)
-        return loaded
-    return np.array(path.read_text().split("\n")[: -1 if path.read_text().endswith("\n") else None])
+    """Labels from a file of their own: an .npy, or text with one label a line.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        if path.suffix == ".npy":
+            loaded: Array = np.load(path, allow_pickle=False)
+            return loaded
+        return np.array(path.read_text().splitlines())
+    except (OSError, ValueError) as error:
+        raise file_error(path, "not a readable file of labels", error) from error

@@ -84,11 +84,11 @@ def _numpy(path: Path, layer: str | None) -> Store:
 def _csv(path: Path, layer: str | None) -> Store:
     with path.open(newline="") as file:
         rows = [row for row in csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",") if row]
-    if not rows or any(len(row) != len(rows[0]) for row in rows):
-        lengths = sorted({len(row) for row in rows})
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) != 1:
         raise UserError(f"{path}: every row needs as many fields as the first, found {lengths or 'no row'}")
-    headed = not all(_number(field) for field in rows[0])
-    head = rows[0] if headed else [f"column {number}" for number in range(len(rows[0]))]
+    headed = not all(map(_number, rows[0]))
+    head = rows[0] if headed else [f"column {number}" for number in range(lengths[0])]
     return _table(path, head, list(zip(*rows[headed:], strict=True)))
 
 

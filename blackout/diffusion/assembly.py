@@ -13,7 +13,7 @@ from blackout.addresses import leaves
 from blackout.diffusion.heads import Head
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError
-from blackout.networks.elements import Elements, concentration, measure
+from blackout.networks.elements import Elements, concentration, gain, measure
 from blackout.training.components import find, make
 
 _MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))
@@ -33,7 +33,7 @@ def make_head(config: Mapping[str, Any], process: Process, elements: Elements | 
         UserError: it cannot be made, or does not say how many outputs it reads.
     """
     wanted = inspect.signature(find(config, "head")).parameters
-    known = {"process": process, "elements": elements or Elements(torch.ones(()), torch.ones(()))}
+    known = {"process": process, "elements": elements or Elements(torch.ones(()), torch.ones(()), torch.ones(()))}
     given = {name: value for name, value in known.items() if name in wanted}
     if isinstance(base := config.get("base"), Mapping):
         given["base"] = make_head(base, process, elements)
@@ -57,13 +57,19 @@ def asks_for_elements(model: Mapping[str, Any]) -> bool:
     return any(name.endswith("_target_") and value in _MEASURED for name, value in leaves(model))
 
 
-def concentrations(counts: Tensor, mean: Tensor) -> Tensor:
-    """r of every element by moments, float32 [*shape].
+def elements_of(counts: Tensor, mean: Tensor) -> Elements:
+    """Mean, concentration and gain by moments, float32.
 
     Args:
         counts: integers [N, *shape].
         mean: of every element, positive, [*shape].
     """
-    square = sum(chunk.double().square().sum(0) for chunk in counts.split(_CHUNK)) / len(counts)
-    own = sum(chunk.double().sum(0) for chunk in counts.split(_CHUNK)) / len(counts)
-    return concentration(mean.double(), torch.as_tensor(square - own.square())).float()
+    total, square = torch.zeros(mean.shape, dtype=torch.float64), torch.zeros(mean.shape, dtype=torch.float64)
+    totals = []
+    for chunk in (part.double() for part in counts.split(_CHUNK)):
+        total, square = total + chunk.sum(0), square + chunk.square().sum(0)
+        totals.append(chunk.flatten(1).sum(1))
+    own = total / len(counts)
+    variance = square / len(counts) - own.square()
+    shared = gain(torch.cat(totals).var(correction=0), own, variance)
+    return Elements(mean, concentration(mean.double(), variance).float(), shared.float())

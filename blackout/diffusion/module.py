@@ -48,7 +48,7 @@ class BlackoutDiffusion(Model):
         process: the forward process.
         mean: E[X_0], float, of the data's shape; where sampling starts from.
         class_mean: E[X_0 | class], float [num_classes, *shape]; None to start all classes from the average.
-        concentration: of every element, for networks and heads that measure counts by it; kept with the model.
+        concentration, gain: of `Elements`, for networks and heads that measure counts by them; kept with the model.
         schedule: training times, and the sampler's grid unless it has its own.
         loss: weights and kind.
         sampler: how samples are drawn by default.
@@ -78,6 +78,7 @@ class BlackoutDiffusion(Model):
         validation_draws: int = 1,
         class_mean: Tensor | None = None,
         concentration: Tensor | None = None,
+        gain: Tensor | None = None,
     ) -> None:
         super().__init__(network, ema_decay, seed)
         if validation_draws < 1:
@@ -89,8 +90,10 @@ class BlackoutDiffusion(Model):
         self.mean: Tensor
         self.class_mean: Tensor | None
         self.concentration: Tensor | None
-        for name, average in (("mean", mean), ("class_mean", class_mean), ("concentration", concentration)):
-            self.register_buffer(name, None if average is None else average.float())
+        self.gain: Tensor | None
+        kept = {"mean": mean, "class_mean": class_mean, "concentration": concentration, "gain": gain}
+        for name, value in kept.items():
+            self.register_buffer(name, None if value is None else value.float())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -206,8 +209,8 @@ class BlackoutDiffusion(Model):
         if wanted["images"] and wanted["baselines"]:
             torch.manual_seed(0)
             parts = (self.head, self.process, self.mean.cpu(), self.schedule, self.loss, self.sampler)
-            spread = self.concentration
-            elements = None if spread is None else Elements(self.mean.cpu(), spread.cpu())
+            kept = (self.mean, self.concentration, self.gain)
+            elements = Elements(*(one.cpu() for one in kept if one is not None)) if self.gain is not None else None
             network = make_network(self.config["model"]["network"], elements)
             fresh = BlackoutDiffusion(network, *parts)
             untrained = fresh.eval().to(self.device)
@@ -275,7 +278,8 @@ class BlackoutDiffusion(Model):
         """
         guidance = sampler.guidance if with_classes else Guidance()
         times = self.times(sampler)
-        of_one = count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance)
+        shape = (1,) if self.gain is None else self.shape
+        of_one = count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance, shape)
         return of_one * number_of_particles(sampler, self.process, with_classes, with_known)
 
     def pilot(self, num_samples: int = 64, num_steps: int = 200) -> dict[str, list[float]]:

@@ -7,7 +7,7 @@ from blackout.networks.encoders import ItemEncoder, PieceEncoder, PointEncoder, 
 from blackout.networks.equivariant import LEMLP, LEAttention, LEConvolution, LESite, LETransformer, LocallyEquivariant
 from blackout.networks.fitting import body_for
 from blackout.networks.inputs import BirthDeathInputs, LevelInputs, PaperInputs, StandardisedInputs
-from blackout.networks.mlp import ResidualMLP
+from blackout.networks.mlp import ElementwiseMLP, ResidualMLP
 from blackout.networks.ncsnpp import NCSNpp
 from blackout.networks.sequence import SequenceConvolution, StateInputs
 from blackout.networks.sets import SetTransformer
@@ -15,8 +15,8 @@ from blackout.networks.unet import UNet
 from blackout.networks.wrapper import CountNetwork, time_label
 
 __all__ = [
-    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "Elements", "ItemEncoder", "LEAttention",
-    "LEConvolution", "LESite", "LETransformer", "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs",
-    "PieceEncoder", "PointEncoder", "ResidualMLP", "SequenceConvolution", "SetTransformer", "StandardisedInputs",
-    "StateInputs", "StripEncoder", "TokenEncoder", "UNet", "body_for", "measure", "time_label",
+    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "Elements", "ElementwiseMLP", "ItemEncoder",
+    "LEAttention", "LEConvolution", "LESite", "LETransformer", "LevelInputs", "LocallyEquivariant", "NCSNpp",
+    "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP", "SequenceConvolution", "SetTransformer",
+    "StandardisedInputs", "StateInputs", "StripEncoder", "TokenEncoder", "UNet", "body_for", "measure", "time_label",
 ]  # fmt: skip

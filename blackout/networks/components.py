@@ -15,8 +15,15 @@ TABLE = Table(
             "LETransformer",
             "SetTransformer",
         ),
-        "inputs": ("BirthDeathInputs", "CountInputs", "LevelInputs", "PaperInputs", "StandardisedInputs", "StateInputs"),
+        "inputs": (
+            "BirthDeathInputs",
+            "CountInputs",
+            "LevelInputs",
+            "PaperInputs",
+            "StandardisedInputs",
+            "StateInputs",
+        ),
         "encoder": ("ItemEncoder", "PieceEncoder", "PointEncoder", "StripEncoder", "TokenEncoder"),
-        "body": ("NCSNpp", "ResidualMLP", "SequenceConvolution", "UNet"),
+        "body": ("ElementwiseMLP", "NCSNpp", "ResidualMLP", "SequenceConvolution", "UNet"),
     }
 )

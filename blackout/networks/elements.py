@@ -18,15 +18,35 @@ _LEAST, _MOST = 0.02, 1e4
 
 @dataclass(frozen=True)
 class Elements:
-    """What is known of every element of the data, float32 [*shape] each.
+    """What is known of every element of the data, float32 [*shape] each, and of a gain that all of them share.
 
     Attributes:
         mean: E[X_0], positive.
         concentration: r, positive.
+        gain: R = 1 / Var(S), [], where E[X_0 | S] = S E[X_0]: the average covariance of two elements over the product
+            of their means is 1 / R. Depth, exposure and brightness are such gains; very large for data without one.
     """
 
     mean: Tensor
     concentration: Tensor
+    gain: Tensor
+
+    @property
+    def own_concentration(self) -> Tensor:
+        """That of an element given the gain, r' with 1 / r' = 1 / r - 1 / R."""
+        inverse = 1 / self.concentration - 1 / self.gain
+        return 1 / torch.maximum(inverse, 1 / (_MOST * (1 + self.mean)))
+
+
+def gain(total_variance: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """R, float64 []: from the variance of totals beyond the sum of variances.
+
+    Args:
+        total_variance: Var(sum X_0), [].
+        mean, variance: of every element, float64 [*shape].
+    """
+    shared = (total_variance - variance.sum()) / (mean.sum().square() - mean.square().sum()).clamp(min=1e-30)
+    return 1 / shared.clamp(min=1 / _MOST, max=1 / _LEAST)
 
 
 def concentration(mean: Tensor, variance: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import nn
 
-from blackout.networks.mlp import ResidualMLP
+from blackout.networks.mlp import ElementwiseMLP
 from blackout.networks.sequence import SequenceConvolution
 from blackout.networks.unet import UNet
 
 _COARSEST, _MOST_LEVELS = 4, 3
 _DENSE = 2**13
 """Most numbers on a U-Net's coarsest level for perceptrons over all of them."""
-_KINDS = {"ResidualMLP": ResidualMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
+_KINDS = {"ElementwiseMLP": ElementwiseMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
 
 
 def described_body(
@@ -28,8 +28,8 @@ def described_body(
 ) -> dict[str, Any]:
     """The description of a body that fits the data.
 
-    A residual perceptron for vectors of counts, dilated convolutions for vectors of levels without an order, a U-Net for
-    images.
+    A residual perceptron for vectors of counts, dilated convolutions for vectors of levels without an order, a U-Net
+    for images.
 
     Args:
         shape: of the data, (D,) or (C, H, W).
@@ -45,7 +45,7 @@ def described_body(
         return _described_unet(shape, channels, dropout)
     if levels is None:
         sizes: dict[str, Any] = {"width": width or 256, "depth": depth or 4}
-        return {"_target_": "blackout.networks.ResidualMLP", **sizes, "dropout": dropout}
+        return {"_target_": "blackout.networks.ElementwiseMLP", **sizes, "dropout": dropout}
     sizes = {"levels": levels, "width": width or 96, "depth": depth or 6, "kernel": 3}
     return {"_target_": "blackout.networks.SequenceConvolution", **sizes, "dropout": dropout}
 
