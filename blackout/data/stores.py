@@ -159,9 +159,12 @@ def _hdf5(path: Path, layer: str | None) -> Store:
     library = _library("h5py", path)
     with library.File(path, "r") as file:
         found: dict[str, Callable[[], Any]] = {}
-        file.visititems(
-            lambda name, node: found.update({name: lambda: node[...]}) if isinstance(node, library.Dataset) else None
-        )
+
+        def visit(name: str, node: Any) -> None:
+            if isinstance(node, library.Dataset):
+                found[name] = lambda: node[...]
+
+        file.visititems(visit)
         return Store(_chosen(path, found, layer))
 
 

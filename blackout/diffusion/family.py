@@ -111,7 +111,9 @@ class CountDiffusion:
             UserError: a part is missing, a component refused its arguments, or tensors of another shape.
         """
         shape, described = _check_description(description)
-        known = _kept(tensors, shape, asks_for_elements(described), "num_classes" in description["data"])
+        known: dict[str, Any] = _kept(
+            tensors, shape, asks_for_elements(described), "num_classes" in description["data"]
+        )
         elements = Elements(known["mean"], known["concentration"], known["gain"]) if "gain" in known else None
         parts = {name: make(described[name], name) for name in PARTS if name not in ("head", "network")}
         parts["network"] = make_network(described["network"], elements)

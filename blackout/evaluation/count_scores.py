@@ -19,7 +19,8 @@ from blackout.evaluation.two_samples import classifier_test, kolmogorov_smirnov,
 from blackout.family import Samples, Source
 
 Array = npt.NDArray[Any]
-_FEWEST = 10
+_FEWEST, _PAIR = 10, 2
+"""Samples of either set for classifiers, and for anything that compares pairs; with fewer these scores are left out."""
 _CORRELATED = 200
 """Elements whose correlations are compared, those with the largest variance of log counts."""
 
@@ -45,24 +46,17 @@ class CountScorer:
         """Accumulators for `num_samples` samples, compared with held-out counts.
 
         Raises:
-            UserError: no dataset of counts, or fewer than 10 samples or held-out ones.
+            UserError: no dataset of counts.
         """
-        data = _counts(source)
-        if min(num_samples, len(data.test)) < _FEWEST:
-            few = f"{num_samples} samples and {len(data.test)} held-out ones"
-            raise UserError(f"metrics=counts needs at least {_FEWEST} of each, not {few}")
-        return CountScores(data, num_samples, self.most, self.baselines, self.seed, device)
+        return CountScores(_counts(source), num_samples, self.most, self.baselines, self.seed, device)
 
     def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The same of as many training counts: what samples that are right would score; None if they are too few."""
+        """The same of as many training counts: what samples that are right would score."""
         data = _counts(source)
-        try:
-            scores = self.begin(source, min(num_samples, len(data.train)), device)
-        except UserError:
-            return None
-        chosen = torch.linspace(0, len(data.train) - 1, scores.num_samples).long()
+        number = min(num_samples, len(data.train))
+        chosen = torch.linspace(0, len(data.train) - 1, number).long()
         return {
-            "num_samples": scores.num_samples,
+            "num_samples": number,
             "values": compare(_flat(data.train[chosen]), data, self.most, self.seed),
         }
 
@@ -130,31 +124,39 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
         mmd: squared maximum mean discrepancy. novelty: median distance to the nearest training counts over that of
         held-out ones; far below 1 for samples that are copies.
     """
-    real, train = _flat(data.test), _flat(data.train)
-    a, b = _some(samples, min(len(samples), len(real), most)), _some(real, min(len(samples), len(real), most))
-    auc, accuracy = classifier_test(a, b, seed=seed)
-    known = _some(train, 10 * most)
-    distances = [float(np.median(nearest(x, known))) for x in (a, b)]
-    spread = real.var(0) > 0
-    ratios = {
-        name: float(np.median(getattr(samples, how)(0)[spread] / getattr(real, how)(0)[spread]))
-        if spread.any()
-        else 1.0
-        for name, how in (("mean_ratio", "mean"), ("variance_ratio", "var"))
-    }
-    return {
-        "c2st_auc": auc,
-        "c2st_accuracy": accuracy,
-        "c2st_linear_auc": classifier_test(a, b, linear=True, seed=seed)[0],
+    real = _flat(data.test)
+    number = min(len(samples), len(real), most)
+    a, b = _some(samples, number), _some(real, number)
+    scores = {
         "ks_mean": float(kolmogorov_smirnov(samples, real).mean()),
         "ks_total": float(kolmogorov_smirnov(*(x.sum(1, keepdims=True) for x in (samples, real)))[0]),
-        **ratios,
+        **_ratios(samples, real),
         "zeros_difference": float((samples == 0).mean() - (real == 0).mean()),
         "largest_ratio": float(samples.max() / max(real.max(), 1)),
-        "correlation_difference": _correlation_difference(samples, real),
-        "mmd": mean_discrepancy(a, b),
-        "novelty": distances[0] / max(distances[1], 1e-12),
+        "novelty": _novelty(a, b, _some(_flat(data.train), 10 * most)),
     }
+    if number >= _PAIR:
+        scores |= {"correlation_difference": _correlation_difference(samples, real), "mmd": mean_discrepancy(a, b)}
+    if number >= _FEWEST:
+        auc, accuracy = classifier_test(a, b, seed=seed)
+        linear = classifier_test(a, b, linear=True, seed=seed)[0]
+        scores |= {"c2st_auc": auc, "c2st_accuracy": accuracy, "c2st_linear_auc": linear}
+    return scores
+
+
+def _ratios(samples: Array, real: Array) -> dict[str, float]:
+    spread = real.var(0) > 0
+    if not spread.any():
+        return {"mean_ratio": 1.0, "variance_ratio": 1.0}
+    return {
+        "mean_ratio": float(np.median(samples.mean(0)[spread] / real.mean(0)[spread])),
+        "variance_ratio": float(np.median(samples.var(0)[spread] / real.var(0)[spread])),
+    }
+
+
+def _novelty(samples: Array, real: Array, known: Array) -> float:
+    distances = [float(np.median(nearest(x, known))) for x in (samples, real)]
+    return distances[0] / max(distances[1], 1e-12)
 
 
 def _correlation_difference(samples: Array, real: Array) -> float:
