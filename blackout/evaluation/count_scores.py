@@ -55,10 +55,9 @@ class CountScorer:
         data = _counts(source)
         number = min(num_samples, len(data.train))
         chosen = torch.linspace(0, len(data.train) - 1, number).long()
-        return {
-            "num_samples": number,
-            "values": compare(_flat(data.train[chosen]), data, self.most, self.seed),
-        }
+        values = compare(_flat(data.train[chosen]), data, self.most, self.seed)
+        del values["novelty"]  # of training samples it says nothing
+        return {"num_samples": number, "values": values}
 
     def read(self, path: Path, source: Source) -> Samples:
         """Samples in a file, checked against the source.
