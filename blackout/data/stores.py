@@ -9,6 +9,8 @@ import csv
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +146,7 @@ def _zarr(path: Path, layer: str | None) -> Store:
         return Store({COUNTS: opened[...]})
     if "obs" in opened:
         return _anndata(path, layer)
-    return Store(_chosen(path, {name: (lambda a=a: a[...]) for name, a in opened.arrays()}, layer))
+    return Store(_chosen(path, {name: partial(getitem, array, ...) for name, array in opened.arrays()}, layer))
 
 
 def _refuse_pickles(path: Path) -> None:
@@ -162,7 +164,7 @@ def _hdf5(path: Path, layer: str | None) -> Store:
 
         def visit(name: str, node: Any) -> None:
             if isinstance(node, library.Dataset):
-                found[name] = lambda: node[...]
+                found[name] = partial(getitem, node, ...)
 
         file.visititems(visit)
         return Store(_chosen(path, found, layer))
