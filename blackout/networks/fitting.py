@@ -35,7 +35,7 @@ def described_body(
         shape: of the data, (D,) or (C, H, W).
         levels: states there can be, where they have no order; None for counts.
         width, depth: of the perceptron (None for 256 and 4) and the convolutions (None for 96 and 6).
-        channels: of the U-Net's finest level; None for 32 on up to 256 pixels, 16 beyond.
+        channels: of the U-Net's finest level; None for 32 on up to 256 pixels, 8 beyond.
         dropout: of all.
 
     Returns:
@@ -54,7 +54,7 @@ def _described_unet(shape: Sequence[int], channels: int | None, dropout: float) 
     sides, levels = tuple(shape[1:]), 1
     while levels < _MOST_LEVELS and all(side % 2 == 0 and side // 2 >= _COARSEST for side in sides):
         sides, levels = tuple(side // 2 for side in sides), levels + 1
-    finest = channels or (32 if math.prod(shape[1:]) <= 256 else 16)
+    finest = channels or (32 if math.prod(shape[1:]) <= 256 else 8)
     multipliers = [2**level for level in range(levels)]
     dense = 2 if finest * multipliers[-1] * math.prod(sides) <= _DENSE else 0
     return {
