@@ -1,9 +1,10 @@
-"""A user's own counts: arrays saved by NumPy."""
+"""A user's own counts, from a file."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,122 +13,148 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.counts import LARGEST_COUNT
 from blackout.data.arrays import CountData
-from blackout.data.file_errors import file_error
+from blackout.data.labels import TOTAL, classes, group_split, label_file
 from blackout.data.splits import held_out_split
+from blackout.data.stores import COUNTS, Store, read_store
+from blackout.data.whole import to_counts
 from blackout.errors import UserError
 
 Array = npt.NDArray[Any]
+_MOST_COMPARED = 20_000
+"""Columns among which duplicates are looked for."""
 
 
 def counts(
-    path: str | os.PathLike[str], max_count: int | None = None, holdout: float = 0.1, seed: int = 0
+    path: str | os.PathLike[str],
+    max_count: int | None = None,
+    holdout: float = 0.1,
+    seed: int = 0,
+    layer: str | None = None,
+    labels: str | Sequence[str] | None = None,
+    bins: int = 10,
+    group: str | None = None,
 ) -> CountData:
-    """Counts from an `.npy` file or an `.npz` archive: [N, C, H, W], [N, H, W] (one channel) or [N, D].
+    """Counts from a file: [N, C, H, W], [N, H, W] (one channel) or [N, D]; see `stores.read_store` for its formats.
 
-    An archive holds either `train` and `test`, optionally with `train_labels` and `test_labels`; or `counts`, or a
-    single array of any name, optionally with `labels`, which is split here (by class, if there are labels). Counts may
-    be integers of any type, booleans, or floating-point whole numbers. Pickled objects are never loaded.
+    A file holds either `train` and `test`, optionally with `train_labels` and `test_labels`; or `counts`, or a single
+    array of any name, optionally with `labels`, which is split here (by class, if there are labels). In a table (.csv,
+    .parquet) every column of numbers that is not asked for by name is an element. Counts may be integers of any type,
+    booleans, or floating-point whole numbers. Pickled objects are never loaded.
 
     Args:
         path: the file.
         max_count: largest count there can be; None takes the largest there is.
         holdout: share of the samples to hold out, where the file has no split.
         seed: seed of the split.
+        layer: which array of an .h5ad, .zarr or HDF5 file holds the counts.
+        labels: column(s) or a file with the class of every sample, "total" for the total count; see `labels.classes`.
+        bins: parts into which a column of numbers is divided to make classes.
+        group: column of what must not be divided between the splits: a donor, an animal.
 
     Raises:
         UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole, or above
-            `max_count`. The message names the file, the value and its index.
+            `max_count`; labels of another number. The message names the file, the value and its index.
     """
     file = Path(path).expanduser()
-    arrays = _read(file)
+    store = read_store(file, layer)
+    wanted = [labels] if isinstance(labels, str) else list(labels or ())
     try:
-        has_split = "train" in arrays or "test" in arrays
-        parts = _given_split(arrays) if has_split else _own_split(arrays, holdout, seed)
-        train, test = parts[:2]
-        if max_count is None:
-            max_count = int(max(train.max(), test.max())) if train.numel() and test.numel() else 1
-            if max_count == 0:
-                raise ValueError("all counts are zero: there is nothing to learn")
-        return CountData(file.stem, train, test, max_count, *parts[2:])
+        if not store.tabular and ("train" in store.arrays or "test" in store.arrays):
+            if wanted or group:
+                raise ValueError("'train' and 'test' are given: labels and group would be for one array to be split")
+            return _made(file.stem, _given_split(store.arrays), max_count, ((), store.features))
+        return _split_here(file, store, wanted, group, (holdout, seed, bins), max_count)
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
 
 
-def _read(file: Path) -> dict[str, Array]:
-    if not file.is_file():
-        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
-    try:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"counts": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise file_error(file, "not a readable .npy or .npz file of numbers", error) from error
+def _made(
+    name: str,
+    parts: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    max_count: int | None,
+    named: tuple[tuple[str, ...], tuple[str, ...]],
+) -> CountData:
+    """The dataset of the four parts, with the names of classes and features."""
+    train, test = parts[:2]
+    if max_count is None:
+        max_count = int(max(train.max(), test.max())) if train.numel() and test.numel() else 1
+        if max_count == 0:
+            raise ValueError("all counts are zero: there is nothing to learn")
+    data = CountData(name, train, test, max_count, *parts[2:], class_names=named[0], features=named[1])
+    _warn_of_features(data)
+    return data
 
 
-def _given_split(arrays: dict[str, Array]) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+def _given_split(arrays: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     if "train" not in arrays or "test" not in arrays:
         raise ValueError(f"'train' and 'test' must come together, found {_names(arrays)}")
     return (
-        _to_counts("train", arrays["train"]),
-        _to_counts("test", arrays["test"]),
+        to_counts("train", arrays["train"]),
+        to_counts("test", arrays["test"]),
         _to_labels("train_labels", arrays.get("train_labels")),
         _to_labels("test_labels", arrays.get("test_labels")),
     )
 
 
-def _own_split(
-    arrays: dict[str, Array], holdout: float, seed: int
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    candidates = ["counts"] if "counts" in arrays else [name for name in arrays if name != "labels"]
+def _split_here(
+    file: Path, store: Store, wanted: list[str], group: str | None, how: tuple[float, int, int], max_count: int | None
+) -> CountData:
+    name, matrix, columns, features = _divided(store, {*wanted, *([group] if group else ())})
+    data = to_counts(name, matrix)
+    columns = {TOTAL: data.flatten(1).sum(1, dtype=torch.int64).numpy(), **columns}
+    codes, words = _classes(file, wanted, columns, how[2])
+    if codes is not None and codes.shape != data.shape[:1]:
+        raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
+    if group is None:
+        train, test = held_out_split(len(data), how[0], how[1], codes)
+    elif group in columns:
+        train, test = map(torch.from_numpy, group_split(columns[group], *how[:2]))
+    else:
+        raise ValueError(f"there is no column {group!r}, found {', '.join(map(repr, columns))}")
+    of_split = (None, None) if codes is None else (codes[train], codes[test])
+    return _made(file.stem, (data[train], data[test], *of_split), max_count, (words, features))
+
+
+def _divided(store: Store, asked: set[str]) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
+    """(name, counts, columns of observations, names of features) of a store."""
+    if store.tabular:
+        return _of_table(store.arrays, asked)
+    arrays = store.arrays
+    candidates = [COUNTS] if COUNTS in arrays else sorted(arrays.keys() - {"labels", *asked})
     if len(candidates) != 1:
         raise ValueError(f"an array named 'counts', or 'train' and 'test', is needed, found {_names(arrays)}")
-    data = _to_counts(candidates[0], arrays[candidates[0]])
-    labels = _to_labels("labels", arrays.get("labels"))
-    if labels is not None and labels.shape != data.shape[:1]:
-        raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(labels.shape)}")
-    train, test = held_out_split(len(data), holdout, seed, labels)
-    if labels is None:
-        return data[train], data[test], None, None
-    return data[train], data[test], labels[train], labels[test]
+    columns = {name: array for name, array in arrays.items() if name != candidates[0]}
+    return candidates[0], arrays[candidates[0]], columns, store.features
 
 
-def _names(arrays: dict[str, Array]) -> str:
+def _of_table(arrays: dict[str, Array], asked: set[str]) -> tuple[str, Array, dict[str, Array], tuple[str, ...]]:
+    head = [name for name, column in arrays.items() if name not in asked and column.dtype.kind in "iufb"]
+    if not head:
+        raise ValueError(f"no column of numbers is left for the counts, found {_names(arrays)}")
+    columns = {name: column for name, column in arrays.items() if name not in head}
+    return COUNTS, np.stack([arrays[name] for name in head], axis=1), columns, tuple(head)
+
+
+def _classes(
+    file: Path, wanted: list[str], columns: dict[str, Array], bins: int
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """The class of every sample and the names of classes: what was asked for, else `labels`, else none."""
+    if not wanted:
+        given = columns.get("labels")
+        if given is not None and given.dtype.kind in "US":
+            codes, words = classes(["labels"], columns, bins)
+            return torch.from_numpy(codes), words
+        return _to_labels("labels", given), ()
+    for name in wanted:
+        if name not in columns and Path(name).expanduser().is_file():
+            columns[name] = label_file(Path(name).expanduser())
+    codes, words = classes(wanted, columns, bins)
+    return torch.from_numpy(codes), words
+
+
+def _names(arrays: dict[str, Any]) -> str:
     return ", ".join(map(repr, arrays)) or "nothing"
-
-
-def _to_counts(name: str, array: Array) -> Tensor:
-    """An array as integer counts [N, C, H, W] or [N, D], refused where that would change a value."""
-    whole = _to_integers(name, array)
-    if whole.ndim not in (2, 3, 4):
-        raise ValueError(f"{name} must be [N, C, H, W], [N, H, W] or [N, D], got {list(whole.shape)}")
-    if whole.ndim == 4 and whole.shape[-1] in (1, 3, 4) and whole.shape[1] == whole.shape[2] > 4:
-        advice = "read as [N, C, H, W]: if its last axis is colour, save numpy.moveaxis(array, -1, 1) instead"
-        warnings.warn(f"{name} has the shape {list(whole.shape)}, {advice}", stacklevel=2)
-    return whole[:, None] if whole.ndim == 3 else whole
-
-
-def _to_integers(name: str, array: Array) -> Tensor:
-    if array.dtype.kind == "f":
-        array = array.astype(np.float64)  # half precision cannot even be compared with the bounds below
-        fractional = ~np.isfinite(array) | (array != np.floor(array))
-        _refuse_first(name, array, fractional, "counts must be whole numbers")
-    elif array.dtype.kind not in "iub":
-        raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
-    if array.dtype.kind in "if":
-        _refuse_first(name, array, array < 0, "counts must not be negative")
-    _refuse_first(name, array, array > LARGEST_COUNT, f"counts must be at most {LARGEST_COUNT}")
-    # torch has neither NumPy's wider unsigned types nor other byte orders
-    return torch.from_numpy(array.astype(np.uint8 if array.dtype.itemsize == 1 else np.int64))
-
-
-def _refuse_first(name: str, array: Array, bad: npt.NDArray[np.bool_], rule: str) -> None:
-    if bad.any():
-        index = np.unravel_index(int(bad.argmax()), array.shape)
-        raise ValueError(f"{name}: {rule}, got {array[index]} at index {[int(i) for i in index]}")
 
 
 def _to_labels(name: str, array: Array | None) -> Tensor | None:
@@ -136,3 +163,22 @@ def _to_labels(name: str, array: Array | None) -> Tensor | None:
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _warn_of_features(data: CountData) -> None:
+    """Warn of elements that are constant, or equal to another one, in vectors."""
+    if len(data.shape) != 1 or data.shape[0] > _MOST_COMPARED or len(data.train) < 2:
+        return
+    constant = (data.train == data.train[:1]).all(0)
+    seen: set[bytes] = set()
+    equal = torch.zeros_like(constant)
+    for k in torch.nonzero(~constant).flatten().tolist():
+        column = data.train[:, k].numpy().tobytes()
+        equal[k] = column in seen
+        seen.add(column)
+    for what, marked in (("constant", constant), ("equal to another", equal)):
+        which = torch.nonzero(marked).flatten().tolist()
+        if which:
+            few = ", ".join(data.features[k] if data.features else str(k) for k in which[:5])
+            more = f" and {len(which) - 5} more" if len(which) > 5 else ""
+            warnings.warn(f"{data.name}: elements that are {what} in training: {few}{more}", stacklevel=3)

@@ -28,6 +28,8 @@ class CountData:
         train_labels: class of each training sample, int64 [N], or None.
         test_labels: class of each held-out sample, int64 [M], or None.
         flip: mirror training images left-right where `batch` is given a number below 1/2.
+        class_names: one for every class, where they have names.
+        features: names of the elements of a vector, where they have names.
 
     Raises:
         ValueError: counts that are not integers, negative, or above `max_count`; an empty split; shapes that differ
@@ -41,6 +43,8 @@ class CountData:
     train_labels: Tensor | None = None
     test_labels: Tensor | None = None
     flip: bool = False
+    class_names: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     _served: Tensor = field(init=False, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
@@ -85,11 +89,14 @@ class CountData:
     def facts(self) -> dict[str, Any]:
         """What components may ask for by name: shape, moments of the training split and, with labels, num_classes.
 
-        Moments are max_count, mean, std, total_dispersion and covariance_excess (`blackout.data.moments`).
+        Classes that have names give class_names too. Moments are max_count, mean, std, total_dispersion and
+        covariance_excess (`blackout.data.moments`).
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
         facts |= {"total_dispersion": self._dispersion[0], "covariance_excess": self._dispersion[1]}
-        return facts if self.num_classes is None else {**facts, "num_classes": self.num_classes}
+        if self.num_classes is not None:
+            facts["num_classes"] = self.num_classes
+        return {**facts, "class_names": list(self.class_names)} if self.class_names else facts
 
     @property
     def mean(self) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from blackout.addresses import Table
 
 _HEADS = (
-    "BirthDeathHead", "BoundedHead", "LevelHead", "LogisticHead", "LogisticMixtureHead", "ScaledHead", "SoftplusHead",
-    "VarianceHead",
+    "BirthDeathHead", "BoundedHead", "GammaHead", "LevelHead", "LogisticHead", "LogisticMixtureHead", "ScaledHead",
+    "SoftplusHead", "VarianceHead",
 )  # fmt: skip
 
 TABLE = Table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -77,12 +77,21 @@ class CountDraw(BaseDraw):
         yield from draw_batches(self.model, indices, seed, self.sampler, callback, classes, known, batch_size)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
-        """A grid of the counts, black at 0 and white at the largest."""
-        from blackout.diffusion.pictures import grid
+        """A grid of images or a heat map of vectors, black at 0 and white at the largest count.
 
-        return grid(samples["samples"], self.model.process.max_count, columns)
+        Brightness is logarithmic where the largest count is far above the mean, and nearly all would be black.
+        """
+        from blackout.diffusion.pictures import grid, heat_map
+
+        counts, largest = samples["samples"], self.model.process.max_count
+        dark = largest > _DARK * float(self.model.mean.mean())
+        if counts.ndim == 2 and columns is None:
+            return heat_map(counts, largest, dark)
+        return grid(counts, largest, columns, dark)
 
 
+_DARK = 16
+"""Times the mean that the largest count is above where brightness is logarithmic: 10 at most for digits."""
 _OF_POSTERIORS = ("operator", "noise", "measurement")
 
 
@@ -106,7 +115,7 @@ def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
     description = describe_sampler(request.get("sampler") or {}, model.config)
     sampler: Sampler = make(description, "sampler")
-    classes = _classes(request.get("classes"), model.num_classes)
+    classes = _classes(request.get("classes"), model)
     if classes is None and sampler.guidance.scale != 1:
         raise UserError("sampler.guidance: guidance needs classes to guide towards")
     inpaint = request.get("inpaint")
@@ -145,9 +154,11 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     return filled
 
 
-def _classes(classes: Any, num_classes: int | None) -> Tensor | None:
+def _classes(classes: Any, model: CountModel) -> Tensor | None:
     if classes is None:
         return None
+    num_classes = model.num_classes
+    classes = _numbers(classes, model.config.get("data", {}).get("class_names") or ())
     if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
         raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
     if num_classes is None:
@@ -155,3 +166,17 @@ def _classes(classes: Any, num_classes: int | None) -> Tensor | None:
     if not all(0 <= one < num_classes for one in classes):
         raise UserError(f"classes must be in 0..{num_classes - 1}, not {classes}")
     return torch.tensor(classes)
+
+
+def _numbers(classes: Any, names: Sequence[str]) -> Any:
+    return [_number_of(one, names) for one in classes] if isinstance(classes, list) and names else classes
+
+
+def _number_of(one: Any, names: Sequence[str]) -> Any:
+    """The number of a class by its name; whatever else it is, as it is."""
+    if not isinstance(one, str):
+        return one
+    if one not in names:
+        shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+        raise UserError(f"classes: there is no class {one!r}, only {shown}")
+    return names.index(one)

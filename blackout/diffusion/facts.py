@@ -28,6 +28,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "total_dispersion": _NOT_NEGATIVE,
     "covariance_excess": _NOT_NEGATIVE,
     "num_classes": (_whole, "a whole number of at least 1"),
+    "class_names": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
     "name": (lambda v: isinstance(v, str), "text"),
 }
 

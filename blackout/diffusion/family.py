@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,14 +10,15 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.diffusion.assembly import asks_for_elements, elements_of, make_head, make_network
 from blackout.diffusion.ends import with_ends
 from blackout.diffusion.facts import checked_facts
-from blackout.diffusion.heads import Head
 from blackout.diffusion.module import BlackoutDiffusion
-from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.matrix_file import without_files
+from blackout.diffusion.recipe import fitted
 from blackout.errors import UserError, naming
-from blackout.training.components import fill, find, make
+from blackout.networks.elements import Elements
+from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file, pathless
 
 PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
@@ -63,15 +63,15 @@ class CountDiffusion:
         Raises:
             UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
         """
-        parts: dict[str, Any] = {name: with_ends(settings[name], source.facts) for name in PARTS}
+        parts: dict[str, Any] = {name: with_ends(fitted(settings[name], source.facts), source.facts) for name in PARTS}
         parts["process"] = without_files(parts["process"])
-        facts = {name: fact for name, fact in source.facts.items() if name != "num_classes"}
+        facts = {name: fact for name, fact in source.facts.items() if name not in ("num_classes", "class_names")}
         if settings.get("conditional", False):
             if source.num_classes is None:
                 raise UserError(f"conditional=true: {source.name} has no labels")
-            facts["num_classes"] = source.num_classes
+            facts |= {name: source.facts[name] for name in ("num_classes", "class_names") if name in source.facts}
         filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
-        outputs = _make_head(filled["head"], make(filled["process"], "process")).outputs
+        outputs = make_head(filled["head"], make(filled["process"], "process")).outputs
         filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
         return {
             "data": {"name": source.name, **facts},
@@ -81,11 +81,16 @@ class CountDiffusion:
         }
 
     def tensors(self, source: CountData) -> dict[str, Tensor]:
-        """`mean`: E[X_0] per element, float32, of the data's shape; with labels `class_mean`, [num_classes, *shape]."""
+        """`mean` and `concentration` per element, float32, of the data's shape, and `gain`; with labels `class_mean`.
+
+        `mean` is E[X_0], `class_mean` E[X_0 | class], [num_classes, *shape].
+        """
         mean, labels = mean_image(source.train), source.train_labels
+        measured = elements_of(source.train, mean)
+        known = {"mean": mean, "concentration": measured.concentration, "gain": measured.gain}
         if labels is None or source.num_classes is None:
-            return {"mean": mean}
-        return {"mean": mean, "class_mean": class_means(source.train, labels, source.num_classes, mean)}
+            return known
+        return known | {"class_mean": class_means(source.train, labels, source.num_classes, mean)}
 
     def build(
         self,
@@ -106,20 +111,16 @@ class CountDiffusion:
             UserError: a part is missing, a component refused its arguments, or tensors of another shape.
         """
         shape, described = _check_description(description)
-        parts = {name: make(described[name], name) for name in PARTS if name != "head"}
-        parts["head"] = _make_head(described["head"], parts["process"])
-        mean = tensors.get("mean")
-        # of models with classes alone, and not of those from before it was kept
-        class_mean = tensors.get("class_mean") if "num_classes" in description["data"] else None
-        if (
-            mean is None
-            or list(mean.shape) != shape
-            or (class_mean is not None and list(class_mean.shape[1:]) != shape)
-        ):
-            raise UserError(f"the weights are not those of {shape}-shaped data")
+        known: dict[str, Any] = _kept(
+            tensors, shape, asks_for_elements(described), "num_classes" in description["data"]
+        )
+        elements = Elements(known["mean"], known["concentration"], known["gain"]) if "gain" in known else None
+        parts = {name: make(described[name], name) for name in PARTS if name not in ("head", "network")}
+        parts["network"] = make_network(described["network"], elements)
+        parts["head"] = make_head(described["head"], parts["process"], elements)
         training |= {name: settings[name] for name in ("label_dropout", "validation_draws") if settings is not None}
         with naming("model"):
-            model = BlackoutDiffusion(mean=mean, class_mean=class_mean, **parts, **training)
+            model = BlackoutDiffusion(**known, **parts, **training)
         model.config = dict(description)
         return model
 
@@ -172,13 +173,21 @@ def class_means(counts: Tensor, labels: Tensor, num_classes: int, mean: Tensor) 
     return means
 
 
-def _make_head(config: Mapping[str, Any], process: Process) -> Head:
-    """The head, with the process where its signature asks for one."""
-    wants_process = "process" in inspect.signature(find(config, "head")).parameters
-    head: Head = make(config, "head", **({"process": process} if wants_process else {}))
-    if not isinstance(getattr(head, "outputs", None), int):
-        raise UserError(f"head: {type(head).__name__} does not say how many `outputs` of the network it reads")
-    return head
+def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:
+    """What a model keeps of its data: `mean`, `concentration` and `gain` if they are used, `class_mean` if it is there.
+
+    Raises:
+        UserError: one is missing or of another shape.
+    """
+    shapes = {"mean": shape, **({"concentration": shape, "gain": []} if measured else {})}
+    known = {
+        name: tensors[name] for name, one in shapes.items() if name in tensors and list(tensors[name].shape) == one
+    }
+    # of models with classes alone, and not of those from before it was kept
+    of_classes = tensors.get("class_mean") if with_classes else None
+    if len(known) < len(shapes) or (of_classes is not None and list(of_classes.shape[1:]) != shape):
+        raise UserError(f"the weights are not those of {shape}-shaped data")
+    return known if of_classes is None else {**known, "class_mean": of_classes}
 
 
 def _name(component: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.data import CountData
+from blackout.diffusion.assembly import make_network
 from blackout.diffusion.batches import draw_batches, number_of_particles
 from blackout.diffusion.draws import CountDraw, requested
 from blackout.diffusion.ends import without_ends
@@ -27,8 +28,8 @@ from blackout.diffusion.report import check_settings, likelihood_report
 from blackout.diffusion.samplers import Callback, Sampler, count_evaluations
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.family import Draw, Source
+from blackout.networks.elements import Elements
 from blackout.random import SampleStreams, fold_seed
-from blackout.training.components import make
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
@@ -47,6 +48,7 @@ class BlackoutDiffusion(Model):
         process: the forward process.
         mean: E[X_0], float, of the data's shape; where sampling starts from.
         class_mean: E[X_0 | class], float [num_classes, *shape]; None to start all classes from the average.
+        concentration, gain: of `Elements`, for networks and heads that measure counts by them; kept with the model.
         schedule: training times, and the sampler's grid unless it has its own.
         loss: weights and kind.
         sampler: how samples are drawn by default.
@@ -75,6 +77,8 @@ class BlackoutDiffusion(Model):
         label_dropout: float = 0.1,
         validation_draws: int = 1,
         class_mean: Tensor | None = None,
+        concentration: Tensor | None = None,
+        gain: Tensor | None = None,
     ) -> None:
         super().__init__(network, ema_decay, seed)
         if validation_draws < 1:
@@ -85,8 +89,11 @@ class BlackoutDiffusion(Model):
         self.sampler, self.label_dropout, self.validation_draws = sampler, label_dropout, validation_draws
         self.mean: Tensor
         self.class_mean: Tensor | None
-        for name, average in (("mean", mean), ("class_mean", class_mean)):
-            self.register_buffer(name, None if average is None else average.float())
+        self.concentration: Tensor | None
+        self.gain: Tensor | None
+        kept = {"mean": mean, "class_mean": class_mean, "concentration": concentration, "gain": gain}
+        for name, value in kept.items():
+            self.register_buffer(name, None if value is None else value.float())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -202,7 +209,10 @@ class BlackoutDiffusion(Model):
         if wanted["images"] and wanted["baselines"]:
             torch.manual_seed(0)
             parts = (self.head, self.process, self.mean.cpu(), self.schedule, self.loss, self.sampler)
-            fresh = BlackoutDiffusion(make(self.config["model"]["network"], "network"), *parts)
+            kept = (self.mean, self.concentration, self.gain)
+            elements = Elements(*(one.cpu() for one in kept if one is not None)) if self.gain is not None else None
+            network = make_network(self.config["model"]["network"], elements)
+            fresh = BlackoutDiffusion(network, *parts)
             untrained = fresh.eval().to(self.device)
         return likelihood_report(self, untrained, source, wanted)
 
@@ -268,7 +278,8 @@ class BlackoutDiffusion(Model):
         """
         guidance = sampler.guidance if with_classes else Guidance()
         times = self.times(sampler)
-        of_one = count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance)
+        shape = (1,) if self.gain is None else self.shape
+        of_one = count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance, shape)
         return of_one * number_of_particles(sampler, self.process, with_classes, with_known)
 
     def pilot(self, num_samples: int = 64, num_steps: int = 200) -> dict[str, list[float]]:

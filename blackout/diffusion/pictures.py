@@ -10,10 +10,14 @@ from torch import Tensor
 
 _SMALLEST_SIDE = 48
 """Pixels: smaller images are enlarged by a whole factor, each count a visible square."""
+_SMALLEST_MAP = 512
+"""Pixels that a heat map is wide at least."""
 
 
-def to_pictures(counts: Tensor, max_count: int) -> Tensor:
+def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False) -> Tensor:
     """Counts [B, C, H, W] or [B, D] -> uint8 [B, H, W, 3], black at 0 and white at max_count and above.
+
+    Between them brightness is the count or, if `logarithmic`, log(1 + count).
 
     One, three and four (alpha dropped) channels are shown as they are, other numbers side by side, vectors as one row
     of pixels repeated to a band.
@@ -22,7 +26,7 @@ def to_pictures(counts: Tensor, max_count: int) -> Tensor:
         counts = counts[:, None, None, :].expand(-1, 1, max(1, counts.shape[1] // 8), -1)
     if counts.ndim != 4:
         counts = counts.reshape(len(counts), 1, counts.shape[1], -1)
-    grey = (counts.double() * (255 / max_count)).clamp(max=255).round().to(torch.uint8)
+    grey = _grey(counts, max_count, logarithmic)
     if grey.shape[1] in (3, 4):
         pictures = grey[:, :3]
     else:
@@ -34,9 +38,23 @@ def to_pictures(counts: Tensor, max_count: int) -> Tensor:
     return pictures.permute(0, 2, 3, 1).contiguous()
 
 
-def grid(counts: Tensor, max_count: int, columns: int | None = None) -> Image.Image:
+def _grey(counts: Tensor, max_count: int, logarithmic: bool) -> Tensor:
+    if logarithmic:
+        return (torch.log1p(counts.double()) * (255 / math.log1p(max_count))).clamp(max=255).round().to(torch.uint8)
+    return (counts.double() * (255 / max_count)).clamp(max=255).round().to(torch.uint8)
+
+
+def heat_map(counts: Tensor, max_count: int, logarithmic: bool = True) -> Image.Image:
+    """Vectors [B, D] as rows, one below the other, black at 0 and white at max_count."""
+    grey = _grey(counts.cpu(), max_count, logarithmic)
+    factor = max(1, math.ceil(_SMALLEST_MAP / grey.shape[1]))
+    grey = grey.repeat_interleave(factor, 1).repeat_interleave(max(4, factor), 0)
+    return Image.fromarray(grey.numpy()).convert("RGB")
+
+
+def grid(counts: Tensor, max_count: int, columns: int | None = None, logarithmic: bool = False) -> Image.Image:
     """Lay samples out in a near-square grid, two grey pixels between them."""
-    pictures = to_pictures(counts.cpu(), max_count)
+    pictures = to_pictures(counts.cpu(), max_count, logarithmic)
     n, height, width, _ = pictures.shape
     columns = columns or max(1, round(math.sqrt(n * height / width)))
     rows = math.ceil(n / columns)

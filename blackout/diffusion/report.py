@@ -86,9 +86,12 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 def _baselines(untrained: CountModel, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:
     """Held-out bits per dimension of models that know little or nothing."""
+    from blackout.evaluation.count_baselines import baseline_bits  # which loads what only scores need
+
     uniform = Estimate(uniform_bits(data.max_count), 0.0, len(test))
     return {
         "uniform": asdict(uniform),
         "independent_histograms": asdict(histogram_bits(data.train, test, data.max_count)),
+        **{name: {"value": bits, "n": len(test)} for name, bits in baseline_bits(data.train, test).items()},
         "untrained_network": asdict(continuous_bits(untrained, test, repeats)),
     }

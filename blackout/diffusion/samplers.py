@@ -142,6 +142,7 @@ def count_evaluations(
     kernel: Kernel = BINOMIAL_BRIDGE,
     correction: Correction = NO_CORRECTION,
     guidance: Guidance = NO_GUIDANCE,
+    shape: tuple[int, ...] = (1,),
 ) -> int:
     """The number of network function evaluations (NFE) of a sample, found by drawing one element without a network.
 
@@ -149,16 +150,17 @@ def count_evaluations(
         times, process, kernel, correction: as for `sample`.
         head: the model's, which is given zeros in place of a network's output.
         guidance: where it acts on a step, judged by the time the step starts at, each evaluation counts twice.
+        shape: of what is drawn, for heads that know the data's elements.
     """
     ended: list[int] = []
 
     def blank(xt: Tensor, t: Tensor) -> Prediction:
-        prediction: Prediction = head(torch.zeros(1, head.outputs, 1), xt, t)
+        prediction: Prediction = head(torch.zeros(1, head.outputs, *shape), xt, t)
         return prediction
 
     counting = CountingDenoiser(blank)
     sample(
-        counting, process, times, (1, 1), torch.Generator().manual_seed(0),
+        counting, process, times, (1, *shape), torch.Generator().manual_seed(0),
         lambda k, xt, prediction: ended.append(counting.evaluations), kernel=kernel, correction=correction,
     )  # fmt: skip
     per_step = [after - before for before, after in pairwise(ended)]  # from t_T down

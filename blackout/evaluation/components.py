@@ -5,7 +5,7 @@ from __future__ import annotations
 from blackout.addresses import Table
 
 TABLE = Table(
-    made={"metrics": ("Scorer",), "options": ("ScoreOptions",)},
+    made={"metrics": ("CountScorer", "Scorer"), "options": ("ScoreOptions",)},
     passed={"extractor": ("extractors.Classifier", "extractors.Inception")},
     asked={
         "extractors.DINOv2": "metrics=dinov2",

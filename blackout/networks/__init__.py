@@ -2,6 +2,7 @@
 locally equivariant ones.
 """
 
+from blackout.networks.elements import CountInputs, Elements, measure
 from blackout.networks.encoders import (
     EdgeEncoder,
     ItemEncoder,
@@ -11,16 +12,18 @@ from blackout.networks.encoders import (
     TokenEncoder,
 )
 from blackout.networks.equivariant import LEMLP, LEAttention, LEConvolution, LESite, LETransformer, LocallyEquivariant
+from blackout.networks.fitting import body_for
 from blackout.networks.inputs import BirthDeathInputs, LevelInputs, PaperInputs, StandardisedInputs
-from blackout.networks.mlp import ResidualMLP
+from blackout.networks.mlp import ElementwiseMLP, ResidualMLP
 from blackout.networks.ncsnpp import NCSNpp
+from blackout.networks.sequence import SequenceConvolution, StateInputs
 from blackout.networks.sets import SetTransformer
 from blackout.networks.unet import UNet
 from blackout.networks.wrapper import CountNetwork, time_label
 
 __all__ = [
-    "LEMLP", "BirthDeathInputs", "CountNetwork", "EdgeEncoder", "ItemEncoder", "LEAttention", "LEConvolution",
-    "LESite", "LETransformer", "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder",
-    "PointEncoder", "ResidualMLP", "SetTransformer", "StandardisedInputs", "StripEncoder", "TokenEncoder", "UNet",
-    "time_label",
+    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements", "ElementwiseMLP", "ItemEncoder",
+    "LEAttention", "LEConvolution", "LESite", "LETransformer", "LevelInputs", "LocallyEquivariant", "NCSNpp",
+    "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP", "SequenceConvolution", "SetTransformer",
+    "StandardisedInputs", "StateInputs", "StripEncoder", "TokenEncoder", "UNet", "body_for", "measure", "time_label",
 ]  # fmt: skip

@@ -15,8 +15,15 @@ TABLE = Table(
             "LETransformer",
             "SetTransformer",
         ),
-        "inputs": ("BirthDeathInputs", "LevelInputs", "PaperInputs", "StandardisedInputs"),
+        "inputs": (
+            "BirthDeathInputs",
+            "CountInputs",
+            "LevelInputs",
+            "PaperInputs",
+            "StandardisedInputs",
+            "StateInputs",
+        ),
         "encoder": ("EdgeEncoder", "ItemEncoder", "PieceEncoder", "PointEncoder", "StripEncoder", "TokenEncoder"),
-        "body": ("NCSNpp", "ResidualMLP", "UNet"),
+        "body": ("ElementwiseMLP", "NCSNpp", "ResidualMLP", "SequenceConvolution", "UNet"),
     }
 )

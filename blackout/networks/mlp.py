@@ -84,3 +84,61 @@ class ResidualMLP(nn.Module):
         with full_precision(h):
             raw = self.head(F.silu(self.norm(h.to(self.head.weight.dtype))))
         return raw.reshape(len(x), -1, *self.shape[1:])
+
+
+class OwnFunctions(nn.Module):
+    """A small perceptron of every element by itself, whose weights change with time: what its own count says of it.
+
+    Args:
+        size: number of elements D.
+        outputs: numbers per element.
+        units: hidden units per element.
+        features: of the time embedding, an even number of at least 4.
+    """
+
+    def __init__(self, size: int, outputs: int, units: int = 8, features: int = 16) -> None:
+        super().__init__()
+        self.size, self.outputs, self.units = size, outputs, units
+        self.time = TimeEmbedding(features, features)
+        self.slope = nn.Parameter(torch.randn(size, units))
+        self.shift = dense(features, size * units)
+        self.weight = dense(features, outputs * size * units, scale=NEAR_ZERO)
+
+    def forward(self, x: Tensor, label: Tensor) -> Tensor:
+        """[B, D] and time labels [B] -> [B, outputs * D]."""
+        embedding = F.silu(self.time(label))
+        shift = self.shift(embedding).view(len(x), self.size, self.units)
+        hidden = torch.tanh(torch.addcmul(shift, x[:, :, None], self.slope))
+        weight = self.weight(embedding).view(len(x), self.outputs, self.size, self.units)
+        return (weight * hidden[:, None]).sum(-1).flatten(1)
+
+
+class ElementwiseMLP(ResidualMLP):
+    """`ResidualMLP`, which says what elements say of each other, plus what each says of itself.
+
+    In a perceptron alone every element's own curve must pass through hidden units that all elements share.
+
+    Args:
+        shape, outputs, width, depth, dropout, num_classes: as for `ResidualMLP`.
+        units: hidden units of every element's own perceptron.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        outputs: int = 1,
+        width: int = 256,
+        depth: int = 4,
+        dropout: float = 0.0,
+        num_classes: int | None = None,
+        units: int = 8,
+    ) -> None:
+        super().__init__(shape, outputs, width, depth, dropout, num_classes)
+        check_sizes("perceptron", units=units)
+        self.own = OwnFunctions(math.prod(shape), outputs, units)
+
+    def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
+        """As `ResidualMLP.forward`."""
+        raw = super().forward(x, label, classes)
+        with full_precision(raw):
+            return raw + self.own(x.flatten(1).to(raw.dtype), label).view_as(raw)

@@ -1,5 +1,7 @@
 """What the first version's command lines composed, they still compose; and its runs keep their names.
 
+What was `dataset=counts` then is `dataset=plain_counts` now.
+
 `compositions.json` holds a hash of the resolved settings for each of these command lines, made with version 0.1.0 when
 there was one family.
 """

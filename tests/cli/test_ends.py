@@ -21,7 +21,7 @@ def bright(tmp_path):
     source = np.random.default_rng(0)
     counts = source.poisson(np.where(source.random((300, 1, 1)) < 0.5, 1000, 60_000) * np.ones((1, 8, 8)))
     np.save(tmp_path / "bright.npy", counts)
-    return ("dataset=counts", f"dataset.path={tmp_path / 'bright.npy'}", "dataset.max_count=65535")
+    return ("dataset=plain_counts", f"dataset.path={tmp_path / 'bright.npy'}", "dataset.max_count=65535")
 
 
 def test_ends_that_do_not_suit_the_data_are_refused_before_training(run, bright, tmp_path):

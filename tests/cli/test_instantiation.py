@@ -34,7 +34,7 @@ OF_A_TRAINED_MODEL = [("sampler", "model"), ("sampler/grid", "optimal")]  # test
 TABLES = {"blackout.data": DATASETS, "blackout.evaluation": SCORES}
 CHOICES = [(str(file.parent), file.name) for file in FILES if file.parent.name]
 BESIDE = {
-    ("dataset", "counts"): ["network=mlp"],
+    ("dataset", "plain_counts"): ["network=mlp"],
     ("head", "birth_death"): ["process=birth_death"],
     ("head", "levels"): ["process=uniform"],
     ("head", "logistic"): ["process=uniform"],
@@ -66,7 +66,7 @@ def beside(group, choice, folder):
         chain = 0.8 * np.eye(17) + 0.2 / 17
         np.save(folder / "matrix.npy", chain if choice == "discrete" else 5 * (chain - np.eye(17)))
         options += [f"process.matrix={folder / 'matrix.npy'}"]
-    if choice == "counts":
+    if group == "dataset" and choice.endswith("counts"):
         np.save(folder / "counts.npy", np.arange(400).reshape(50, 8) % 7)
         options += [f"dataset.path={folder / 'counts.npy'}"]
     if choice == "image_folder":

@@ -43,6 +43,7 @@ def test_none_is_none() -> None:
 def test_every_file_is_tested() -> None:
     assert {path.stem for path in (CONF / "metrics").glob("*.yaml")} == {
         "none",
+        "counts",  # no images: tests/cli/test_counts.py
         "permutations",  # no images: tests/permutations
         *(name.split()[0] for name in CHOICES),
     }

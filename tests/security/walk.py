@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from blackout.addresses import Table
 from blackout.diffusion import PureDeath
 from blackout.errors import UserError
+from blackout.networks import Elements
 from blackout.training.components import fill, find, make
 from blackout.training.descriptions import PACKAGES, check, named_in_file, plain
 
@@ -49,6 +51,8 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
         "law": {"_target_": "blackout.permutations.shuffles.Riffle"},
         "schedule": [0, 2],
     },
+    "blackout.networks.ElementwiseMLP": {"width": 8, "depth": 1},
+    "blackout.networks.SequenceConvolution": {"shape": [8], "levels": 6, "width": 8, "depth": 1},
     "blackout.evaluation.Scorer": {
         "extractor": {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True},
         "scores": ["fd"],
@@ -150,7 +154,10 @@ def make_one(description: dict[str, Any], place: str, section: str) -> None:
     check(read if section == "family" else {place: read}, section)
     filled = fill(read, FACTS, place)
     name = find(filled, place).__name__
-    made = make(filled, place, **({"process": PureDeath(4)} if name in ("LevelHead", "LogisticHead") else {}))
+    given = {"process": PureDeath(4)} if name in ("LevelHead", "LogisticHead") else {}
+    if name == "GammaHead":
+        given = {"elements": Elements(torch.ones(1, 8, 8), torch.ones(1, 8, 8), torch.ones(()))}
+    made = make(filled, place, **given)
     if place == "grid":
         made(2)
 

@@ -1,0 +1,96 @@
+"""Counts as the sciences have them, simulated: `python -m benchmarks.science_data cells cells.npz`.
+
+Nothing here is measured. Every kind has what makes such data hard: cells overdispersion, excess zeros and genes of very
+different scale; photons, spots on a dim background; spikes bursts with a heavy tail; names levels without an order.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Maker = Callable[[np.random.Generator, int], dict[str, Array]]
+_GENES, _TYPES = 200, 6
+_LETTERS, _LENGTH = 27, 16
+
+
+def cells(random: np.random.Generator, number: int = 3600) -> dict[str, Array]:
+    """A matrix of cells by 200 genes, gamma-Poisson with dropout; labels are the cell types, by name."""
+    base = random.normal(0.3, 1.5, _GENES)
+    effects = random.normal(0, 1.1, (_TYPES, _GENES)) * (random.random((_TYPES, _GENES)) < 0.35)
+    share = random.dirichlet(np.full(_TYPES, 4.0))
+    kind = random.choice(_TYPES, number, p=share)
+    depth = random.lognormal(0.0, 0.45, number)
+    mean = np.exp(base + effects[kind]) * depth[:, None]
+    concentration = np.exp(random.normal(0.4, 0.5, _GENES))
+    seen = random.random((number, _GENES)) > 0.6 / (1 + np.exp(0.8 * (np.log(mean) - 0.5)))
+    counts = random.poisson(random.gamma(concentration, mean / concentration)) * seen
+    return {"counts": counts, "labels": np.array([f"type {letter}" for letter in "ABCDEF"])[kind]}
+
+
+def photons(random: np.random.Generator, number: int = 3000, side: int = 32) -> dict[str, Array]:
+    """Microscope images [1, 32, 32]: one to five blurred spots of varying brightness on a dim background."""
+    y, x = np.mgrid[:side, :side]
+    images = np.empty((number, 1, side, side))
+    for image in images:
+        image[0] = random.gamma(8.0, 0.15)
+        for _ in range(random.integers(1, 6)):
+            centre, width = random.uniform(3, side - 3, 2), random.uniform(1.2, 3.0)
+            square = (y - centre[0]) ** 2 + (x - centre[1]) ** 2
+            image[0] += random.gamma(4.0, 6.0) * np.exp(-square / (2 * width**2))
+    return {"counts": random.poisson(images)}
+
+
+def spikes(random: np.random.Generator, number: int = 4000, bins: int = 64) -> dict[str, Array]:
+    """Spike counts in 64 bins: an oscillation of random phase and gain, and sometimes a burst."""
+    time = np.arange(bins)
+    phase, period = random.uniform(0, 2 * np.pi, (number, 1)), random.choice([16.0, 32.0], (number, 1))
+    rate = random.gamma(2.0, 1.0, (number, 1)) * np.exp(0.9 * np.cos(2 * np.pi * time / period + phase))
+    onset, height = random.uniform(0, bins, (number, 1)), random.gamma(1.5, 9.0, (number, 1))
+    after = np.clip(time - onset, 0, None)
+    burst = height * np.where(time >= onset, np.exp(-after / 3.0), 0.0) * (random.random((number, 1)) < 0.4)
+    return {"counts": random.poisson(rate + burst)}
+
+
+def names(random: np.random.Generator, number: int = 6000) -> dict[str, Array]:
+    """Words of 16 letters, a Markov chain whose every letter has few likely successors; 2.1 bits per letter."""
+    chain = np.stack([random.permutation(row) for row in np.tile(_successors(), (_LETTERS, 1))])
+    reached = np.cumsum(chain, axis=1)
+    words = np.empty((number, _LENGTH), dtype=np.int64)
+    words[:, 0] = random.integers(0, _LETTERS, number)
+    for place in range(1, _LENGTH):
+        passed = reached[words[:, place - 1]] < random.random((number, 1))
+        words[:, place] = np.minimum(passed.sum(1), _LETTERS - 1)
+    return {"counts": words}
+
+
+def _successors() -> Array:
+    share = np.exp(-0.8 * np.arange(_LETTERS)) + 0.0005
+    return share / share.sum()
+
+
+MAKERS: dict[str, Maker] = {"cells": cells, "photons": photons, "spikes": spikes, "names": names}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=list(MAKERS))
+    parser.add_argument("path", type=Path, help="of the .npz to write")
+    parser.add_argument("--number", type=int, default=None, help="of samples")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    given = {} if options.number is None else {"number": options.number}
+    arrays = MAKERS[options.kind](np.random.default_rng(options.seed), **given)
+    np.savez_compressed(options.path, **arrays)  # type: ignore[arg-type]
+    counts = arrays["counts"]
+    print(f"{options.path}: {list(counts.shape)}, largest {counts.max()}, zeros {(counts == 0).mean():.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Classes of samples from what a file says of them: names, numbers, total counts, and several of these together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blackout.data.file_errors import file_error
+
+Array = npt.NDArray[Any]
+TOTAL = "total"
+"""The name by which the total count of a sample can be asked for as if it were a column."""
+
+
+def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
+    """The class of every sample and the classes' names.
+
+    Text and whole numbers are classes as they are; numbers with fractions, and totals, are divided into `bins` parts of
+    equally many samples. Of several columns, the combinations that occur are the classes.
+
+    Args:
+        names: of columns.
+        columns: [N] each, by name.
+        bins: parts of a column of numbers, at least 1.
+
+    Returns:
+        int64 [N] and one name per class, such as "B cell" or "total 120..340" or "B cell, 0.1..0.5".
+
+    Raises:
+        ValueError: no such column, one that is not [N], or with missing entries.
+    """
+    parts = [_of_column(name, columns, bins) for name in names]
+    if len(parts) == 1:
+        return parts[0]
+    table = np.stack([codes for codes, _ in parts], axis=1)
+    found, codes = np.unique(table, axis=0, return_inverse=True)
+    words = [", ".join(part[1][k] for part, k in zip(parts, row, strict=True)) for row in found]
+    return codes.reshape(-1).astype(np.int64), tuple(words)
+
+
+def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
+    if name not in columns:
+        raise ValueError(f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
+    column = _checked(name, np.asarray(columns[name]), len(columns[TOTAL]))
+    fractional = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
+    if name == TOTAL or fractional:
+        return _binned(name, column.astype(float), bins)
+    found, codes = np.unique(column, return_inverse=True)
+    return codes.astype(np.int64), tuple(f"{value:g}" if column.dtype.kind == "f" else str(value) for value in found)
+
+
+def _checked(name: str, column: Array, number: int) -> Array:
+    if column.shape != (number,):
+        raise ValueError(f"one label per sample is needed, [{number}], got {list(column.shape)}")
+    if column.dtype.kind == "f" and not np.isfinite(column).all():
+        raise ValueError(f"column {name!r} has missing entries")
+    return column
+
+
+def _binned(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:
+    """Parts of equally many samples; fewer where many are equal."""
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}")
+    edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1])) if bins > 1 else np.empty(0)
+    codes = np.searchsorted(edges, column, side="right")
+    found, codes = np.unique(codes, return_inverse=True)
+    parts = [column[codes == k] for k in range(len(found))]
+    return codes.astype(np.int64), tuple(f"{name} {part.min():g}..{part.max():g}" for part in parts)
+
+
+def group_split(groups: Array, holdout: float, seed: int) -> tuple[Array, Array]:
+    """Indices of training and held-out samples, no group in both: whole groups are held out, in random order.
+
+    Args:
+        groups: [N], text or numbers, of at least two kinds.
+        holdout: share of the samples that the held-out groups reach, as nearly as whole groups can.
+        seed: of the order.
+
+    Raises:
+        ValueError: a share outside (0, 1), or one group.
+    """
+    if not 0 < holdout < 1:
+        raise ValueError(f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")
+    found, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    if len(found) < 2:
+        raise ValueError("one group cannot be divided: at least 2 are needed to hold one out")
+    order = np.random.default_rng(seed).permutation(len(found))
+    reached = np.cumsum(sizes[order])
+    number = int(np.abs(reached[:-1] - holdout * len(codes)).argmin()) + 1
+    held = np.isin(codes, order[:number])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def label_file(path: Path) -> Array:
+    """Labels from a file of their own: an .npy, or text with one label a line.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        if path.suffix == ".npy":
+            loaded: Array = np.load(path, allow_pickle=False)
+            return loaded
+        return np.array(path.read_text().splitlines())
+    except (OSError, ValueError) as error:
+        raise file_error(path, "not a readable file of labels", error) from error

@@ -1,0 +1,204 @@
+"""Files of counts as the sciences keep them: named arrays out of each, by the library that is kept for its format.
+
+NumPy and CSV need nothing further; the others are optional (`pip install "blackout[science]"`).
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blackout.data.file_errors import file_error
+from blackout.errors import UserError
+
+Array = npt.NDArray[Any]
+COUNTS = "counts"
+_EXTRA = 'pip install "blackout[science]"'
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a file holds.
+
+    Attributes:
+        arrays: by name; counts may be a SciPy sparse matrix, columns of observations are one-dimensional.
+        features: names of the columns of `counts`, where the file has them.
+        tabular: whether the arrays are the columns of a table, most of them elements of the counts.
+    """
+
+    arrays: dict[str, Any]
+    features: tuple[str, ...] = ()
+    tabular: bool = False
+
+
+def read_store(path: Path, layer: str | None = None) -> Store:
+    """Read a file by its suffix.
+
+    Args:
+        path: .npy, .npz (dense, or a SciPy sparse matrix), .csv, .tsv, .parquet, .h5ad, .zarr, .h5, .hdf5, .tif, .tiff.
+        layer: which array of an .h5ad (a layer), .zarr or HDF5 file holds the counts; None for `X`, `counts` or the
+            only one.
+
+    Raises:
+        UserError: missing, damaged, of another format, without such a layer, or an optional library is not installed.
+    """
+    kind = path.suffix.lower()
+    reader = _READERS.get(kind, _numpy)
+    if not path.is_file() and not (kind == ".zarr" and path.is_dir()):
+        raise UserError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    try:
+        return reader(path, layer)
+    except UserError:
+        raise
+    except Exception as error:  # the parsers of a dozen formats raise many types on damaged files
+        formats = ".npy or .npz" if reader is _numpy else kind
+        raise file_error(path, f"not a readable {formats} file of numbers", error) from error
+
+
+def _library(name: str, path: Path) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UserError(f"{path}: {path.suffix} files are read by {name}, which is not installed: {_EXTRA}") from None
+
+
+def _numpy(path: Path, layer: str | None) -> Store:
+    loaded = np.load(path, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return Store({COUNTS: loaded})
+    with loaded:
+        if {"format", "shape", "data"} <= set(loaded.files):  # as SciPy saves a sparse matrix
+            import scipy.sparse
+
+            return Store({COUNTS: scipy.sparse.load_npz(path).tocsr()})
+        return Store({name: loaded[name] for name in loaded.files})
+
+
+def _csv(path: Path, layer: str | None) -> Store:
+    with path.open(newline="") as file:
+        rows = [row for row in csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",") if row]
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) != 1:
+        raise UserError(f"{path}: every row needs as many fields as the first, found {lengths or 'no row'}")
+    headed = not all(map(_number, rows[0]))
+    head = rows[0] if headed else [f"column {number}" for number in range(lengths[0])]
+    return _table(path, head, list(zip(*rows[headed:], strict=True)))
+
+
+def _parquet(path: Path, layer: str | None) -> Store:
+    table = _library("pyarrow.parquet", path).read_table(path)
+    return _table(path, table.column_names, [column.to_numpy() for column in table.columns])
+
+
+def _table(path: Path, head: list[str], columns: list[Any]) -> Store:
+    """The columns of a table: numbers, NaN where a field is empty, or text."""
+    if len(set(head)) != len(head):
+        raise UserError(f"{path}: two columns have the name {next(name for name in head if head.count(name) > 1)!r}")
+    arrays = {name: _typed(column) for name, column in zip(head, columns, strict=True)}
+    return Store(arrays, tabular=True)
+
+
+def _typed(column: Any) -> Array:
+    array = np.asarray(column)
+    if array.dtype.kind not in "OUS":
+        return array
+    try:
+        return np.array([float(field) if field not in ("", None) else np.nan for field in array])
+    except (TypeError, ValueError):
+        return array.astype(str)
+
+
+def _number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return field == ""
+    return True
+
+
+def _anndata(path: Path, layer: str | None) -> Store:
+    library = _library("anndata", path)
+    data = library.read_zarr(path) if path.suffix.lower() == ".zarr" else library.read_h5ad(path)
+    if layer is not None and layer not in data.layers:
+        raise UserError(f"{path}: no layer {layer!r}, found {', '.join(map(repr, data.layers)) or 'none'}")
+    matrix = data.X if layer is None else data.layers[layer]
+    arrays = {COUNTS: matrix.tocsr() if hasattr(matrix, "tocsr") else np.asarray(matrix)}
+    for name in data.obs.columns:
+        column = np.asarray(data.obs[name])
+        arrays[str(name)] = column if column.dtype.kind in "iufb" else column.astype(str)
+    return Store(arrays, tuple(map(str, data.var_names)))
+
+
+def _zarr(path: Path, layer: str | None) -> Store:
+    _refuse_pickles(path)
+    library = _library("zarr", path)
+    opened = library.open(str(path), mode="r")
+    if not hasattr(opened, "keys"):
+        return Store({COUNTS: opened[...]})
+    if "obs" in opened:
+        return _anndata(path, layer)
+    return Store(_chosen(path, {name: partial(getitem, array, ...) for name, array in opened.arrays()}, layer))
+
+
+def _refuse_pickles(path: Path) -> None:
+    """A .zarr store can ask for Python's pickle, which executes what it reads."""
+    for name in (".zarray", "zarr.json", ".zmetadata"):
+        for file in path.rglob(name) if path.is_dir() else ():
+            if "pickle" in file.read_text(errors="replace"):
+                raise UserError(f"{path}: {file.relative_to(path)} asks for pickled objects, which are never loaded")
+
+
+def _hdf5(path: Path, layer: str | None) -> Store:
+    library = _library("h5py", path)
+    with library.File(path, "r") as file:
+        found: dict[str, Callable[[], Any]] = {}
+
+        def visit(name: str, node: Any) -> None:
+            if isinstance(node, library.Dataset):
+                found[name] = partial(getitem, node, ...)
+
+        file.visititems(visit)
+        return Store(_chosen(path, found, layer))
+
+
+def _chosen(path: Path, found: dict[str, Callable[[], Any]], layer: str | None) -> dict[str, Any]:
+    """The arrays of a hierarchical file; `layer`, if it is given, as the counts."""
+    if layer is not None and layer not in found:
+        raise UserError(f"{path}: no array {layer!r}, found {', '.join(map(repr, found)) or 'none'}")
+    arrays = {name: _plain(read()) for name, read in found.items()}
+    return arrays if layer is None else {**arrays, COUNTS: arrays.pop(layer)}
+
+
+def _plain(array: Any) -> Array:
+    """Text as NumPy's own."""
+    found = np.asarray(array)
+    if found.dtype.kind == "O":
+        return np.array([x.decode() if isinstance(x, bytes) else str(x) for x in found.ravel()]).reshape(found.shape)
+    return found.astype(str) if found.dtype.kind in "ST" else found
+
+
+def _tiff(path: Path, layer: str | None) -> Store:
+    stack = _library("tifffile", path).imread(path)
+    return Store({COUNTS: stack})
+
+
+def blocks(matrix: Any, rows: int = 4096) -> Iterator[tuple[int, Array]]:
+    """(first row, dense rows) of an array or a sparse matrix, a part at a time."""
+    for first in range(0, matrix.shape[0], rows):
+        part = matrix[first : first + rows]
+        yield first, part.toarray() if hasattr(part, "toarray") else np.asarray(part)
+
+
+_READERS: dict[str, Callable[[Path, str | None], Store]] = {
+    ".npy": _numpy, ".npz": _numpy, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".h5ad": _anndata, ".zarr": _zarr,
+    ".h5": _hdf5, ".hdf5": _hdf5, ".tif": _tiff, ".tiff": _tiff,
+}  # fmt: skip

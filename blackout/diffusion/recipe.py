@@ -1,0 +1,65 @@
+"""What a recipe leaves to the data: the network's body, and the times that training looks at most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from blackout.diffusion.ends import DataEnds
+from blackout.errors import naming
+from blackout.networks.fitting import described_body
+
+_BODY, _TIMES = "blackout.networks.body_for", "blackout.diffusion.logistic_times"
+_SCALED_LEVELS, _STATES = "blackout.networks.LevelInputs", "blackout.networks.StateInputs"
+_LAST = -7.0
+"""Logit of survival at which every process has forgotten nearly everything."""
+
+
+def fitted(part: Any, facts: Mapping[str, Any]) -> Any:
+    """A description with what the data decide in place of what it leaves open.
+
+    A `body_for` becomes the body that it stands for, which embeds levels where a process takes away their order and the
+    data are vectors; nulls of `logistic_times` become numbers.
+
+    Args:
+        part: plain containers.
+        facts: of the data.
+    """
+    if isinstance(part, list):
+        return [fitted(item, facts) for item in part]
+    if not isinstance(part, Mapping):
+        return part
+    if _is(part.get("body"), _BODY):
+        return _with_body(part, facts)
+    if part.get("_target_") == _TIMES and (times := _times(facts)):
+        return {key: times.get(key) if value is None else value for key, value in part.items()}
+    return {key: fitted(value, facts) for key, value in part.items()}
+
+
+def _is(part: Any, address: str) -> bool:
+    return isinstance(part, Mapping) and part.get("_target_") == address
+
+
+def _with_body(network: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A network with the body that its inputs and the data decide."""
+    embeds = _is(network.get("inputs"), _SCALED_LEVELS) and len(facts["shape"]) == 1
+    levels = facts["max_count"] + 2 if embeds else None  # those of the data, and a mask
+    given = {name: value for name, value in network["body"].items() if not name.startswith("_")}
+    with naming("network.body"):
+        body = described_body(facts["shape"], **{"levels": levels, **given})
+    return {**network, "body": body} | ({"inputs": {"_target_": _STATES}} if embeds else {})
+
+
+def _times(facts: Mapping[str, Any]) -> dict[str, float] | None:
+    """Where counts of this size take shape: from survival of about one unit, q E[X^2] / E[X] = 1, to nearly all."""
+    ends = DataEnds.of(facts)
+    if ends is None or not facts["mean"] > 0:
+        return None
+    biased = math.log1p(facts["mean"] + facts["std"] ** 2 / facts["mean"])
+    return {
+        "first": ends.first + 1,
+        "last": min(ends.last, _LAST),
+        "location": -biased / 2,
+        "scale": 1 + biased / 5,
+    }

@@ -1,0 +1,171 @@
+"""Counts in the formats of the sciences; what needs a library that is not installed is skipped."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from blackout.data import counts
+from blackout.data.stores import read_store
+from blackout.errors import UserError
+
+GENERATOR = np.random.default_rng(0)
+MATRIX = GENERATOR.poisson(GENERATOR.gamma(0.3, 3.0, (60, 5)))
+TYPES = np.array(["T cell", "B cell", "NK"])[np.arange(60) % 3]
+DOSES = np.repeat([0.5, 1.25, 7.5, 9.75], 15)
+
+
+def sorted_rows(data: Any) -> list[tuple[int, ...]]:
+    return sorted(map(tuple, torch.cat([data.train, data.test]).tolist()))
+
+
+def write_table(path: Path, separator: str = ",", head: bool = True) -> Path:
+    rows = [["type", "dose", *(f"gene {k}" for k in range(5))]] if head else []
+    rows += [[kind, str(dose), *map(str, row)] for kind, dose, row in zip(TYPES, DOSES, MATRIX.tolist(), strict=True)]
+    path.write_text("\n".join(separator.join(row) for row in rows) + "\n")
+    return path
+
+
+def write_anndata(path: Path) -> None:
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed")
+    pandas = pytest.importorskip("pandas")
+    observed = pandas.DataFrame({"type": TYPES, "dose": DOSES}, index=[f"cell {k}" for k in range(60)])
+    named = pandas.DataFrame(index=[f"gene {k}" for k in range(5)])
+    sparse = scipy.sparse.csr_matrix(MATRIX.astype(np.float32))
+    made = anndata.AnnData(np.log1p(MATRIX), obs=observed, var=named, layers={"counts": sparse})
+    made.write_h5ad(path) if path.suffix == ".h5ad" else made.write_zarr(path)
+
+
+def write(path: Path) -> dict[str, Any]:
+    """Write the matrix in the format of the suffix; arguments of `counts` that find it there."""
+    kind = path.suffix
+    if kind in (".csv", ".tsv"):
+        write_table(path, "," if kind == ".csv" else "\t")
+        return {"labels": "type", "group": "dose"}
+    if kind == ".npz":
+        scipy.sparse.save_npz(path, scipy.sparse.csc_matrix(MATRIX.astype(np.float64)))
+    elif kind == ".parquet":
+        pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        pandas.DataFrame(MATRIX, columns=[f"gene {k}" for k in range(5)]).assign(type=TYPES).to_parquet(path)
+    elif kind == ".h5ad":
+        write_anndata(path)
+        return {"layer": "counts", "labels": ["type", "dose"]}
+    elif kind == ".zarr":
+        pytest.importorskip("zarr", reason="zarr is not installed").save(str(path), MATRIX)
+    elif kind == ".h5":
+        h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+        with h5py.File(path, "w") as file:
+            file["run/photons"] = MATRIX
+            file["type"] = TYPES.astype("S8")
+        return {"layer": "run/photons", "labels": "type"}
+    elif kind == ".tif":
+        tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed")
+        tifffile.imwrite(path, MATRIX.reshape(60, 5, 1).astype(np.uint16))
+    return {}
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "tsv", "parquet", "h5ad", "zarr", "h5", "tif"])
+def test_every_format_gives_the_same_counts(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"data.{kind}"
+    data = counts(path, **write(path))
+    assert sorted(row for row in map(tuple, torch.cat([data.train, data.test]).flatten(1).tolist())) == sorted(
+        map(tuple, MATRIX.tolist())
+    )
+    if kind == "h5ad":
+        assert data.features == tuple(f"gene {k}" for k in range(5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "library"), [("parquet", "pyarrow.parquet"), ("h5ad", "anndata"), ("tif", "tifffile")]
+)
+def test_a_library_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, library: str
+) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    (tmp_path / f"x.{kind}").write_bytes(b"")
+    with pytest.raises(UserError, match=rf"read by {library}, which is not installed: pip install"):
+        read_store(tmp_path / f"x.{kind}")
+
+
+def test_zarr_pickles_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    store = tmp_path / "x.zarr"
+    store.mkdir()
+    (store / ".zarray").write_text('{"filters": [{"id": "pickle"}]}')
+    with pytest.raises(UserError, match="never loaded"):
+        read_store(store)
+
+
+def test_a_sparse_matrix_stays_small(tmp_path: Path) -> None:
+    scipy.sparse.save_npz(tmp_path / "s.npz", scipy.sparse.random(9000, 30, 0.1, "csr", random_state=0, dtype=bool))
+    data = counts(tmp_path / "s.npz")
+    assert data.train.dtype == torch.uint8 and (data.max_count, len(data.train)) == (1, 8100)
+
+
+@pytest.mark.parametrize(("how", "message"), [
+    ({"labels": "kind", "group": "dose"}, "no column 'kind', found 'total', 'type', 'dose'"),
+    ({"labels": "dose", "group": "donor"}, "no column 'donor'"),
+    ({"labels": "dose", "holdout": 2.0}, "share between 0 and 1"),
+    ({"labels": "type"}, "got 0.5 at index"),
+    ({"labels": ["type", "dose"], "bins": 0}, "bins must be at least 1"),
+])  # fmt: skip
+def test_what_is_not_there_is_named(tmp_path: Path, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        counts(write_table(tmp_path / "x.csv"), **how)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("a,b\n1,2\n3\n", "every row needs as many fields as the first"), ("", "every row needs"),
+    ("a,a\n1,2\n3,4\n", "two columns have the name 'a'"), ("a,b\n1,\n3,4\n", "whole numbers, got nan"),
+    ("a,b\n1,.5\n3,.25\n", "these look log-transformed"), ("a,b\nx,y\nz,w\n", "no column of numbers"),
+])  # fmt: skip
+def test_bad_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(UserError, match=message):
+        counts(tmp_path / "x.csv")
+
+
+def test_labels_are_names_numbers_and_both(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "x.csv")
+    data = counts(path, labels=["type", "dose"], bins=2)
+    assert data.num_classes == 6 and data.class_names[0] == "B cell, dose 0.5..1.25"
+    totals = counts(path, labels="total", group="dose", bins=3)
+    assert totals.class_names[0].startswith("total 0..") and totals.train_labels is not None
+    found = torch.stack([totals.train[totals.train_labels == k].float().sum(1).mean() for k in range(3)])
+    assert bool((found.diff() > 0).all())
+
+
+def test_labels_from_a_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", MATRIX)
+    (tmp_path / "types.txt").write_text("\n".join(TYPES) + "\n")
+    data = counts(tmp_path / "x.npy", labels=str(tmp_path / "types.txt"))
+    assert data.class_names == ("B cell", "NK", "T cell")
+    (tmp_path / "types.txt").write_text("one\n")
+    with pytest.raises(UserError, match=r"one label per sample is needed, \[60\], got \[1\]"):
+        counts(tmp_path / "x.npy", labels=str(tmp_path / "types.txt"))
+
+
+def test_no_group_is_in_both_splits(tmp_path: Path) -> None:
+    donors = np.arange(60) // 6
+    np.savez(tmp_path / "x.npz", counts=np.concatenate([MATRIX, donors[:, None]], axis=1), donor=donors)
+    data = counts(tmp_path / "x.npz", group="donor", holdout=0.3)
+    held, kept = (set(part[:, -1].tolist()) for part in (data.test, data.train))
+    assert not held & kept and len(held) == 3
+
+
+def test_features_that_say_nothing_are_pointed_out(tmp_path: Path) -> None:
+    odd = np.column_stack([MATRIX, MATRIX[:, 0], np.full(60, 3)])
+    np.save(tmp_path / "x.npy", odd)
+    with pytest.warns(UserWarning, match="constant in training: 6") as warned:
+        counts(tmp_path / "x.npy")
+    assert any("equal to another in training: 5" in str(one.message) for one in warned)

@@ -1,0 +1,99 @@
+"""Scores of counts: what is right scores as held-out data do, what is wrong is found; baselines against SciPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from blackout.data import CountData
+from blackout.errors import UserError
+from blackout.evaluation import CountScorer, baseline_bits, two_samples
+from blackout.evaluation.two_samples import kolmogorov_smirnov, mean_discrepancy
+from tests.structure.test_protocols import as_scorer
+
+GENERATOR = np.random.default_rng(0)
+
+
+def draw(number: int) -> torch.Tensor:
+    """Six elements with a common factor."""
+    rate = GENERATOR.gamma(2.0, 1.0, (number, 1)) * np.array([0.3, 1.0, 2.0, 4.0, 8.0, 16.0])
+    return torch.from_numpy(GENERATOR.poisson(rate))
+
+
+DATA = CountData("made", draw(1000), draw(800), 400)
+SCORER = CountScorer(most=150, seed=1)
+SCORES = (
+    "c2st_auc", "c2st_accuracy", "c2st_linear_auc", "ks_mean", "ks_total", "mean_ratio", "variance_ratio",
+    "zeros_difference", "largest_ratio", "correlation_difference", "mmd", "novelty",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_samples, "TREES", 25)
+
+
+def score(samples: torch.Tensor) -> dict[str, float]:
+    scores = as_scorer(SCORER).begin(DATA, len(samples))
+    for part in torch.arange(len(samples)).split(70):
+        scores.update({"samples": samples[part]}, part)
+    return scores.compute()
+
+
+def test_samples_that_are_right_score_as_held_out_data_do() -> None:
+    values, own = score(draw(800)), SCORER.held_out(DATA, 800)
+    assert own is not None and values.keys() == set(SCORES) == {*own["values"], "novelty"} and own["num_samples"] == 800
+    for found in (values, own["values"]):
+        assert 0.4 < found["c2st_auc"] < 0.6 and 0.4 < found["c2st_linear_auc"] < 0.6
+        assert abs(found["zeros_difference"]) < 0.06 and 0.7 < found["variance_ratio"] < 1.4
+        assert abs(found["mmd"]) < 0.02 and found["ks_mean"] < 0.12
+    assert 0.8 < values["novelty"] < 1.25
+
+
+def test_what_is_wrong_is_found() -> None:
+    shuffled = torch.stack([column[torch.randperm(200)] for column in draw(200).T], 1)
+    independent = score(shuffled)
+    assert independent["c2st_auc"] > 0.7 and independent["correlation_difference"] > 0.2
+    assert independent["ks_mean"] < 0.12
+    dim = score(draw(200) // 2)
+    assert dim["mean_ratio"] < 0.6 and dim["zeros_difference"] > 0.05 and dim["mmd"] > 0.02
+    assert score(DATA.train[:200].long())["novelty"] == 0
+
+
+def test_baselines_are_maximum_likelihood() -> None:
+    bits = baseline_bits(DATA.train, DATA.test)
+    nats = stats.poisson(DATA.train.double().mean(0).numpy()).logpmf(DATA.test.numpy())
+    assert bits["poisson"] == pytest.approx(-np.mean(nats) / np.log(2), rel=1e-2)
+    assert bits["negative_binomial"] < bits["poisson"] - 0.3
+    few = np.where(GENERATOR.random((2000, 2)) < 0.5, 0, GENERATOR.poisson(9.0, (2000, 2)))
+    zeros = baseline_bits(torch.from_numpy(few[:1000]), torch.from_numpy(few[1000:]))
+    truth = 0.5 * stats.poisson(9).pmf(few[1000:]) + 0.5 * (few[1000:] == 0)
+    assert zeros["zero_inflated"] == pytest.approx(-np.log2(truth).mean(), abs=0.02)
+    assert zeros["negative_binomial"] > zeros["zero_inflated"] + 0.2
+
+
+def test_distances_against_scipy() -> None:
+    a, b = draw(50).numpy(), draw(80).numpy()
+    exact = [stats.ks_2samp(a[:, k], b[:, k]).statistic for k in range(6)]
+    assert np.allclose(kolmogorov_smirnov(a, b), exact)
+    assert mean_discrepancy(a, a + 30) > 0.5
+
+
+def test_provenance_holds_baselines_and_reference() -> None:
+    made = SCORER.begin(DATA, 50).provenance()
+    assert made["metrics"]["reference"]["sha256"] == DATA.fingerprint("test")
+    assert set(made["held_out_bits_of_baselines"]) == {"poisson", "negative_binomial", "zero_inflated"}
+    assert "held_out_bits_of_baselines" not in CountScorer(baselines=False).begin(DATA, 50).provenance()
+
+
+def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
+    assert {name for name in SCORES if name not in score(draw(5))} == {"c2st_auc", "c2st_accuracy", "c2st_linear_auc"}
+    assert "mmd" not in score(draw(1)) and "ks_mean" in score(draw(1))
+    with pytest.raises(UserError, match=r"most=3"):
+        CountScorer(most=3)
+    np.savez(tmp_path / "s.npz", samples=draw(30).numpy().astype(np.int32))
+    assert SCORER.read(tmp_path / "s.npz", DATA)["samples"].shape == (30, 6)

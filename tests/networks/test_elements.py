@@ -1,0 +1,123 @@
+"""Counts measured by every element's own mean and dispersion, and the networks for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from blackout.diffusion import GammaHead, PureDeath
+from blackout.diffusion.assembly import elements_of
+from blackout.networks import (
+    CountInputs,
+    CountNetwork,
+    Elements,
+    ElementwiseMLP,
+    SequenceConvolution,
+    body_for,
+    measure,
+)
+from blackout.networks.elements import concentration
+
+T = torch.tensor(0.7, dtype=torch.float64)
+
+
+def test_moments_find_concentration_and_gain() -> None:
+    torch.manual_seed(0)
+    means = torch.tensor([2.0, 20.0, 200.0])
+    shared = torch.distributions.Gamma(torch.tensor(4.0), torch.tensor(4.0)).sample((40_000, 1))
+    own = torch.distributions.Gamma(torch.tensor(2.0), torch.tensor(2.0)).sample((40_000, 3))
+    found = elements_of(torch.poisson(means * shared * own).long(), means)
+    # 1 + 1/r = (1 + 1/4)(1 + 1/2), and the gain's 1/R = 1/4
+    assert found.gain.item() == pytest.approx(4.0, rel=0.06)
+    assert torch.allclose(found.concentration, torch.full((3,), 1 / 0.875), rtol=0.06)
+
+
+def test_counts_without_dispersion_are_poisson() -> None:
+    mean = torch.tensor([5.0, 5.0], dtype=torch.float64)
+    assert concentration(mean, torch.tensor([5.0, 0.0], dtype=torch.float64)).tolist() == [60_000.0, 60_000.0]
+
+
+def test_a_silent_network_predicts_the_posterior_mean_of_a_negative_binomial_count() -> None:
+    """Against sums over X_0 of P(X_0) Binomial(X_t; X_0, q)."""
+    r, mean = 1.7, 6.0
+    elements = Elements(torch.tensor([mean]), torch.tensor([r]), torch.tensor(1e4))
+    xt = torch.arange(9)[:, None]
+    y = GammaHead(elements)(torch.zeros(9, 1, 1), xt, T).mean.flatten()
+    x0 = torch.arange(400, dtype=torch.float64)
+    q, own = torch.exp(-T), float(1 / (1 / r - 1e-4))
+    p = torch.tensor(mean / (own + mean), dtype=torch.float64)
+    log_prior = torch.lgamma(x0 + own) + x0 * torch.log(p) - torch.lgamma(x0 + 1)
+    for k in range(9):
+        fits = x0 >= k
+        lost = (x0 - k).clamp(min=0)
+        log_weight = log_prior + torch.lgamma(x0 + 1) - torch.lgamma(lost + 1) + lost * torch.log1p(-q)
+        weight = torch.where(fits, torch.exp(log_weight - log_weight[fits].max()), 0.0)
+        exact = float((weight * (x0 - k)).sum() / weight.sum())
+        assert float(y[k]) == pytest.approx(exact, rel=2e-3)  # the gain's own weight
+
+
+def test_every_element_is_on_its_own_scale() -> None:
+    elements = Elements(torch.tensor([0.01, 1.0, 3000.0]), torch.tensor([0.05, 0.5, 50.0]), torch.tensor(10.0))
+    network = CountNetwork(torch.nn.Identity(), CountInputs([3]))
+    measure(network, elements)
+    x = torch.stack([torch.poisson(elements.mean) for _ in range(50)]).long()
+    z = network.inputs(x, T.expand(50))
+    assert z.shape == (50, 3) and bool(torch.isfinite(z).all()) and float(z.abs().max()) < 20
+    lower, upper = (network.inputs(torch.full((1, 3), k), T.expand(1)) for k in (0, 1))
+    assert bool((upper > lower).all())
+    with pytest.raises(ValueError, match="inputs of shape"):
+        network.inputs.measure(Elements(torch.ones(2), torch.ones(2), torch.ones(())))
+
+
+def test_the_head_can_say_anything_and_keeps_small_means_in_the_logarithm() -> None:
+    elements = Elements(torch.ones(1), torch.ones(1), torch.ones(()))
+    prediction = GammaHead(elements)(torch.tensor([[[-80.0]], [[50.0]]]), torch.zeros(2, 1).int(), T)
+    assert float(prediction.log_mean[0]) < -79 and float(prediction.mean[1]) > 15
+    loss = prediction.loss(torch.tensor([[0], [3]]))
+    assert bool(torch.isfinite(loss).all())
+
+
+@pytest.mark.parametrize(("shape", "levels", "kind"), [
+    ((7,), None, "ElementwiseMLP"), ((16,), 5, "SequenceConvolution"), ((1, 8, 8), None, "UNet"),
+    ((2, 5, 6), None, "UNet"), ((3, 32, 32), None, "UNet"),
+])  # fmt: skip
+def test_a_body_fits_the_data(shape: tuple[int, ...], levels: int | None, kind: str) -> None:
+    body = body_for(shape, outputs=2, levels=levels, num_classes=3)
+    assert type(body).__name__ == kind
+    raw = body(torch.zeros(2, *shape), torch.tensor([0.0, 900.0]), torch.tensor([0, 2]))
+    assert raw.shape == (2, 2 * shape[0], *shape[1:])
+
+
+def test_elements_are_told_apart_and_hear_of_each_other() -> None:
+    torch.manual_seed(0)
+    for body in (ElementwiseMLP((4,), width=8, depth=1), SequenceConvolution((4,), levels=6, width=8, depth=2)):
+        with torch.no_grad():
+            for parameter in body.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+        x = torch.zeros(1, 4)
+        moved = x.clone()
+        moved[0, 1] = 3
+        change = (body(moved, torch.ones(1)) - body(x, torch.ones(1)))[0]
+        assert bool((change.abs() > 1e-5).all()) and len(set(change.tolist())) == 4
+
+
+def test_sequences_refuse_what_they_are_not() -> None:
+    with pytest.raises(ValueError, match="sequences"):
+        SequenceConvolution((1, 8, 8))
+    with pytest.raises(ValueError, match="odd kernel"):
+        SequenceConvolution((8,), kernel=2)
+
+
+def test_the_process_is_exact_for_a_negative_binomial_element() -> None:
+    """Samples of one element with the exact head have its law: mean and zeros within four standard errors."""
+    from blackout.diffusion.module import BlackoutDiffusion
+
+    elements = Elements(torch.tensor([3.0]), torch.tensor([0.8]), torch.tensor(1e4))
+    silent = CountNetwork(ElementwiseMLP((1,), width=8, depth=1), CountInputs([1]))  # at first
+    measure(silent, elements)
+    model = BlackoutDiffusion(silent, GammaHead(elements), PureDeath(200), elements.mean).eval()
+    drawn = model.sample(4000, seed=1).double()
+    spread = (3 + 9 / 0.8) ** 0.5
+    assert abs(float(drawn.mean()) - 3) < 4 * spread / 4000**0.5
+    zeros = (0.8 / 3.8) ** 0.8
+    assert abs(float((drawn == 0).double().mean()) - zeros) < 4 * (zeros * (1 - zeros) / 4000) ** 0.5
