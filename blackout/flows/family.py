@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from blackout.errors import UserError, naming
+from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.losses import Objective
 from blackout.flows.module import FlowSampler
 from blackout.flows.replay import Rollout
@@ -19,6 +20,8 @@ from blackout.training.components import fill, find, make
 from blackout.training.descriptions import pathless
 
 PARTS = ("target", "network", "simulation")
+_ANNEALED = 0.7
+"""Share of a run in which the horizon grows."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +88,13 @@ class FlowFamily:
             loss, rollout = make(settings["loss"], "loss"), make(settings["rollout"], "rollout")
             if not isinstance(loss, Objective) or not isinstance(rollout, Rollout):
                 raise UserError("loss and rollout must be those of this family: loss=dnfs or loss=leaps")
+            if rollout.horizon_steps is None:
+                rollout = replace(rollout, horizon_steps=int(_ANNEALED * settings["trainer"]["max_steps"]))
             training |= {"objective": loss, "rollout": rollout}
         simulation = make(described["simulation"], "simulation")
         with naming("model"):
-            model = FlowSampler(network, target, simulation, **training)
+            sampler = GraphFlow if isinstance(target, GraphTarget) else FlowSampler
+            model = sampler(network, target, simulation, **training)
         model.config = dict(description)
         return model
 
