@@ -16,7 +16,7 @@ FLOORS = (
     ("evaluation",),
     ("training",),
     ("diffusion", "flows", "permutations"),
-    ("posterior",),
+    ("energy", "posterior"),
     ("laws", "programs"),
     ("",),  # blackout/__init__.py
 )
