@@ -5,5 +5,10 @@ from __future__ import annotations
 from blackout.addresses import Table
 
 TABLE = Table(
-    made={"family": ("EnergyFamily",), "energy": ("NetworkEnergy", "PairEnergy"), "dataset": ("planar_points",)},
+    made={
+        "family": ("EnergyFamily",),
+        "energy": ("NetworkEnergy", "PairEnergy"),
+        "target": ("NetworkEnergy", "PairEnergy"),
+        "dataset": ("planar_points",),
+    },
 )

@@ -78,6 +78,10 @@ class PairEnergy(Learned):
     def penalty(self) -> Tensor:
         return self.l1 * 2 * self.upper.abs().sum()
 
+    def description(self, given: dict[str, Any]) -> dict[str, Any]:
+        kept = {"sites": self.sites, "l1": self.l1, "field": self.field is not None}
+        return {"_target_": "blackout.energy.PairEnergy", **kept}
+
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
         """Magnetisation per site and its size."""
         m = self._spins(x).mean(-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from blackout.flows.losses import Objective
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
 from blackout.networks import LocallyEquivariant
-from blackout.training.components import fill, make
+from blackout.training.components import fill, find, make
 from blackout.training.descriptions import named_in_file, pathless
 
 _PARTS = ("energy", "network", "simulation")
@@ -65,7 +65,11 @@ class EnergyFamily:
 
     def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments, and where the data are from."""
-        parts = {part: fill(dict(settings[part]), source.facts, part) for part in ("energy", "network")}
+        other = settings.get("network")
+        if other and issubclass(cast(type, find(other, "network")), LocallyEquivariant):
+            raise UserError("network: that of the sampler is chosen by network@rates=letf, and set by rates.channels=64")
+        parts = {"energy": settings["energy"], "network": settings["rates"]}
+        parts = {part: fill(dict(chosen), source.facts, part) for part, chosen in parts.items()}
         model = {"model": {**parts, "simulation": settings["simulation"]}}
         if settings.get("dataset"):
             return model | {"dataset": pathless(settings["dataset"])}
@@ -90,12 +94,13 @@ class EnergyFamily:
         described = description.get("model")
         if not isinstance(described, Mapping) or any(not isinstance(described.get(part), Mapping) for part in _PARTS):
             raise UserError(f"there is no description of a whole model: it needs {', '.join(_PARTS)}")
-        energy, network, simulation = (make(described[part], part) for part in _PARTS)
+        names = ("energy", "rates", "simulation")
+        energy, network, simulation = (make(described[part], name) for part, name in zip(_PARTS, names, strict=True))
         if not isinstance(energy, Learned) or not isinstance(simulation, Simulation):
             raise UserError("energy: choose mlp or pairs; simulation: events")
         if not isinstance(network, LocallyEquivariant):
             name = type(network).__name__
-            raise UserError(f"network: {name} is not locally equivariant: choose lesite, letf, lemlp or leattn")
+            raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf, lemlp or leattn")
         if settings is not None:
             loss, rollout, negative = (make(settings[part], part) for part in ("loss", "rollout", "negative"))
             if not (isinstance(loss, Objective) and isinstance(rollout, Rollout) and isinstance(negative, Phase)):

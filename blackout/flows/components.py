@@ -13,6 +13,7 @@ TABLE = Table(
     asked={
         "graph_problem": "target=mis or target=maxcut",
         "read_couplings": "target=couplings target.path=...",
+        "read_energy": "target=energy_network with target.path=... or target.ckpt=...",
         "read_energy_network": "target=energy_network target.path=...",
         "read_planar": "target=planar target.path=...",
     },

@@ -92,7 +92,7 @@ class DMALA(Refinement):
         ValueError: alpha not positive.
     """
 
-    def __init__(self, moves: int = 1, alpha: float = 0.2) -> None:
+    def __init__(self, moves: int = 1, alpha: float = 1.0) -> None:
         super().__init__(moves)
         if not alpha > 0:
             raise ValueError(f"alpha must be positive, not {alpha}")

@@ -11,8 +11,8 @@ from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.problems import MIS, GraphTarget, MaxCut
 
 PROBLEMS: dict[str, type[GraphTarget]] = {"mis": MIS, "maxcut": MaxCut}
-_SHARE = 10
-"""One of so many graphs of a user's is held out."""
+_HELD_OUT, _SHARE = 100, 10
+"""Of random graphs; of a user's, one of so many."""
 
 
 def problem_on(problem: str, graphs: Sequence[Graph], held_out: int = 0, **arguments: float) -> GraphTarget:
@@ -28,7 +28,7 @@ def graph_problem(
     nodes: Sequence[int] = (16, 20),
     parameter: float = 0.19,
     number: int = 1000,
-    held_out: int | None = 100,
+    held_out: int | None = None,
     seed: int = 0,
     inverse_temperature: float = 5.0,
 ) -> GraphTarget:
@@ -41,7 +41,7 @@ def graph_problem(
         nodes: least and largest number of nodes.
         parameter: probability of an edge, or edges of a new node.
         number: of graphs to train on.
-        held_out: graphs besides these; of files, how many are not trained on. None for a tenth.
+        held_out: graphs besides these; of files, how many are not trained on. None for 100, or a tenth of the files.
         seed: of random graphs.
         inverse_temperature: 1 / T.
 
@@ -49,7 +49,7 @@ def graph_problem(
         UserError: unreadable files, or more held out than there are.
     """
     if path is None:
-        extra = max(1, number // _SHARE) if held_out is None else held_out
+        extra = _HELD_OUT if held_out is None else held_out
         graphs = random_graphs(kind, nodes, parameter, number + extra, seed)
         return problem_on(problem, graphs, extra, inverse_temperature=inverse_temperature)
     graphs = read_graphs(path)
