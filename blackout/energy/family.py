@@ -67,7 +67,9 @@ class EnergyFamily:
         """Energy, rates and simulation with all their arguments, and where the data are from."""
         other = settings.get("network")
         if other and issubclass(cast(type, find(other, "network")), LocallyEquivariant):
-            raise UserError("network: that of the sampler is chosen by network@rates=letf, and set by rates.channels=64")
+            raise UserError(
+                "network: that of the sampler is chosen by network@rates=letf, and set by rates.channels=64"
+            )
         parts = {"energy": settings["energy"], "network": settings["rates"]}
         parts = {part: fill(dict(chosen), source.facts, part) for part, chosen in parts.items()}
         model = {"model": {**parts, "simulation": settings["simulation"]}}

@@ -136,5 +136,3 @@ class Discrepancy(Phase):
         negatives = perturbed(once[:, None].expand(-1, self.negatives, -1))
         difference = model.energy.energy(x)[:, None] - model.energy.energy(negatives)
         return nn.functional.softplus(difference.logsumexp(1)).mean()
-
-

@@ -40,7 +40,7 @@ class Trained(FlowModel, Protocol):
     simulation: Simulation
 
     @property
-    def target(self) -> Learned:  # type: ignore[override]
+    def target(self) -> Learned:
         """The energy."""
         ...
 
@@ -68,7 +68,7 @@ class EnergyOutputs(FlowOutputs):
         if isinstance(model.target, PairEnergy):
             save_couplings(model.target, source, directory / "couplings.png")
             said["values"] |= couplings_found(model.target, source)
-        elif isinstance(source, BinaryData) and source.density is not None:
+        elif isinstance(model.target, Learned) and isinstance(source, BinaryData) and source.density is not None:
             save_landscape(model.target, source, self._arrays(), directory / "landscape.png")
         return said
 

@@ -22,6 +22,6 @@ from blackout.flows.trained import read_energy
 
 __all__ = [
     "DMALA", "MIS", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily", "FlowSampler", "Gibbs",
-    "Ising", "Leap", "LearnedPartition", "LocallyInformed", "MaxCut", "Planar", "Potts", "Rollout", "Single", "SpinGlass",
-    "Target", "graph_problem", "read_couplings", "read_energy", "read_energy_network", "read_planar",
+    "Ising", "Leap", "LearnedPartition", "LocallyInformed", "MaxCut", "Planar", "Potts", "Rollout", "Single",
+    "SpinGlass", "Target", "graph_problem", "read_couplings", "read_energy", "read_energy_network", "read_planar",
 ]  # fmt: skip

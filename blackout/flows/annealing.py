@@ -31,7 +31,10 @@ def anneal(
         resample_below: ESS, as a share, below which chains are resampled; None for never.
         refine: moves at every law; None for a Gibbs sweep.
     """
-    moves, streams = Gibbs() if refine is None else refine, SampleStreams(seed, torch.arange(chains, device=target.device))
+    moves, streams = (
+        Gibbs() if refine is None else refine,
+        SampleStreams(seed, torch.arange(chains, device=target.device)),
+    )
     states = States.uniform(target, streams.at(0).next_draw().uniform((chains, target.sites)))
     weights = torch.zeros(chains, dtype=torch.float64, device=target.device)
     none = torch.zeros(chains, dtype=torch.int64, device=target.device)

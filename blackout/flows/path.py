@@ -46,12 +46,11 @@ class States:
     def rows(self, which: Tensor) -> States:
         """Some of them, by number or mask."""
         scores = None if self.scores is None else self.scores[which]
-        return States(
-            self.x[which], self.log_density[which], self.ratios[which], self.target.rows(which), scores
-        )
+        return States(self.x[which], self.log_density[which], self.ratios[which], self.target.rows(which), scores)
 
     def updated(self, which: Tensor, others: States) -> States:
         """A copy with other states at these rows, and without scores."""
         index = torch.nonzero(which).flatten() if which.dtype == torch.bool else which
         pairs = ((self.x, others.x), (self.log_density, others.log_density), (self.ratios, others.ratios))
-        return States(*(mine.index_copy(0, index, theirs) for mine, theirs in pairs), self.target)
+        x, log_density, ratios = (mine.index_copy(0, index, theirs) for mine, theirs in pairs)
+        return States(x, log_density, ratios, self.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -115,7 +115,7 @@ def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[fl
         return math.nan, math.nan
     rng, noise = np.random.default_rng(11), _NOISE[density]
     points = DENSITIES[density](rng, number)
-    middles = DENSITIES[density](_Still(rng), centres)
+    middles = DENSITIES[density](cast(np.random.Generator, _Still(rng)), centres)
     square = ((points[:, None] - middles[None]) ** 2).sum(-1) / (2 * noise**2)
     least = square.min(1, keepdims=True)
     log_density = np.log(np.exp(least - square).mean(1)) - least[:, 0] - math.log(2 * math.pi * noise**2)

@@ -101,7 +101,9 @@ def _target(given: argparse.Namespace) -> GraphTarget:
     """The problem on graphs in files, or on those that a trained flow held out."""
     if given.ckpt is None:
         if given.graphs is None:
-            raise UserError("give a file or folder of graphs, or --ckpt of a trained flow, whose held-out graphs are taken")
+            raise UserError(
+                "give a file or folder of graphs, or --ckpt of a trained flow, whose held-out graphs are taken"
+            )
         return problem_on(given.problem, read_graphs(given.graphs))
     target = getattr(load_model(given.ckpt), "target", None)
     if not isinstance(target, GraphTarget) or target.problem != given.problem:

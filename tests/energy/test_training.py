@@ -93,9 +93,11 @@ def test_points_of_the_plane_are_learned_and_shown(run, tmp_path):  # type: igno
 WRONG = {
     "~dataset": "dataset=... must be given", "dataset=counts dataset.path=/nowhere.npy": "/nowhere.npy",
     "dataset=counts dataset.path=HALVES": "HALVES", "dataset=planar dataset.density=lions": "no such density",
-    "dataset=planar simulation=leap": "events", "dataset=planar loss=leaps": "loss=dnfs", "dataset=planar inner=0": "inner",
+    "dataset=planar simulation=leap": "events", "dataset=planar loss=leaps": "loss=dnfs",
+    "dataset=planar inner=0": "inner",
     "dataset=planar negative.chains=1": "negative.chains", "dataset=planar network@rates=leconv": "lattice",
-    "dataset=planar negative=discrepancy negative.rate=2": "negative.rate", "dataset=planar energy.l1=3": "no such option",
+    "dataset=planar negative=discrepancy negative.rate=2": "negative.rate",
+    "dataset=planar energy.l1=3": "no such option",
     "~dataset target=ising number=1": "number", "~dataset target=ising energy=pairs energy.l1=-1": "l1",
 }  # fmt: skip
 

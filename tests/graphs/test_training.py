@@ -77,7 +77,9 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
     assert isinstance(model, GraphFlow) and model.sample(2).shape == (2, 7)
     assert model.scores(torch.zeros(3, 7, dtype=torch.uint8), 0.5, torch.arange(3)).shape == (3, 7, 2)
     for option in ("target.number=3", "oracle=magic", "simulation.resample_below=0.5", "classes=[1]"):
-        run("sample", f"ckpt={ckpt}", option, f"out={tmp_path / 'no'}").assert_refused(option.split(".")[0].split("=")[0])
+        run("sample", f"ckpt={ckpt}", option, f"out={tmp_path / 'no'}").assert_refused(
+            option.split(".")[0].split("=")[0]
+        )
 
 
 WRONG = {
@@ -160,7 +162,6 @@ def test_the_command_solves(monkeypatch, capsys, folder, tmp_path):  # type: ign
         if importlib.util.find_spec(package) is None:
             code, said = called(monkeypatch, capsys, "mis", folder, "--method", method)
             assert code == 2 and "blackout[solvers]" in said.err and len(said.err.splitlines()) == 1
-
 
 
 def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,8 +125,8 @@ def requested(model: GraphModel, request: Mapping[str, Any]) -> GraphDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
-        request: `simulation` (a description, or fields that replace the model's own), `refine`, `target` (`path` of other
-            graphs), `oracle`, `num_samples` of every graph.
+        request: `simulation` (a description, or fields that replace the model's own), `refine`, `target` (`path` of
+            other graphs), `oracle`, `num_samples` of every graph.
 
     Raises:
         UserError: another option, or a wrong value.
@@ -161,4 +161,3 @@ def previewed(model: GraphModel) -> GraphDraw:
     numbers = model.target.numbers[:_CLOSING]
     held_out = {"graphs": "held out"}
     return GraphDraw(model, model.target, numbers, _EACH, model.simulation, oracle="milp", description=held_out)
-

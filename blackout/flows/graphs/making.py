@@ -55,5 +55,7 @@ def graph_problem(
     graphs = read_graphs(path)
     extra = len(graphs) // _SHARE if held_out is None else held_out
     if extra >= len(graphs):
-        raise UserError(f"target.held_out={extra}: there are {len(graphs)} graphs at {path}, and some must be trained on")
+        raise UserError(
+            f"target.held_out={extra}: there are {len(graphs)} graphs at {path}, and some must be trained on"
+        )
     return problem_on(problem, graphs, extra, inverse_temperature=inverse_temperature)

@@ -84,7 +84,9 @@ class GraphOutputs:
         arrays = {name: torch.cat([part[name] for part in self._taken]) for name in self._taken[0]}
         graphs, values = arrays["graph"], arrays["value"]
         chosen = [number for number in draw.numbers.tolist() if bool((graphs == number).any())]
-        best = torch.stack([arrays["solutions"][graphs == number][values[graphs == number].argmax()] for number in chosen])
+        best = torch.stack(
+            [arrays["solutions"][graphs == number][values[graphs == number].argmax()] for number in chosen]
+        )
         if (file := directory / "solutions.npz").exists():
             add_array(file, "best", best)
             add_array(file, "best_value", torch.stack([values[graphs == number].max() for number in chosen]))

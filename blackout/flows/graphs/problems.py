@@ -28,8 +28,8 @@ MOST_NODES = 1024
 class GraphTarget(Target):
     """One law on the nodes of each of some graphs; `of` gives those of a batch, which are a target.
 
-    The numbers of graphs are 0 .. G - 1, the last of which are held out. A law's number is that of its graph plus G times
-    a key, by which its nodes are relabelled at random; key 0 leaves them as they are.
+    The numbers of graphs are 0 .. G - 1, the last of which are held out. A law's number is that of its graph plus G
+    times a key, by which its nodes are relabelled at random; key 0 leaves them as they are.
 
     Args:
         graphs: how many; their edges are loaded, or given by `with_graphs`.
@@ -51,8 +51,8 @@ class GraphTarget(Target):
         super().__init__(2, [nodes])
         if not 0 <= held_out < graphs or not 0 < inverse_temperature < math.inf:
             raise ValueError(
-                f"of {graphs} graphs {held_out} are held out, at 1 / T = {inverse_temperature}: one must be trained on, "
-                "and 1 / T be positive"
+                f"of {graphs} graphs {held_out} are held out, at 1 / T = {inverse_temperature}: "
+                "one must be trained on, and 1 / T be positive"
             )
         if nodes > MOST_NODES:
             raise ValueError(f"graphs have at most {MOST_NODES} nodes, not {nodes}")

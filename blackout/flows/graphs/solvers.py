@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -53,7 +52,8 @@ def program(problem: str, graph: Graph) -> _Program:
     if problem == "mis":
         entries = [(row, int(node), 1.0) for row, edge in enumerate(edges) for node in edge]
         return _Program(np.ones(n), _matrix(entries, m, n), np.ones(m))
-    entries, limits = [], []
+    entries = []
+    limits: list[float] = []
     for k, (i, j) in enumerate(edges):  # an edge counts if one end is chosen, and not both
         for sign, limit in ((-1.0, 0.0), (1.0, 2.0)):
             row = len(limits)

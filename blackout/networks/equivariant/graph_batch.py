@@ -30,7 +30,7 @@ class GraphBatch:
 
     @cached_property
     def shells(self) -> Tensor:
-        """1 where node j is in class k + 1 of node i, float32 [B, CLASSES - 1, d, d]; nodes that are none are nowhere."""
+        """1 where node j is in class k + 1 of node i, float32 [B, CLASSES - 1, d, d]; 0 for nodes that are none."""
         numbers = torch.arange(1, CLASSES, device=self.classes.device, dtype=torch.uint8)
         pairs = (self.mask[:, :, None] & self.mask[:, None, :])[:, None]
         return ((self.classes[:, None] == numbers[:, None, None]) & pairs).float()
@@ -43,6 +43,17 @@ class GraphBatch:
     def rows(self, which: Tensor) -> GraphBatch:
         """Some of them, by number or mask."""
         return GraphBatch(self.adjacent[which], self.classes[which], self.mask[which])
+
+
+def known(graph: GraphBatch | None) -> GraphBatch:
+    """The graphs that a network needs.
+
+    Raises:
+        TypeError: there are none.
+    """
+    if graph is None:
+        raise TypeError("this network needs graphs: target=mis or target=maxcut")
+    return graph
 
 
 def distance_classes(adjacent: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.networks.equivariant.base import Hollow, LocallyEquivariant, TimeEmbedding
-from blackout.networks.equivariant.graph_batch import GraphBatch
+from blackout.networks.equivariant.graph_batch import GraphBatch, known
 from blackout.networks.equivariant.transformer import Attention, Block
 
 _DEGREES = 32
@@ -40,7 +40,8 @@ class GraphTransformerBody(Hollow):
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for _ in range(4))
         self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
 
-    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, graph: GraphBatch) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, graph: GraphBatch | None = None) -> Tensor:
+        graph = known(graph)
         time = self.time(t.to(conditional.dtype))[:, None]
         degree = graph.adjacent.sum(-1).long().clamp(max=_DEGREES - 1)
         tokens, own = self.embed(x.long()) + self.degree[0](degree), self.degree[1](degree)
@@ -55,8 +56,8 @@ class GraphTransformerBody(Hollow):
         memory = torch.cat([forward, backward], 1)
         seen = torch.cat([node[None] <= node[:, None], node[None] >= node[:, None]], 1)
         # a node that is none sees itself, so that no row is empty
-        known = torch.cat([mask, mask], 1)[:, None] | torch.eye(x.shape[1], device=x.device).bool().repeat(1, 2)
-        logits = torch.cat([bias, bias], -1).masked_fill(~(seen & known)[:, None], -torch.inf)
+        exists = torch.cat([mask, mask], 1)[:, None] | torch.eye(x.shape[1], device=x.device).bool().repeat(1, 2)
+        logits = torch.cat([bias, bias], -1).masked_fill(~(seen & exists)[:, None], -torch.inf)
         hidden = query + self.readout(self.norms[0](query), memory, logits)
         hidden = self.norms[1](hidden + self.mlp(hidden))
         features: Tensor = hidden + time
@@ -68,11 +69,13 @@ class GraphTransformerBody(Hollow):
         return biases
 
     def _stream(self, which: int, tokens: Tensor, own: Tensor, time: Tensor, bias: Tensor) -> Tensor:
-        """Slot i knows the time, its own degree, and the nodes before it, of which slot i holds the last: node i - 1."""
+        """Slot i knows the time, its own degree and the nodes before it; it holds the last of these, node i - 1."""
         hidden = torch.cat([time, tokens[:, :-1]], 1) + own
         later = torch.ones(bias.shape[2:], device=bias.device).triu(1).bool()
         logits = nn.functional.pad(bias[..., :-1], (1, 0)).masked_fill(later, -torch.inf)  # the prefix has no bias
-        for block in self.streams[which]:
+        blocks = self.streams[which]
+        assert isinstance(blocks, nn.ModuleList)
+        for block in blocks:
             hidden = block(hidden, logits)
         features: Tensor = self.norms[2 + which](hidden)
         return features

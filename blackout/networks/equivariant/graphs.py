@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.networks.equivariant.base import Hollow, TimeEmbedding
-from blackout.networks.equivariant.graph_batch import GraphBatch
+from blackout.networks.equivariant.graph_batch import GraphBatch, known
 
 
 class NeighbourMessages(nn.Module):
@@ -56,7 +56,8 @@ class GraphSitewiseBody(Hollow):
         self.modulation = nn.Linear(channels, channels * (layers + 2))
         self.layers = nn.ModuleList(nn.Linear(channels, channels) for _ in range(layers))
 
-    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, graph: GraphBatch) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, graph: GraphBatch | None = None) -> Tensor:
+        graph = known(graph)
         time = nn.functional.silu(self.time(t.to(conditional.dtype)))[:, None]
         scale, *shifts = self.modulation(time).chunk(len(self.layers) + 2, -1)
         bits = x.to(conditional.dtype)
