@@ -277,7 +277,7 @@ class MaxCut(GraphTarget):
     def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """s_i (A s)_i / T."""
         spins = _spins(x, graph)
-        return self.inverse_temperature * spins * _sums(spins, graph)
+        return self.inverse_temperature * spins.double() * _sums(spins, graph)
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """Every cut is feasible."""
