@@ -78,6 +78,7 @@ def test_cuts_count_edges_between_the_sides() -> None:
         s = 2.0 * sides - 1
         adjacent = graph.adjacency().numpy()
         assert cut == len(graph.edges) / 2 - s @ adjacent @ s / 4
+    assert on.solutions(x)[0].data_ptr() != x.data_ptr()  # batches are stored whole: nothing may share memory
 
 
 NETWORKS = {

@@ -144,7 +144,7 @@ class GraphTarget(Target):
 
     @abstractmethod
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Feasible solutions made of states [B, d]."""
+        """Feasible solutions made of states [B, d], in memory of their own: samples are stored beside them."""
 
     @abstractmethod
     def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
@@ -280,8 +280,8 @@ class MaxCut(GraphTarget):
         return self.inverse_temperature * spins.double() * _sums(spins, graph)
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Every cut is feasible."""
-        return x
+        """A copy: every cut is feasible."""
+        return x.clone()
 
     def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """Edges between the sides: |E| / 2 - s'As / 4."""
