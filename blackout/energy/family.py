@@ -15,7 +15,7 @@ from blackout.energy.module import EnergySampler, Pair
 from blackout.energy.negative import Phase
 from blackout.errors import UserError, naming
 from blackout.family import Source
-from blackout.flows.family import make_target
+from blackout.flows.family import make_target, whole
 from blackout.flows.losses import Objective
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
@@ -45,23 +45,22 @@ class EnergyFamily:
         Raises:
             UserError: there is neither, it cannot be had, or has too many levels.
         """
-        chosen, target = settings.get("dataset"), settings.get("target")
-        if description is not None:
-            target = None
-            if not chosen and description.get("truth"):
-                target, settings = description["truth"]["target"], {**settings, **description["truth"]}
-            elif not chosen and description.get("dataset"):
-                chosen = named_in_file(description["dataset"], "dataset", settings.get("data_dir", "data"), trusted)
-        if chosen:
-            data = make(fill(dict(chosen), {"data_dir": settings.get("data_dir", "data")}, "dataset"), "dataset")
-            return _states(data, str(chosen.get("density")) if "density" in chosen else None)
-        if not target:
+        made = (
+            settings
+            if description is None or settings.get("dataset")
+            else _of_the_model(description, settings, trusted)
+        )
+        if chosen := made.get("dataset"):
+            facts = {"data_dir": settings.get("data_dir", "data")}
+            data = make(fill(dict(chosen), facts, "dataset"), "dataset")
+            return _states(data, str(chosen["density"]) if "density" in chosen else None)
+        if not (target := made.get("target")):
             raise UserError("dataset=... must be given, such as dataset=counts dataset.path=binary.npy")
-        number = settings.get("number")
+        number = made.get("number")
         if type(number) is not int or number < 2:
             raise UserError(f"number must be a whole number of samples of at least 2, not {number!r}")
         law = make_target(target)
-        return known_samples(law, number, int(settings.get("data_seed") or 0), type(law).__name__.lower())
+        return known_samples(law, number, int(made.get("data_seed") or 0), type(law).__name__.lower())
 
     def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments, and where the data are from."""
@@ -93,9 +92,7 @@ class EnergyFamily:
         Raises:
             UserError: a part is missing, or a component refused its arguments.
         """
-        described = description.get("model")
-        if not isinstance(described, Mapping) or any(not isinstance(described.get(part), Mapping) for part in _PARTS):
-            raise UserError(f"there is no description of a whole model: it needs {', '.join(_PARTS)}")
+        described = whole(description, _PARTS)
         names = ("energy", "rates", "simulation")
         energy, network, simulation = (make(described[part], name) for part, name in zip(_PARTS, names, strict=True))
         if not isinstance(energy, Learned) or not isinstance(simulation, Simulation):
@@ -104,13 +101,7 @@ class EnergyFamily:
             name = type(network).__name__
             raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf, lemlp or leattn")
         if settings is not None:
-            loss, rollout, negative = (make(settings[part], part) for part in ("loss", "rollout", "negative"))
-            if not (isinstance(loss, Objective) and isinstance(rollout, Rollout) and isinstance(negative, Phase)):
-                raise UserError("loss, rollout and negative must be those of this family: loss=dnfs, negative=flow")
-            if loss.learns_partition:
-                raise UserError("loss=leaps learns the normaliser of one energy; one that is trained needs loss=dnfs")
-            training |= {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative}
-            training |= {name: settings[name] for name in ("inner", "pretraining", "energy_lr")}
+            training |= _training(settings)
         with naming("model"):
             model = EnergySampler(Pair(energy, network), simulation, **training)
         model.config = dict(description)
@@ -131,6 +122,28 @@ model = load_model("path/to/this/directory")
 x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
 ```
 """
+
+
+def _of_the_model(
+    description: Mapping[str, Any], settings: Mapping[str, Any], trusted: tuple[str, ...]
+) -> Mapping[str, Any]:
+    """The data that a trained model names."""
+    if truth := description.get("truth"):
+        return dict(truth)
+    if not (chosen := description.get("dataset")):
+        return {}
+    return {"dataset": named_in_file(chosen, "dataset", settings.get("data_dir", "data"), trusted)}
+
+
+def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """How a model is trained, by the settings."""
+    loss, rollout, negative = (make(settings[part], part) for part in ("loss", "rollout", "negative"))
+    if not (isinstance(loss, Objective) and isinstance(rollout, Rollout) and isinstance(negative, Phase)):
+        raise UserError("loss, rollout and negative must be those of this family: loss=dnfs, negative=flow")
+    if loss.learns_partition:
+        raise UserError("loss=leaps learns the normaliser of one energy; one that is trained needs loss=dnfs")
+    numbers = {name: settings[name] for name in ("inner", "pretraining", "energy_lr")}
+    return {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative, **numbers}
 
 
 def _states(data: Any, density: str | None) -> BinaryData:

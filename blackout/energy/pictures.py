@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from blackout.energy.couplings import couplings_found, truth_of
 from blackout.energy.data import BinaryData
 from blackout.energy.energies import Learned, PairEnergy
 from blackout.family import Source
@@ -19,8 +20,6 @@ _SHOWN, _CELLS = 4000, 160
 def save_couplings(target: PairEnergy, source: Source, path: Path) -> None:
     """J beside the truth, if it is known, on one scale."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
-
-    from blackout.energy.report import couplings_found, truth_of
 
     truth, found = truth_of(source), target.couplings.detach().cpu()
     scores = couplings_found(target, source)

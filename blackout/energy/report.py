@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from blackout.energy.couplings import couplings_found
 from blackout.energy.data import BinaryData
 from blackout.energy.energies import Learned, PairEnergy
+from blackout.energy.pictures import save_couplings, save_landscape
 from blackout.family import Outputs, Source
 from blackout.flows.annealing import anneal
 from blackout.flows.draws import FlowDraw
@@ -61,8 +63,6 @@ class EnergyOutputs(FlowOutputs):
     """Also couplings.png, or landscape.png of an energy on points of the plane."""
 
     def write(self, directory: Path) -> dict[str, Any]:
-        from blackout.energy.pictures import save_couplings, save_landscape
-
         said, model = super().write(directory), self._draw.model
         source = model.require_source()  # type: ignore[attr-defined]
         if isinstance(model.target, PairEnergy):
@@ -142,20 +142,3 @@ def mmd(x: Tensor, y: Tensor, width: float = 0.1) -> float:
     n, m = len(x), len(y)
     within = (total(x, x) - n) / (n * (n - 1)) + (total(y, y) - m) / (m * (m - 1))
     return float(within - 2 * total(x, y) / (n * m))
-
-
-def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
-    """-log RMSE over all d^2 couplings, and that of J = 0, which says what the number is worth."""
-    truth = truth_of(source)
-    if truth is None:
-        return {}
-    found = target.couplings.detach().cpu().double()
-    error, nothing = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
-    return {"minus_log_rmse": error, "minus_log_rmse_of_zero": nothing}
-
-
-def truth_of(source: Source) -> Tensor | None:
-    """J of the law that the data are samples of, symmetric without diagonal, float64 [d, d]."""
-    truth = getattr(source, "truth", None)
-    pair: Tensor | None = getattr(truth, "pair", None)
-    return None if pair is None else pair.cpu().double() / 2

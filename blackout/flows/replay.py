@@ -72,6 +72,9 @@ class Rollout:
             )
         if self.resample_below is not None and not 0 < self.resample_below <= 1:
             raise ValueError(f"resample_below must be in (0, 1], or null, not {self.resample_below}")
+        self._check_laws()
+
+    def _check_laws(self) -> None:
         if not 0 < self.horizon <= 1 or (self.horizon_steps or 0) < 0 or self.chains_per_law < 2:
             raise ValueError("rollout needs a horizon in (0, 1], horizon_steps of at least 0 and 2 chains_per_law")
 

@@ -130,7 +130,9 @@ def test_networks_on_graphs_are_locally_equivariant_and_see_all_others(name: str
 
 
 @pytest.mark.parametrize("simulation", [Events(4), Leap(4)], ids=["events", "leap"])
-@pytest.mark.parametrize("refine", [None, DMALA(1), Gibbs(), LocallyInformed(1)], ids=["plain", "dmala", "gibbs", "informed"])
+@pytest.mark.parametrize(
+    "refine", [None, DMALA(1), Gibbs(), LocallyInformed(1)], ids=["plain", "dmala", "gibbs", "informed"]
+)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_padding_changes_nothing(name: str, refine: Refinement | None, simulation: Simulation) -> None:
     small, large = random_graphs("er", [5, 6], 0.3, 4, 4), random_graphs("er", [11, 12], 0.3, 2, 5)
@@ -143,7 +145,9 @@ def test_padding_changes_nothing(name: str, refine: Refinement | None, simulatio
         d = alone.sites
         assert torch.equal(paths[0].states.x, paths[1].states.x[:, :d])
         assert not bool(paths[1].states.x[:, d:].any())
-        assert float((paths[0].log_weights - paths[1].log_weights).abs().max()) < 1e-12 * max(1.0, float(paths[0].log_weights.abs().max()))
+        assert float((paths[0].log_weights - paths[1].log_weights).abs().max()) < 1e-12 * max(
+            1.0, float(paths[0].log_weights.abs().max())
+        )
         one, two = (path.states.target.solutions(path.states.x) for path in paths)  # type: ignore[attr-defined]
         assert torch.equal(one[0], two[0][:, :d]) and torch.equal(one[1], two[1])
 

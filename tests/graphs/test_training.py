@@ -76,7 +76,12 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
     model = load_model(ckpt)
     assert isinstance(model, GraphFlow) and model.sample(2).shape == (2, 7)
     assert model.scores(torch.zeros(3, 7, dtype=torch.uint8), 0.5, torch.arange(3)).shape == (3, 7, 2)
-    for option in ("target.number=3", "oracle=magic", "simulation.resample_below=0.5", "classes=[1]"):
+    words = {
+        "target.number=3": "target",
+        "oracle=magic": "no such solver",
+        "simulation.resample_below=0.5": "simulation",
+    }
+    for option in words:
         run("sample", f"ckpt={ckpt}", option, f"out={tmp_path / 'no'}").assert_refused(
             option.split(".")[0].split("=")[0]
         )

@@ -86,6 +86,16 @@ def random_graphs(kind: str, nodes: Sequence[int], parameter: float, number: int
     Raises:
         ValueError: no such kind, or numbers out of range.
     """
+    _check(kind, nodes, parameter, number)
+    graphs = []
+    for k in range(number):
+        rng = np.random.default_rng([seed, k])
+        size = int(rng.integers(nodes[0], nodes[1] + 1))
+        graphs.append(Graph(f"{kind}{k}", size, _KINDS[kind](size, parameter, rng)))
+    return graphs
+
+
+def _check(kind: str, nodes: Sequence[int], parameter: float, number: int) -> None:
     if kind not in _KINDS:
         raise ValueError(f"graphs are er or ba, not {kind!r}")
     if len(nodes) != 2 or not 1 <= nodes[0] <= nodes[1] or number < 1:
@@ -94,9 +104,3 @@ def random_graphs(kind: str, nodes: Sequence[int], parameter: float, number: int
         raise ValueError(f"the probability of an edge must be in [0, 1], not {parameter}")
     if kind == "ba" and not (parameter == int(parameter) and 1 <= parameter < nodes[0]):
         raise ValueError(f"a new node has a whole number of edges from 1 to the least nodes - 1, not {parameter}")
-    graphs = []
-    for k in range(number):
-        rng = np.random.default_rng([seed, k])
-        size = int(rng.integers(nodes[0], nodes[1] + 1))
-        graphs.append(Graph(f"{kind}{k}", size, _KINDS[kind](size, parameter, rng)))
-    return graphs

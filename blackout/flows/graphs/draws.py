@@ -16,7 +16,7 @@ from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.outputs import GraphOutputs
 from blackout.flows.graphs.pictures import graphs_picture
 from blackout.flows.graphs.problems import GraphTarget
-from blackout.flows.graphs.solvers import EXACT, solver
+from blackout.flows.graphs.solvers import solver
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Scores, Simulation
 from blackout.training.components import make
@@ -139,21 +139,21 @@ def requested(model: GraphModel, request: Mapping[str, Any]) -> GraphDraw:
     if simulation.resample_below is not None:
         raise UserError("simulation.resample_below is for targets of one law, not for graphs")
     refine, oracle = request.get("refine"), request.get("oracle")
-    if oracle is not None and oracle not in EXACT:
-        raise UserError(f"oracle={oracle}: one of {', '.join(EXACT)}, or null")
     if oracle is not None:
-        solver(oracle)
+        solver(oracle)  # whether it is there
     moves: Refinement | None = make(refine, "refine") if refine else None
-    target, numbers = model.target, model.target.numbers
-    where = request.get("target") or {}
-    if set(where) - {"path"}:
-        raise UserError("target: a trained model keeps its problem; target.path=... gives it other graphs")
-    if where.get("path") is not None:
-        target = target.with_graphs(read_graphs(where["path"]))
-        numbers = target.numbers
+    target = _graphs(model.target, request.get("target") or {})
+    numbers = target.numbers
     description = {"simulation": described, "refine": refine, "graphs": len(numbers), "problem": target.problem}
     each = int(request.get("num_samples", _EACH))
     return GraphDraw(model, target, numbers, each, simulation, moves, oracle, description)
+
+
+def _graphs(target: GraphTarget, where: Mapping[str, Any]) -> GraphTarget:
+    """The problem on the graphs that are asked for."""
+    if set(where) - {"path"}:
+        raise UserError("target: a trained model keeps its problem; target.path=... gives it other graphs")
+    return target if where.get("path") is None else target.with_graphs(read_graphs(where["path"]))
 
 
 def previewed(model: GraphModel) -> GraphDraw:

@@ -173,8 +173,10 @@ def solver(method: str) -> Callable[[str, Graph, float], Solution]:
     """The solver of that name.
 
     Raises:
-        UserError: its package is not installed.
+        UserError: there is none, or its package is not installed.
     """
+    if method not in EXACT:
+        raise UserError(f"{method}: no such solver; one of {', '.join(EXACT)}")
     solve, package = EXACT[method]
     if package is not None and importlib.util.find_spec(package) is None:
         raise UserError(f"{method} needs {package}, which is not installed: pip install 'blackout[solvers]'")
