@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.measure import arguments, interleaved, report, summary
 from blackout.flows.losses import EstimatedPartition
-from blackout.flows.path import slope
+from blackout.flows.path import States
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.residual import residual
 from blackout.flows.targets import Ising, Target
@@ -37,9 +37,9 @@ class Epochs:
     def ours(self) -> None:
         """A rollout whose rates give d log Z / dt, kept with its energies."""
 
-        def scores(x: Tensor, t: float, ratios: Tensor) -> Tensor:
+        def scores(states: States, t: float) -> Tensor:
             with torch.no_grad():
-                return self.network(x, torch.full((len(x),), t), ratios.float()).double()
+                return self.network(states.x, torch.full((len(states.x),), t), states.ratios.float()).double()
 
         roll_out(self.rollout, self.target, scores, 0, self.replay)
         for _ in range(self.steps):
@@ -64,8 +64,8 @@ class Epochs:
             self._step((self._xi(everything[k, m], times[k]) - estimates[k]).square().mean())
 
     def _xi(self, x: Tensor, t: Tensor) -> Tensor:
-        ratios = self.target.log_ratios(x).float()
-        f = slope(self.target.log_density(x).float(), self.target.levels, self.target.sites)
+        states = States.of(self.target, x)
+        f, ratios = states.slopes.float(), states.ratios.float()
         return residual(f, self.network(x, t, ratios), (t[:, None, None] * ratios).clamp(max=5))
 
     def _step(self, loss: Tensor) -> None:

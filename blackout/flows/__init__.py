@@ -1,6 +1,7 @@
 """Discrete neural flow samplers: continuous-time Markov chains trained to carry noise to an unnormalised law."""
 
 from blackout.flows.family import FlowFamily
+from blackout.flows.graphs import MIS, MaxCut, graph_problem
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.module import FlowSampler
 from blackout.flows.planar import Planar, read_planar
@@ -17,9 +18,10 @@ from blackout.flows.targets import (
     read_couplings,
     read_energy_network,
 )
+from blackout.flows.trained import read_energy
 
 __all__ = [
-    "DMALA", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily", "FlowSampler", "Gibbs",
-    "Ising", "Leap", "LearnedPartition", "LocallyInformed", "Planar", "Potts", "Rollout", "Single", "SpinGlass",
-    "Target", "read_couplings", "read_energy_network", "read_planar",
+    "DMALA", "MIS", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily", "FlowSampler", "Gibbs",
+    "Ising", "Leap", "LearnedPartition", "LocallyInformed", "MaxCut", "Planar", "Potts", "Rollout", "Single",
+    "SpinGlass", "Target", "graph_problem", "read_couplings", "read_energy", "read_energy_network", "read_planar",
 ]  # fmt: skip

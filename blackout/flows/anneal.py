@@ -12,69 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
-from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.files import replacing, write_json
+from blackout.flows.annealing import anneal
 from blackout.flows.family import make_target
 from blackout.flows.outputs import estimates, known_values, named
-from blackout.flows.partition import effective_sample_size, log_mean_exp, systematic_resample
-from blackout.flows.path import States, slope, uniform_states
-from blackout.flows.refinement import Gibbs, Refinement
-from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, read_couplings, read_energy_network
-from blackout.random import SampleStreams, fold_seed
 from blackout.training.export import load_model
 
 _TARGETS = {"ising": "Ising", "potts": "Potts", "spin_glass": "SpinGlass"}
 _FROM_FILES = {"couplings": read_couplings, "energy_network": read_energy_network}
-
-
-def anneal(
-    target: Target,
-    chains: int,
-    sweeps: int,
-    seed: int = 0,
-    resample_below: float | None = None,
-    refine: Refinement | None = None,
-) -> Paths:
-    """Annealed importance sampling; sequential Monte Carlo where chains are resampled, all together.
-
-    Args:
-        target: the law.
-        chains: number of weighted samples.
-        sweeps: number of intermediate laws, with one application of `refine` at each.
-        seed: of all draws.
-        resample_below: ESS, as a share, below which chains are resampled; None for never.
-        refine: moves at every law; None for a Gibbs sweep.
-    """
-    moves, streams = Gibbs() if refine is None else refine, SampleStreams(seed, torch.arange(chains))
-    start = uniform_states(streams.at(0).next_draw().uniform((chains, target.sites)), target.levels)
-    states, weights = States.of(target, start), torch.zeros(chains, dtype=torch.float64)
-    none = torch.zeros(chains, dtype=torch.int64)
-    paths = Paths(states, weights, none, none)
-    for k in range(sweeps):
-        f = slope(states.log_density, target.levels, target.sites)
-        if k % max(1, sweeps // 32) == 0:
-            _observe(paths, k / sweeps, weights, f, states)
-        weights = weights + f / sweeps
-        if resample_below is not None and effective_sample_size(weights) < resample_below:
-            uniform = torch.rand((), generator=torch.Generator().manual_seed(fold_seed(seed, k))).double()
-            states = states.rows(systematic_resample(weights, uniform))
-            weights = log_mean_exp(weights).expand(chains)
-        states = moves(target, states, (k + 1) / sweeps, streams.at(k + 1))
-    _observe(paths, 1.0, weights, slope(states.log_density, target.levels, target.sites), states)
-    paths.states, paths.log_weights = states, weights
-    return paths
-
-
-def _observe(paths: Paths, t: float, weights: Tensor, slopes: Tensor, states: States) -> None:
-    paths.times.append(t)
-    paths.log_weights_at.append(weights.float())
-    paths.slopes_at.append(slopes.float())
-    paths.states_at.append(states.x)
 
 
 def _target(given: argparse.Namespace) -> Target:

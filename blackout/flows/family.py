@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from blackout.errors import UserError, naming
+from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.losses import Objective
 from blackout.flows.module import FlowSampler
 from blackout.flows.replay import Rollout
@@ -19,6 +20,8 @@ from blackout.training.components import fill, find, make
 from blackout.training.descriptions import pathless
 
 PARTS = ("target", "network", "simulation")
+_ANNEALED = 0.7
+"""Share of a run in which the horizon grows."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,7 @@ class FlowFamily:
         Raises:
             UserError: a part is missing, a component refused its arguments, or tensors of another target.
         """
-        described = description.get("model")
-        if not isinstance(described, Mapping) or any(not isinstance(described.get(part), Mapping) for part in PARTS):
-            raise UserError(f"there is no description of a whole model: it needs {', '.join(PARTS)}")
+        described = whole(description, PARTS)
         target = make_target(described["target"])
         own = {name.removeprefix("target."): value for name, value in tensors.items() if name.startswith("target.")}
         try:
@@ -82,13 +83,11 @@ class FlowFamily:
             name = type(network).__name__
             raise UserError(f"network: {name} is not locally equivariant: choose lesite, letf, lemlp, leattn or leconv")
         if settings is not None:
-            loss, rollout = make(settings["loss"], "loss"), make(settings["rollout"], "rollout")
-            if not isinstance(loss, Objective) or not isinstance(rollout, Rollout):
-                raise UserError("loss and rollout must be those of this family: loss=dnfs or loss=leaps")
-            training |= {"objective": loss, "rollout": rollout}
+            training |= _training(settings)
         simulation = make(described["simulation"], "simulation")
         with naming("model"):
-            model = FlowSampler(network, target, simulation, **training)
+            sampler = GraphFlow if isinstance(target, GraphTarget) else FlowSampler
+            model = sampler(network, target, simulation, **training)
         model.config = dict(description)
         return model
 
@@ -108,6 +107,28 @@ model = load_model("path/to/this/directory")
 x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives their weights and log Z too
 ```
 """
+
+
+def whole(description: Mapping[str, Any], parts: tuple[str, ...]) -> Mapping[str, Any]:
+    """The parts of a model's description.
+
+    Raises:
+        UserError: one is missing.
+    """
+    described = description.get("model")
+    if not isinstance(described, Mapping) or any(not isinstance(described.get(part), Mapping) for part in parts):
+        raise UserError(f"there is no description of a whole model: it needs {', '.join(parts)}")
+    return described
+
+
+def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """How a model is trained, by the settings."""
+    loss, rollout = make(settings["loss"], "loss"), make(settings["rollout"], "rollout")
+    if not isinstance(loss, Objective) or not isinstance(rollout, Rollout):
+        raise UserError("loss and rollout must be those of this family: loss=dnfs or loss=leaps")
+    if rollout.horizon_steps is None:
+        rollout = replace(rollout, horizon_steps=int(_ANNEALED * settings["trainer"]["max_steps"]))
+    return {"objective": loss, "rollout": rollout}
 
 
 def make_target(described: Any) -> Target:

@@ -15,9 +15,13 @@ from blackout.flows.targets import Target
 class FlowModel(Protocol):
     """A target and rates that carry noise to it."""
 
-    target: Target
     simulation: Simulation
     config: dict[str, Any]
+
+    @property
+    def target(self) -> Target:
+        """The law."""
+        ...
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ def run_backwards(target: Target, scores: Scores, x: Tensor, num_steps: int, ind
         rows, here = torch.arange(len(x), device=x.device), states
         clock = torch.full((len(x),), b, dtype=torch.float64, device=x.device)
         while len(rows):
-            g = scores(here.x, middle, here.ratios)
+            g = scores(here, middle)
             back = incoming(g) * (middle * here.ratios).exp()
             u = stream.next_draw().samples(rows).uniform((len(rows), 2))
             event = clock[rows] + u[:, 0].log() / back.sum((-1, -2))

@@ -33,7 +33,7 @@ class Objective(ABC):
     def __call__(self, network: LocallyEquivariant, seen: Seen) -> tuple[Tensor, Tensor]:
         """(squared residuals [b], the share of log-ratios that are clipped)."""
         log_ratios = seen.t[:, None, None] * seen.ratios
-        scores = network(seen.x, seen.t, seen.ratios)
+        scores = network(seen.x, seen.t, seen.ratios, *seen.context)
         xi = residual(seen.slopes, scores, log_ratios.clamp(max=self.clip))
         clipped = (log_ratios > self.clip).float().mean()
         return (xi - self.partition_slope(network, seen)).square(), clipped

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from blackout.errors import UserError
 from blackout.flows.draws import FlowDraw, preview, requested
 from blackout.flows.losses import EstimatedPartition, Objective
 from blackout.flows.partition import effective_sample_size, log_mean_exp
-from blackout.flows.replay import Replay, Rollout, roll_out
+from blackout.flows.path import States
+from blackout.flows.replay import Replay, Rollout, Seen, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.targets import Target
 from blackout.networks import LocallyEquivariant
@@ -20,7 +21,7 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_BATCH, _ROLLOUT, _VALIDATION = 0, 1, 3
+_BATCH, _ROLLOUT, VALIDATION = 0, 1, 3
 
 
 class FlowSampler(Model):
@@ -37,6 +38,7 @@ class FlowSampler(Model):
     """
 
     means = ("val/ess", "val/log_z")
+    replay_type: ClassVar[type[Replay]] = Replay
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class FlowSampler(Model):
         self.simulation: Simulation = Events(16) if simulation is None else simulation
         self.objective: Objective = EstimatedPartition() if objective is None else objective
         self.rollout = rollout
-        self.replay_buffer = None if rollout is None else Replay(rollout, target.levels, target.sites)
+        self.replay_buffer = None if rollout is None else self.replay_type(rollout, target.levels, target.sites)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -72,22 +74,23 @@ class FlowSampler(Model):
         Returns:
             [B, d, S] of the network's precision.
         """
-        return self._evaluate(self.averaged, x, t, ratios)
+        return self._evaluate(self.averaged, x, t, self.target.log_ratios(x) if ratios is None else ratios)
 
-    def _evaluate(self, network: Any, x: Tensor, t: Tensor | float, ratios: Tensor | None = None) -> Tensor:
-        ratios = self.target.log_ratios(x) if ratios is None else ratios
+    def _evaluate(
+        self, network: Any, x: Tensor, t: Tensor | float, ratios: Tensor, context: tuple[Any, ...] = ()
+    ) -> Tensor:
         dtype = next(network.parameters()).dtype
         times = torch.as_tensor(t, dtype=dtype, device=x.device).expand(len(x))
-        scores: Tensor = network(x, times, ratios.to(dtype))
+        scores: Tensor = network(x, times, ratios.to(dtype), *context)
         return scores
 
     def rates(self, trained: bool = False) -> Scores:
         """The scores as simulations take them, in float64; of the trained weights, or else of the averaged ones."""
         network = self.network if trained else self.averaged
 
-        def scores(x: Tensor, t: float, ratios: Tensor) -> Tensor:
+        def scores(states: States, t: float) -> Tensor:
             with torch.no_grad():
-                return self._evaluate(network, x, t, ratios).double()
+                return self._evaluate(network, states.x, t, states.ratios, states.target.context()).double()
 
         return scores
 
@@ -95,28 +98,33 @@ class FlowSampler(Model):
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         """The mean squared residual over states of the replay buffer, after a new rollout where one is due."""
-        number, rollout, replay = batch["batch"], self.rollout, self.replay_buffer
-        network = self.network
+        number, rollout, replay, network = batch["batch"], self.rollout, self.replay_buffer, self.network
         assert rollout is not None and replay is not None and isinstance(network, LocallyEquivariant)
         with torch.autocast(self.device.type, enabled=False):  # the residual is a difference of large numbers
             if number % rollout.every == 0 or int(replay.made) == 0:
-                seed = fold_seed(self.seed, _ROLLOUT, number)
-                roll_out(rollout, self.target, self.rates(trained=True), seed, replay)
+                self.roll_out(rollout, replay, fold_seed(self.seed, _ROLLOUT, number), number)
             streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(number)
-            squared, clipped = self.objective(
-                network, replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
-            )
+            seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
+            squared, clipped = self.objective(network, self.informed(seen))
         loss = squared.mean()
         self.log("train/loss", loss.detach())
         self.log("train/share_clipped", clipped)
         return loss
+
+    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
+        """Make a rollout before the batch of this number."""
+        roll_out(rollout, self.target, self.rates(trained=True), seed, replay, number)
+
+    def informed(self, seen: Seen) -> Seen:
+        """The same with what the network is told about laws, where there are many."""
+        return seen
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         """ESS and log Z of the group of chains with the batch's numbers."""
         indices = batch["index"].to(self.device)
         with torch.autocast(self.device.type, enabled=False):
-            weights = self.simulate(indices, fold_seed(self.seed, _VALIDATION)).log_weights
+            weights = self.simulate(indices, fold_seed(self.seed, VALIDATION)).log_weights
         self.record("val/ess", effective_sample_size(weights).expand(len(indices)))
         self.record("val/log_z", log_mean_exp(weights).expand(len(indices)))
 

@@ -15,7 +15,7 @@ from blackout.files import replacing
 from blackout.flows.interface import FlowModel
 from blackout.flows.likelihood import run_backwards
 from blackout.flows.partition import effective_sample_size, log_mean_exp
-from blackout.flows.path import States, uniform_states
+from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, can_enumerate, enumerated
@@ -49,9 +49,8 @@ def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
         generator = torch.Generator().manual_seed(0)
         share = torch.softmax(log_density, 0).cpu()
         return states[torch.multinomial(share, 8 * number, True, generator=generator)], "exact"
-    device = next((buffer.device for buffer in target.state_dict().values()), torch.device("cpu"))
-    streams, gibbs = SampleStreams(0, torch.arange(number, device=device)), Gibbs()
-    chains = States.of(target, uniform_states(streams.at(0).next_draw().uniform((number, target.sites)), target.levels))
+    streams, gibbs = SampleStreams(0, torch.arange(number, device=target.device)), Gibbs()
+    chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
     for sweep in range(_SWEEPS):
         chains = gibbs(target, chains, 1.0, streams.at(sweep + 1))
     return chains.x.cpu(), f"Gibbs, {_SWEEPS} sweeps"

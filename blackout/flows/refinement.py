@@ -16,20 +16,20 @@ class Refinement(ABC):
     """Some moves at a fixed time.
 
     Args:
-        steps: number of moves each time.
+        moves: how many each time.
 
     Raises:
         ValueError: fewer than one.
     """
 
-    def __init__(self, steps: int = 1) -> None:
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, not {steps}")
-        self.steps = steps
+    def __init__(self, moves: int = 1) -> None:
+        if moves < 1:
+            raise ValueError(f"moves must be at least 1, not {moves}")
+        self.moves = moves
 
     def __call__(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
         """States moved at time t; their scores are gone."""
-        for _ in range(self.steps):
+        for _ in range(self.moves):
             states = self.move(target, states, t, stream)
         return states
 
@@ -42,25 +42,11 @@ class Gibbs(Refinement):
     """Sweeps: every site is drawn from its conditional law p_t(. | x without i), independent sites together.
 
     Args:
-        steps: number of sweeps.
+        moves: number of sweeps.
     """
 
-    def __init__(self, steps: int = 1) -> None:
-        super().__init__(steps)
-        self._groups: tuple[Target, list[Tensor]] | None = None
-
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        if self._groups is None or self._groups[0] is not target:
-            self._groups = target, target.independent_sites()
-        x = states.x.clone()
-        u = stream.next_draw().uniform(tuple(x.shape))
-        for group in self._groups[1]:
-            where = group.to(x.device)
-            law = (t * target.ratios_at(x, where).double()).softmax(-1)
-            # the last running sum may fall short of 1 by rounding
-            drawn = (law[..., :-1].cumsum(-1) <= u[:, where, None]).sum(-1)
-            x[:, where] = drawn.to(x.dtype)
-        return States.of(target, x)
+        return States.of(target, target.swept(states.x, stream.next_draw().uniform(tuple(states.x.shape)), t))
 
 
 class LocallyInformed(Refinement):
@@ -88,7 +74,9 @@ class LocallyInformed(Refinement):
     def _logits(states: States, t: float) -> Tensor:
         """log-weights of the proposals, [B, d S]; staying is none."""
         own = torch.nn.functional.one_hot(states.x.long(), states.ratios.shape[-1]).bool()
-        return (t * states.ratios / 2).masked_fill(own, -torch.inf).flatten(1)
+        frozen = states.target.frozen
+        impossible = own if frozen is None else own | frozen[..., None]
+        return (t * states.ratios / 2).masked_fill(impossible, -torch.inf).flatten(1)
 
 
 class DMALA(Refinement):
@@ -97,32 +85,36 @@ class DMALA(Refinement):
     (Zhang, Liu and Liu 2022, with exact log-ratios in place of gradients.)
 
     Args:
-        steps: number of moves.
+        moves: how many each time.
         alpha: step size; larger moves more sites together.
 
     Raises:
         ValueError: alpha not positive.
     """
 
-    def __init__(self, steps: int = 1, alpha: float = 0.2) -> None:
-        super().__init__(steps)
+    def __init__(self, moves: int = 1, alpha: float = 1.0) -> None:
+        super().__init__(moves)
         if not alpha > 0:
             raise ValueError(f"alpha must be positive, not {alpha}")
         self.alpha = alpha
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        u = stream.next_draw().uniform((len(states.x), target.sites + 1))
+        u = stream.next_draw().uniform((len(states.x), target.sites))
+        accepted = stream.next_draw().uniform((len(states.x), 1))[:, 0]
         law = self._law(states, t)
-        drawn = (law.exp()[..., :-1].cumsum(-1) <= u[:, :-1, None]).sum(-1)
+        drawn = (law.exp()[..., :-1].cumsum(-1) <= u[..., None]).sum(-1)
         proposed = States.of(target, drawn.to(states.x.dtype))
         forward = law.gather(-1, proposed.x.long()[..., None]).sum((-1, -2))
         backward = self._law(proposed, t).gather(-1, states.x.long()[..., None]).sum((-1, -2))
-        return _accept(states, proposed, t, backward - forward, u[:, -1])
+        return _accept(states, proposed, t, backward - forward, accepted)
 
     def _law(self, states: States, t: float) -> Tensor:
         """Log-probabilities of every site's proposals, [B, d, S]."""
         own = torch.nn.functional.one_hot(states.x.long(), states.ratios.shape[-1])
-        return (t * states.ratios / 2 - (1 - own) / (2 * self.alpha)).log_softmax(-1)
+        logits = t * states.ratios / 2 - (1 - own) / (2 * self.alpha)
+        if (frozen := states.target.frozen) is not None:
+            logits = logits.masked_fill(frozen[..., None] & (own == 0), -torch.inf)
+        return logits.log_softmax(-1)
 
 
 def _accept(states: States, proposed: States, t: float, log_ratio: Tensor, u: Tensor) -> States:

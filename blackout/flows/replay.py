@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.flows.partition import ESTIMATORS, Estimator, effective_sample_size, systematic_resample
-from blackout.flows.path import States, slope, uniform_states
+from blackout.flows.path import States
 from blackout.flows.refinement import Refinement
 from blackout.flows.residual import outgoing, residual, stein
 from blackout.flows.simulation import Leap, Scores
@@ -39,6 +40,11 @@ class Rollout:
         group: chains that are resampled together and simulated on one process.
         estimator: of d log Z_t / dt.
         clip: largest log-ratio l_t that training exponentiates.
+        horizon: the path is followed up to this time at first; p_t at the end is the target at a temperature of 1 / t,
+            so that a horizon that grows is annealing, and what was learned before stays right.
+        horizon_steps: batches after which it is 1, linearly; None for 70 % of the run, which the family fills in.
+        chains_per_law: of a target that is many laws (graphs): chains of each law that is drawn for a rollout.
+        relabel: nodes of graphs, at random in every rollout.
 
     Raises:
         ValueError: a number that is too small, or a share outside (0, 1].
@@ -54,6 +60,10 @@ class Rollout:
     group: int = 64
     estimator: Estimator = "stein"
     clip: float = 5.0
+    horizon: float = 1.0
+    horizon_steps: int | None = 0
+    chains_per_law: int = 8
+    relabel: bool = False
 
     def __post_init__(self) -> None:
         if self.points < 2 or min(self.chains, self.every, self.kept) < 1 or self.group < 2 or not self.clip > 0:
@@ -62,25 +72,43 @@ class Rollout:
             )
         if self.resample_below is not None and not 0 < self.resample_below <= 1:
             raise ValueError(f"resample_below must be in (0, 1], or null, not {self.resample_below}")
+        self._check_laws()
 
-    def times(self, seed: int) -> Tensor:
-        """The grid of one rollout, float64 [points]."""
+    def _check_laws(self) -> None:
+        if not 0 < self.horizon <= 1 or (self.horizon_steps or 0) < 0 or self.chains_per_law < 2:
+            raise ValueError("rollout needs a horizon in (0, 1], horizon_steps of at least 0 and 2 chains_per_law")
+
+    def times(self, seed: int, number: int) -> Tensor:
+        """The grid of the rollout before a batch, float64 [points]."""
         grid = torch.linspace(0, 1, self.points, dtype=torch.float64)
         if self.jitter and self.points > 2:
             shift = torch.rand(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
             grid[1:-1] += shift / (self.points - 1)
-        return grid
+        share = min(1.0, number / self.horizon_steps) if self.horizon_steps else 1.0
+        return grid * (self.horizon + share * (1 - self.horizon))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A batch to learn from: states [b, d], times, log-ratios at t = 1 [b, d, S], f and d log Z_t / dt [b]."""
+    """A batch to learn from.
+
+    Args:
+        x: states, integers [b, d].
+        t: times [b].
+        ratios: log-ratios at t = 1, [b, d, S].
+        slopes: f, [b].
+        partition_slope: d log Z_t / dt, [b].
+        law: numbers of the laws, int64 [b], where there are many.
+        context: what the network is told about these laws.
+    """
 
     x: Tensor
     t: Tensor
     ratios: Tensor
     slopes: Tensor
     partition_slope: Tensor
+    law: Tensor | None = None
+    context: tuple[Any, ...] = ()
 
 
 class Replay(nn.Module):
@@ -101,31 +129,74 @@ class Replay(nn.Module):
 
     def __init__(self, rollout: Rollout, levels: int, sites: int) -> None:
         super().__init__()
-        shape = rollout.kept, rollout.points, rollout.chains
-        self.register_buffer("x", torch.zeros(*shape, sites, dtype=torch.uint8))
-        self.register_buffer("ratios", torch.zeros(*shape, sites, levels))
-        self.register_buffer("slopes", torch.zeros(shape))
-        self.register_buffer("times", torch.zeros(shape[:2], dtype=torch.float64))
+        ring = rollout.kept, rollout.points, rollout.chains
+        self.register_buffer("x", torch.zeros(*ring, sites, dtype=torch.uint8))
+        self.register_buffer("ratios", torch.zeros(*ring, sites, levels))
+        self.register_buffer("slopes", torch.zeros(*ring))
+        self.register_buffer("times", torch.zeros(ring[:2], dtype=torch.float64))
         self.register_buffer("curve_times", torch.zeros(rollout.points, dtype=torch.float64))
         self.register_buffer("curve", torch.zeros(rollout.points, dtype=torch.float64))
         self.register_buffer("made", torch.zeros((), dtype=torch.int64))
 
+    @property
+    def slot(self) -> int:
+        """Where the next rollout goes: in place of the oldest."""
+        return int(self.made) % len(self.x)
+
     def add(self, times: Tensor, x: Tensor, ratios: Tensor, slopes: Tensor, curve: Tensor) -> None:
-        """Keep a rollout in place of the oldest: [points], [points, chains, d], ..., d log Z_t / dt [points]."""
-        slot = int(self.made) % len(self.x)
+        """Keep a rollout: [points], [points, chains, d], ..., d log Z_t / dt [points, laws]."""
+        slot = self.slot
         self.x[slot], self.ratios[slot], self.slopes[slot], self.times[slot] = x, ratios, slopes, times
-        self.curve.copy_(curve)
-        self.curve_times.copy_(times)
+        self.remember(times, curve)
         self.made += 1
 
+    def remember(self, times: Tensor, curve: Tensor) -> None:
+        """Keep d log Z_t / dt [points, 1], the newest of which is best for all states."""
+        self.curve.copy_(curve[:, 0])
+        self.curve_times.copy_(times)
+
     def pick(self, uniforms: Tensor) -> Seen:
-        """States by uniforms [b, 3]; old ones get the newest d log Z_t / dt at their time."""
+        """States by uniforms [b, 3]."""
         filled = min(int(self.made), len(self.x))
         sizes = torch.tensor([filled, *self.x.shape[1:3]], device=uniforms.device)
         which = (uniforms * sizes).long().minimum(sizes - 1).unbind(1)
-        t = self.times[which[0], which[1]]
-        slope_at = interpolated(t, self.curve_times, self.curve)
-        return Seen(self.x[which], t.float(), self.ratios[which], self.slopes[which], slope_at.float())
+        t, slope = self.times[which[0], which[1]], self.partition_slope(which)
+        return Seen(self.x[which], t.float(), self.ratios[which], self.slopes[which], slope.float(), self.laws(which))
+
+    def partition_slope(self, which: tuple[Tensor, ...]) -> Tensor:
+        """d log Z_t / dt for states by their numbers (slot, time, chain), [b]."""
+        return interpolated(self.times[which[0], which[1]], self.curve_times, self.curve)
+
+    def laws(self, which: tuple[Tensor, ...]) -> Tensor | None:
+        """Numbers of the laws of these states; None where there is one."""
+        return None
+
+
+class LawsReplay(Replay):
+    """The same for many laws: d log Z_t / dt differs between them, and is kept with the chains of the law.
+
+    Args:
+        rollout: how they are made.
+        levels, sites: of the target.
+    """
+
+    law: Tensor
+    curves: Tensor
+
+    def __init__(self, rollout: Rollout, levels: int, sites: int) -> None:
+        super().__init__(rollout, levels, sites)
+        self.register_buffer("law", torch.zeros(rollout.kept, rollout.chains, dtype=torch.int64))
+        self.register_buffer("curves", torch.zeros(rollout.kept, rollout.points, rollout.chains))
+
+    def remember(self, times: Tensor, curve: Tensor) -> None:
+        """Keep d log Z_t / dt of every law, [points, laws]; chains of one law follow each other."""
+        self.curves[self.slot] = curve.repeat_interleave(self.curves.shape[2] // curve.shape[1], 1).float()
+
+    def partition_slope(self, which: tuple[Tensor, ...]) -> Tensor:
+        return self.curves[which]
+
+    def laws(self, which: tuple[Tensor, ...]) -> Tensor:
+        return self.law[which[0], which[2]]
 
 
 def interpolated(t: Tensor, times: Tensor, values: Tensor) -> Tensor:
@@ -137,22 +208,35 @@ def interpolated(t: Tensor, times: Tensor, values: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def roll_out(rollout: Rollout, target: Target, scores: Scores, seed: int, replay: Replay) -> None:
-    """Simulate a rollout, shared among processes in whole groups, and add it to the replay of each of them."""
-    device, times = replay.x.device, rollout.times(seed)
+def roll_out(
+    rollout: Rollout, target: Target, scores: Scores, seed: int, replay: Replay, number: int = 0, laws: int = 1
+) -> None:
+    """Simulate a rollout, shared among processes in whole groups, and add it to the replay of each of them.
+
+    Args:
+        rollout: how.
+        target: the law, or those of all chains.
+        scores: rates that are being trained.
+        seed: of this rollout.
+        replay: where it is kept.
+        number: of the batch before which it is made.
+        laws: number of different laws, each of which has equally many chains, one after another.
+    """
+    device, times = replay.x.device, rollout.times(seed, number)
     all_x, all_ratios = torch.zeros_like(replay.x[0]), torch.zeros_like(replay.ratios[0])
     slopes, control = (torch.zeros(rollout.points, rollout.chains, dtype=torch.float64, device=device) for _ in "fg")
     # groups of one size, so that no batch, and so no rounding, depends on the number of processes
     for mine in my_batches(rollout.chains, rollout.group):
         indices = mine.to(device)
-        for k, (states, g) in enumerate(_walk(rollout, target, scores, indices, seed, times.tolist())):
+        for k, (states, g) in enumerate(_walk(rollout, target.rows(indices), scores, indices, seed, times.tolist())):
             all_x[k, indices], all_ratios[k, indices] = states.x, states.ratios.to(all_ratios.dtype)
-            slopes[k, indices] = slope(states.log_density, target.levels, target.sites)
+            slopes[k, indices] = states.slopes
             control[k, indices] = stein(g, (float(times[k]) * states.ratios).clamp(max=rollout.clip))
     counts = all_x.long()
     for part in (counts, all_ratios, slopes, control):
         sum_over_processes(part)
-    curve = ESTIMATORS[rollout.estimator](slopes, control)
+    estimate = ESTIMATORS[rollout.estimator]
+    curve = estimate(slopes.view(rollout.points, laws, -1), control.view(rollout.points, laws, -1))
     replay.add(times.to(device), counts.to(torch.uint8), all_ratios, slopes.float(), curve)
 
 
@@ -161,17 +245,15 @@ def _walk(
 ) -> Iterator[tuple[States, Tensor]]:
     """(states, G) at every time of the grid."""
     streams, jump = SampleStreams(seed, indices), Leap(1)
-    uniforms = streams.at(0).next_draw().uniform((len(indices), target.sites))
-    states = States.of(target, uniform_states(uniforms, target.levels))
+    states = States.uniform(target, streams.at(0).next_draw().uniform((len(indices), target.sites)))
     weights = torch.zeros(len(indices), dtype=torch.float64, device=indices.device)
     for k, t in enumerate(times):
-        g = scores(states.x, t, states.ratios)
+        g = scores(states, t)
         yield states, g
         if k + 1 == len(times):
             return
         stream, length = streams.at(k + 1), times[k + 1] - t
-        f = slope(states.log_density, target.levels, target.sites)
-        weights = weights + length * residual(f, g, t * states.ratios)
+        weights = weights + length * residual(states.slopes, g, t * states.ratios)
         states = States.of(target, jump.jump(states.x, outgoing(g), length, stream))
         if rollout.resample_below is not None:
             states, weights = _resampled(rollout, states, weights, indices, fold_seed(seed, _RESAMPLING, k))

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from blackout.family import Watch
 from blackout.flows.partition import effective_sample_size, log_mean_exp, systematic_resample
-from blackout.flows.path import States, slope, uniform_states
+from blackout.flows.path import States
 from blackout.flows.refinement import Refinement
 from blackout.flows.residual import integrated_residual, outgoing, residual
 from blackout.flows.targets import Target
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
-Scores: TypeAlias = Callable[[Tensor, float, Tensor], Tensor]
-"""(states [B, d], time, log-ratios at t = 1 [B, d, S]) -> G, float64 [B, d, S]."""
+Scores: TypeAlias = Callable[[States, float], Tensor]
+"""(states, time) -> G, float64 [B, d, S]."""
 _RESAMPLING = 7
 """Key of the resampling among the uses of a seed."""
 
@@ -107,7 +107,7 @@ class Simulation(ABC):
         """Simulate the chains with these numbers, int64 [B]; whole groups of them, if they are resampled."""
         streams = SampleStreams(seed, indices)
         size, times = (len(indices), target.sites), torch.linspace(0, 1, self.num_steps + 1).double().tolist()
-        states = States.of(target, uniform_states(streams.at(0).next_draw().uniform(size), target.levels))
+        states = States.uniform(target, streams.at(0).next_draw().uniform(size))
         weights = torch.zeros(len(indices), dtype=torch.float64, device=indices.device)
         zeros = torch.zeros_like(indices)
         paths = Paths(states, weights, zeros, zeros.clone())
@@ -117,7 +117,7 @@ class Simulation(ABC):
             stream = streams.at(k + 1)
             step = self.step(target, scores, states, a, b, stream)
             if observe:
-                _observe(paths, a, weights, states, step.residual, target)
+                _observe(paths, a, weights, states, step.residual)
             states, weights = step.states, weights + step.gain
             paths.jumps, paths.evaluations = paths.jumps + step.jumps, paths.evaluations + step.evaluations
             if self.resample_below is not None:
@@ -127,7 +127,7 @@ class Simulation(ABC):
         if watch is not None:
             watch(self.num_steps, self.num_steps, states.x)
         if observe:
-            _observe(paths, 1.0, weights, states, None, target)
+            _observe(paths, 1.0, weights, states, None)
         return replace(paths, states=states, log_weights=weights)
 
     def _resampled(self, states: States, weights: Tensor, indices: Tensor, seed: int, k: int) -> tuple[States, Tensor]:
@@ -161,21 +161,20 @@ class Events(Simulation):
         jumps, evaluations = torch.zeros(batch, dtype=torch.int64, device=device), torch.zeros_like(clock).long()
         rows, here = torch.arange(batch, device=device), states
         while len(rows):
-            g = scores(here.x, (a + b) / 2, here.ratios)
+            g = scores(here, (a + b) / 2)
             u = stream.next_draw().samples(rows).uniform((len(rows), 2))
             rates = outgoing(g)
             start = clock[rows]
             event = start - u[:, 0].log() / rates.sum((-1, -2))
             end = event.clamp(max=b)
-            slopes = slope(here.log_density, target.levels, target.sites)
-            gain[rows] += integrated_residual(slopes, g, here.ratios, start, end)
+            gain[rows] += integrated_residual(here.slopes, g, here.ratios, start, end)
             evaluations[rows] += 1
             if len(rows) == batch and not bool(jumps.any()):
-                beginning = residual(slopes, g, a * here.ratios)
+                beginning = residual(here.slopes, g, a * here.ratios)
             jumping = event < b
             clock[rows] = end
             rows = rows[jumping]
-            here = States.of(target, one_jump(here.x[jumping], rates[jumping], u[jumping, 1]))
+            here = States.of(here.target.rows(jumping), one_jump(here.x[jumping], rates[jumping], u[jumping, 1]))
             states = states.updated(rows, here)
             jumps[rows] += 1
         return Step(states, gain, jumps, evaluations, beginning)
@@ -203,15 +202,15 @@ class _Stepwise(Simulation):
         ones = torch.ones(len(states.x), dtype=torch.int64, device=states.x.device)
         g, evaluations = states.scores, torch.zeros_like(ones)
         if g is None:
-            g, evaluations = scores(states.x, a, states.ratios), ones
-        first = residual(slope(states.log_density, target.levels, target.sites), g, a * states.ratios)
+            g, evaluations = scores(states, a), ones
+        first = residual(states.slopes, g, a * states.ratios)
         x = self.jump(states.x, outgoing(g), b - a, stream)
         jumps = (x != states.x).sum(-1)
         states = States.of(target, x)
         if self.quadrature == "riemann":
             return Step(states, (b - a) * first, jumps, evaluations, first)
-        g = scores(x, b, states.ratios)
-        last = residual(slope(states.log_density, target.levels, target.sites), g, b * states.ratios)
+        g = scores(states, b)
+        last = residual(states.slopes, g, b * states.ratios)
         return Step(replace(states, scores=g), (b - a) * (first + last) / 2, jumps, evaluations + 1, first)
 
     @abstractmethod
@@ -252,10 +251,10 @@ def one_jump(x: Tensor, rates: Tensor, u: Tensor) -> Tensor:
     return moved
 
 
-def _observe(paths: Paths, t: float, weights: Tensor, states: States, residuals: Tensor | None, target: Target) -> None:
+def _observe(paths: Paths, t: float, weights: Tensor, states: States, residuals: Tensor | None) -> None:
     paths.times.append(t)
     paths.log_weights_at.append(weights.float())
-    paths.slopes_at.append(slope(states.log_density, target.levels, target.sites).float())
+    paths.slopes_at.append(states.slopes.float())
     paths.states_at.append(states.x)
     if residuals is not None:
         paths.residuals_at.append(residuals.float())

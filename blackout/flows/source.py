@@ -32,13 +32,11 @@ class EnergySource:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """`levels`, `sites` and `lattice` ([H, W] of a homogeneous one, or None)."""
-        target = self.target
-        return {"levels": target.levels, "sites": target.sites, "lattice": target.lattice}
+        """The target's."""
+        return self.target.facts
 
     def __str__(self) -> str:
-        sizes = " x ".join(map(str, self.target.shape))
-        return f"{self.name}: an energy of {sizes} sites with {self.target.levels} levels; no data"
+        return self.target.summary()
 
     def size(self, split: Split) -> int | None:
         return None if split == "train" else self.validation

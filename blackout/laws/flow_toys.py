@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from blackout.flows.path import States, slope
+from blackout.flows.path import States
 from blackout.flows.residual import outgoing, residual
 from blackout.flows.simulation import Scores
 from blackout.flows.targets import Target, all_states
@@ -36,7 +36,7 @@ class Enumeration:
         row = torch.arange(self.number)
         # the number of Swap(x, i, tau), int64 [n, d, S]
         self.swapped = row[:, None, None] + (states - self.states.x.long()[..., None]) * places[:, None]
-        self.slopes = slope(self.states.log_density, target.levels, target.sites)
+        self.slopes = self.states.slopes
         self.log_z = float(torch.logsumexp(self.states.log_density, 0))
 
     def index(self, x: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Enumeration:
 
     def lookup(self, table: Callable[[float], Tensor]) -> Scores:
         """Scores from a table of all states at a time, [n, d, S]."""
-        return lambda x, t, ratios: table(t)[self.index(x)]
+        return lambda states, t: table(t)[self.index(states.x)]
 
     def best_scores(self, t: float) -> Tensor:
         """G that carries p_t with the least squared flux: [n, d, S].

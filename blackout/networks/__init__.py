@@ -11,7 +11,16 @@ from blackout.networks.encoders import (
     StripEncoder,
     TokenEncoder,
 )
-from blackout.networks.equivariant import LEMLP, LEAttention, LEConvolution, LESite, LETransformer, LocallyEquivariant
+from blackout.networks.equivariant import (
+    LEMLP,
+    GraphBatch,
+    LEAttention,
+    LEConvolution,
+    LEGraphTransformer,
+    LESite,
+    LETransformer,
+    LocallyEquivariant,
+)
 from blackout.networks.fitting import body_for
 from blackout.networks.inputs import BirthDeathInputs, LevelInputs, PaperInputs, StandardisedInputs
 from blackout.networks.mlp import ElementwiseMLP, ResidualMLP
@@ -22,8 +31,9 @@ from blackout.networks.unet import UNet
 from blackout.networks.wrapper import CountNetwork, time_label
 
 __all__ = [
-    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements", "ElementwiseMLP", "ItemEncoder",
-    "LEAttention", "LEConvolution", "LESite", "LETransformer", "LevelInputs", "LocallyEquivariant", "NCSNpp",
-    "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP", "SequenceConvolution", "SetTransformer",
-    "StandardisedInputs", "StateInputs", "StripEncoder", "TokenEncoder", "UNet", "body_for", "measure", "time_label",
+    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements", "ElementwiseMLP",
+    "GraphBatch", "ItemEncoder", "LEAttention", "LEConvolution", "LEGraphTransformer", "LESite", "LETransformer",
+    "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP",
+    "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder", "TokenEncoder",
+    "UNet", "body_for", "measure", "time_label",
 ]  # fmt: skip

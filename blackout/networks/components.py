@@ -10,6 +10,7 @@ TABLE = Table(
             "CountNetwork",
             "LEAttention",
             "LEConvolution",
+            "LEGraphTransformer",
             "LEMLP",
             "LESite",
             "LETransformer",

@@ -93,6 +93,10 @@ class Model(nn.Module, ABC):
         """The `Draw` of the grids made during and after training, in `num_steps` steps if given."""
         return self.draw({})
 
+    def parameter_groups(self, lr: float) -> Any:
+        """What the optimiser gets: the network's parameters, or groups of them with learning rates of their own."""
+        return self.network.parameters()
+
     def rehearse(self) -> None:
         """Run each component once on minimal input, before anything long starts.
 

@@ -67,7 +67,7 @@ class TrainingModule(pl.LightningModule):
         """Optimiser and learning rate, by the optimization given."""
         if self.optimization is None:
             raise ValueError("this model was loaded for use; give it an `optimization` to train it")
-        return self.optimization.configure(self.model.network.parameters())
+        return self.optimization.configure(self.model.parameter_groups(self.optimization.lr))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Let the checkpoint describe its model."""

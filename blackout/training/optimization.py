@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -46,7 +45,7 @@ class Optimization:
             return warm
         return warm * (1 + math.cos(math.pi * min(1.0, step / self.decay_steps))) / 2
 
-    def configure(self, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
+    def configure(self, parameters: Any) -> dict[str, Any]:
         """What Lightning's `configure_optimizers` returns."""
         optimizer = self.factory(parameters, lr=self.lr)
         scheduler = {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"}

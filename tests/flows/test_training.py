@@ -109,7 +109,7 @@ def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
     found = np.load(tmp_path / "like/likelihood.npz")
     exact = float(model.target.log_density(torch.zeros(1, 6)) - known["log_z"])
     assert found["log_likelihood"].shape == (3,) and abs(found["log_likelihood"].mean() - exact) < 0.2
-    for option in ("classes=[3]", "simulation.steps=3", "resample=3", "refine.steps=0", "likelihood=nowhere.npz"):
+    for option in ("classes=[3]", "simulation.steps=3", "resample=3", "refine.moves=0", "likelihood=nowhere.npz"):
         run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'no'}", option).assert_refused(
             option.split("=")[0].split(".")[0]
         )

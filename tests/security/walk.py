@@ -26,7 +26,7 @@ from blackout.training.descriptions import PACKAGES, check, named_in_file, plain
 
 FACTS = {
     "shape": [1, 8, 8], "max_count": 4, "mean": 2.0, "std": 1.5, "num_classes": 3, "outputs": 2,
-    "levels": 2, "sites": 9, "lattice": [3, 3],
+    "levels": 2, "sites": 9, "lattice": [3, 3], "distances": 6,
     "num_items": 4, "item_shape": [1, 8, 8], "num_tokens": 4,
     "pilot": {"logits": [3.0, 0.0, -3.0], "curvature": [1.0, 0.5]},
 }  # fmt: skip
@@ -44,6 +44,8 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.diffusion.from_generator": {"matrix": GENERATOR, "max_count": 1},
     "blackout.diffusion.step_times": {"length": 3},
     "blackout.flows.Couplings": {"shape": [2, 3]},
+    "blackout.flows.MIS": {"graphs": 2, "nodes": 3},
+    "blackout.flows.MaxCut": {"graphs": 2, "nodes": 3},
     "blackout.flows.EnergyNetwork": {"sites": 3, "widths": [4]},
     "blackout.flows.Planar": {"widths": [4], "scale": 2.0},
     "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},

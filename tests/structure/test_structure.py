@@ -16,7 +16,7 @@ FLOORS = (
     ("evaluation",),
     ("training",),
     ("diffusion", "flows", "permutations"),
-    ("posterior", "compress"),
+    ("energy", "posterior", "compress"),
     ("laws", "programs"),
     ("",),  # blackout/__init__.py
 )

@@ -30,6 +30,44 @@ class Target(nn.Module):
             raise ValueError(f"a target has 2 to 256 levels and some sites, not {levels} levels of shape {list(shape)}")
         self.levels, self.shape = levels, tuple(shape)
         self.sites = math.prod(shape)
+        self._groups: list[Tensor] | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What networks may ask for: `levels`, `sites`, `lattice` ([H, W] of a homogeneous one, or None)."""
+        return {"levels": self.levels, "sites": self.sites, "lattice": self.lattice}
+
+    def summary(self) -> str:
+        """One line for the summary of a run."""
+        sizes = " x ".join(map(str, self.shape))
+        return f"{type(self).__name__.lower()}: an energy of {sizes} sites with {self.levels} levels; no data"
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return next((tensor.device for tensor in self.state_dict().values()), torch.device("cpu"))
+
+    @property
+    def log_volume(self) -> float | Tensor:
+        """log of the number of states: d log S, or that of every row, [B]."""
+        return self.sites * math.log(self.levels)
+
+    def uniform(self, uniforms: Tensor) -> Tensor:
+        """States drawn uniformly from all by uniforms [B, d]: uint8."""
+        return (uniforms * self.levels).clamp_(max=self.levels - 1).to(torch.uint8)
+
+    @property
+    def frozen(self) -> Tensor | None:
+        """Sites of each row that never move, bool [B, d]; None where there are none."""
+        return None
+
+    def rows(self, which: Tensor) -> Target:
+        """The laws of some rows, by number or mask, where every row has a law of its own; the one law otherwise."""
+        return self
+
+    def context(self) -> tuple[Any, ...]:
+        """What a network is told about the laws of the rows, besides states, times and log-ratios."""
+        return ()
 
     @property
     def lattice(self) -> list[int] | None:
@@ -77,6 +115,25 @@ class Target(nn.Module):
     def independent_sites(self) -> list[Tensor]:
         """Sites in groups, int64 each: those of a group are independent given all others."""
         return list(torch.arange(self.sites).split(1))
+
+    def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """A Gibbs sweep at time t: every site drawn from its conditional law p_t, independent sites together.
+
+        Args:
+            x: states, integers [B, d].
+            uniforms: [B, d].
+            t: time.
+        """
+        if self._groups is None:
+            self._groups = self.independent_sites()
+        x = x.clone()
+        for group in self._groups:
+            where = group.to(x.device)
+            law = (t * self.ratios_at(x, where).double()).softmax(-1)
+            # the last running sum may fall short of 1 by rounding
+            drawn = (law[..., :-1].cumsum(-1) <= uniforms[:, where, None]).sum(-1)
+            x[:, where] = drawn.to(x.dtype)
+        return x
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
         """Quantities whose means are reported besides that of log rho: name -> [B] for states [B, d]."""

@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from blackout.networks.equivariant.graph_batch import GraphBatch
+
 _SMALL = 0.1
 """Scale of the readout at the start: with rates of order 1, importance weights would degenerate and training stall."""
 
@@ -80,19 +82,23 @@ class LocallyEquivariant(nn.Module):
             nn.init.zeros_(self.gate.bias)
         self.partition = _Scalar() if partition else None
 
-    def forward(self, x: Tensor, t: Tensor, ratios: Tensor) -> Tensor:
-        """G(tau, i | x), 0 at tau = x_i.
+    def forward(self, x: Tensor, t: Tensor, ratios: Tensor, graph: GraphBatch | None = None) -> Tensor:
+        """G(tau, i | x), 0 at tau = x_i and at sites that are none.
 
         Args:
             x: states, integers [B, d].
             t: times [B].
             ratios: the target's log-ratios at t = 1, [B, d, S].
+            graph: whose nodes the sites are, for bodies that know graphs.
 
         Returns:
             [B, d, S].
         """
         ratios = ratios.to(self.omega.dtype)
-        hollow = self.body(x, t, ratios - ratios.mean(-1, keepdim=True))
+        given = () if graph is None else (graph,)
+        hollow = self.body(x, t, ratios - ratios.mean(-1, keepdim=True), *given)
+        if graph is not None:
+            hollow = hollow * graph.mask[..., None]
         potential = hollow @ self.omega.T
         own = x.long()[..., None]
         scores: Tensor = potential - potential.gather(-1, own)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.networks.equivariant.base import Features, Hollow, LocallyEquivariant, TimeEmbedding
+from blackout.networks.equivariant.graphs import GraphSitewiseBody
 
 
 class HollowLinear(nn.Module):
@@ -145,9 +146,10 @@ class LESite(LocallyEquivariant):
         channels: width of every layer.
         layers: residual layers after the hollow one.
         lattice: [H, W] to share weights over translations; None for free weights.
-        messages: width of the messages of neighbours, on a lattice; 0 for none.
+        messages: width of the messages of neighbours, on a lattice or graph; 0 for none.
         heat_bath: add the heat-bath term.
         partition: also learn d log Z_t / dt.
+        distances: classes of pairs of nodes of graphs, to share weights by them (and over graphs of any size).
 
     Raises:
         ValueError: messages without a lattice.
@@ -163,6 +165,11 @@ class LESite(LocallyEquivariant):
         messages: int = 0,
         heat_bath: bool = False,
         partition: bool = False,
+        distances: int | None = None,
     ) -> None:
-        body = SitewiseBody(sites, levels, channels, layers, lattice, messages)
+        body: Hollow
+        if distances is not None:
+            body = GraphSitewiseBody(distances, channels, layers, messages)
+        else:
+            body = SitewiseBody(sites, levels, channels, layers, lattice, messages)
         super().__init__(body, levels, heat_bath, partition)

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from blackout.networks.equivariant.base import Hollow, LocallyEquivariant, TimeEmbedding
 
 
-class _Attention(nn.Module):
+class Attention(nn.Module):
+    """Attention of queries [B, d, C] to a memory; `mask` is boolean or added to the logits; None is causal."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -27,18 +29,18 @@ class _Attention(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
     """A pre-norm transformer block."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.attention = _Attention(width, heads)
+        self.attention = Attention(width, heads)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         normed = self.norms[0](x)
-        x = x + self.attention(normed, normed)
+        x = x + self.attention(normed, normed, mask)
         mixed: Tensor = x + self.mlp(self.norms[1](x))
         return mixed
 
@@ -63,9 +65,9 @@ class TransformerBody(Hollow):
         self.embed, self.time = nn.Embedding(levels, channels), TimeEmbedding(channels)
         self.places = nn.ParameterList(0.02 * torch.randn(sites, channels) for _ in range(2))
         self.streams = nn.ModuleList(
-            nn.Sequential(*[_Block(channels, heads) for _ in range(layers)], nn.LayerNorm(channels)) for _ in range(2)
+            nn.Sequential(*[Block(channels, heads) for _ in range(layers)], nn.LayerNorm(channels)) for _ in range(2)
         )
-        self.readout = _Attention(channels, heads)
+        self.readout = Attention(channels, heads)
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for _ in range(2))
         self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
         site = torch.arange(sites)

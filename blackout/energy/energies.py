@@ -1,0 +1,131 @@
+"""Energies that are learned: laws whose parameters have gradients."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from blackout.flows.targets import EnergyNetwork, Target
+
+
+class Learned(Target):
+    """A law p in proportion to exp(-E) whose energy is trained."""
+
+    @abstractmethod
+    def energy(self, x: Tensor) -> Tensor:
+        """E of states [..., d], with gradients for its weights."""
+
+    def log_density(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return -self.energy(x)
+
+    def penalty(self) -> Tensor:
+        """What is added to the negative log-likelihood of a sample."""
+        return torch.zeros((), device=self.device)
+
+    def independent_sites(self) -> list[Tensor]:
+        """One by one: which sites are independent changes in training."""
+        return list(torch.arange(self.sites).split(1))
+
+
+class PairEnergy(Learned):
+    """-E = s' J s + h . s of spins s = 2x - 1; J symmetric without diagonal.
+
+    Args:
+        sites: number of spins.
+        l1: weight of the sum of |J_ij| over all i and j.
+        field: whether h is learned too.
+
+    Raises:
+        ValueError: fewer than two spins, or a negative weight.
+    """
+
+    def __init__(self, sites: int, l1: float = 0.0, field: bool = False) -> None:
+        super().__init__(2, [sites])
+        if sites < 2 or l1 < 0:
+            raise ValueError(f"a pair energy needs two spins and l1 of at least 0, not {sites} and {l1}")
+        self.l1 = l1
+        self.upper = nn.Parameter(torch.zeros(sites * (sites - 1) // 2))
+        self.field = nn.Parameter(torch.zeros(sites)) if field else None
+
+    @property
+    def couplings(self) -> Tensor:
+        """J, [d, d]."""
+        first, second = torch.triu_indices(self.sites, self.sites, 1, device=self.upper.device)
+        matrix = self.upper.new_zeros(self.sites, self.sites).index_put((first, second), self.upper)
+        return matrix + matrix.T
+
+    def energy(self, x: Tensor) -> Tensor:
+        s = self._spins(x)
+        pairs = -((s @ self.couplings) * s).sum(-1)
+        return pairs if self.field is None else pairs - s @ self.field
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        """-2 s_i (2 (J s)_i + h_i) for a flip."""
+        with torch.no_grad():
+            s = self._spins(x)
+            local = 2 * s @ self.couplings if self.field is None else 2 * s @ self.couplings + self.field
+            return (-2 * s * local)[..., None] * (1 - F.one_hot(x.long(), 2))
+
+    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        return self.log_ratios(x)[:, where]
+
+    def penalty(self) -> Tensor:
+        return self.l1 * 2 * self.upper.abs().sum()
+
+    def description(self, given: dict[str, Any]) -> dict[str, Any]:
+        kept = {"sites": self.sites, "l1": self.l1, "field": self.field is not None}
+        return {"_target_": "blackout.energy.PairEnergy", **kept}
+
+    def statistics(self, x: Tensor) -> dict[str, Tensor]:
+        """Magnetisation per site and its size."""
+        m = self._spins(x).mean(-1)
+        return {"magnetisation": m, "abs_magnetisation": m.abs()}
+
+    def _spins(self, x: Tensor) -> Tensor:
+        return 2 * x.to(self.upper.dtype) - 1
+
+
+class NetworkEnergy(EnergyNetwork, Learned):
+    """E a multilayer perceptron of bits, or of one-hot states where there are more than two levels.
+
+    Args:
+        sites: number of sites.
+        levels: number of states of a site.
+        widths: of the hidden layers.
+    """
+
+    def __init__(self, sites: int, levels: int = 2, widths: Sequence[int] = (256, 256, 256)) -> None:
+        super().__init__(sites if levels == 2 else sites * levels, widths)
+        self.levels, self.shape, self.sites = levels, (sites,), sites
+
+    def energy(self, x: Tensor) -> Tensor:
+        if self.levels == 2:
+            return EnergyNetwork.energy(self, x)
+        return EnergyNetwork.energy(self, F.one_hot(x.long(), self.levels).flatten(-2))
+
+    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        """Exact; with more than two levels the first layer of a neighbour differs by a difference of two columns."""
+        if self.levels == 2:
+            return super().ratios_at(x, where)
+        with torch.no_grad():
+            weight = self._first.weight.T.view(self.sites, self.levels, -1)
+            inputs = F.one_hot(x.long(), self.levels).to(weight.dtype).flatten(1)
+            first = F.linear(inputs, self._first.weight, self._first.bias)
+            own = weight[where, x[:, where].long()]
+            moved = first[:, None, None] + weight[where] - own[:, :, None]
+            ratios = self._after(first)[:, None, None] - self._after(moved)
+            return ratios.masked_fill(F.one_hot(x[:, where].long(), self.levels).bool(), 0.0)
+
+    def statistics(self, x: Tensor) -> dict[str, Tensor]:
+        """Mean state."""
+        return {"mean_state": x.double().mean(-1)}
+
+    def description(self, given: dict[str, Any]) -> dict[str, Any]:
+        kept = {"sites": self.sites, "levels": self.levels, "widths": self.widths}
+        return {"_target_": "blackout.energy.NetworkEnergy", **kept}

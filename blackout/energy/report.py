@@ -1,0 +1,144 @@
+"""What a trained energy is worth: likelihoods of held-out data by several estimates of log Z, samples beside data."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from blackout.energy.couplings import couplings_found
+from blackout.energy.data import BinaryData
+from blackout.energy.energies import Learned, PairEnergy
+from blackout.energy.pictures import save_couplings, save_landscape
+from blackout.family import Outputs, Source
+from blackout.flows.annealing import anneal
+from blackout.flows.draws import FlowDraw
+from blackout.flows.interface import FlowModel
+from blackout.flows.likelihood import run_backwards
+from blackout.flows.outputs import FlowOutputs
+from blackout.flows.partition import effective_sample_size, log_mean_exp, relative_error
+from blackout.flows.planar import entropy
+from blackout.flows.simulation import Simulation
+from blackout.flows.targets import Target, can_enumerate, exact_values
+from blackout.random import fold_seed
+
+_CHAINS, _SWEEPS = 1024, 256
+"""Of annealed importance sampling."""
+_UNIFORM = 1_000_000
+"""Uniform states, as many as the paper's estimate of log Z is made of."""
+_COMPARED = 4000
+"""States of either side of MMD, and held-out states that are scored."""
+_BOUNDED = 500
+"""Held-out states whose likelihood by the chain is bounded."""
+_AT_ONCE = 1 << 14
+
+
+class Trained(FlowModel, Protocol):
+    """What reports ask of the model."""
+
+    simulation: Simulation
+
+    @property
+    def target(self) -> Learned:
+        """The energy."""
+        ...
+
+
+class EnergyDraw(FlowDraw):
+    """Weighted samples of an energy; its outputs also compare it with what it was learned from."""
+
+    @classmethod
+    def like(cls, draw: FlowDraw) -> EnergyDraw:
+        """The same draw."""
+        return cls(draw.model, draw.simulation, draw.refine, draw.resample, draw.description, draw.own)
+
+    def outputs(self, seed: int) -> Outputs | None:
+        return EnergyOutputs(self, seed)
+
+
+class EnergyOutputs(FlowOutputs):
+    """Also couplings.png, or landscape.png of an energy on points of the plane."""
+
+    def write(self, directory: Path) -> dict[str, Any]:
+        said, model = super().write(directory), self._draw.model
+        source = model.require_source()  # type: ignore[attr-defined]
+        if isinstance(model.target, PairEnergy):
+            save_couplings(model.target, source, directory / "couplings.png")
+            said["values"] |= couplings_found(model.target, source)
+        elif isinstance(model.target, Learned) and isinstance(source, BinaryData) and source.density is not None:
+            save_landscape(model.target, source, self._arrays(), directory / "landscape.png")
+        return said
+
+
+def report(model: Trained, source: Source, seed: int) -> dict[str, Any]:
+    """NLL with log Z by AIS, by the sampler's weights and by uniform samples; NLL by the chain's bound; MMD.
+
+    Args:
+        model: in eval mode.
+        source: what it was learned from.
+        seed: of all samples.
+    """
+    assert isinstance(source, BinaryData)
+    target, test = model.target, source.counts.test[:_COMPARED].flatten(1).to(model.device)
+    indices = torch.arange(_COMPARED, device=model.device)
+    paths = model.simulation.run(target, model.rates(), indices, fold_seed(seed, 1))
+    chains = min(_CHAINS, len(indices))
+    annealed = anneal(target, chains, _SWEEPS, fold_seed(seed, 2))
+    uniform = uniform_weights(target, fold_seed(seed, 3))
+    mean = float(target.energy(test).double().mean().detach())
+    values = {"mean_energy_of_data": mean, "held_out": float(len(test))}
+    estimates = {"ais": annealed.log_weights, "sampler": paths.log_weights, "uniform": uniform}
+    for name, weights in estimates.items():
+        values[f"nll_{name}"] = mean + float(log_mean_exp(weights))
+        values[f"nll_{name}_error"] = float(relative_error(weights))
+        values[f"ess_{name}"] = float(effective_sample_size(weights))
+    if (known := exact_values(target) if can_enumerate(target) else None) is not None:
+        values["nll_exact"] = mean + known["log_z"]
+    values["nll_of_uniform_states"] = target.sites * math.log(target.levels)
+    bounded = run_backwards(target, model.rates(), test[:_BOUNDED], 32, indices[:_BOUNDED], fold_seed(seed, 4))
+    values["nll_chain_bound"] = -float(bounded.log_weights.mean())
+    values["mmd_sampler"] = mmd(paths.states.x, test)
+    values["mmd_annealed"] = mmd(annealed.states.x, test)
+    if source.density is not None:
+        values |= dict(zip(("entropy_of_data", "entropy_of_data_error"), entropy(source.density), strict=True))
+    if isinstance(target, PairEnergy):
+        values |= couplings_found(target, source)
+    said: dict[str, Any] = {"values": values, "ais": {"chains": chains, "sweeps": _SWEEPS}}
+    if "entropy_of_data" in values and values["nll_ais"] < values["entropy_of_data"] - 0.05:
+        said["warning"] = "nll_ais is below the entropy of the data: log Z is wrong"
+        print(f"warning: {said['warning']}")
+    return said
+
+
+@torch.no_grad()
+def uniform_weights(target: Target, seed: int, number: int = _UNIFORM) -> Tensor:
+    """Log-weights of uniform states, float64 [number]."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for first in range(0, number, _AT_ONCE):
+        shape = (min(_AT_ONCE, number - first), target.sites)
+        x = torch.randint(target.levels, shape, generator=generator, dtype=torch.uint8)
+        parts.append(target.log_density(x.to(target.device)).double().cpu())
+    return torch.cat(parts) + target.sites * math.log(target.levels)
+
+
+def mmd(x: Tensor, y: Tensor, width: float = 0.1) -> float:
+    """Unbiased squared maximum mean discrepancy with k = exp(-width * number of sites that differ).
+
+    Args:
+        x, y: states [n, d] and [m, d].
+        width: of the kernel.
+    """
+    levels = int(max(x.max(), y.max())) + 1
+
+    def total(a: Tensor, b: Tensor) -> Tensor:
+        one, two = (torch.nn.functional.one_hot(part.long(), levels).flatten(1).float() for part in (a, b))
+        rows = [(-width * (a.shape[1] - part @ two.T)).exp().sum(dtype=torch.float64) for part in one.split(512)]
+        return torch.stack(rows).sum()
+
+    n, m = len(x), len(y)
+    within = (total(x, x) - n) / (n * (n - 1)) + (total(y, y) - m) / (m * (m - 1))
+    return float(within - 2 * total(x, y) / (n * m))

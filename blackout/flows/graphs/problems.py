@@ -1,0 +1,299 @@
+"""Problems on graphs as laws: maximum independent set and maximum cut, rho = exp(-E / T) on the nodes of each graph.
+
+(Appendix D.5 of Ou, Zhang and Li, NeurIPS 2025, with the signs of its equations 47 and 50 put right.)
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.flows.graphs.collection import Graph, padded
+from blackout.flows.targets.base import Target
+from blackout.flows.targets.lattice import coloured
+from blackout.networks.equivariant import CLASSES, GraphBatch, distance_classes
+from blackout.random import SampleStreams, fold_seed
+
+_RELABELLING = 23
+"""Key of the relabelling of nodes among the uses of a seed."""
+MOST_NODES = 1024
+"""Of a graph: distances of all pairs are kept."""
+
+
+class GraphTarget(Target):
+    """One law on the nodes of each of some graphs; `of` gives those of a batch, which are a target.
+
+    The numbers of graphs are 0 .. G - 1, the last of which are held out. A law's number is that of its graph plus G
+    times a key, by which its nodes are relabelled at random; key 0 leaves them as they are.
+
+    Args:
+        graphs: how many; their edges are loaded, or given by `with_graphs`.
+        nodes: of the largest.
+        held_out: how many are not trained on.
+        inverse_temperature: 1 / T.
+
+    Raises:
+        ValueError: numbers out of range.
+    """
+
+    adjacent: Tensor
+    nodes: Tensor
+    problem = ""
+    unit = ""
+    """What is counted."""
+
+    def __init__(self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0) -> None:
+        super().__init__(2, [nodes])
+        if not 0 <= held_out < graphs or not 0 < inverse_temperature < math.inf:
+            raise ValueError(
+                f"of {graphs} graphs {held_out} are held out, at 1 / T = {inverse_temperature}: "
+                "one must be trained on, and 1 / T be positive"
+            )
+        if nodes > MOST_NODES:
+            raise ValueError(f"graphs have at most {MOST_NODES} nodes, not {nodes}")
+        self.held_out, self.inverse_temperature = held_out, inverse_temperature
+        self.register_buffer("adjacent", torch.zeros(graphs, nodes, nodes, dtype=torch.uint8))
+        self.register_buffer("nodes", torch.zeros(graphs, dtype=torch.int64))
+        self.names = [str(k) for k in range(graphs)]
+        self._known: tuple[Tensor, Tensor] | None = None
+
+    def with_graphs(self, graphs: Sequence[Graph], held_out: int = 0) -> GraphTarget:
+        """The same problem on these graphs."""
+        given = self.arguments() | {"graphs": len(graphs), "nodes": max(graph.nodes for graph in graphs)}
+        other = type(self)(**given | {"held_out": held_out})
+        other.adjacent, other.nodes = padded(graphs)
+        other.names = [graph.name for graph in graphs]
+        return other
+
+    def graph(self, number: int) -> Graph:
+        """One of the graphs, as a list of edges."""
+        edges = torch.nonzero(self.adjacent[number].cpu().triu(1)).numpy()
+        return Graph(self.names[number], int(self.nodes[number]), edges)
+
+    def arguments(self) -> dict[str, Any]:
+        """From which one of the same sizes is made."""
+        sizes = {"graphs": len(self.nodes), "nodes": self.sites, "held_out": self.held_out}
+        return sizes | {"inverse_temperature": self.inverse_temperature}
+
+    def description(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"_target_": f"blackout.flows.{type(self).__name__}", **self.arguments()}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Also `distances`, the number of classes of pairs of nodes."""
+        return super().facts | {"distances": CLASSES}
+
+    def summary(self) -> str:
+        graphs, least = len(self.nodes), int(self.nodes.min())
+        sizes = f"{least} to {self.sites} nodes" if least < self.sites else f"{least} nodes"
+        return f"{self.problem}: {graphs} graphs of {sizes}, {self.held_out} of them held out"
+
+    @property
+    def numbers(self) -> Tensor:
+        """Of the graphs that are held out, or else of all: int64."""
+        return torch.arange(len(self.nodes))[-self.held_out :]
+
+    def drawn(self, laws: int, chains: int, seed: int, relabel: bool) -> Tensor:
+        """Numbers of laws to train on, int64 [laws * chains]: each of `laws` graphs `chains` times in a row."""
+        generator = torch.Generator().manual_seed(fold_seed(seed, _RELABELLING))
+        training = len(self.nodes) - self.held_out
+        order = torch.cat([torch.randperm(training, generator=generator) for _ in range(-(-laws // training))])
+        key = torch.randint(1, 1 << 32, (laws,), generator=generator) * int(relabel)
+        return (order[:laws] + len(self.nodes) * key).repeat_interleave(chains)
+
+    def of(self, law: Tensor) -> OnGraphs:
+        """The laws with these numbers, int64 [B], one for each row."""
+        classes, colours = self._pairs()
+        graph, key = law % len(self.nodes), law // len(self.nodes)
+        adjacent, classes, colours = self.adjacent[graph].float(), classes[graph], colours[graph]
+        mask = torch.arange(self.sites, device=law.device) < self.nodes[graph][:, None]
+        if bool(key.any()):
+            order = SampleStreams(_RELABELLING, law).at(0).next_draw().uniform((len(law), self.sites))
+            order = torch.where(mask & (key > 0)[:, None], order, torch.arange(self.sites, device=law.device) + 1.0)
+            order = order.argsort(1)
+            row = torch.arange(len(law), device=law.device)[:, None]
+            pairs = row[..., None], order[..., None], order[:, None]
+            adjacent, classes, colours = adjacent[pairs], classes[pairs], colours[row, order]
+        return OnGraphs(self, GraphBatch(adjacent, classes, mask), colours, self.nodes[graph])
+
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        """Classes of pairs of nodes, and colours of nodes; found once."""
+        if self._known is None or self._known[0].device != self.adjacent.device:
+            parts = [distance_classes(part) for part in self.adjacent.split(256)]
+            colours = torch.zeros(self.nodes.shape[0], self.sites, dtype=torch.uint8)
+            for k, adjacent in enumerate(self.adjacent.cpu() > 0):
+                for colour, group in enumerate(coloured(adjacent)):
+                    colours[k, group] = colour
+            self._known = torch.cat(parts), colours.to(self.adjacent.device)
+        return self._known
+
+    # --- the problem
+
+    @abstractmethod
+    def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """log rho of states [B, d], float64 [B]."""
+
+    @abstractmethod
+    def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """log rho of the state with site i flipped, relative to that of x: float64 [B, d]."""
+
+    @abstractmethod
+    def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """Feasible solutions made of states [B, d], in memory of their own: samples are stored beside them."""
+
+    @abstractmethod
+    def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """What is to be maximised, of feasible solutions [B, d]: int64 [B]."""
+
+
+class OnGraphs(Target):
+    """The laws of the rows of a batch, each on a graph of its own. Nodes that are none stay 0 and count nothing.
+
+    Args:
+        family: the problem.
+        graph: graphs of the rows.
+        colours: of their nodes, uint8 [B, d]: nodes of one colour have no edges.
+        nodes: numbers of nodes, int64 [B].
+    """
+
+    def __init__(self, family: GraphTarget, graph: GraphBatch, colours: Tensor, nodes: Tensor) -> None:
+        super().__init__(2, [graph.mask.shape[1]])
+        self._family = (family,)  # not a submodule: its graphs are not this target's state
+        self.graph, self.colours, self.nodes = graph, colours, nodes
+
+    @property
+    def family(self) -> GraphTarget:
+        """The problem."""
+        return self._family[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.nodes.device
+
+    @property
+    def log_volume(self) -> Tensor:
+        return self.nodes * math.log(2)
+
+    @property
+    def frozen(self) -> Tensor:
+        return ~self.graph.mask
+
+    def uniform(self, uniforms: Tensor) -> Tensor:
+        return super().uniform(uniforms) * self.graph.mask
+
+    def rows(self, which: Tensor) -> OnGraphs:
+        return OnGraphs(self.family, self.graph.rows(which), self.colours[which], self.nodes[which])
+
+    def context(self) -> tuple[Any, ...]:
+        return (self.graph,)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return self.family.log_density_on(x, self.graph)
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        """[B, d, 2]; 0 at nodes that are none."""
+        flips = self.family.flips_on(x, self.graph) * self.graph.mask
+        return flips[..., None] * (1 - torch.nn.functional.one_hot(x.long(), 2))
+
+    def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """A Gibbs sweep, all nodes of one colour together."""
+        x = x.clone()
+        for colour in range(int(self.colours.max()) + 1):
+            moved = self._heat_bath(x, uniforms, t)
+            x = torch.where((self.colours == colour) & self.graph.mask, moved, x)
+        return x
+
+    def _heat_bath(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """Every node drawn given all others: those of one colour may be used."""
+        to_one = self.family.flips_on(x, self.graph) * (1 - 2 * x.double())
+        return (uniforms < torch.sigmoid(t * to_one)).to(x.dtype)
+
+    def solutions(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Feasible solutions [B, d] and their values, int64 [B]."""
+        feasible = self.family.repaired(x, self.graph)
+        return feasible, self.family.value(feasible, self.graph)
+
+
+class MIS(GraphTarget):
+    """Maximum independent set: log rho = (1'x - lambda x'Ax / 2) / T, lambda slightly above 1.
+
+    Args:
+        graphs, nodes, held_out, inverse_temperature: as for `GraphTarget`.
+        penalty: lambda, of an edge between selected nodes.
+
+    Raises:
+        ValueError: a penalty that is not positive, or as for `GraphTarget`.
+    """
+
+    problem, unit = "mis", "nodes"
+
+    def __init__(
+        self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0, penalty: float = 1.0001
+    ) -> None:
+        super().__init__(graphs, nodes, held_out, inverse_temperature)
+        if not 0 < penalty < math.inf:
+            raise ValueError(f"penalty must be positive, not {penalty}")
+        self.penalty = penalty
+
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {"penalty": self.penalty}
+
+    def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        selected, neighbours = x.double(), _sums(x.float(), graph)
+        energy = selected.sum(-1) - self.penalty * (selected * neighbours).sum(-1) / 2
+        return self.inverse_temperature * energy
+
+    def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """(1 - 2x)(1 - lambda A x) / T."""
+        return self.inverse_temperature * (1 - 2 * x.double()) * (1 - self.penalty * _sums(x.float(), graph))
+
+    def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """Node by node: a selected one drops its selected neighbours."""
+        x = x.clone()
+        for node in range(x.shape[1]):
+            dropped = (graph.adjacent[:, node] > 0) & (x[:, node : node + 1] > 0)
+            x[dropped] = 0
+        return x
+
+    def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """Number of selected nodes."""
+        return x.long().sum(-1)
+
+
+class MaxCut(GraphTarget):
+    """Maximum cut: log rho = -s'As / (4 T), s = 2x - 1, which is the cut minus half the number of edges."""
+
+    problem, unit = "maxcut", "edges"
+
+    def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        spins = _spins(x, graph)
+        return -self.inverse_temperature * (spins * _sums(spins, graph)).sum(-1) / 4
+
+    def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """s_i (A s)_i / T."""
+        spins = _spins(x, graph)
+        return self.inverse_temperature * spins.double() * _sums(spins, graph)
+
+    def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """A copy: every cut is feasible."""
+        return x.clone()
+
+    def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """Edges between the sides: |E| / 2 - s'As / 4."""
+        spins = _spins(x, graph)
+        cut = graph.adjacent.sum((-1, -2)).double() / 4 - (spins * _sums(spins, graph)).sum(-1) / 4
+        return cut.round().long()
+
+
+def _spins(x: Tensor, graph: GraphBatch) -> Tensor:
+    return (2 * x.float() - 1) * graph.mask
+
+
+def _sums(values: Tensor, graph: GraphBatch) -> Tensor:
+    """Sums over neighbours of whole numbers [B, d], exact in single precision: float64."""
+    return (graph.adjacent @ values[..., None]).squeeze(-1).double()

@@ -1,0 +1,150 @@
+"""The gradient of the likelihood from weighted chains against enumeration; other phases; the report's estimates."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from blackout.energy.data import known_samples
+from blackout.energy.energies import Learned, NetworkEnergy, PairEnergy
+from blackout.energy.module import EnergySampler, Pair
+from blackout.energy.negative import Discrepancy, FlowSamples, PersistentChains
+from blackout.energy.report import mmd, uniform_weights
+from blackout.flows import Events, Ising, Leap
+from blackout.flows.partition import effective_sample_size, log_mean_exp
+from blackout.flows.planar import entropy
+from blackout.flows.targets import Target, all_states
+from blackout.networks import LESite
+
+_REPEATS, _CHAINS = 24, 2000
+
+
+def lattice() -> Learned:
+    """An Ising model on 3x3."""
+    energy, truth = PairEnergy(9), Ising(3, 0.12).pair / 2
+    with torch.no_grad():
+        energy.upper.copy_(truth[tuple(torch.triu_indices(9, 9, 1))])
+    return energy
+
+
+def network() -> Learned:
+    """A network of 8 bits with weights of order 1."""
+    torch.manual_seed(1)
+    energy = NetworkEnergy(8, 2, [12, 12])
+    with torch.no_grad():
+        for weight in energy.parameters():
+            weight *= 2
+    return energy
+
+
+def exact_gradient(energy: Learned, data: Tensor) -> Tensor:
+    """Of the mean negative log-likelihood, by enumeration."""
+    states = all_states(energy.levels, energy.sites)
+    loss = energy.energy(data).double().mean() + torch.logsumexp(-energy.energy(states).double(), 0)
+    return flat(torch.autograd.grad(loss, list(energy.parameters())))
+
+
+def flat(parts: tuple[Tensor, ...]) -> Tensor:
+    return torch.cat([part.flatten() for part in parts]).double()
+
+
+@pytest.mark.parametrize("make", [lattice, network])
+def test_weighted_chains_give_the_gradient_of_the_likelihood(make) -> None:  # type: ignore[no-untyped-def]
+    energy = make()
+    torch.manual_seed(0)
+    rates = LESite(energy.sites, 2, 8, 1)  # untrained: the weights do the work
+    model = EnergySampler(Pair(energy, rates), Events(2))
+    data = torch.randint(2, (50, energy.sites), generator=torch.Generator().manual_seed(2))
+    assert float(effective_sample_size(model.fresh(_CHAINS, 0).log_weights)) > 0.05
+    exact = exact_gradient(energy, data)
+    # directions, so that the number of standard errors is that of few tests
+    directions = torch.randn(len(exact), 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+    def off(phase: FlowSamples) -> Tensor:
+        found = torch.stack([
+            flat(torch.autograd.grad(phase.loss(model, data, seed), list(energy.parameters()), allow_unused=False))
+            for seed in range(_REPEATS)
+        ])  # fmt: skip
+        along = (found - exact) @ directions
+        return (along.mean(0) / (along.std(0) / math.sqrt(_REPEATS))).abs()
+
+    assert float(off(FlowSamples(_CHAINS)).max()) < 4
+    assert float(off(FlowSamples(_CHAINS, weighted=False)).max()) > 8
+
+
+def test_persistent_chains_reach_the_same_gradient() -> None:
+    energy = lattice()
+    model = EnergySampler(Pair(energy, LESite(9, 2, 8, 1)), negative=PersistentChains(4000, 3))
+    phase, data = model.negative, all_states(2, 9)[:7]
+    for seed in range(10):
+        loss = phase.loss(model, data, seed)
+    found = flat(torch.autograd.grad(loss, list(energy.parameters())))
+    states = all_states(2, 9)
+    share = torch.softmax(energy.log_density(states).double(), 0)
+    spins = 2 * states.double() - 1
+    pairs = torch.triu_indices(9, 9, 1)
+    products = 2 * spins[:, pairs[0]] * spins[:, pairs[1]]
+    spread = (share @ products.square() - (share @ products) ** 2).sqrt() / math.sqrt(4000)
+    assert float(((found - exact_gradient(energy, data)) / spread).abs().max()) < 4.5
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+def test_energy_discrepancy_perturbs_as_it_says_and_prefers_the_data(levels: int) -> None:
+    torch.manual_seed(0)
+    energy = NetworkEnergy(6, levels, [16, 16])
+    model, phase = EnergySampler(Pair(energy, LESite(6, levels, 8, 1)), negative=Discrepancy()), Discrepancy()
+    data = torch.zeros(64, 6, dtype=torch.uint8)
+    optimizer, losses = torch.optim.Adam(energy.parameters(), 1e-2), []
+    for seed in range(40):
+        optimizer.zero_grad()
+        losses.append(phase.loss(model, data, seed))
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] - 0.5
+    states = all_states(levels, 6)
+    assert int(energy.log_density(states).argmax()) == 0
+
+
+@pytest.mark.parametrize("levels", [2, 4])
+def test_ratios_of_learned_energies_by_brute_force(levels: int) -> None:
+    energies: list[Learned] = [NetworkEnergy(4, levels, [8, 8]).double()]
+    if levels == 2:
+        energies.append(PairEnergy(4, field=True).double())
+    for energy in energies:
+        with torch.no_grad():
+            for weight in energy.parameters():
+                weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(4)))
+        x = torch.randint(levels, (9, 4), generator=torch.Generator().manual_seed(5))
+        where = torch.arange(4)
+        expected = energy._swapped(x, where) - energy.log_density(x)[:, None, None]
+        assert torch.allclose(energy.log_ratios(x), expected, atol=1e-10)
+        assert torch.allclose(energy.ratios_at(x, where[2:]), expected[:, 2:], atol=1e-10)
+
+
+def test_the_report_estimates_log_z_and_mmd() -> None:
+    energy: Target = lattice()
+    weights = uniform_weights(energy, 0, 200_000)
+    exact = float(torch.logsumexp(energy.log_density(all_states(2, 9)), 0))
+    assert abs(float(log_mean_exp(weights)) - exact) < 0.01
+    data = known_samples(Ising(3, 0.1), 600, 0, "ising")
+    one, two = data.counts.train, data.counts.test
+    assert abs(mmd(one, two)) < 3e-3
+    assert mmd(one, torch.ones_like(two)) > 0.05
+    k = torch.exp(-0.1 * (one[:50, None] != two[None, :40]).sum(-1).double())
+    within = [torch.exp(-0.1 * (a[:, None] != a[None]).sum(-1).double()) for a in (one[:50], two[:40])]
+    unbiased = [float((part.sum() - part.trace()) / (len(part) * (len(part) - 1))) for part in within]
+    assert abs(mmd(one[:50], two[:40]) - (sum(unbiased) - 2 * float(k.mean()))) < 1e-6
+
+
+def test_entropies_of_points_in_the_plane() -> None:
+    value, error = entropy("moons", 400, 4000)
+    assert abs(value - 19.708) < 4 * math.hypot(error, 0.008)
+    assert entropy("checkerboard")[1] == 0 and math.isnan(entropy("pinwheel")[0])
+
+
+def test_simulations_in_time_steps_are_refused() -> None:
+    with pytest.raises(ValueError, match="events"):
+        EnergySampler(Pair(lattice(), LESite(9, 2, 8, 1)), Leap(4))

@@ -1,0 +1,110 @@
+"""An energy trains with its sampler, is killed, continues, is reported on, and is a target again, as users do it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from blackout import load_model
+from blackout.energy.energies import NetworkEnergy, PairEnergy
+from blackout.energy.module import EnergySampler
+from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests.flows.test_training import outcome
+
+SMALL = (
+    "family=energy", "callbacks.progress=null", "rates.channels=8", "trainer.accelerator=cpu", "trainer.devices=1",
+    "rollout.points=5", "rollout.chains=8", "rollout.group=8", "inner=2", "batch_size=16", "negative.chains=16",
+    "trainer.log_every_n_steps=1", "callbacks.checkpoints.every_n_steps=3", "trainer.val_check_interval=10",
+    "simulation.num_steps=3", "trainer.limit_val_batches=1",
+)  # fmt: skip
+COUPLINGS = ("~dataset", "target=ising", "target.size=3", "energy=pairs", "energy.l1=0.01", "number=200")
+
+
+def killed(settings: list[str], last: Path) -> None:
+    """Start the run, and kill it once it has saved."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    cut = subprocess.Popen([sys.executable, ROOT / "train.py", *settings], cwd=ROOT, env=environment)
+    deadline = time.monotonic() + 120
+    while not last.exists() and cut.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    cut.send_signal(signal.SIGKILL)
+    cut.wait()
+
+
+def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
+    settings = [*SMALL, *COUPLINGS, "trainer.max_steps=14", "pretraining=2", f"runs_dir={tmp_path}"]
+    whole = run("train", *settings, "run_id=whole")
+    assert whole.code == 0, whole.err
+    killed([*settings, "run_id=cut"], tmp_path / "ising/cut/checkpoints/last.ckpt")
+    assert run("train", *settings, "run_id=cut").code == 0
+    assert outcome(tmp_path / "ising/cut") == outcome(tmp_path / "ising/whole")
+    ckpt = tmp_path / "ising/whole"
+    values = json.loads((ckpt / "metrics.json").read_text())["values"]
+    assert {"val/nll", "val/ess", "minus_log_rmse", "minus_log_rmse_of_zero", "log_z_exact"} <= values.keys()
+    assert (ckpt / "samples/couplings.png").stat().st_size > 1000
+    model = load_model(ckpt)
+    assert isinstance(model, EnergySampler) and isinstance(model.target, PairEnergy)
+    assert float(model.target.couplings.detach().abs().sum()) > 0 and model.sample(3).shape == (3, 9)
+    drawn = run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'out'}", "num_samples=50", "evaluate=true")
+    assert drawn.code == 0, drawn.err
+    values = json.loads((tmp_path / "out/metrics.json").read_text())["values"]
+    for name in ("ais", "sampler", "uniform"):
+        assert abs(values[f"nll_{name}"] - values["nll_exact"]) < 4 * values[f"nll_{name}_error"] + 0.02
+    assert values["nll_chain_bound"] > values["nll_exact"] - 0.1 and abs(values["mmd_sampler"]) < 0.1
+
+
+@pytest.mark.parametrize("negative", ["pcd", "discrepancy"])
+def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_path, negative):  # type: ignore[no-untyped-def]  # noqa: F811
+    levels = 3 if negative == "discrepancy" else 2
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "states.npy", np.repeat(rng.integers(levels, size=(80, 1)), 5, axis=1))
+    given = [name for name in SMALL if "negative" not in name]
+    settings = [*given, "dataset=counts", f"dataset.path={tmp_path / 'states.npy'}", f"negative={negative}"]
+    trained = run("train", *settings, "energy.widths=[8]", "trainer.max_steps=6", f"runs_dir={tmp_path}", "run_id=a")
+    assert trained.code == 0, trained.err
+    (ckpt,) = tmp_path.glob("*/a")
+    model = load_model(ckpt)
+    assert isinstance(model.target, NetworkEnergy) and model.target.levels == levels
+    flow = ["family=flow", "target=energy_network", f"target.ckpt={ckpt}", "rollout.points=4", "rollout.chains=8"]
+    again = run("train", *flow, "rollout.group=8", "callbacks.progress=null", "trainer.max_steps=2", "batch_size=8",
+                "validation_samples=8", "network.channels=8", f"runs_dir={tmp_path}", "run_id=b")  # fmt: skip
+    assert again.code == 0, again.err
+    (other,) = tmp_path.glob("*/b")
+    x = torch.randint(levels, (7, 5))
+    assert torch.equal(load_model(other).target.log_density(x), model.target.log_density(x))
+
+
+def test_points_of_the_plane_are_learned_and_shown(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
+    settings = [*SMALL, "experiment=dnfs_ebm_moons", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
+    trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
+    assert trained.code == 0, trained.err
+    assert (tmp_path / "dnfs_ebm_moons/a/samples/landscape.png").stat().st_size > 1000
+
+
+WRONG = {
+    "~dataset": "dataset=... must be given", "dataset=counts dataset.path=/nowhere.npy": "/nowhere.npy",
+    "dataset=counts dataset.path=HALVES": "HALVES", "dataset=planar dataset.density=lions": "dataset.density must be",
+    "dataset=planar simulation=leap": "events", "dataset=planar loss=leaps": "loss=dnfs",
+    "dataset=planar inner=0": "inner",
+    "dataset=planar negative.chains=1": "negative.chains", "dataset=planar network@rates=leconv": "lattice",
+    "dataset=planar negative=discrepancy negative.rate=2": "negative.rate",
+    "dataset=planar energy.l1=3": "no such option",
+    "~dataset target=ising number=1": "number", "~dataset target=ising energy=pairs energy.l1=-1": "l1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_wrong_input_is_one_line(run, tmp_path, given):  # type: ignore[no-untyped-def]  # noqa: F811
+    np.save(tmp_path / "halves.npy", np.full((20, 4), 0.5))
+    words = given.replace("HALVES", str(tmp_path / "halves.npy")).split()
+    said = WRONG[given].replace("HALVES", "halves.npy")
+    run("train", "family=energy", *words, f"runs_dir={tmp_path}", "plan=true").assert_refused(said)

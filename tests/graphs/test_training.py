@@ -1,0 +1,184 @@
+"""A flow on graphs trains, is killed, continues, travels, and solves other graphs, as its users do it."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from blackout import load_model
+from blackout.errors import UserError
+from blackout.flows import solve
+from blackout.flows.graphs.collection import random_graphs
+from blackout.flows.graphs.files import read_graphs, save_graph
+from blackout.flows.graphs.module import GraphFlow
+from blackout.flows.path import States
+from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests.flows.test_training import outcome
+
+SMALL = (
+    "family=flow", "target=mis", "callbacks.progress=null", "trainer.accelerator=cpu", "trainer.devices=1",
+    "target.nodes=[5,7]", "target.number=12", "target.held_out=3", "network.channels=8", "network.messages=4",
+    "rollout.points=5", "rollout.chains=16", "rollout.every=4", "rollout.kept=2", "rollout.relabel=true",
+    "batch_size=16", "validation_samples=16", "simulation.num_steps=4", "trainer.log_every_n_steps=1",
+    "callbacks.checkpoints.every_n_steps=3", "trainer.val_check_interval=10", "family.monitor=val/value",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("graphs")
+    for graph in random_graphs("er", [6, 10], 0.3, 4, 9):
+        save_graph(graph, path / f"{graph.name}.edges")
+    return path
+
+
+def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
+    settings = [*SMALL, "trainer.max_steps=12", f"runs_dir={tmp_path}"]
+    whole = run("train", *settings, "run_id=whole")
+    assert whole.code == 0, whole.err
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    cut = subprocess.Popen([sys.executable, ROOT / "train.py", *settings, "run_id=cut"], cwd=ROOT, env=environment)
+    last = tmp_path / "mis/cut/checkpoints/last.ckpt"
+    deadline = time.monotonic() + 120
+    while not last.exists() and cut.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    cut.send_signal(signal.SIGKILL)
+    cut.wait()
+    assert run("train", *settings, "run_id=cut").code == 0
+    assert outcome(tmp_path / "mis/cut") == outcome(tmp_path / "mis/whole")
+    ckpt = tmp_path / "mis/whole"
+    report = json.loads((ckpt / "metrics.json").read_text())
+    assert {"val/value", "val/ess", "drop_mean", "drop_best"} <= report["values"].keys()
+    asked = (f"ckpt={ckpt}", f"target.path={folder}", "num_samples=6", "refine=dmala", "refine.moves=2", "oracle=milp")
+    solved = run("sample", *asked, f"out={tmp_path / 'out'}")
+    assert solved.code == 0, solved.err
+    arrays = np.load(tmp_path / "out/solutions.npz")
+    assert arrays["best"].shape[0] == 4 and arrays["solutions"].shape[0] == 24
+    rows = list(csv.DictReader((tmp_path / "out/table.csv").open()))
+    assert [row["graph"] for row in rows] == sorted(f"er{k}" for k in range(4))
+    assert all(int(row["best"]) <= int(row["optimum"]) and row["proved"] == "True" for row in rows)
+    values = json.loads((tmp_path / "out/metrics.json").read_text())["values"]
+    assert 0 <= values["drop_best"] <= values["drop_mean"] < 0.5
+    again = run("sample", *asked, f"out={tmp_path / 'one'}", "indices=[13]")
+    assert again.code == 0, again.err
+    assert (np.load(tmp_path / "one/solutions.npz")["samples"][0] == arrays["samples"][13]).all()
+    model = load_model(ckpt)
+    assert isinstance(model, GraphFlow) and model.sample(2).shape == (2, 7)
+    assert model.scores(torch.zeros(3, 7, dtype=torch.uint8), 0.5, torch.arange(3)).shape == (3, 7, 2)
+    words = {
+        "target.number=3": "target",
+        "oracle=magic": "no such solver",
+        "simulation.resample_below=0.5": "simulation",
+    }
+    for option in words:
+        run("sample", f"ckpt={ckpt}", option, f"out={tmp_path / 'no'}").assert_refused(words[option])
+
+
+WRONG = {
+    "rollout.chains=20": "multiple", "network=letf": "network", "target.parameter=2": "probability",
+    "target.nodes=[9,3]": "nodes", "target.path=/nowhere": "no graphs", "rollout.resample_below=0.5": "graphs",
+    "target.kind=ws": "ba", "rollout.horizon=0": "horizon",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_wrong_settings_are_one_line(run, tmp_path, given):  # type: ignore[no-untyped-def]  # noqa: F811
+    run("train", *SMALL, given, f"runs_dir={tmp_path}", "plan=true").assert_refused(WRONG[given])
+
+
+FILES = {
+    "loop.edges": ("0 1\n2 2\n", "itself"), "both.edges": ("0 1\n1 0\n", "directed"),
+    "words.edges": ("a b\n", "node numbers"), "half.edges": ("0 1.5\n", "node numbers"), "none.edges": ("", "empty"),
+    "large.edges": ("0 5000\n", "at most"), "three.csv": ("0,1,2\n", "node numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_wrong_graphs_are_one_line(run, tmp_path, name):  # type: ignore[no-untyped-def]  # noqa: F811
+    content, said = FILES[name]
+    (tmp_path / name).write_text(content)
+    given = "family=flow", "target=mis", f"target.path={tmp_path / name}", "plan=true", f"runs_dir={tmp_path}"
+    run("train", *given).assert_refused(said, name)
+
+
+def test_files_of_graphs(tmp_path: Path, folder: Path) -> None:
+    graphs = read_graphs(folder)
+    assert [graph.name for graph in graphs] == [f"er{k}" for k in range(4)]
+    expected = random_graphs("er", [6, 10], 0.3, 4, 9)
+    assert all(
+        np.array_equal(one.edges, two.edges) and one.nodes == two.nodes
+        for one, two in zip(graphs, expected, strict=True)
+    )
+    (tmp_path / "net.gml").write_text(
+        'graph [ node [ id 0 label "0" ] node [ id 1 label "1" ] node [ id 2 label "2" ] edge [ source 0 target 2 ] ]'
+    )
+    if importlib.util.find_spec("networkx") is None:
+        with pytest.raises(UserError, match=r"blackout\[graphs\]"):
+            read_graphs(tmp_path / "net.gml")
+        return
+    (found,) = read_graphs(tmp_path / "net.gml")
+    assert found.nodes == 3 and found.edges.tolist() == [[0, 2]]
+    (tmp_path / "net.gml").write_text("graph [ directed 1 node [ id 0 label 0 ] ]")
+    with pytest.raises(UserError, match="undirected"):
+        read_graphs(tmp_path / "net.gml")
+
+
+def called(monkeypatch, capsys, *arguments):  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(sys, "argv", ["solve", *map(str, arguments)])
+    try:
+        solve.main()
+    except SystemExit as leaving:
+        return int(leaving.code or 0), capsys.readouterr()
+    return 0, capsys.readouterr()
+
+
+def test_the_command_solves(monkeypatch, capsys, folder, tmp_path):  # type: ignore[no-untyped-def]
+    best = {}
+    for problem in ("mis", "maxcut"):
+        for method in ("milp", "anneal", "random"):
+            out = tmp_path / f"{problem}_{method}"
+            given = [problem, folder, "--method", method, "--out", out]
+            code, said = called(monkeypatch, capsys, *given, *(["--oracle", "milp"] if method != "milp" else []))
+            assert code == 0 and "mean_value" in said.out
+            rows = list(csv.DictReader((out / "table.csv").open()))
+            best[problem, method] = [int(row["best"]) for row in rows]
+            assert all(row["proved"] == "True" and row["optimum"] for row in rows)
+            assert np.load(out / "solutions.npz")["best_value"].tolist() == best[problem, method]
+        assert best[problem, "anneal"] == best[problem, "milp"]
+        assert (out / "graphs.png").stat().st_size > 1000
+    for wrong, word in ((["mis", tmp_path / "nothing"], "no graphs"), (["mis"], "--ckpt"),
+                        (["mis", folder, "--chains", "0"], "--chains")):  # fmt: skip
+        code, said = called(monkeypatch, capsys, *wrong)
+        assert code == 2 and word in said.err and len(said.err.splitlines()) == 1
+    for method, package in (("gurobi", "gurobipy"), ("cpsat", "ortools"), ("local_search", "networkx")):
+        if importlib.util.find_spec(package) is None:
+            code, said = called(monkeypatch, capsys, "mis", folder, "--method", method)
+            assert code == 2 and "blackout[solvers]" in said.err and len(said.err.splitlines()) == 1
+
+
+def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blackout.flows import Events, Rollout
+    from blackout.flows.graphs.making import graph_problem
+    from blackout.networks import LESite
+    from blackout.networks.equivariant import CLASSES
+
+    target, rows = graph_problem("mis", nodes=[5, 6], number=4, held_out=1), []
+    model = GraphFlow(
+        LESite(6, 2, 8, 1, distances=CLASSES), target, Events(4), rollout=Rollout(5, 16, 4, 2), ema_decay=0.9
+    )
+    original = States.of.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(States, "of", classmethod(lambda cls, t, x: rows.append(len(x)) or original(cls, t, x)))
+    for number in range(8):
+        model.training_step({"batch": number, "position": torch.arange(8), "index": torch.arange(8)})
+    assert sum(rows) == 2 * 5 * 16  # two rollouts; estimates and eight steps take none
