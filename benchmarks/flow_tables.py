@@ -22,12 +22,12 @@ from torch import Tensor
 
 from benchmarks.measure import arguments, report
 from blackout.flows import FlowSampler
-from blackout.flows.anneal import anneal
+from blackout.flows.annealing import anneal
 from blackout.flows.energy_discrepancy import pretrain
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.outputs import estimates
 from blackout.flows.partition import weighted_mean
-from blackout.flows.path import States, uniform_states
+from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
@@ -79,9 +79,9 @@ class Training:
             number += 1
         return FlowSampler(self.averaged, self.target)
 
-    def _rates(self, x: Tensor, t: float, ratios: Tensor) -> Tensor:
+    def _rates(self, states: States, t: float) -> Tensor:
         with torch.no_grad():
-            return self.network(x, torch.full((len(x),), t), ratios.float()).double()
+            return self.network(states.x, torch.full((len(states.x),), t), states.ratios.float()).double()
 
     @property
     def last_loss(self) -> float:
@@ -161,8 +161,8 @@ def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]
 def moved(target: Target, moves: Refinement, chains: int, steps: int, seed: int = 1) -> Paths:
     """Unweighted chains of `moves` at the target itself, from uniform noise."""
     streams = SampleStreams(seed, torch.arange(chains))
-    start = uniform_states(streams.at(0).next_draw().uniform((chains, target.sites)), target.levels)
-    states, none = States.of(target, start), torch.zeros(chains, dtype=torch.int64)
+    states = States.uniform(target, streams.at(0).next_draw().uniform((chains, target.sites)))
+    none = torch.zeros(chains, dtype=torch.int64)
     for k in range(steps):
         states = moves(target, states, 1.0, streams.at(k + 1))
     return Paths(states, torch.zeros(chains, dtype=torch.float64), none, none)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks import counts, flows, permutations, sampling, scores, training
+from benchmarks import counts, flow_tables, flows, permutations, sampling, scores, training
 from benchmarks.reference import ReferenceTraining, paper_network, reference_network
 from blackout.diffusion.schedules import fisher_times
 from tests.random.test_counts import assert_law
@@ -19,6 +19,12 @@ def test_quick_mode_prints_a_table_and_writes_json(benchmark, tmp_path, capsys):
     assert result["machine"]["torch"] == torch.__version__ and result["machine"]["threads"] == 1
     assert len(capsys.readouterr().out.splitlines()) == 2 + len(result["rows"])
     assert all(value > 0 for row in result["rows"] for value in row.values() if isinstance(value, float))
+
+
+@pytest.mark.parametrize("table", flow_tables.TABLES)
+def test_tables_of_flows(table, capsys):
+    flow_tables.main([table, "--quick", "--threads", "1"])
+    assert len(capsys.readouterr().out.splitlines()) > 3
 
 
 def test_the_reference_network_is_the_same_function():
