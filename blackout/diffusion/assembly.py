@@ -18,7 +18,8 @@ from blackout.training.components import find, make
 
 _MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))
 """Components that know every element's mean and concentration."""
-_CHUNK = 4096
+_AT_ONCE = 1 << 22
+"""Elements that are converted to float64 at once."""
 
 
 def make_head(config: Mapping[str, Any], process: Process, elements: Elements | None = None) -> Head:
@@ -66,7 +67,7 @@ def elements_of(counts: Tensor, mean: Tensor) -> Elements:
     """
     total, square = torch.zeros(mean.shape, dtype=torch.float64), torch.zeros(mean.shape, dtype=torch.float64)
     totals = []
-    for chunk in (part.double() for part in counts.split(_CHUNK)):
+    for chunk in (part.double() for part in counts.split(max(1, _AT_ONCE // mean.numel()))):
         total, square = total + chunk.sum(0), square + chunk.square().sum(0)
         totals.append(chunk.flatten(1).sum(1))
     own = total / len(counts)

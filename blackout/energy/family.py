@@ -24,6 +24,11 @@ from blackout.training.components import fill, find, make
 from blackout.training.descriptions import named_in_file, pathless
 
 _PARTS = ("energy", "network", "simulation")
+_OF_THE_SAMPLER = (
+    ("network", LocallyEquivariant, "chosen by network@rates=letf, and set by rates.channels=64"),
+    ("loss", Objective, "chosen by loss@objective=dnfs"),
+)
+"""Names that recipes of datasets use for another family: those of the flow are refused, others are not looked at."""
 _MOST_LEVELS = 256
 
 
@@ -64,11 +69,9 @@ class EnergyFamily:
 
     def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments, and where the data are from."""
-        other = settings.get("network")
-        if other and issubclass(cast(type, find(other, "network")), LocallyEquivariant):
-            raise UserError(
-                "network: that of the sampler is chosen by network@rates=letf, and set by rates.channels=64"
-            )
+        for name, kind, instead in _OF_THE_SAMPLER:
+            if (other := settings.get(name)) and issubclass(cast(type, find(other, name)), kind):
+                raise UserError(f"{name}: that of the sampler is {instead}")
         parts = {"energy": settings["energy"], "network": settings["rates"]}
         parts = {part: fill(dict(chosen), source.facts, part) for part, chosen in parts.items()}
         model = {"model": {**parts, "simulation": settings["simulation"]}}
@@ -137,11 +140,13 @@ def _of_the_model(
 
 def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
     """How a model is trained, by the settings."""
-    loss, rollout, negative = (make(settings[part], part) for part in ("loss", "rollout", "negative"))
+    loss, rollout, negative = (make(settings[part], part) for part in ("objective", "rollout", "negative"))
     if not (isinstance(loss, Objective) and isinstance(rollout, Rollout) and isinstance(negative, Phase)):
-        raise UserError("loss, rollout and negative must be those of this family: loss=dnfs, negative=flow")
+        raise UserError(
+            "objective, rollout and negative must be those of this family: loss@objective=dnfs, negative=flow"
+        )
     if loss.learns_partition:
-        raise UserError("loss=leaps learns the normaliser of one energy; one that is trained needs loss=dnfs")
+        raise UserError("leaps learns the normaliser of one energy; one that is trained needs loss@objective=dnfs")
     numbers = {name: settings[name] for name in ("inner", "pretraining", "energy_lr")}
     return {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative, **numbers}
 

@@ -17,11 +17,11 @@ from tests.cli.test_configs import CONF, composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
 OTHER_FAMILIES = re.compile(
-    r"blackout\.(permutations|flows|posterior)|networks\.(SetTransformer|LE\w+|\w+Encoder)|family=(shuffle|flow)"
-    r"|override /(family|reverse)|\$\{rollout|of family=flow"
+    r"blackout\.(permutations|flows|posterior|energy)|networks\.(SetTransformer|LE\w+|\w+Encoder)|family=(shuffle|flow)"
+    r"|override /(family|reverse)|\$\{rollout|of family=(flow|energy)"
 )
 """What only YAML files of other families say: tests of these make them."""
-OTHER_GROUPS = {"noise", "operator", "posterior", "refine", "simulation", "target", "task"}
+OTHER_GROUPS = {"energy", "negative", "noise", "operator", "posterior", "refine", "simulation", "target", "task"}
 """Of settings of other families, and of sample.py alone."""
 FILES = sorted(
     path.relative_to(CONF).with_suffix("")

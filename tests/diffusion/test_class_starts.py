@@ -25,7 +25,7 @@ def test_the_means_of_classes_are_those_of_their_images():
     data = CountData("toy", counts, counts, 9, labels, labels)
     tensors = CountDiffusion().tensors(data)
     assert tensors["class_mean"].shape == (4, 2) and torch.equal(tensors["mean"], mean_image(counts))
-    assert set(CountDiffusion().tensors(CountData("toy", counts, counts, 9))) == {"mean"}
+    assert set(CountDiffusion().tensors(CountData("toy", counts, counts, 9))) == {"mean", "concentration", "gain"}
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.5, 1.0, 2.5])

@@ -93,7 +93,8 @@ def test_points_of_the_plane_are_learned_and_shown(run, tmp_path):  # type: igno
 WRONG = {
     "~dataset": "dataset=... must be given", "dataset=counts dataset.path=/nowhere.npy": "/nowhere.npy",
     "dataset=counts dataset.path=HALVES": "HALVES", "dataset=planar dataset.density=lions": "dataset.density must be",
-    "dataset=planar simulation=leap": "events", "dataset=planar loss=leaps": "loss=dnfs",
+    "dataset=planar simulation=leap": "events", "dataset=planar loss@objective=leaps": "loss@objective=dnfs",
+    "dataset=planar loss=leaps": "loss@objective",
     "dataset=planar inner=0": "inner",
     "dataset=planar negative.chains=1": "negative.chains", "dataset=planar network@rates=leconv": "lattice",
     "dataset=planar negative=discrepancy negative.rate=2": "negative.rate",

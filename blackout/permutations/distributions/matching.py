@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Size, Tensor
 
 from blackout.permutations.distributions.base import OrderDistribution, best, check_k
@@ -103,6 +102,8 @@ def murty(costs: np.ndarray[Any, Any], k: int) -> list[np.ndarray[Any, Any]]:
         costs: finite, [n, n].
         k: how many, at most n! come.
     """
+    from scipy.optimize import linear_sum_assignment  # here: a model that is loaded needs no SciPy
+
     waiting: list[tuple[float, int, int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
     number = 0
 
@@ -130,6 +131,8 @@ def murty(costs: np.ndarray[Any, Any], k: int) -> list[np.ndarray[Any, Any]]:
 
 def _assigned(matrix: Tensor) -> Tensor:
     """The orders of largest sum, int64 [..., n], of [..., n, n]."""
+    from scipy.optimize import linear_sum_assignment
+
     flat = matrix.detach().reshape(-1, *matrix.shape[-2:]).cpu().double().numpy()
     columns = np.stack([linear_sum_assignment(one, maximize=True)[1] for one in flat])
     return torch.from_numpy(columns).view(matrix.shape[:-1]).to(matrix.device)
