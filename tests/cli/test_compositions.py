@@ -3,8 +3,8 @@
 What was `dataset=counts` then is `dataset=plain_counts` now.
 
 `compositions.json` holds a hash of the resolved settings for each of these command lines, made with version 0.1.0 when
-there was one family. The digits' recipe has single precision since, which is quicker there: with the bfloat16 of then it
-is what it was.
+there was one family. The digits' recipe has single precision since, which is quicker there: with the bfloat16 of then
+it is what it was.
 """
 
 import hashlib
