@@ -116,7 +116,7 @@ def test_the_process_is_exact_for_a_negative_binomial_element() -> None:
     elements = Elements(torch.tensor([3.0]), torch.tensor([0.8]), torch.tensor(1e4))
     silent = CountNetwork(ElementwiseMLP((1,), width=8, depth=1), CountInputs([1]))  # at first
     measure(silent, elements)
-    sampler = make_sampler(num_steps=50, batch_size=4000)
+    sampler = make_sampler(batch_size=4000)
     model = BlackoutDiffusion(silent, GammaHead(elements), PureDeath(200), elements.mean, sampler=sampler).eval()
     drawn = model.sample(4000, seed=1).double()
     spread = (3 + 9 / 0.8) ** 0.5
