@@ -104,7 +104,7 @@ class _Births:
     def _start(self, part: slice, births: Integers) -> Integers:
         """2^24 P(fewer births), with 1 for each of them, and all of it beyond the headroom."""
         rate, headroom = self._rate[part], self._headroom[part]
-        below = np.where(births > 0, special.gammaincc(np.maximum(births, 1), rate), 0.0)
+        below = np.where(births > 0, special.pdtr(np.maximum(births, 1) - 1, rate), 0.0)
         scaled = np.floor(below * (_TOTAL - headroom - 1)).astype(np.int64) + births
         return np.where(births > headroom, _TOTAL, scaled)
 
@@ -127,22 +127,24 @@ def _start(model: BlackoutDiffusion, shape: torch.Size, steps: int) -> _Births:
 
 
 def _deaths(model: BlackoutDiffusion, steps: int, k: int) -> _Deaths:
-    """Of the forward process's step from time k - 1 to k."""
-    times = model.schedule.grid(steps)
-    return _Deaths(model.process.max_count, float(times[k - 1] - times[k]))
+    """Of the forward process's step from time k - 1 to k, which is as a step of that length from time 0."""
+    times, levels = model.schedule.grid(steps), torch.arange(model.process.max_count + 1)
+    return _Deaths(model.process.pmf(levels, times[k] - times[k - 1]).numpy())
 
 
 class _Deaths:
-    """Survivors of counts 0..max_count over one step, Binomial(n, e^-(t - s)), from a table."""
+    """Survivors of counts 0..max_count over one step.
 
-    def __init__(self, max_count: int, log_survival: float) -> None:
-        n, k = np.arange(max_count + 1)[:, None], np.arange(max_count + 1)
-        ways = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(np.maximum(n - k, 0) + 1)
-        log_pmf = ways + k * log_survival + np.maximum(n - k, 0) * np.log(-np.expm1(log_survival))
-        below = np.cumsum(np.where(k <= n, np.exp(log_pmf), 0.0), axis=1).clip(max=1.0)
-        self._starts = np.zeros((max_count + 1, max_count + 2), dtype=np.int64)
+    Args:
+        pmf: their distributions, float64 [max_count + 1, max_count + 1], one row for each count.
+    """
+
+    def __init__(self, pmf: Floats) -> None:
+        n, k = np.arange(len(pmf))[:, None], np.arange(len(pmf))
+        below = np.cumsum(pmf, axis=1).clip(max=1.0)
+        self._starts = np.zeros((len(pmf), len(pmf) + 1), dtype=np.int64)
         self._starts[:, 1:] = np.floor(below * (_TOTAL - n - 1)).astype(np.int64) + k + 1
-        self._starts[np.arange(max_count + 2) > n] = _TOTAL
+        self._starts[np.arange(len(pmf) + 1) > n] = _TOTAL
 
     def push(self, coder: Coder, before: Integers, survivors: Integers) -> None:
         # in the opposite order of `pop`, which undoes it

@@ -19,7 +19,7 @@ from blackout.diffusion.recipe import fitted
 from blackout.errors import UserError, naming
 from blackout.networks.elements import Elements
 from blackout.training.components import fill, make
-from blackout.training.descriptions import named_in_file, pathless
+from blackout.training.descriptions import make_dataset, pathless
 
 PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
 
@@ -42,16 +42,9 @@ class CountDiffusion:
         Raises:
             UserError: there is none, it cannot be read, or it does not fit the model.
         """
-        dataset = settings.get("dataset")
-        if not dataset and description is not None:
-            dataset = description.get("dataset")
-            dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
-        if not dataset:
-            of_model = "the model does not say which dataset it is of: " if description is not None else ""
-            raise UserError(f"{of_model}dataset=... must be given")
-        data: Any = make(fill(dataset, {"data_dir": settings["data_dir"]}, "dataset"), "dataset")
+        data = make_dataset(settings, description, trusted)
         if not isinstance(data, CountData):
-            raise UserError(f"dataset: {dataset.get('_target_')} returned {type(data).__name__}, not CountData")
+            raise UserError(f"dataset: counts are needed, CountData, not {type(data).__name__}")
         if description is not None:
             _check_same_kind(data, description["data"])
         with naming("dataset"):

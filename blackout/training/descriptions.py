@@ -16,7 +16,7 @@ from typing import Any
 
 from blackout.addresses import Table
 from blackout.errors import UserError
-from blackout.training.components import check_arguments, find
+from blackout.training.components import check_arguments, fill, find, make
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "family": ("blackout.diffusion", "blackout.energy", "blackout.flows", "blackout.permutations"),
@@ -228,6 +228,27 @@ def named_in_file(part: Any, section: str, data_dir: str, trusted: tuple[str, ..
     bare = _without(part, _FROM_THE_USER)
     check(bare, section, trusted)
     return _placed(bare, {"data_dir": data_dir, "download": False}, section)
+
+
+def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | None, trusted: tuple[str, ...]) -> Any:
+    """The dataset chosen in the settings, else the one that a model's description names.
+
+    Args:
+        settings: `dataset`, if one is chosen, and `data_dir`.
+        description: of a model; None in training.
+        trusted: as for `check`.
+
+    Raises:
+        UserError: there is none, or it cannot be made.
+    """
+    dataset = settings.get("dataset")
+    if not dataset and description is not None:
+        dataset = description.get("dataset")
+        dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
+    if not dataset:
+        of_model = "the model does not say which dataset it is of: " if description is not None else ""
+        raise UserError(f"{of_model}dataset=... must be given")
+    return make(fill(dataset, {"data_dir": settings["data_dir"]}, "dataset"), "dataset")
 
 
 def pathless(part: Any) -> Any:

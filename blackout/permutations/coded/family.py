@@ -16,7 +16,7 @@ from blackout.permutations.coded.module import CODES, CodeModel, Objective
 from blackout.permutations.coded.puzzles import from_puzzles
 from blackout.permutations.datasets import Puzzles
 from blackout.training.components import fill, make
-from blackout.training.descriptions import named_in_file, pathless
+from blackout.training.descriptions import make_dataset, pathless
 
 _OBJECTIVES = typing.get_args(Objective)
 
@@ -39,18 +39,10 @@ class CodeFamily:
         Raises:
             UserError: there is none, it cannot be read, or it does not fit the model.
         """
-        dataset = settings.get("dataset")
-        if not dataset and description is not None:
-            dataset = description.get("dataset")
-            dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
-        if not dataset:
-            raise UserError("dataset=... must be given: permutations to learn, such as cycles")
-        data: Any = make(fill(dataset, {"data_dir": settings["data_dir"]}, "dataset"), "dataset")
+        data = make_dataset(settings, description, trusted)
         data = from_puzzles(data) if isinstance(data, Puzzles) else data
         if not isinstance(data, PermutationData):
-            raise UserError(
-                f"dataset: {dataset.get('_target_')} does not give permutations, as family=codes needs them"
-            )
+            raise UserError(f"dataset: permutations are needed, such as dataset=cycles, not {type(data).__name__}")
         if description is not None and _facts(data.facts) != _facts(description["data"]):
             theirs, mine = _facts(description["data"]), _facts(data.facts)
             raise UserError(f"dataset: {data.name} has {mine}, but the model is of {theirs}")

@@ -16,7 +16,7 @@ from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Reverse
 from blackout.permutations.shuffles import Shuffle
 from blackout.training.components import fill, find, make
-from blackout.training.descriptions import named_in_file, pathless
+from blackout.training.descriptions import make_dataset, pathless
 
 PARTS = ("network", "shuffle", "reverse", "loss", "sampler")
 _FACTS = {"num_items": int, "item_shape": list, "first_fixed": bool, "std": float, "kind": str}
@@ -40,18 +40,10 @@ class ShuffleFamily:
         Raises:
             UserError: there are none, they cannot be made, or they do not fit the model.
         """
-        dataset = settings.get("dataset")
-        if not dataset and description is not None:
-            dataset = description.get("dataset")
-            dataset = dataset and named_in_file(dataset, "dataset", settings["data_dir"], trusted)
-        if not dataset:
-            of_model = "the model does not say which puzzles it is of: " if description is not None else ""
-            raise UserError(f"{of_model}dataset=... must be given")
-        source: Any = make(fill(dataset, {"data_dir": settings["data_dir"]}, "dataset"), "dataset")
+        source = make_dataset(settings, description, trusted)
         if not isinstance(source, Puzzles):
-            raise UserError(
-                f"dataset: {dataset.get('_target_')} has no puzzles: choose jigsaw_digits, sort_digits, tsp, ..."
-            )
+            name = type(source).__name__
+            raise UserError(f"dataset: {name} has no puzzles: choose jigsaw_digits, sort_digits, tsp, ...")
         if description is not None:
             _check_same_kind(source, _checked_facts(description))
         return source

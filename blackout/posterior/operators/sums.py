@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from blackout.posterior.noise import Noise, Poisson
 from blackout.posterior.operators.base import BlackBox, Shape
 
 
-class Sums(BlackBox):
+class Sums(BlackBox, ABC):
     """m = A x with A >= 0."""
 
     @property
@@ -24,13 +25,13 @@ class Sums(BlackBox):
         """Photons."""
         return Poisson()
 
+    @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
         """A x, float64 [n, *measured]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def transposed(self, m: Tensor, shape: Shape) -> Tensor:
         """A^T m, float64 [n, *shape]."""
-        raise NotImplementedError
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
         """A^T (m / A 1) / A^T 1: each sum spread over its elements, averaged where they take part in several."""
