@@ -1,4 +1,4 @@
-"""`python -m blackout.compare runs/digits/*`: one page with the scores, settings, curves and samples of several runs."""
+"""`python -m blackout.compare runs/digits/*`: one page with scores, settings, curves and samples of several runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
         ("Scores", pages.table(rows, ("", *names))),
         ("Settings that differ", pages.table(_differences(settings), ("", *names))),
         ("Curves", _curves(dict(zip(names, runs, strict=True)))),
-        ("Samples", "".join(pages.picture(run / "samples" / "final.png", n) for n, run in zip(names, runs, strict=True))),
+        (
+            "Samples",
+            "".join(pages.picture(run / "samples" / "final.png", n) for n, run in zip(names, runs, strict=True)),
+        ),
     ]
     with replacing(path) as part:
         part.write_text(pages.page(f"{len(runs)} runs", sections))

@@ -23,7 +23,9 @@ def on_files(files: Files, config: Mapping[str, Any]) -> Files:
     for package in packages:
         files.append(File.generated(config, _page(package), content=_api(package)))
     listed = "\n".join(f"- [{_address(package)}]({Path(_page(package)).name})" for package in packages)
-    files.append(File.generated(config, "api/index.md", content=f"# API\n\nEvery public name of every module.\n\n{listed}\n"))
+    files.append(
+        File.generated(config, "api/index.md", content=f"# API\n\nEvery public name of every module.\n\n{listed}\n")
+    )
     return files
 
 

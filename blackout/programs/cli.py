@@ -127,7 +127,8 @@ def without_data(command: list[str]) -> list[str]:
     chosen = [word.partition("=")[2] for word in command[1:] if word.startswith("family=")]
     if not chosen or any(word.lstrip("+~").startswith(("dataset", "experiment=")) for word in command[1:]):
         return command
-    none = (path := CONF / "family" / f"{chosen[-1]}.yaml").is_file() and re.search(r"^dataset: null\b", path.read_text(), re.MULTILINE)
+    path = CONF / "family" / f"{chosen[-1]}.yaml"
+    none = path.is_file() and re.search(r"^dataset: null\b", path.read_text(), re.MULTILINE)
     return [*command, "~dataset"] if none else command
 
 

@@ -87,7 +87,9 @@ def run(job: Job) -> None:
         return
     print(f"$ {job.program} {' '.join(job.settings)}", flush=True)
     script = CONF.parent / f"{job.program}.py"  # in the repository; else the command of the wheel
-    program = [sys.executable, script] if script.exists() else [Path(sys.executable).with_name(f"blackout-{job.program}")]
+    program = (
+        [sys.executable, script] if script.exists() else [Path(sys.executable).with_name(f"blackout-{job.program}")]
+    )
     code = subprocess.run([*program, *job.settings], check=False).returncode
     if code:
         sys.exit(code)

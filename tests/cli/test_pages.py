@@ -18,17 +18,28 @@ from tests.cli.conftest import ROOT, TINY
 @pytest.fixture
 def runs(run, tmp_path):
     for name, rate in (("a", 3e-3), ("b", 1e-3)):
-        outcome = run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", f"run_id={name}", f"optimizer.lr={rate}")
+        outcome = run(
+            "train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", f"run_id={name}", f"optimizer.lr={rate}"
+        )
         assert outcome.code == 0, outcome.err
     return tmp_path / "digits"
 
 
 def test_pages_of_runs(runs, run, capsys):
-    assert run("sample", f"ckpt={runs / 'a'}", "num_samples=6", "evaluate=true", "metrics=none", "trajectory=true").code == 0
+    assert (
+        run("sample", f"ckpt={runs / 'a'}", "num_samples=6", "evaluate=true", "metrics=none", "trajectory=true").code
+        == 0
+    )
     report.main([str(runs / "a")])
     compare.main([str(runs / "a"), str(runs / "b"), "--out", str(runs / "both.html")])
     page, both = ((path.read_text()) for path in (runs / "a" / "report.html", runs / "both.html"))
-    for words in ("val/bits_per_dim", "samples/metrics.json", "samples/grid.png", "samples/trajectory.webp", "of metrics.csv"):
+    for words in (
+        "val/bits_per_dim",
+        "samples/metrics.json",
+        "samples/grid.png",
+        "samples/trajectory.webp",
+        "of metrics.csv",
+    ):
         assert words in page, words
     assert f"blackout-train {TINY[0]}" in page and "optimizer.lr" in both and "0.001" in both
     assert page.count("<img") == 6 and both.count("<img") == 3
@@ -41,11 +52,9 @@ def check(content):
     """Well-formed, every tag closed in its turn, no reference to anything outside, ids and text alternatives there."""
 
     class Checker(HTMLParser):
-        open: list[str] = []
-
         def handle_starttag(self, tag, attributes):
             given = dict(attributes)
-            assert "href" not in given and "script" != tag
+            assert "href" not in given and tag != "script"
             assert tag != "img" or (given["src"].startswith("data:image/") and given["alt"])
             if tag not in ("meta", "img"):
                 self.open.append(tag)
@@ -87,14 +96,18 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
 def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     (tmp_path / "x.png").write_text("<script>")
     assert pages.picture(tmp_path / "x.png") == "" and pages.picture(tmp_path / "none.png") == ""
-    page = pages.page("<b>", [("&", pages.table([("<i>", 1.23456789)]) + pages.fields({"a": {"b": "<"}})), ("empty", "")])
+    page = pages.page(
+        "<b>", [("&", pages.table([("<i>", 1.23456789)]) + pages.fields({"a": {"b": "<"}})), ("empty", "")]
+    )
     assert "&lt;b&gt;" in page and "<i>" not in page and "1.2346" in page and "a.b" in page and "empty" not in page
     check(page)
 
 
 def test_a_large_picture_is_made_smaller(tmp_path):
     Image.effect_noise((2000, 2000), 80).save(tmp_path / "noise.png")
-    assert (tmp_path / "noise.png").stat().st_size > 2_000_000 and len(pages.picture(tmp_path / "noise.png")) < 1_000_000
+    assert (tmp_path / "noise.png").stat().st_size > 2_000_000 and len(
+        pages.picture(tmp_path / "noise.png")
+    ) < 1_000_000
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):

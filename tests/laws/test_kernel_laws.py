@@ -120,7 +120,7 @@ def test_a_floor_leaves_no_state_impossible_that_the_positive_part_excludes():
 
 
 def test_every_claim_about_pure_death_holds():
-    """All of `python -m blackout.laws --process pure_death` but the largest toy; the tables of the docs say the same."""
+    """All of `python -m blackout.laws --process pure_death` but the largest toy; tables of the docs say the same."""
     studies = [study for study in verify.studies(["pure_death"]) if study.subject.name != BUMPS.name]
     assert {study.grid_name for study in studies} == {"fisher grid", "logit grid", "optimal grid"}
     pairs = [(study, row) for study in studies for row in verify.rows(study)]
