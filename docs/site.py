@@ -42,7 +42,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def _formula(match: re.Match[str]) -> str:
     block, inline = match.groups()
-    return latex2mathml.converter.convert((block or inline).strip(), display="block" if block else "inline")
+    if block:
+        return latex2mathml.converter.convert(block.strip(), display="block")
+    return (
+        f"<span>{latex2mathml.converter.convert(inline)}</span>"  # a line that begins with <math> would be a paragraph
+    )
 
 
 def _page(package: Path) -> str:
