@@ -19,9 +19,8 @@ test: $(VENV)/installed  ## formatting, types, tests
 	$(RUN) -m mypy blackout train.py sample.py tests/structure/test_protocols.py
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n 2 --dist loadfile
 
-docs: $(VENV)/installed  ## the site in site/; a broken link or an unreadable docstring is an error
-	$(RUN) -m pip install --quiet --editable ".[docs]"
-	$(RUN) -m mkdocs build --strict --quiet
+docs: $(VENV)/documents  ## the site in site/; a broken link or an unreadable docstring is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 soak: $(VENV)/installed  ## kill runs, and give the programs nonsense, for about a quarter of an hour; SEED=1 for others
 	OMP_NUM_THREADS=1 $(RUN) -m tests.soak.kills --points 20 --seed $(SEED)
@@ -32,6 +31,10 @@ $(VENV)/installed: pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
 	$(RUN) -m pip install --quiet --constraint $(LOCK) --editable ".[test]"
+	touch $@
+
+$(VENV)/documents: $(VENV)/installed
+	$(RUN) -m pip install --quiet --constraint $(LOCK) --editable ".[docs]"
 	touch $@
 
 lock:  ## write the newest versions that pyproject.toml allows to requirements.lock, from an environment of their own

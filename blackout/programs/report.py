@@ -120,7 +120,7 @@ def _model(run: Path) -> str:
 
 def _repeat(run: Path, config: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     said = report.get("command")
-    lines = [f"{said}  # the same settings are the same run" if said else "# trained by Python code, not by a command"]
+    lines = [f"{said}  # the same settings are the same run" if said else "# no command is known: see all settings"]
     lines.append(f"blackout-sample {shlex.quote(f'ckpt={run}')} num_samples=64 evaluate=true trajectory=true")
     lines.append(f"python -m blackout.report {shlex.quote(str(run))}  # this page, with the new samples")
     settings = pages.code(yaml.safe_dump(dict(config), sort_keys=False))
