@@ -193,8 +193,7 @@ def _default_keys() -> list[str]:
             if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
                 yield from walk(child, f"{path}.")
 
-    command = Path(sys.argv[0]).stem.removeprefix("blackout-")
-    if not (CONF / f"{command}.yaml").exists():
+    if not (CONF / f"{(command := Path(sys.argv[0]).stem.removeprefix('blackout-'))}.yaml").exists():
         return []
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
