@@ -28,7 +28,8 @@ def main() -> None:
         ("flow" in options.process, verify_flows),
     )
     everything = not any(chosen for chosen, _ in checks)
-    good = all([check() for chosen, check in checks if chosen or everything])
+    results = [check() for chosen, check in checks if chosen or everything]
+    good = all(results)
     print("\nall claims hold" if good else "\nsome claims FAIL", file=sys.stdout if good else sys.stderr)
     sys.exit(0 if good else 1)
 
