@@ -2,15 +2,17 @@
 
     python -m blackout.table blackout_cifar10 --plan                      # what would be run, and what is there already
     python -m blackout.table blackout_cifar10 --train trainer.devices=8   # the same command again goes on
-    python -m blackout.table blackout_cifar10 --train trainer.max_steps=1000 --sample num_samples=1000   # a rehearsal
+    python -m blackout.table blackout_cifar10 --train trainer.max_steps=9 --sample num_samples=20    # a rehearsal
 
 A table is a YAML file beside this program, or one of your own: trainings, and rows that each sample one of them. What a
-row leaves lies in `<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`.
+row leaves lies in `<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`; settings of your own
+add a hash of them to the names.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -64,21 +66,22 @@ def jobs(
 ) -> tuple[list[Job], list[Job]]:
     """The trainings, and a sampling for every row; settings given for all come last."""
     folder = Path(runs) / Path(name).stem
-    trainings = {
-        key: Job(
-            "train",
-            (*settings, f"experiment_name={folder.name}", f"run_id=table_{key}", f"runs_dir={runs}", *train),
-            folder / f"table_{key}" / "metrics.json",
-        )
-        for key, settings in table["train"].items()
-    }
-    samplings = []
+    trainings, samplings = dict[str, Job](), []
+    for key, settings in table["train"].items():
+        run = f"table_{key}{_suffix(train)}"
+        where = (f"experiment_name={folder.name}", f"run_id={run}", f"runs_dir={runs}")
+        trainings[key] = Job("train", (*settings, *where, *train), folder / run / "metrics.json")
     for number, row in enumerate(table["rows"], 1):
-        run = trainings[row["train"]].result.parent
-        where = (f"ckpt={run}", f"out={run / f'table_{number}'}")
-        settings = (*where, *row["sample"], *table["sample"], *sample)
-        samplings.append(Job("sample", settings, run / f"table_{number}" / "metrics.json"))
+        trained = trainings[row["train"]].result.parent
+        out = trained / f"table_{number}{_suffix(sample)}"
+        settings = (f"ckpt={trained}", f"out={out}", *row["sample"], *table["sample"], *sample)
+        samplings.append(Job("sample", settings, out / "metrics.json"))
     return list(trainings.values()), samplings
+
+
+def _suffix(given: Sequence[str]) -> str:
+    """Of directories: what was made with other settings, such as a rehearsal, is another table."""
+    return f"_{hashlib.sha256(' '.join(given).encode()).hexdigest()[:6]}" if given else ""
 
 
 def run(job: Job) -> None:
