@@ -5,8 +5,8 @@
     python -m blackout.table blackout_cifar10 --train trainer.max_steps=9 --sample num_samples=20    # a rehearsal
 
 A table is a YAML file beside this program, or one of your own: trainings, and rows that each sample one of them. What a
-row leaves lies in `<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`; settings of your own
-add a hash of them to the names.
+row leaves lies in `<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`; your own settings
+add a hash of them to these names.
 """
 
 from __future__ import annotations
