@@ -16,7 +16,8 @@ from blackout.permutations.shuffle.reverse import (
 )
 
 __all__ = [
-    "Beam", "ForwardProcess", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment", "ReverseGPL",
-    "ReverseInsertion", "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample", "ShuffleDiffusion",
-    "ShuffleFamily", "SinkhornLoss", "SinkhornPixelLoss", "SortingNetworkLoss", "TrajectoryLoss", "TwoOpt",
+    "Beam", "ForwardProcess", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment",
+    "ReverseGPL", "ReverseInsertion", "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample",
+    "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "SinkhornPixelLoss", "SortingNetworkLoss", "TrajectoryLoss",
+    "TwoOpt",
 ]  # fmt: skip

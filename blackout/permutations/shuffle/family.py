@@ -103,7 +103,8 @@ class ShuffleFamily:
     def card(self, description: Mapping[str, Any], parameters: int) -> str:
         """The README.md of an exported model."""
         data, model = description["data"], description["model"]
-        labels = "with permutation labels" if find(model["loss"], "loss").labels else "without permutation labels"
+        loss: Any = find(model["loss"], "loss")
+        labels = "with permutation labels" if loss.labels else "without permutation labels"
         return f"""# A shuffle diffusion of {data["name"]}
 
 - data: {data["name"]}, lists of {data["num_items"]} {data["kind"]}

@@ -196,9 +196,7 @@ class InformedLoss(ShuffleLoss):
     def __post_init__(self) -> None:
         _check_walks(self.walks)
         if self.draws < 1 or not 0 < self.deviation < float("inf"):
-            raise ValueError(
-                f"draws must be at least 1 and deviation positive, not {self.draws} and {self.deviation}"
-            )
+            raise ValueError(f"draws must be at least 1 and deviation positive, not {self.draws} and {self.deviation}")
 
     def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]:
         law, between = lesson.looks(self.walks)
