@@ -68,7 +68,7 @@ class CodeModel(Model):
         self.kept = tuple(kept or ())
         for name, values in (kept or {}).items():
             self.register_buffer(name, values)
-        self.passes = passes.checked(self.length, objective)
+        self.passes = passes.checked(self.length, objective, self.code is Inline)
 
     @property
     def aligned(self) -> bool:
