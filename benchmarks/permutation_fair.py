@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
 from benchmarks.measure import report
 from blackout.permutations.coded import CodeModel, CodeTransformer
@@ -25,8 +23,8 @@ from blackout.permutations.coded.drawing import CodeDraw
 from blackout.permutations.coded.interface import Passes
 from blackout.permutations.coded.puzzles import from_puzzles
 from blackout.permutations.datasets import Puzzles, jigsaw_cifar10, jigsaw_digits, jigsaw_mnist
-from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
-from blackout.permutations.group import compose, inverse, is_permutation
+from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
+from blackout.permutations.group import compose, is_permutation
 from blackout.permutations.metrics import arranged
 from blackout.permutations.mixing import denoising_schedule
 from blackout.permutations.shuffles import Riffle, trajectory
@@ -142,23 +140,17 @@ def matched(source: Puzzles, scale: Scale, device: torch.device, sweeps: int) ->
     """A score for every item and place; with sweeps, normalised over both in turn (Mena et al., ICLR 2018)."""
     n, network = source.facts["num_items"], transformer(source, scale).to(device)
 
-    def log_matrix(items: Tensor, noise: bool) -> Tensor:
+    def law_of(items: Tensor) -> Matching:
         scores = network(torch.full(items.shape[:2], n, device=items.device), {"items": items})
-        if noise and sweeps:
-            scores = scores - torch.empty_like(scores).exponential_().clamp(min=1e-9).log()
-        for _ in range(sweeps):
-            scores = scores.log_softmax(1).log_softmax(2)
-        return scores.log_softmax(2)
+        return Matching(scores.transpose(1, 2), sweeps)
 
     def loss(items: Tensor, solution: Tensor) -> Tensor:
-        place = inverse(solution).unsqueeze(2)
-        return -log_matrix(items, True).gather(2, place).squeeze(2).sum(1).mean()
+        law = law_of(items)
+        return -(Matching(law.noisy(Size()), sweeps) if sweeps else law).log_prob(solution).mean()
 
     def solve(items: Tensor) -> tuple[Tensor, Tensor]:
-        matrix = log_matrix(items, False)
-        valid = is_permutation(matrix.argmax(2)).cpu()
-        places = [linear_sum_assignment(-one)[1] for one in matrix.cpu().double().numpy()]
-        return inverse(torch.from_numpy(np.array(places)).to(items.device)), valid
+        law = law_of(items)
+        return law.mode, is_permutation(law.log_matrix.argmax(-1)).cpu()
 
     return Method(network, loss, {"1 pass": (1, solve)})
 

@@ -1,22 +1,18 @@
 """The tables of SymmetricDiffusers (Zhang et al., ICLR 2025) as commands: `python -m benchmarks.permutations table1`.
 
 `--scale cpu` trains small networks for minutes a row, `--scale paper` the published ones for their 112,500 steps; the
-difference is in `SCALES` and nowhere else. A row is a run of `train.py`, continued if it is already there, and one of
-`sample.py` for every way of decoding. `--print` shows the commands and runs nothing.
+difference is in `SCALES` and nowhere else. Every way of decoding is a row. `--print` only shows the commands.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.permutation_runs import Rows, Run
+
 _SHOWN = ("accuracy", "correct", "kendall_lists", "rmse", "gap")
 _PUBLISHED = (
     "network.width=128", "network.depth=7", "network.heads=8", "network.expansion=4", "network.dropout=0.1",
@@ -50,27 +46,11 @@ class Row:
     decoders: tuple[str, ...] = ("beam",)
     without: tuple[str, ...] = ()
 
-    def commands(self, scale: str, runs: Path, data_dir: str) -> list[list[str]]:
-        """train.py, then sample.py for every decoder, with where it writes last."""
-        run_id = "".join(c if c.isalnum() else "_" for c in f"{self.name}_{scale}")
-        places = [f"runs_dir={runs}", "experiment_name=tables", f"run_id={run_id}", f"data_dir={data_dir}"]
-        sizes = [setting for setting in SCALES[scale] if setting.split("=")[0] not in self.without]
-        train = [*self.train, *sizes, *places, "callbacks.progress=null", "callbacks.samples=null"]
-        commands = [["train.py", *train]]
-        for decoder in self.decoders:
-            out = runs / "tables" / run_id / decoder
-            ckpt = runs / "tables" / run_id
-            commands.append(
-                [
-                    "sample.py",
-                    f"ckpt={ckpt}",
-                    f"sampler={decoder}",
-                    "num_samples=1000",
-                    f"data_dir={data_dir}",
-                    f"out={out}",
-                ]
-            )
-        return commands
+    def run(self, scale: str) -> Run:
+        """With the settings of a scale."""
+        sizes = tuple(setting for setting in SCALES[scale] if setting.split("=")[0] not in self.without)
+        asked = {decoder: (f"sampler={decoder}", "num_samples=1000") for decoder in self.decoders}
+        return Run(self.name, self.train + sizes, asked)
 
 
 def _sorted(name: str, settings: tuple[str, ...], length: int, baseline: str) -> Row:
@@ -158,25 +138,15 @@ _MAKERS: dict[str, Callable[[bool], list[Row]]] = {
 }  # fmt: skip
 
 
-def rows(table: str, scale: str) -> list[Row]:
-    """The rows of a table, at a scale."""
-    return _MAKERS[table](scale == "paper")
+def runs(table: str, scale: str) -> list[Run]:
+    """Those of a table, at a scale."""
+    return [row.run(scale) for row in _MAKERS[table](scale == "paper")]
 
 
 TABLES = tuple(_MAKERS)
 
 
-def make_table(table: str, scale: str, runs: Path, data_dir: str, show: bool) -> list[dict[str, Any]]:
-    """Run a table's commands, or only print them; a result for every row and decoder."""
-    found: list[dict[str, Any]] = []
-    for row in rows(table, scale):
-        train, *samples = row.commands(scale, runs, data_dir)
-        for command, decoder in zip([train, *samples], ["", *row.decoders], strict=True):
-            if show:
-                print("python", *command)
-                continue
-            subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-            if decoder:
-                values = json.loads((Path(command[-1].removeprefix("out=")) / "metrics.json").read_text())["values"]
-                found.append({"row": row.name, "decoding": decoder, **{k: values[k] for k in _SHOWN if k in values}})
-    return found
+def decoded(name: str, decoder: str, report: Mapping[str, Any]) -> Rows:
+    """The row of a run and a decoder."""
+    values = report["values"]
+    return [{"row": name, "decoding": decoder, **{k: values.get(k, "") for k in _SHOWN}}]

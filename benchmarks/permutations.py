@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import permutation_codes
+from benchmarks import permutation_codes, permutation_runs
 from benchmarks import permutation_procedures as direct
 from benchmarks.measure import arguments, interleaved, report, summary
-from benchmarks.permutation_tables import SCALES, TABLES, make_table
+from benchmarks.permutation_tables import SCALES, TABLES, decoded, runs
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
 from blackout.permutations.distributions.beam import beam_search
@@ -110,8 +110,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.set_defaults(device="cpu", threads=1, repetitions=21)
     options = parser.parse_args(argv)
     if options.what in (*TABLES, *permutation_codes.SUBJECTS):
-        make = make_table if options.what in TABLES else permutation_codes.make
-        found = make(options.what, options.scale, options.runs.resolve(), options.data_dir, options.show)
+        if options.what in TABLES:
+            table, read = runs(options.what, options.scale), decoded
+        else:
+            begin, read = permutation_codes.SUBJECTS[options.what]
+            table = begin(options.scale)
+        place = options.runs.resolve()
+        found = permutation_runs.make(table, read, options.scale, place, options.data_dir, options.show)
         if found:
             report(f"{options.what}, scale {options.scale}", found, options)
         return

@@ -3,10 +3,12 @@
 import argparse
 import sys
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from blackout.laws.flows import verify_flows
+from blackout.laws.permutation_toys import plot_chain
 from blackout.laws.permutations import verify_permutations
 from blackout.laws.posteriors import verify_posteriors
 from blackout.laws.verify import CLAIMS, verify
@@ -19,7 +21,11 @@ def main() -> None:
     parser.add_argument("--process", nargs="+", choices=[*CLAIMS, "flow"], default=[], help="only these")
     parser.add_argument("--permutations", action="store_true", help="only permutations")
     parser.add_argument("--posteriors", action="store_true", help="only posteriors; all if nothing is given")
+    parser.add_argument("--chain", type=Path, help="only draw how generalised Plackett-Luce steps reach a law, a .png")
     options = parser.parse_args()
+    if options.chain is not None:
+        plot_chain(torch.tensor([0.35, 0.1, 0.0, 0.3, 0.05, 0.2], dtype=torch.float64), 3, options.chain)
+        sys.exit(0)
     processes = [name for name in options.process if name in CLAIMS]
     checks = (
         (bool(processes), partial(verify, processes=processes)),

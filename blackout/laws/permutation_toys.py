@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from blackout.files import replacing
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.distributions import GeneralizedPlackettLuce
-
-
-def number(orders: Tensor) -> Tensor:
-    """The place of every permutation [..., n] in lexicographic order, int64 [...]."""
-    n = orders.shape[-1]
-    digits = n ** torch.arange(n - 1, -1, -1)
-    return torch.searchsorted((all_permutations(n) * digits).sum(-1), (orders * digits).sum(-1))
+from blackout.permutations.group import number
 
 
 def point(n: int) -> Tensor:
@@ -91,12 +87,12 @@ def bound_of_exact_reverse(steps: list[Tensor], n: int) -> float:
     return total
 
 
-def reached_by_chain(target: Tensor, n: int) -> Tensor:
-    """The law that a chain of generalised Plackett-Luce steps reaches from uniform, made to be `target`; n >= 2.
+def laws_of_chain(target: Tensor, n: int) -> Tensor:
+    """The laws [steps + 1, n!] that a chain of generalised Plackett-Luce steps goes through from uniform to `target`.
 
     With scores of -inf one step can lead from a state to one other, or to two that differ in the last two places, with
     any odds (Zhang et al. 2025, theorem 6, corrected: shares are of p(sigma) + p(pi)). All mass first goes to one
-    carrier; pair after pair (sigma, pi) it leaves p(sigma) + p(pi) behind, which the next step splits.
+    carrier; pair after pair (sigma, pi) it leaves p(sigma) + p(pi) behind, which the next step splits. n >= 2.
     """
     perms = all_permutations(n)
     sigma = number(perms[perms[:, -2] < perms[:, -1]])
@@ -104,19 +100,35 @@ def reached_by_chain(target: Tensor, n: int) -> Tensor:
     swapped[:, -2:] = perms[sigma][:, -2:].flip(-1)
     pi = number(swapped)
     stay, whole = torch.arange(len(perms)), torch.ones(len(perms), dtype=torch.float64)
-    law = whole / len(perms) @ _step(sigma[0].expand(len(perms)), whole, n)
+    laws = [whole / len(perms)]
+    laws.append(laws[-1] @ _step(sigma[0].expand(len(perms)), whole, n))
     kept = target[sigma] + target[pi]
     left = kept.flip(0).cumsum(0).flip(0)
     for i in range(len(sigma)):
         odds, to = whole.clone(), stay.clone()
         if i + 1 < len(sigma):
             odds[sigma[i]] = _share(kept[i], left[i])
-            law = law @ _step(stay, odds, n)
+            laws.append(laws[-1] @ _step(stay, odds, n))
             to[pi[i]] = sigma[i + 1]
         odds = whole.clone()
         odds[sigma[i]] = _share(target[sigma[i]], kept[i])
-        law = law @ _step(to, odds, n)
-    return law
+        laws.append(laws[-1] @ _step(to, odds, n))
+    return torch.stack(laws)
+
+
+def plot_chain(target: Tensor, n: int, path: Path) -> None:
+    """Draw the laws of `laws_of_chain`, a row of bars for each step."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    laws, names = laws_of_chain(target, n), ["".join(map(str, p)) for p in (all_permutations(n) + 1).tolist()]
+    figure = Figure(figsize=(1.3 * len(laws), 2.2), layout="constrained")
+    for step, (axes, law) in enumerate(zip(figure.subplots(1, len(laws), sharey=True), laws.tolist(), strict=True)):
+        axes.bar(names, law, color="tab:blue" if step + 1 < len(laws) else "tab:green")
+        axes.bar(names, target.tolist(), fill=False, edgecolor="black", linewidth=0.7)
+        axes.tick_params("x", rotation=90, labelsize=7)
+        axes.set_title("uniform" if step == 0 else f"step {step}", fontsize=9)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=110)
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:

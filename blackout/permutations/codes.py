@@ -98,16 +98,17 @@ class Lehmer(Code):
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
         y = _places_first(x)
-        digits = y.clone()
-        for i in range(len(y) - 1):
-            digits[i + 1 :] -= (y[i + 1 :] > y[i]).view(torch.uint8)
-        return _places_last(digits, x)
+        for i in range(len(y) - 1):  # later values move down past this one, which leaves their order as it is
+            later = y[i + 1 :]
+            later -= (later > y[i]).view(torch.uint8)
+        return _places_last(y, x)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
         y = _places_first(code)
         for i in reversed(range(len(y) - 1)):
-            y[i + 1 :] += (y[i + 1 :] >= y[i]).view(torch.uint8)
+            later = y[i + 1 :]
+            later += (later >= y[i]).view(torch.uint8)
         return _places_last(y, code)
 
 
@@ -120,18 +121,11 @@ class LeftLehmer(Code):
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        y = _places_first(x)
-        digits = torch.zeros_like(y)
-        for i in range(len(y) - 1):
-            digits[i + 1 :] += (y[i + 1 :] < y[i]).view(torch.uint8)
-        return _places_last(digits, x)
+        return identity_like(x) - _smaller_before(x)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        y = _places_first(identity_like(code) - code)
-        for i in range(1, len(y)):
-            y[:i] += (y[:i] >= y[i]).view(torch.uint8)
-        return _places_last(y, code)
+        return _of_smaller_before(identity_like(code) - code)
 
 
 class Insertion(Code):
@@ -143,11 +137,11 @@ class Insertion(Code):
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        return identity_like(x) - LeftLehmer._encode(inverse(x))
+        return _smaller_before(inverse(x))
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        return inverse(LeftLehmer._decode(identity_like(code) - code))
+        return inverse(_of_smaller_before(code))
 
 
 class FisherYates(Code):
@@ -201,6 +195,24 @@ class Inline(Code):
     def _decode(code: Tensor) -> Tensor:
         """The digits as they are, permutation or not: see `valid`."""
         return code.long().clone()
+
+
+def _smaller_before(x: Tensor) -> Tensor:
+    """How many smaller values come before each, int64 [..., n]."""
+    y = _places_first(x)
+    for i in reversed(range(1, len(y))):
+        earlier = y[:i]
+        earlier -= (earlier > y[i]).view(torch.uint8)
+    return _places_last(y, x)
+
+
+def _of_smaller_before(counts: Tensor) -> Tensor:
+    """The inverse of `_smaller_before`."""
+    y = _places_first(counts)
+    for i in range(1, len(y)):
+        earlier = y[:i]
+        earlier += (earlier >= y[i]).view(torch.uint8)
+    return _places_last(y, counts)
 
 
 def _all_permutations(x: Tensor) -> bool:

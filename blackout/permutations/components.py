@@ -21,8 +21,8 @@ TABLE = Table(
             "shuffle.ReverseRiffle", "shuffle.ReverseTransposition",
         ),
         "loss": (
-            "shuffle.LabelFreeLoss", "shuffle.RandomTimeLoss", "shuffle.SinkhornLoss", "shuffle.SinkhornPixelLoss",
-            "shuffle.SortingNetworkLoss", "shuffle.TrajectoryLoss",
+            "shuffle.InformedLoss", "shuffle.LabelFreeLoss", "shuffle.RandomTimeLoss", "shuffle.SinkhornLoss",
+            "shuffle.SinkhornPixelLoss", "shuffle.SortingNetworkLoss", "shuffle.TrajectoryLoss",
         ),
         "sampler": ("shuffle.Beam", "shuffle.Greedy", "shuffle.Sample", "shuffle.TwoOpt"),
         "network": ("coded.CodeTransformer",),

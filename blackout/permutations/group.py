@@ -88,3 +88,11 @@ def all_permutations(n: int) -> Tensor:
         rest = found + (found >= first)
         found = torch.cat([first.expand(m, len(found), 1), rest], -1).reshape(-1, m)
     return found
+
+
+def number(orders: Tensor) -> Tensor:
+    """The place of every permutation [..., n] in lexicographic order, that of `all_permutations`, int64 [...]."""
+    n = orders.shape[-1]
+    digits = n ** torch.arange(n - 1, -1, -1, device=orders.device)
+    keys = (all_permutations(n).to(orders.device) * digits).sum(-1)
+    return torch.searchsorted(keys, (orders * digits).sum(-1))

@@ -12,14 +12,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from blackout.permutations.counting import stirling_numbers
-from blackout.permutations.group import compose, descents, identity_like, inverse
+from blackout.permutations.group import descents, identity_like, inverse
 from blackout.permutations.transpositions import log_prob_after
 from blackout.random import RandomSource, StepStreams, uniform
 
@@ -74,21 +74,18 @@ class Riffle(Shuffle):
     def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
         """As `Shuffle.steps_back`, all in one sort; errors as `sample`."""
         size = (size,) if isinstance(size, int) else size
-        powers = torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=_device(generator))
-        return self._sorted(n, (*size, len(times)), times, powers, generator).movedim(-2, 0).contiguous()
+        powers = _powers(tuple(times), _device(generator))
+        return self._sorted(n, (*size, len(times)), times, powers, generator).movedim(-2, 0)
 
     def _sorted(
         self, n: int, size: Size, times: Sequence[int], powers: float | Tensor, generator: RandomSource
     ) -> Tensor:
         """Places sorted by labels, int64 [*size, n]. `times` are those that occur, `powers` 2^times for each draw."""
-        for t in times:
-            if not 0 <= t <= MOST_RIFFLES:
-                raise ValueError(f"riffles are drawn 0 to {MOST_RIFFLES} at once, not {t}")
+        places = _places(n, min(times, default=0), max(times, default=0), _device(generator))
         # the label is the leading `times` bits: 2^times u rounded down, as it is by a whole type
-        whole = torch.int32 if n << max(times, default=0) < 2**31 else torch.int64
-        keys = _uniforms(n, n, size, generator).mul_(powers).to(whole)
+        labels = _uniforms(n, n, size, generator).mul_(powers).to(places.dtype)
         # with the place as last digit no two keys are equal, and the quicker, unstable sort will do
-        return keys.mul_(n).add_(torch.arange(n, device=keys.device)).argsort(dim=-1)
+        return torch.add(places, labels, alpha=n).argsort(dim=-1)
 
     def log_prob(self, sigma: Tensor, times: int | Tensor = 1) -> Tensor:
         """As `Shuffle.log_prob`: -inf where there are more rising sequences than labels."""
@@ -205,15 +202,27 @@ def trajectory(
     if len(schedule) < 2 or schedule[0] != 0 or any(b <= a for a, b in pairwise(schedule)):
         raise ValueError(f"a schedule rises from 0, in at least one step, not {schedule}")
     back = shuffle.steps_back(n, size, [t - s for s, t in pairwise(schedule)], generator)
-    states = inverse(back)
-    for i in range(1, len(states)):
-        states[i] = compose(states[i - 1], states[i])
-    return states, back
+    return torch.stack(list(accumulate(inverse(back), lambda state, step: state.gather(-1, step)))), back
 
 
 def _check_times(times: int) -> None:
     if times < 0:
         raise ValueError(f"the number of shuffles must not be negative, but is {times}")
+
+
+# small tensors that every draw needs: to make them anew takes longer than to sort a short deck
+@lru_cache
+def _places(n: int, least: int, most: int, device: torch.device) -> Tensor:
+    """0..n-1 in a type that holds a label of `most` bits and a place."""
+    if not 0 <= least <= most <= MOST_RIFFLES:
+        raise ValueError(f"riffles are drawn 0 to {MOST_RIFFLES} at once, not {least if least < 0 else most}")
+    return torch.arange(n, dtype=torch.int32 if n << most < 2**31 else torch.int64, device=device)
+
+
+@lru_cache
+def _powers(times: tuple[int, ...], device: torch.device) -> Tensor:
+    """2^times, float64 [k, 1]."""
+    return torch.tensor([[2.0**t] for t in times], dtype=torch.float64, device=device)
 
 
 def _uniforms(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:

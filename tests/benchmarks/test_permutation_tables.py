@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from benchmarks import permutations
-from benchmarks.permutation_tables import SCALES, TABLES, rows
+from benchmarks.permutation_tables import SCALES, TABLES, runs
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -15,14 +15,14 @@ CONF = Path(__file__).parents[2] / "conf"
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("table", TABLES)
 def test_a_tables_commands_compose(table, scale):
-    found = rows(table, scale)
+    found = runs(table, scale)
     assert len({row.name for row in found}) == len(found)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         kinds = {tuple(s for s in row.train if s.startswith(("baseline", "loss=", "reverse"))): row for row in found}
         for row in (found[0], *kinds.values()):
-            train, *samples = row.commands(scale, Path("runs"), "data")
+            train, *samples = row.commands(scale, Path("runs"), "data").values()
             config = OmegaConf.to_container(compose("train", train[1:]), resolve=True)
-            assert config["family"]["_target_"].endswith("ShuffleFamily") and len(samples) == len(row.decoders)
+            assert config["family"]["_target_"].endswith("ShuffleFamily") and len(samples) == len(row.asked)
             if scale == "paper" and "two_opt" not in row.name:
                 alone = row.name.endswith((", listmle", ", diffsort"))
                 assert config["network"]["depth"] == (0 if alone else 7) and config["trainer"]["max_steps"] == 112_500

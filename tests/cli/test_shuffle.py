@@ -81,7 +81,7 @@ def test_sample_k_alone_and_scores(run, trained, tmp_path):
         report["values"]
     )
     assert report["decoding"] == "sample" and report["labels"] is False
-    for picture in ("jigsaws.png", "trajectory.webp", "trajectory.png"):
+    for picture in ("jigsaws.png", "laws.png", "trajectory.webp", "trajectory.png"):
         assert (tmp_path / "whole" / picture).exists()
 
 
@@ -173,6 +173,9 @@ WRONG = {
     "items without a list": (lambda p: mine(p, np.zeros(7)), "items must be"),
     "labels that points cannot do without": (lambda p: ["experiment=symmetric_tsp", "loss=label_free"], "labels"),
     "a beam of nothing": (lambda p: ["sampler=beam", "sampler.width=0"], "width"),
+    "a network of other items": (lambda p: ["network/encoder=points"], "cannot read pieces"),
+    "draws informed by pixels for a law without scores": (
+        lambda p: ["loss=informed", "reverse=inverse_riffle"], "reverse=gpl"),
     "one draw": (lambda p: ["loss=label_free", "loss.draws=1"], "draws"),
     "images that are no puzzles": (lambda p: ["dataset=mnist"], ""),
 }  # fmt: skip

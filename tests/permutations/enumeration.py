@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from blackout.laws.draws import p_value
-from blackout.laws.permutation_toys import number
 from blackout.permutations import all_permutations
+from blackout.permutations.group import number
 
 
 def assert_draws(orders: Tensor, law: Tensor) -> None:

@@ -17,7 +17,7 @@ from tests.cli.test_configs import CONF, composed
 
 CHOICES = [
     *(f"{group}={path.stem}" for group in ("shuffle", "reverse") for path in sorted((CONF / group).glob("*.yaml"))),
-    *(f"loss={name}" for name in ("trajectory", "random_time", "label_free")),
+    *(f"loss={name}" for name in ("trajectory", "random_time", "label_free", "informed")),
     *(f"loss={name}" for name in ("sinkhorn", "sinkhorn_pixels", "sorting_network")),
     *(f"sampler={name}" for name in ("greedy", "beam", "sample")),
     *(f"dataset={name}" for name in ("jigsaw_digits", "sort_digits", "one_permutation", "tsp", "items")),

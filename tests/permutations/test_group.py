@@ -6,9 +6,8 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.laws.permutation_toys import number
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
-from blackout.permutations.group import descents, is_permutation, num_cycles
+from blackout.permutations.group import descents, is_permutation, num_cycles, number
 
 
 @pytest.mark.parametrize("n", range(1, 7))

@@ -7,13 +7,15 @@ import torch
 from torch import nn
 
 from blackout.laws.draws import p_value
+from blackout.laws.permutation_toys import point
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
-from blackout.permutations.group import identity_like, is_permutation
+from blackout.permutations.group import identity_like, is_permutation, number
 from blackout.permutations.shuffle import (
     Beam,
     ForwardProcess,
     Greedy,
+    InformedLoss,
     LabelFreeLoss,
     RandomTimeLoss,
     ReverseGPL,
@@ -26,6 +28,7 @@ from blackout.permutations.shuffle import (
 )
 from blackout.permutations.shuffle.decoding import merged
 from blackout.permutations.shuffle.denoiser import Denoiser
+from blackout.permutations.shuffle.exact import laws
 from blackout.permutations.shuffle.forward import default_schedule
 from blackout.permutations.shuffle.losses import Lesson, squared_distances
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
@@ -51,35 +54,11 @@ def denoiser(n, reverse, batch=1, first_fixed=False, seed=0):
     return Denoiser(made, reverse, made.encode(torch.arange(n).repeat(batch, 1)), first_fixed)
 
 
-def number(orders):
-    """Which of `all_permutations` orders [..., n] are."""
-    n = orders.shape[-1]
-    powers = n ** torch.arange(n)
-    keys = (all_permutations(n) * powers).sum(-1)
-    place = torch.empty(int(keys.max()) + 1, dtype=torch.int64).scatter_(0, keys, torch.arange(len(keys)))
-    return place[(orders * powers).sum(-1)]
-
-
-def steps(reverse, process, n):
-    """For every time, the matrix [n!, n!] of how lists, as orders of the items, move a step back."""
-    every, law_of = all_permutations(n), denoiser(n, reverse)
-    matrices = []
-    for t in process.times:
-        law = law_of(every.unsqueeze(0), t)
-        moved = number(compose(every.unsqueeze(1), every.unsqueeze(0)))
-        p = torch.stack([law.log_prob(sigma.expand(1, len(every), n))[0].exp().double() for sigma in every], 1)
-        matrices.append(torch.zeros(len(every), len(every), dtype=torch.float64).scatter_add(1, moved, p))
-    return matrices
-
-
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_chain_is_a_distribution_and_draws_follow_it(name):
     reverse, process = CHAINS[name]
     n = 4
-    law = torch.zeros(24, dtype=torch.float64)
-    law[0] = 1.0  # the list as it is given
-    for matrix in reversed(steps(reverse, process, n)):
-        law = law @ matrix
+    law = laws(denoiser(n, reverse), process.times, point(n))[-1, 0]  # of the list as it is given
     assert float(law.sum()) == pytest.approx(1, abs=1e-6)
     size = 20_000
     orders, log_probs = Sample()(denoiser(n, reverse, size), process.times, SampleStreams(1, torch.arange(size)))
@@ -93,9 +72,7 @@ def test_the_bound_is_one(name):
     """Averaged over the forward walks, it is at least the exact -log p of the right order."""
     reverse, process = CHAINS[name]
     n, walks = 3, 4000
-    law = torch.full((6,), 1 / 6, dtype=torch.float64)
-    for matrix in reversed(steps(reverse, process, n)):
-        law = law @ matrix
+    law = laws(denoiser(n, reverse), process.times)[-1, 0]
     law_of = denoiser(n, reverse, walks)
     states, back = process.walks(n, walks, 1, SampleStreams(0, torch.arange(walks)).at(0))
     log_p = law_of(states[:, 0], torch.tensor(process.times)).log_prob(back[:, 0]).sum(1)
@@ -112,10 +89,7 @@ def test_the_bound_is_one(name):
 def test_a_wide_beam_finds_every_order_with_its_probability(name):
     reverse, process = CHAINS[name]
     n = 4
-    law = torch.zeros(24, dtype=torch.float64)
-    law[0] = 1.0
-    for matrix in reversed(steps(reverse, process, n)):
-        law = law @ matrix
+    law = laws(denoiser(n, reverse), process.times, point(n))[-1, 0]
     orders, log_probs = Beam(width=24, inner=24)(denoiser(n, reverse), process.times, SampleStreams(0, torch.arange(1)))
     possible = log_probs[0] > -torch.inf
     found = orders[0][possible]
@@ -218,39 +192,38 @@ class Fixed(nn.Module):
         return self.matrix.expand(len(features), -1, -1)
 
 
-def test_the_label_free_gradient_is_that_of_the_likelihood():
+@pytest.mark.parametrize("make, entropy", [
+    (lambda: LabelFreeLoss(draws=64, decay=0.9, entropy=0.0), 0.0),
+    (lambda: LabelFreeLoss(draws=64, decay=0.9, entropy=0.5), 0.5),
+    (lambda: InformedLoss(draws=64, deviation=1.0), 0.0),
+])  # fmt: skip
+def test_the_gradient_without_labels_is_that_of_the_likelihood(make, entropy):
     """With all of S_3 drawn many times: E of the weighted gradients = gradient of log sum p(x | sigma) p(sigma)."""
     torch.manual_seed(0)
     scores, items = torch.randn(3, 3), 0.7 * torch.randn(1, 3, 2)
-    every, n = all_permutations(3), 3
+    every, n, batch = all_permutations(3), 3, 4000
+    states = torch.tensor([[1, 2, 0]])
 
-    def exact(entropy):
-        net = Fixed(scores.clone())
-        law = ReverseGPL()(net.matrix)
-        states = torch.tensor([[1, 2, 0]])
-        back = inverse(states)
-        log_p = law.log_prob(every)
-        square = squared_distances(items, compose(states, back).unsqueeze(1))[0, 0]
-        reached = compose(states.expand(6, n), every)
-        looks = -square.gather(1, reached.T).sum(0) / 2
-        goal = torch.logsumexp(looks + log_p, 0) - entropy * (log_p.exp() * log_p).sum()
-        return torch.autograd.grad(goal, net.matrix)[0], looks
+    net = Fixed(scores.clone())
+    law = ReverseGPL()(net.matrix)
+    log_p = law.log_prob(every)
+    square = squared_distances(items, compose(states, inverse(states)).unsqueeze(1))[0, 0]
+    looks = -square.gather(1, compose(states.expand(6, n), every).T).sum(0) / 2
+    goal = torch.logsumexp(looks + log_p, 0) - entropy * (log_p.exp() * log_p).sum()
+    exact = torch.autograd.grad(goal, net.matrix)[0]
 
-    for entropy in (0.0, 0.5):
-        gradient, _ = exact(entropy)
-        net = Fixed(scores.clone())
-        batch = 4000
-        process = ForwardProcess(Riffle(), [0, 5])
-        streams = SampleStreams(0, torch.arange(batch)).at(0)
-        one = Denoiser(net, ReverseGPL(), items.expand(batch, 3, 2), False)
-        # the same shuffle for everyone: a walk of a fixed state
-        taught = Lesson(one, process, items.expand(batch, 3, 2), streams)
-        states = torch.tensor([1, 2, 0]).expand(batch, 1, 1, 3).contiguous()
-        object.__setattr__(taught, "walks", lambda number, s=states: (s, inverse(s), torch.tensor([[5]])))
-        loss = LabelFreeLoss(draws=64, entropy=entropy, decay=0.9)
+    net = Fixed(scores.clone())
+    streams = SampleStreams(0, torch.arange(batch)).at(0)
+    one = Denoiser(net, ReverseGPL(), items.expand(batch, 3, 2), False)
+    # the same shuffle for everyone: a walk of a fixed state
+    taught = Lesson(one, ForwardProcess(Riffle(), [0, 5]), items.expand(batch, 3, 2), streams)
+    walk = states.expand(batch, 1, 1, 3).contiguous()
+    object.__setattr__(taught, "walks", lambda number, s=walk: (s, inverse(s), torch.tensor([[5]])))
+    loss = make()
+    if isinstance(loss, LabelFreeLoss):
         loss.baseline.fill_(1 / 64)
-        found = -torch.autograd.grad(loss(taught)[0], net.matrix)[0]
-        torch.testing.assert_close(found[:2], gradient[:2], atol=0.03, rtol=0.1)
+    found = -torch.autograd.grad(loss(taught)[0], net.matrix)[0]
+    torch.testing.assert_close(found[:2], exact[:2], atol=0.03, rtol=0.1)
 
 
 def test_the_baseline_is_a_buffer_and_moves():
@@ -264,6 +237,9 @@ def test_the_baseline_is_a_buffer_and_moves():
     for bad in ({"draws": 1}, {"entropy": -1.0}, {"deviation": 0.0}, {"decay": 1.0}, {"walks": 0}):
         with pytest.raises(ValueError):
             LabelFreeLoss(**bad)
+    for bad in ({"draws": 0}, {"deviation": 0.0}, {"walks": 0}):
+        with pytest.raises(ValueError):
+            InformedLoss(**bad)
 
 
 def test_looks_see_the_start_and_every_step():

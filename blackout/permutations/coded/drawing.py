@@ -212,6 +212,6 @@ def _passes(model: CodedModel, request: Mapping[str, Any]) -> Passes:
         if type(value) is not _KINDS[name]:
             raise UserError(f"{name} must be {_WORDS[_KINDS[name]]}, not {value!r}")
     try:
-        return replace(model.passes, **chosen).checked(model.length, model.objective)
+        return replace(model.passes, **chosen).checked(model.length, model.objective, model.code is Inline)
     except ValueError as error:
         raise UserError(str(error)) from None

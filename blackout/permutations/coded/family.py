@@ -149,11 +149,14 @@ def _passes(settings: Mapping[str, Any], n: int) -> Passes:
         raise UserError(f"sampler.{wrong[0]}: no such option")
     if type(passes) not in (int, type(None)):
         raise UserError(f"passes must be a whole number, not {passes!r}")
+    greedy = options.get("greedy") or False
+    if type(greedy) is not bool:
+        raise UserError(f"sampler.greedy must be true or false, not {greedy!r}")
     if passes is None and options.get("num_steps") and settings["objective"] == "masked":
         passes = min(options["num_steps"], n)
     with naming("sampler"):
-        how = Passes(passes, settings["order"], bool(options.get("greedy")), settings["distinct"])
-        return how.checked(n, settings["objective"])
+        how = Passes(passes, settings["order"], greedy, settings["distinct"])
+        return how.checked(n, settings["objective"], settings["code"] == "inline")
 
 
 def _facts(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,12 +34,19 @@ class Passes:
     greedy: bool = False
     distinct: bool = False
 
-    def checked(self, n: int, objective: str) -> Passes:
+    def checked(self, n: int, objective: str, inline: bool) -> Passes:
         """The same without nulls.
 
+        Args:
+            n: digits.
+            objective: of the model.
+            inline: whether its code is.
+
         Raises:
-            ValueError: not 1..n passes, another order, or what an autoregressive model cannot do.
+            ValueError: not 1..n passes, another order, or what the code or an autoregressive model cannot do.
         """
+        if self.distinct and not inline:
+            raise ValueError("distinct is for code=inline: digits of the other codes may be equal")
         causal = objective == "autoregressive"
         passes = (n if causal else 1) if self.passes is None else self.passes
         order = ("left_to_right" if causal else "random") if self.order is None else self.order

@@ -15,6 +15,7 @@ from blackout.permutations.coded.exact import MOST_ITEMS
 from blackout.permutations.coded.interface import Passes
 from blackout.permutations.coded.reports import held_out_nll, likelihood_report
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
+from blackout.permutations.datasets.base import reading
 from blackout.permutations.factorized import Denoiser, any_order_loss, autoregressive_loss
 from blackout.permutations.group import inverse, is_permutation
 from blackout.random import SampleStreams, fold_seed
@@ -67,7 +68,7 @@ class CodeModel(Model):
         self.kept = tuple(kept or ())
         for name, values in (kept or {}).items():
             self.register_buffer(name, values)
-        self.passes = passes.checked(self.length, objective)
+        self.passes = passes.checked(self.length, objective, self.code is Inline)
 
     @property
     def aligned(self) -> bool:
@@ -168,9 +169,11 @@ class CodeModel(Model):
         """One evaluation of the network, whose logits must fit.
 
         Raises:
-            UserError: they do not.
+            UserError: they do not, or the network cannot read the items.
         """
-        logits = self.averaged(*self.example())
+        codes, context = self.example()
+        with reading(self.config["data"].get("kind") or "items", context.get("items", codes)[0, 0]):
+            logits = self.averaged(codes, context)
         if logits.shape != (1, self.length, self.length):
             raise UserError(f"network: logits [1, {self.length}, {self.length}] are needed, not {list(logits.shape)}")
 

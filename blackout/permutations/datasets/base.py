@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from blackout.errors import UserError, summary
 from blackout.family import Split
 from blackout.permutations.group import identity_like
 from blackout.random import SampleStreams, StepStreams, fold_seed
@@ -114,3 +116,16 @@ def first_equal(x: Tensor) -> Tensor:
     """For each of n entries the first one equal to it, int64 [b, n] for x [b, n, ...]."""
     flat = x.flatten(2) if x.ndim > 2 else x.unsqueeze(-1)
     return (flat.unsqueeze(1) == flat.unsqueeze(2)).all(-1).int().argmax(-1)
+
+
+@contextmanager
+def reading(kind: str, item: Tensor) -> Iterator[None]:
+    """Inside, a network is shown items for the first time.
+
+    Raises:
+        UserError: it cannot read them.
+    """
+    try:
+        yield
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise UserError(f"network: it cannot read {kind} of shape {list(item.shape)}: {summary(error)}") from error

@@ -4,7 +4,7 @@ from blackout.permutations.shuffle.baselines import SinkhornLoss, SinkhornPixelL
 from blackout.permutations.shuffle.decoding import Beam, Greedy, Sample
 from blackout.permutations.shuffle.family import ShuffleFamily
 from blackout.permutations.shuffle.forward import ForwardProcess
-from blackout.permutations.shuffle.losses import LabelFreeLoss, RandomTimeLoss, TrajectoryLoss
+from blackout.permutations.shuffle.losses import InformedLoss, LabelFreeLoss, RandomTimeLoss, TrajectoryLoss
 from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import (
     ReverseAssignment,
@@ -16,7 +16,8 @@ from blackout.permutations.shuffle.reverse import (
 )
 
 __all__ = [
-    "Beam", "ForwardProcess", "Greedy", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment", "ReverseGPL",
-    "ReverseInsertion", "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample", "ShuffleDiffusion",
-    "ShuffleFamily", "SinkhornLoss", "SinkhornPixelLoss", "SortingNetworkLoss", "TrajectoryLoss", "TwoOpt",
+    "Beam", "ForwardProcess", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment",
+    "ReverseGPL", "ReverseInsertion", "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample",
+    "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "SinkhornPixelLoss", "SortingNetworkLoss", "TrajectoryLoss",
+    "TwoOpt",
 ]  # fmt: skip

@@ -14,10 +14,11 @@ from blackout.errors import UserError
 from blackout.family import BaseDraw, Names, Samples, Watch
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.group import inverse
-from blackout.permutations.metrics import PuzzleScores, arranged, tour_length
+from blackout.permutations.metrics import arranged, tour_length
 from blackout.permutations.pictures import NAMES, lists, solved_puzzles
 from blackout.permutations.shuffle.decoding import Decoder
 from blackout.permutations.shuffle.denoiser import whole
+from blackout.permutations.shuffle.exact import draw_laws
 from blackout.permutations.shuffle.interface import ShuffleModel
 from blackout.random import SampleStreams
 from blackout.training.components import make
@@ -68,9 +69,8 @@ class ShuffleDraw(BaseDraw):
     def outputs(self, seed: int) -> SolvedPuzzles | None:
         """How well puzzles were solved, where their solution is known."""
         known = self.own is None or "truth" in self.own
-        return (
-            SolvedPuzzles(self.model.scores(), type(self.decoder).__name__, self._labels, self.nfe) if known else None
-        )
+        how = {"labels": self._labels, "decoding": type(self.decoder).__name__.lower(), "evaluations": self.nfe}
+        return SolvedPuzzles(self.model, how) if known else None
 
     @property
     def _labels(self) -> bool:
@@ -125,18 +125,27 @@ class ShuffleDraw(BaseDraw):
 
 
 class SolvedPuzzles:
-    """Scores of the puzzles solved, with what decides whether they can be compared with others'."""
+    """Scores of the puzzles solved, with what decides whether they can be compared with others'.
 
-    def __init__(self, scores: PuzzleScores, decoding: str, labels: bool, evaluations: int) -> None:
-        self._scores = scores
-        self._how = {"labels": labels, "decoding": decoding.lower(), "evaluations": evaluations}
+    Of lists of up to five items it also draws `laws.png`: the whole law of the first at every scheduled time.
+    """
+
+    def __init__(self, model: ShuffleModel, how: Mapping[str, Any]) -> None:
+        self._model, self._scores, self._how = model, model.scores(), how
+        self._first: Samples = {}
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Add solved puzzles."""
+        self._first = self._first or {name: samples[name][:1] for name in ("items", "truth")}
         self._scores.update(samples["items"], samples["samples"], samples["truth"], samples.get("ties"))
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """No files; the values and their passport."""
+        """The values and their passport."""
+        if self._first and self._how["evaluations"]:
+            with self._model.using():
+                denoiser = self._model.denoiser(self._first["items"].to(self._model.device))
+                times, kind = self._model.shuffle.times, self._model.data["kind"]
+                draw_laws(denoiser, times, kind, self._first["truth"], directory / "laws.png")
         return {"values": self._scores.compute(), "puzzles": self._scores.number, **self._how}
 
 

@@ -103,7 +103,8 @@ class ShuffleFamily:
     def card(self, description: Mapping[str, Any], parameters: int) -> str:
         """The README.md of an exported model."""
         data, model = description["data"], description["model"]
-        labels = "without permutation labels" if "LabelFree" in model["loss"]["_target_"] else "with permutation labels"
+        loss: Any = find(model["loss"], "loss")
+        labels = "with permutation labels" if loss.labels else "without permutation labels"
         return f"""# A shuffle diffusion of {data["name"]}
 
 - data: {data["name"]}, lists of {data["num_items"]} {data["kind"]}
@@ -125,7 +126,7 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
         UserError: a loss, a sampler or a network of another kind.
     """
     choices = {
-        "loss": ("labels", "trajectory, random_time or label_free"),
+        "loss": ("labels", "trajectory, random_time, label_free or informed"),
         "sampler": ("evaluations", "greedy, beam or sample"),
         "network": ("scores", "set_transformer"),
     }  # fmt: skip

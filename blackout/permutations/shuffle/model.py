@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from blackout.errors import UserError
 from blackout.family import Source
 from blackout.permutations.datasets import Puzzles
+from blackout.permutations.datasets.base import reading
 from blackout.permutations.group import identity_like
 from blackout.permutations.metrics import PuzzleScores, arranged, ceilings
 from blackout.permutations.shuffle.decoding import Decoder, Greedy
@@ -132,12 +133,14 @@ class ShuffleDiffusion(Model):
         """One lesson of two lists: the first of what fits together and what does not.
 
         Raises:
-            UserError: the law of the forward steps is not known.
+            UserError: the network cannot read the items, or the law of the forward steps is not known.
         """
         items, _ = self.example()
         index = torch.arange(2)
         items = items.expand(2, *items.shape[1:])
-        lesson = Lesson(self.denoiser(items, self.network), self.shuffle, items, SampleStreams(0, index).at(0))
+        with reading(self.data["kind"], items[0, 0]):
+            denoiser = self.denoiser(items, self.network)
+        lesson = Lesson(denoiser, self.shuffle, items, SampleStreams(0, index).at(0))
         state = {name: value.clone() for name, value in self.named_buffers()}
         try:
             with torch.no_grad():

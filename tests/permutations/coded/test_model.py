@@ -129,7 +129,7 @@ def test_an_autoregressive_model_is_causal_and_exact():
     _, log_p = exact_law(model, context, 5)
     assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-5)
     with pytest.raises(ValueError, match="passes=5 order=left_to_right"):
-        Passes(2).checked(5, "autoregressive")
+        Passes(2).checked(5, "autoregressive", False)
 
 
 @pytest.mark.parametrize("context", ["fused", "prefix"])

@@ -129,6 +129,7 @@ WRONG = (
     ("dataset=digits", "the chosen family lacks"), ("network.heads=3", "multiple of heads"),
     ("dataset=permutations dataset.path=nowhere.npy", "nowhere.npy: no such file"),
     ("dataset=rankings dataset.path=nowhere.csv", "nowhere.csv: no such file"), ("sampler.steps=3", "steps"),
+    ("distinct=true", "distinct is for code=inline"), ("sampler.greedy=7", "true or false"),
 )  # fmt: skip
 
 
@@ -145,7 +146,8 @@ def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: 
         np.save(tmp_path / f"{name}.npy", np.array(digits))
     for line, word in (
         ("passes=9", "passes must be 1..6"), ("order=sideways", "order must be one of"),
-        ("given=7", "given must be 0..6"), (f"given={tmp_path}/short.npy", "6 given digits are needed"),
+        ("distinct=true", "code=inline"), ("given=7", "given must be 0..6"),
+        (f"given={tmp_path}/short.npy", "6 given digits are needed"),
         (f"given={tmp_path}/high.npy", "outside its support"), (f"given={tmp_path}/float.npy", "integers"),
         ("input=x.npy", "no context"), ("classes=[1]", "classes: no such option"),
         ("dataset=cycles dataset.length=5 evaluate=true", "but the model is of"),

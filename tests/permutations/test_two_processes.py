@@ -1,0 +1,49 @@
+"""Two processes train a shuffle diffusion and a model of codes as one does, and offline dashboards hold the run."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests.training.wandb_file import read_run
+
+SMALL = (
+    "network.width=16", "network.depth=1", "network.heads=2", "batch_size=8", "trainer.max_steps=6",
+    "trainer.val_check_interval=3", "trainer.log_every_n_steps=1", "trainer.accelerator=cpu",
+    "optimizer.warmup_steps=2", "callbacks.progress=null", "callbacks.checkpoints.every_n_steps=3",
+    "callbacks.samples=null",
+)  # fmt: skip
+FAMILIES = {
+    "symmetric_jigsaw": ("loss=label_free", "dataset.held_out=20"),
+    "codes_cycles": ("dataset.length=5", "dataset.share=0.5", "trainer.limit_val_batches=2", "callbacks.scores=null"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_two_processes_train_like_one(run, tmp_path, name):  # noqa: F811
+    options = (f"experiment={name}", *SMALL, *FAMILIES[name], f"runs_dir={tmp_path}")
+    outcome = run("train", *options, "trainer.devices=1", "run_id=one")
+    assert outcome.code == 0, outcome.err
+    two = ("trainer.devices=2", "trainer.strategy=ddp", "run_id=two", "logger=wandb", "logger.mode=offline")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    shared = subprocess.run([sys.executable, ROOT / "train.py", *options, *two], env=environment, cwd=tmp_path,
+                            capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert shared.returncode == 0, shared.stderr
+    tables = [list(csv.DictReader((tmp_path / name / run_id / "metrics.csv").open())) for run_id in ("one", "two")]
+    loss = "train/loss" if "train/loss" in tables[0][0] else "train/nll_bits"
+    for column in (loss, "val/nll_bits"):
+        alone, together = ([float(row[column]) for row in table if row[column]] for table in tables)
+        seen = 2 if column.startswith("val") else 6  # the closing validation is a batch of every process
+        assert len(alone) >= seen and alone[:seen] == pytest.approx(together[:seen], rel=1e-4), column
+    finals = [np.load(tmp_path / name / run_id / "samples/final.npz")["permutation"] for run_id in ("one", "two")]
+    assert (finals[0] != finals[1]).mean() < 0.05  # the weights differ in their last bits
+    (folder,) = (tmp_path / name / "two").glob("wandb/offline-run-*")
+    shown = read_run(folder)
+    values = json.loads((tmp_path / name / "two/metrics.json").read_text())["values"]
+    assert shown.exit_code == 0 and shown.summary["val/nll_bits"] == pytest.approx(values["val/nll_bits"])
+    assert len([row for row in shown.history if loss in row]) == 6
