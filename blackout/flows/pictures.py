@@ -12,19 +12,23 @@ from PIL import Image
 from torch import Tensor
 
 from blackout.files import replacing
+from blackout.flows.annealing import anneal
 from blackout.flows.interface import FlowModel
 from blackout.flows.likelihood import run_backwards
 from blackout.flows.partition import effective_sample_size, log_mean_exp
 from blackout.flows.path import States
+from blackout.flows.planar import BITS, decode
 from blackout.flows.refinement import Gibbs
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, can_enumerate, enumerated
 from blackout.random import SampleStreams
 
-_REFERENCE, _SWEEPS = 1024, 200
+_REFERENCE, _SWEEPS = 512, 200
 """Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""
 _SHOWN, _COLUMNS = 4, 9
 """Rows and columns of snapshots."""
+_POINTS, _TIMES, _ANNEALED = 512, 6, 64
+"""Chains in the plane, the times at which they are shown, and sweeps of Gibbs chains on the way."""
 
 
 def grid(states: Tensor, levels: int, columns: int | None = None, pixels: int = 6) -> Image.Image:
@@ -48,7 +52,7 @@ def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
         states, log_density = enumerated(target)
         generator = torch.Generator().manual_seed(0)
         share = torch.softmax(log_density, 0).cpu()
-        return states[torch.multinomial(share, 8 * number, True, generator=generator)], "exact"
+        return states[torch.multinomial(share, 16 * number, True, generator=generator)], "exact"
     streams, gibbs = SampleStreams(0, torch.arange(number, device=target.device)), Gibbs()
     chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
     for sweep in range(_SWEEPS):
@@ -139,6 +143,31 @@ def save_snapshots(model: FlowModel, observed: Paths, path: Path, seed: int) -> 
         axes.imshow(np.asarray(picture), cmap="gray", vmin=0, vmax=255)
         axes.set_title(title, fontsize=10)
         axes.axis("off")
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=90)
+
+
+def save_trajectories(model: FlowModel, observed: Paths, scale: float, path: Path, seed: int) -> None:
+    """States that code points of the plane: the chain, the marginals it should have, and the reverse chain."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    gibbs = anneal(model.target, _POINTS, _ANNEALED, seed)
+    indices, steps = torch.arange(_POINTS, device=model.device), max(16, model.simulation.num_steps)
+    back = run_backwards(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
+    figure, side = Figure(figsize=(12, 7.6), layout="constrained"), 2 ** (BITS - 1) / scale
+    rows = (
+        ("the chain, from noise", observed.states_at, True),
+        ("Gibbs chains, annealed\nwith the law p_t", gibbs.states_at, True),
+        ("the reverse chain,\nfrom their ends", back.states_at, False),
+    )
+    for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):
+        panels[0].set_ylabel(title)
+        for k, axes in enumerate(panels):
+            share = k / (_TIMES - 1)
+            points = decode(states[round(share * (len(states) - 1))][:_POINTS].cpu(), scale)
+            axes.scatter(*points.numpy().T, s=2, color="C0" if onwards else "C1")
+            axes.set(xlim=(-side, side), ylim=(-side, side), aspect="equal", xticks=[-4, 0, 4], yticks=[-4, 0, 4])
+            axes.set_title(f"t = {share if onwards else 1 - share:.2f}", fontsize=9)
     with replacing(path) as file:
         figure.savefig(file, format="png", dpi=90)
 
