@@ -87,8 +87,8 @@ def compared(tables: list[Table]) -> tuple[list[Line], int]:
     for table in tables:
         differ = bool((table.mean != first.mean).any())
         p = float(wilcoxon(table.mean, first.mean).pvalue) if differ else 1.0
-        drops = (1 - float(part.mean() / known.mean()) for part in (table.mean, table.best))
-        lines.append(Line(table.name, *drops, float(table.seconds.mean()), p))
+        mean, best = (1 - float(part.mean() / known.mean()) for part in (table.mean, table.best))
+        lines.append(Line(table.name, mean, best, float(table.seconds.mean()), p))
     return lines, int(proved.sum())
 
 
