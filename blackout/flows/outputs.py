@@ -22,6 +22,7 @@ from blackout.flows.partition import (
     systematic_resample,
     weighted_mean,
 )
+from blackout.flows.planar import Planar
 from blackout.flows.simulation import Events, Paths
 from blackout.flows.targets import Target, exact_values
 from blackout.random import fold_seed
@@ -75,8 +76,8 @@ class FlowOutputs:
     @property
     def plane_scale(self) -> float | None:
         """Of states that code points of the plane: see `blackout.flows.planar.decode`; None for others."""
-        scale: float | None = getattr(self._draw.model.target, "scale", None)
-        return scale
+        target = self._draw.model.target
+        return target.scale if isinstance(target, Planar) else None
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Keep a batch."""
