@@ -27,7 +27,10 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def interleaved(
-    cases: Mapping[str, Callable[[], Any]], repetitions: int, device: torch.device
+    cases: Mapping[str, Callable[[], Any]],
+    repetitions: int,
+    device: torch.device,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds of every case, run in turn `repetitions` times after one unmeasured round.
 
@@ -37,11 +40,11 @@ def interleaved(
     for repetition in range(repetitions + 1):
         for name, run in cases.items():
             synchronise(device)
-            start = time.perf_counter()
+            start = clock()
             run()
             synchronise(device)
             if repetition:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 

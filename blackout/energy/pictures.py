@@ -29,7 +29,8 @@ def save_couplings(target: PairEnergy, source: Source, path: Path) -> None:
     for axes, (title, part) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
         image = axes.imshow(part.numpy(), cmap="RdBu_r", vmin=-scale, vmax=scale)
         axes.set_title(title, fontsize=10)
-    figure.colorbar(image, ax=figure.axes)
+        axes.set(xlabel="site j", ylabel="site i")
+    figure.colorbar(image, ax=figure.axes, label="coupling J_ij")
     if scores:
         said = f"-log RMSE {scores['minus_log_rmse']:.2f}, of J = 0 {scores['minus_log_rmse_of_zero']:.2f}"
         figure.suptitle(said, fontsize=10)
@@ -55,7 +56,9 @@ def save_landscape(target: Learned, source: BinaryData, arrays: dict[str, Tensor
     panels[0].scatter(*data.T, s=2)
     panels[1].imshow(heights, extent=(-side, side, -side, side), origin="lower", vmin=heights.max() - 12)
     panels[2].scatter(*samples.T, s=2, color="C1")
-    for axes, title in zip(panels, ("data", "-E", "samples of the flow, unweighted"), strict=True):
+    for axes, title in zip(
+        panels, ("held-out data", "learned -E (bright: likely)", "samples of the flow, unweighted"), strict=True
+    ):
         axes.set(title=title, xlim=(-side, side), ylim=(-side, side), aspect="equal")
     with replacing(path) as part:
         figure.savefig(part, format="png", dpi=90)

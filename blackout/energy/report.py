@@ -20,7 +20,7 @@ from blackout.flows.interface import FlowModel
 from blackout.flows.likelihood import run_backwards
 from blackout.flows.outputs import FlowOutputs
 from blackout.flows.partition import effective_sample_size, log_mean_exp, relative_error
-from blackout.flows.planar import entropy
+from blackout.flows.planar import code_scale, entropy
 from blackout.flows.simulation import Simulation
 from blackout.flows.targets import Target, can_enumerate, exact_values
 from blackout.random import fold_seed
@@ -61,6 +61,11 @@ class EnergyDraw(FlowDraw):
 
 class EnergyOutputs(FlowOutputs):
     """Also couplings.png, or landscape.png of an energy on points of the plane."""
+
+    @property
+    def plane_scale(self) -> float | None:
+        density = getattr(self._draw.model.require_source(), "density", None)  # type: ignore[attr-defined]
+        return None if density is None else code_scale(density)
 
     def write(self, directory: Path) -> dict[str, Any]:
         said, model = super().write(directory), self._draw.model

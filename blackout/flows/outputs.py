@@ -22,6 +22,7 @@ from blackout.flows.partition import (
     systematic_resample,
     weighted_mean,
 )
+from blackout.flows.planar import Planar
 from blackout.flows.simulation import Events, Paths
 from blackout.flows.targets import Target, exact_values
 from blackout.random import fold_seed
@@ -72,13 +73,19 @@ class FlowOutputs:
         self._draw, self._seed = draw, seed
         self._taken: list[Samples] = []
 
+    @property
+    def plane_scale(self) -> float | None:
+        """Of states that code points of the plane: see `blackout.flows.planar.decode`; None for others."""
+        target = self._draw.model.target
+        return target.scale if isinstance(target, Planar) else None
+
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Keep a batch."""
         self._taken.append(samples)
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write diagnostics.png, snapshots.png and, with `resample`, the array `resampled` into samples.npz."""
-        from blackout.flows.pictures import save_diagnostics, save_snapshots
+        from blackout.flows.pictures import save_diagnostics, save_snapshots, save_trajectories
 
         draw, target = self._draw, self._draw.model.target
         arrays = self._arrays()
@@ -106,7 +113,10 @@ class FlowOutputs:
             ).double()
             add_array(directory / "samples.npz", "resampled", systematic_resample(arrays["log_weights"], uniform))
         save_diagnostics(target, arrays, observed, values, directory / "diagnostics.png")
-        save_snapshots(draw.model, observed, directory / "snapshots.png", self._seed)
+        if self.plane_scale is not None:
+            save_trajectories(draw.model, observed, self.plane_scale, directory / "snapshots.png", self._seed)
+        else:
+            save_snapshots(draw.model, observed, directory / "snapshots.png", self._seed)
         return said
 
     def _arrays(self) -> dict[str, Tensor]:

@@ -211,7 +211,7 @@ class _Stepwise(Simulation):
             return Step(states, (b - a) * first, jumps, evaluations, first)
         g = scores(states, b)
         last = residual(states.slopes, g, b * states.ratios)
-        return Step(replace(states, scores=g), (b - a) * (first + last) / 2, jumps, evaluations + 1, first)
+        return Step(states.scored(g), (b - a) * (first + last) / 2, jumps, evaluations + 1, first)
 
     @abstractmethod
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:

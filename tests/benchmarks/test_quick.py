@@ -1,14 +1,19 @@
 """The benchmarks run and write what they promise; their times are not looked at."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from scipy import stats
 
-from benchmarks import counts, flow_tables, flows, permutations, sampling, scores, training
+from benchmarks import counts, flow_quality, flow_tables, flows, permutations, sampling, scores, training
 from benchmarks.reference import ReferenceTraining, paper_network, reference_network
 from blackout.diffusion.schedules import fisher_times
+from blackout.flows.path import States
+from blackout.flows.simulation import Paths
+from blackout.flows.targets import Ising, enumerated
+from blackout.networks import LESite
 from tests.random.test_counts import assert_law
 
 
@@ -25,6 +30,28 @@ def test_quick_mode_prints_a_table_and_writes_json(benchmark, tmp_path, capsys):
 def test_tables_of_flows(table, capsys):
     flow_tables.main([table, "--quick", "--threads", "1"])
     assert len(capsys.readouterr().out.splitlines()) > 3
+
+
+def test_an_energy_is_evaluated_nearly_three_times_less_often_than_written_out(monkeypatch):
+    epochs, rows = flows.Epochs(LESite(9, 2, 8, 1, [3, 3]), Ising(3), (16, 16, 10, 20)), []
+    original = Ising.log_ratios
+    monkeypatch.setattr(Ising, "log_ratios", lambda self, x: rows.append(len(x)) or original(self, x))
+    counted = []
+    for epoch in (epochs.ours, epochs.written_out):
+        rows.clear()
+        epoch()
+        counted.append(sum(rows))
+    assert counted == [16 * 16, 2 * 16 * 16 + 10 * 20]  # in the paper's proportions 2.8 times
+
+
+def test_exact_means_are_told_from_others():
+    target = Ising(3, 0.2)
+    states, log_density = enumerated(target)
+    drawn = torch.multinomial(log_density.softmax(0), 4000, True, generator=torch.Generator().manual_seed(0))
+    weights, none = torch.zeros(4000).double(), torch.zeros(4000).long()
+    paths = Paths(States.of(target, states[drawn]), weights, none, none)
+    assert 0.5 < flow_quality.worst_mean(target, paths) < 4
+    assert flow_quality.worst_mean(target, replace(paths, log_weights=-0.2 * log_density[drawn])) > 8
 
 
 def test_the_reference_network_is_the_same_function():

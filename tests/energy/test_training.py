@@ -87,7 +87,8 @@ def test_points_of_the_plane_are_learned_and_shown(run, tmp_path):  # type: igno
     settings = [*SMALL, "experiment=dnfs_ebm_moons", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
-    assert (tmp_path / "dnfs_ebm_moons/a/samples/landscape.png").stat().st_size > 1000
+    for picture in ("landscape", "snapshots"):
+        assert (tmp_path / f"dnfs_ebm_moons/a/samples/{picture}.png").stat().st_size > 1000
 
 
 WRONG = {

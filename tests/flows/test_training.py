@@ -69,6 +69,26 @@ def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, coupling
         assert min(Image.open(tmp_path / "couplings/whole/samples" / picture).size) > 40
 
 
+def test_two_processes_hold_one_buffer_and_train_like_one(run, tmp_path):  # noqa: F811
+    settings = [*SMALL, "target.size=3", "trainer.max_steps=12", f"runs_dir={tmp_path}"]
+    assert run("train", *settings, "run_id=one").code == 0
+    settings = [option for option in settings if option != "trainer.devices=1"]
+    command = [sys.executable, str(ROOT / "train.py"), *settings, "trainer.devices=2", "trainer.strategy=ddp"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    two = subprocess.run([*command, "run_id=two"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert two.returncode == 0, two.stderr
+    one, two = (tmp_path / "ising" / name for name in ("one", "two"))
+    states = [torch.load(part / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for part in (one, two)]
+    assert states[0].keys() == states[1].keys() and "replay_buffer.x" in " ".join(states[0])
+    for name, value in states[0].items():
+        torch.testing.assert_close(
+            states[1][name], value, rtol=1e-5, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}"
+        )
+    arrays = [np.load(part / "samples/final.npz") for part in (one, two)]
+    assert (arrays[0]["samples"] == arrays[1]["samples"]).all()
+    np.testing.assert_allclose(arrays[0]["log_weights"], arrays[1]["log_weights"], rtol=0, atol=1e-5)
+
+
 def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
     settings = ["family=flow", "callbacks.progress=null", "target.size=[2,3]", "target.sigma=0.2"]
     settings += ["network.channels=16", "network.heat_bath=true", "trainer.accelerator=cpu", "rollout.points=10"]

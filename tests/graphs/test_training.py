@@ -19,6 +19,7 @@ import torch
 from blackout import load_model
 from blackout.errors import UserError
 from blackout.flows import solve
+from blackout.flows.graphs import compare
 from blackout.flows.graphs.collection import random_graphs
 from blackout.flows.graphs.files import read_graphs, save_graph
 from blackout.flows.graphs.module import GraphFlow
@@ -123,10 +124,6 @@ def test_files_of_graphs(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "net.gml").write_text(
         'graph [ node [ id 0 label "0" ] node [ id 1 label "1" ] node [ id 2 label "2" ] edge [ source 0 target 2 ] ]'
     )
-    if importlib.util.find_spec("networkx") is None:
-        with pytest.raises(UserError, match=r"blackout\[graphs\]"):
-            read_graphs(tmp_path / "net.gml")
-        return
     (found,) = read_graphs(tmp_path / "net.gml")
     assert found.nodes == 3 and found.edges.tolist() == [[0, 2]]
     (tmp_path / "net.gml").write_text("graph [ directed 1 node [ id 0 label 0 ] ]")
@@ -156,12 +153,16 @@ def test_the_command_solves(monkeypatch, capsys, folder, tmp_path):  # type: ign
             assert all(row["proved"] == "True" and row["optimum"] for row in rows)
             assert np.load(out / "solutions.npz")["best_value"].tolist() == best[problem, method]
         assert best[problem, "anneal"] == best[problem, "milp"]
+        folders = [tmp_path / f"{problem}_{method}" for method in ("anneal", "random", "milp")]
+        lines, proved = compare.compared([compare.read_table(folder) for folder in folders])
+        assert proved == 4 and [line.best for line in lines] == [0, lines[1].best, 0] and lines[1].mean > lines[0].mean
+        compare.save_picture(lines, problem, tmp_path / "drops.png")
         assert (out / "graphs.png").stat().st_size > 1000
     for wrong, word in ((["mis", tmp_path / "nothing"], "no graphs"), (["mis"], "--ckpt"),
                         (["mis", folder, "--chains", "0"], "--chains")):  # fmt: skip
         code, said = called(monkeypatch, capsys, *wrong)
         assert code == 2 and word in said.err and len(said.err.splitlines()) == 1
-    for method, package in (("gurobi", "gurobipy"), ("cpsat", "ortools"), ("local_search", "networkx")):
+    for method, package in (("gurobi", "gurobipy"), ("cpsat", "ortools")):
         if importlib.util.find_spec(package) is None:
             code, said = called(monkeypatch, capsys, "mis", folder, "--method", method)
             assert code == 2 and "blackout[solvers]" in said.err and len(said.err.splitlines()) == 1

@@ -4,7 +4,7 @@
 
 A quarter are signals that ask a run to leave; of the others, half come from outside after a random time, and half
 strike at a chosen event: the n-th write, fsync or rename of a file, the n-th training, validation or optimiser step,
-the n-th level of a preview.
+the n-th level of a preview, the n-th step of the rollouts of a flow.
 """
 
 from __future__ import annotations
@@ -51,9 +51,19 @@ FAMILIES = {
         "experiment=codes_cycles", "dataset.length=6", "dataset.share=0.5", "network.width=16", "network.depth=1",
         "network.dropout=0.1",
     ),
+    "flow": (
+        "family=flow", "target.size=3", "network.channels=8", "rollout.points=6", "rollout.chains=16",
+        "rollout.group=8", "rollout.every=4", "rollout.kept=2", "refine@rollout.refine=gibbs",
+        "rollout.resample_below=0.7", "simulation.num_steps=3", "validation_samples=32",
+    ),
+    "energy with a flow": (
+        "family=energy", "~dataset", "target=ising", "target.size=3", "energy=pairs", "number=64", "pretraining=2",
+        "inner=2", "rates.channels=8", "rollout.points=5", "rollout.chains=8", "rollout.group=8",
+        "negative.chains=16", "simulation.num_steps=3",
+    ),
 }  # fmt: skip
 """Variants of other families, which have settings of their own."""
-EVENTS = ("write", "fsync", "replace", "training_step", "validation_step", "optimizer_step", "level")
+EVENTS = ("write", "fsync", "replace", "training_step", "validation_step", "optimizer_step", "level", "jump")
 
 
 class Events:
@@ -64,6 +74,7 @@ class Events:
         self._fatal, self._report = (kind, number), report
 
     def install(self) -> None:
+        from blackout.flows.simulation import Leap
         from blackout.training import callbacks, checkpoint_files
         from blackout.training.module import TrainingModule
 
@@ -82,6 +93,7 @@ class Events:
         for step in ("training_step", "validation_step", "optimizer_step"):
             watch(TrainingModule, step, step)
         watch(callbacks, "_leave_when_asked", "level")
+        watch(Leap, "jump", "jump")
 
     def happened(self, event: str) -> None:
         self._counts[event] += 1

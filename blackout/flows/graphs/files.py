@@ -1,4 +1,4 @@
-"""Graphs from files: edge lists, and with networkx whatever it reads."""
+"""Graphs from files: edge lists, and whatever networkx reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_graphs(path: str | Path) -> list[Graph]:
     `# nodes: 12` says how many nodes there are where the last ones have no edges.
 
     Raises:
-        UserError: there are none, one is not such a graph, or networkx is needed and missing.
+        UserError: there are none, or one is not such a graph.
     """
     folder = Path(path)
     if folder.is_dir():
@@ -66,12 +66,8 @@ def _edge_list(file: Path) -> Graph:
 
 
 def _by_networkx(file: Path) -> Graph:
-    try:
-        import networkx as nx
-    except ImportError:
-        raise UserError(
-            f"target.path: {file} is read by networkx, which is not installed: pip install 'blackout[graphs]'"
-        ) from None
+    import networkx as nx  # only here: importing it takes a while
+
     try:
         found: Any = getattr(nx, _BY_NETWORKX[file.suffix])(file)
     except Exception as error:  # every format has errors of its own

@@ -164,7 +164,7 @@ EXACT: dict[str, tuple[Callable[[str, Graph, float], Solution], str | None]] = {
     "milp": (by_milp, None),
     "gurobi": (by_gurobi, "gurobipy"),
     "cpsat": (by_cpsat, "ortools"),
-    "local_search": (by_local_search, "networkx"),
+    "local_search": (by_local_search, None),
 }
 """Method -> (solver of one graph, the package it needs besides this one's own)."""
 

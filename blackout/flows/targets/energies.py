@@ -54,6 +54,25 @@ class EnergyNetwork(Target):
             flip = self._after(first)[:, None] - self._after(moved)
             return flip[..., None] * (1 - F.one_hot(x[:, where].long(), 2))
 
+    def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """As of every target, but with one evaluation a site of two levels: the energy of the state itself is kept."""
+        if self.levels != 2:
+            return super().swept(x, uniforms, t)
+        with torch.no_grad():
+            x = x.clone()
+            first = F.linear(x.to(self._first.weight.dtype), self._first.weight, self._first.bias)
+            energy = self._after(first)
+            for site in range(self.sites):
+                own = x[:, site] > 0
+                moved = first + torch.where(own, -1.0, 1.0)[:, None] * self._first.weight[:, site]
+                other = self._after(moved)
+                ratio = t * torch.where(own, energy - other, other - energy).double()  # log of p(0) / p(1)
+                drawn = torch.sigmoid(ratio) <= uniforms[:, site]
+                x[:, site] = drawn
+                flip = drawn != own
+                first, energy = torch.where(flip[:, None], moved, first), torch.where(flip, other, energy)
+        return x
+
     def taylor_ratios(self, x: Tensor) -> Tensor:
         """First-order log-ratios from one gradient, which are biased (Fig. 9 of the paper)."""
         with torch.enable_grad():

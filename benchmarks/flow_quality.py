@@ -1,0 +1,172 @@
+"""Flows against exact values: `python -m benchmarks.flow_quality`, medians of three seeds for every target.
+
+Every seed is a whole run of `train.py` with the options of its row, in a process of its own, whose user time is what
+the table calls CPU s: imports, training, validation and closing pictures. Samples are of `simulation=events`. "worst
+mean" is the largest distance of a weighted mean from its exact value, in standard errors: of the energy, all
+statistics, every site and every pair of sites where states can be enumerated; of the energy and every site elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.measure import arguments, report
+from blackout import load_model
+from blackout.energy.report import uniform_weights
+from blackout.flows.outputs import estimates, known_values
+from blackout.flows.partition import effective_sample_size, log_mean_exp, weighted_mean
+from blackout.flows.simulation import Events, Paths
+from blackout.flows.targets import Target, can_enumerate, enumerated
+
+ROOT = Path(__file__).parents[1]
+_REFINED = ("refine@rollout.refine=gibbs", "rollout.resample_below=0.7")
+_OURS = ("family=flow", "network.heat_bath=true")
+ROWS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "Ising 4x4, .1": ((*_OURS, "target.sigma=0.1", "trainer.max_steps=600"), (16,)),
+    "Ising 4x4, .22035": (("experiment=flow_ising", "target.sigma=0.22035"), (64, 16)),
+    "Potts q = 3 4x4, critical": ((*_OURS, "target=potts", "trainer.max_steps=1200", *_REFINED), (16,)),
+    "spin glass 4x4": ((*_OURS, "target=spin_glass", "target.seed={seed}", "trainer.max_steps=1200", *_REFINED), (16,)),
+    "moons energy network": (
+        (*_OURS, "target=planar", "target.path={energy}", "trainer.max_steps=1000", "validation_samples=128"),
+        (16,),
+    ),
+    "Ising 10x10, .1": ((*_OURS, "target.size=10", "network.channels=48", "trainer.max_steps=500"), (32,)),
+}
+"""Name -> (options of train.py, steps with which samples are drawn)."""
+_COMMON = (
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+    "callbacks.progress=null",
+    "run_id=run",
+    "experiment_name=row",
+)
+
+
+def user_seconds(command: list[str]) -> float:
+    """Run a command from the repository's root; the user time that it took.
+
+    Raises:
+        RuntimeError: it failed; its last words.
+    """
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+def trained(options: tuple[str, ...], seed: int, energy: Path, scratch: Path) -> tuple[Any, float]:
+    """(model, user seconds of its training)."""
+    given = [option.format(seed=seed, energy=energy) for option in options]
+    own = [f"seed={seed}", f"runs_dir={scratch}"]
+    seconds = user_seconds([sys.executable, "train.py", *given, *_COMMON, *own])
+    return load_model(scratch / "row/run"), seconds
+
+
+def sites_and_pairs(x: Tensor, levels: int) -> Tensor:
+    """Which state every site is in, and which pairs of sites are in the same: [n, d (S - 1) + d (d - 1) / 2]."""
+    first, second = torch.triu_indices(x.shape[1], x.shape[1], 1)
+    one_hot = torch.nn.functional.one_hot(x.long(), levels)[..., 1:].flatten(1)
+    return torch.cat([one_hot, (x[:, first] == x[:, second]).long()], 1).double()
+
+
+def of_sites(target: Target, x: Tensor) -> Iterator[tuple[Tensor, float]]:
+    """(an event of every chain [n], its exact probability) for sites, and pairs where states can be enumerated."""
+    found = sites_and_pairs(x, target.levels)
+    if can_enumerate(target):
+        states, log_density = enumerated(target)
+        parts = zip(states.split(1 << 14), torch.softmax(log_density, 0).split(1 << 14), strict=True)
+        exact = sum(share @ sites_and_pairs(part, target.levels) for part, share in parts)
+        yield from zip(found.T, exact.tolist(), strict=True)
+    else:  # a homogeneous lattice without a field: all states of a site are alike
+        yield from ((values, 1 / target.levels) for values in found.T[: target.sites * (target.levels - 1)])
+
+
+def worst_mean(target: Target, paths: Paths) -> float:
+    """Largest distance of a weighted mean from its exact value, in standard errors; nan where none is known.
+
+    The error of an event is that of its exact probability: an estimated one fails for rare events.
+    """
+    x, weights, known = paths.states.x, paths.log_weights, known_values(target)
+    if not known:
+        return math.nan
+    worst = [0.0]
+    for name, values in {"energy": -paths.states.log_density, **target.statistics(x)}.items():
+        mean, error = weighted_mean(values, weights)
+        worst.append(abs(mean - known.get(f"mean_{name}_exact", mean)) / error)
+    effective = len(x) * float(effective_sample_size(weights))
+    for values, exact in of_sites(target, x):
+        mean, _ = weighted_mean(values, weights)
+        worst.append(abs(mean - exact) / math.sqrt(exact * (1 - exact) / effective))
+    return max(worst)
+
+
+def log_partition(target: Target, quick: bool) -> float:
+    """The exact log Z, or else by a million uniform states."""
+    known = known_values(target)
+    if "log_z_exact" in known:
+        return known["log_z_exact"]
+    return float(log_mean_exp(uniform_weights(target, 0, 1000 if quick else 1_000_000)))
+
+
+def measured(name: str, seeds: int, chains: int, energy: Path, scratch: Path, quick: bool) -> list[dict[str, Any]]:
+    """One line for each number of steps with which samples are drawn."""
+    options, all_steps = ROWS[name]
+    options = (*options, "trainer.max_steps=2", "validation_samples=128") if quick else options
+    found: dict[int, list[dict[str, float]]] = {steps: [] for steps in all_steps}
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory(dir=scratch) as runs:
+            model, seconds = trained(options, seed, energy, Path(runs))
+        log_z = log_partition(model.target, quick)
+        for steps in all_steps:
+            paths = Events(steps).run(model.target, model.rates(), torch.arange(chains), 1)
+            values = estimates(model.target, paths.states.x, paths.log_weights, paths.states.log_density)
+            row = {"ess": values["ess"], "log Z off": values["log_z"] - log_z, "its error": values["log_z_error"]}
+            found[steps].append(row | {"worst mean": worst_mean(model.target, paths), "CPU s": seconds})
+            print(f"{name}, {steps} steps, seed {seed}: {found[steps][-1]}", flush=True)
+    lines = []
+    for steps, rows in found.items():
+        middle = {key: median(row[key] for row in rows) for key in ("ess", "CPU s")}
+        worst = max((row["log Z off"] for row in rows), key=abs)
+        others = {"log Z off, worst": worst, "worst mean": max(row["worst mean"] for row in rows)}
+        lines.append(
+            {"target": name, "steps": steps, **middle, "ess, least": min(row["ess"] for row in rows), **others}
+        )
+    return lines
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.set_defaults(device="cpu", threads=1)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    seeds, chains = (1, 64) if options.quick else (options.seeds, 4096)
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        energy = scratch / "moons.npz"
+        if "moons energy network" in options.rows:
+            command = [sys.executable, "-m", "blackout.flows.energy_discrepancy", "moons", "--out", str(energy)]
+            print(f"the energy of moons: {user_seconds(command):.0f} CPU s", flush=True)
+        for name in options.rows:
+            lines += measured(name, seeds, chains, energy, scratch, options.quick)
+    report(f"medians of {seeds} seeds, {chains} chains", lines, options)
+
+
+if __name__ == "__main__":
+    main()

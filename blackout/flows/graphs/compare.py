@@ -1,0 +1,136 @@
+"""`python -m blackout.flows.graphs.compare DIR DIR ...`: methods side by side, by the table.csv that each one wrote.
+
+The folders are those of `sample.py` and of `python -m blackout.flows.solve`, for the same graphs. Values are compared
+with the best that is known of each graph: what an oracle has found, or any of the methods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blackout.errors import UserError
+from blackout.files import replacing
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a method did on every graph, float64 [G] each.
+
+    Args:
+        name: of the method: that of its folder.
+        graphs: their names.
+        mean, best: value of the samples.
+        known: the oracle's value; nan without one.
+        proved: whether nothing is better, bool.
+        seconds: of processor time.
+    """
+
+    name: str
+    graphs: list[str]
+    mean: NDArray[np.float64]
+    best: NDArray[np.float64]
+    known: NDArray[np.float64]
+    proved: NDArray[np.bool_]
+    seconds: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method: drops of mean and best from the best known values, as shares; p of Wilcoxon's paired test of means."""
+
+    name: str
+    mean: float
+    best: float
+    seconds: float
+    p: float
+
+
+def read_table(folder: Path) -> Table:
+    """The table.csv in a folder.
+
+    Raises:
+        UserError: there is none, or it is not such a table.
+    """
+    try:
+        with (folder / "table.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        mean, best, seconds = (np.array([float(row[name]) for row in rows]) for name in ("mean", "best", "seconds"))
+        known = np.array([float(row["optimum"] or "nan") for row in rows])
+        names, proved = [row["graph"] for row in rows], np.array([row["proved"] == "True" for row in rows])
+    except (OSError, KeyError, ValueError) as error:
+        raise UserError(f"{folder} holds no table.csv of solutions: {error}") from None
+    return Table(folder.name, names, mean, best, known, proved, seconds)
+
+
+def compared(tables: list[Table]) -> tuple[list[Line], int]:
+    """A line for each table, and how many optima are proved.
+
+    Raises:
+        UserError: tables of different graphs, or of none.
+    """
+    from scipy.stats import wilcoxon  # only here: importing it takes a second
+
+    first = tables[0]
+    if not first.graphs or any(table.graphs != first.graphs for table in tables):
+        raise UserError("the tables are not of the same graphs")
+    reached = [part for table in tables for part in (table.best, np.nan_to_num(table.known))]
+    known: NDArray[np.float64] = np.max(reached, axis=0)
+    proved = np.any([table.proved for table in tables], axis=0)
+    lines = []
+    for table in tables:
+        differ = bool((table.mean != first.mean).any())
+        p = float(wilcoxon(table.mean, first.mean).pvalue) if differ else 1.0
+        mean, best = (1 - float(part.mean() / known.mean()) for part in (table.mean, table.best))
+        lines.append(Line(table.name, mean, best, float(table.seconds.mean()), p))
+    return lines, int(proved.sum())
+
+
+def save_picture(lines: list[Line], title: str, path: Path) -> None:
+    """Drop against seconds, a point for the mean of the samples and one for the best of them."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for number, line in enumerate(lines):
+        seconds, drops = max(line.seconds, 1e-4), (100 * line.mean, 100 * line.best)
+        axes.plot([seconds] * 2, drops, color=f"C{number % 10}", linewidth=0.8)
+        axes.plot(seconds, drops[0], "o", color=f"C{number % 10}", label=line.name)
+        axes.plot(seconds, drops[1], "v", color=f"C{number % 10}", markersize=5)
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=0.1)
+    axes.set_ylim(bottom=-0.02)
+    axes.set(xlabel="processor seconds for all samples of a graph", ylabel="drop from the best known value, %")
+    axes.set_title(f"{title}: mean of the samples (dot), best of them (triangle)", fontsize=10)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=100)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m blackout.flows.graphs.compare", description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, help="with a table.csv each; p is against the first")
+    parser.add_argument("--title", default="solutions of graphs")
+    parser.add_argument("--out", type=Path, default=Path("drops.png"))
+    given = parser.parse_args()
+    try:
+        tables = [read_table(folder) for folder in given.folders]
+        lines, proved = compared(tables)
+        save_picture(lines, given.title, given.out)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(f"{len(tables[0].graphs)} graphs, {proved} optima proved; picture in {given.out}")
+    print(f"{'method':32} {'drop, mean':>10} {'best':>8} {'seconds':>9} {'p':>9}")
+    for line in lines:
+        print(f"{line.name:32} {line.mean:10.3%} {line.best:8.3%} {line.seconds:9.4f} {line.p:9.1e}")
+
+
+if __name__ == "__main__":
+    main()
