@@ -72,7 +72,7 @@ def _train(config: dict[str, Any]) -> Path:
             continue_run(trainer.loggers, checkpoint)
         print_summary(model, source, config, directory, resumed=last is not None)
         if config["compile"]:
-            model.compile_networks()
+            model.compile_networks("default" if config["compile"] is True else config["compile"])
         with dashboards(trainer.loggers, config):
             fit(trainer, module, feed, last)
             close(trainer, module, feed, directory)

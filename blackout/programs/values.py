@@ -10,6 +10,8 @@ from blackout.errors import UserError
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a name", list: "a list"}
 _OPTIONAL = frozenset(("ema_decay",))
 """Settings that may be null although their default is not."""
+_ALSO = {"compile": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")}
+"""Names that a setting takes besides values of its kind."""
 _PLAIN_GROUPS = frozenset(("likelihood",))
 """Groups of settings that name no component."""
 
@@ -35,6 +37,10 @@ def checked(name: str, value: Any, kind: type | None, default: Any = None) -> An
         return _checked_group(name, value, default)
     if value is None and name in _OPTIONAL:
         return None
+    if name in _ALSO and isinstance(value, str):
+        if value in _ALSO[name]:
+            return value
+        raise UserError(f"{name} must be true, false or one of {', '.join(_ALSO[name])}, not {value!r}")
     if kind in (float, str) and type(value) in (int, kind, float):
         return kind(value)  # a directory may be called 17
     if kind is not None and type(value) is not kind:

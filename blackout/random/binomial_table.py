@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from types import ModuleType
 from typing import TypeAlias
 
 import torch
@@ -29,7 +30,7 @@ _DIVIDED = ((4, 15), (0, 15))
 Digits: TypeAlias = tuple[tuple[int, int], ...]
 
 
-def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor) -> Tensor:
+def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: ModuleType | None = None) -> Tensor:
     """Binomial(n, p) by inversion, or n less that where `flipped`.
 
     Args:
@@ -37,13 +38,15 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor) -> Tens
         n: uint8 [B, ...].
         p: float64, at most 1/2; a scalar, or one per sample [B].
         flipped: bool of p's shape.
+        fused: `blackout.random.fused`, to look up in one kernel per digit of n, for accelerators.
 
     Returns:
         uint8 of n's shape.
     """
     flat, on_cpu = n.reshape(len(n), -1), n.device.type == "cpu"
-    if not on_cpu:
-        return _look_up(draw, flat, flipped, _DIVIDED, _tables(p.view(-1), 255, _DIVIDED)).view(n.shape)
+    if fused or not on_cpu:
+        tables = _tables(p.view(-1), 255, _DIVIDED)
+        return _look_up(draw, flat, flipped, _DIVIDED, tables, fused).view(n.shape)
     drawn, size = torch.empty_like(flat), max(1, _CHUNK // max(1, flat.shape[1]))
     largest = int(n.max()) if n.numel() else 0
     if p.ndim == 0:
@@ -79,12 +82,22 @@ def _tables(p: Tensor, largest: int, digits: Digits) -> list[Tensor]:
     return tables
 
 
-def _look_up(draw: Draw, n: Tensor, flipped: Tensor, digits: Digits, tables: list[Tensor]) -> Tensor:
+def _look_up(
+    draw: Draw,
+    n: Tensor,
+    flipped: Tensor,
+    digits: Digits,
+    tables: list[Tensor],
+    fused: ModuleType | None = None,
+) -> Tensor:
     """One bisection per digit of n, uint8 [B, E], each with uniforms of its own."""
     drawn = torch.zeros_like(n)
     for attempt, ((shift, mask), table) in enumerate(zip(digits, tables, strict=True)):
         samples, rows, columns = table.shape
         if columns == 1:
+            continue
+        if fused:
+            drawn += fused.bisect(draw.keys, table, (n >> shift) & mask, attempt)
             continue
         start = ((n >> shift) & mask).to(torch.int32).mul_(columns)
         if samples > 1:

@@ -8,13 +8,16 @@ large. All are exact in distribution and computed in float64, whatever the dtype
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import lru_cache
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from blackout.random.binomial_table import binomial_by_table
-from blackout.random.streams import Draw, RandomSource, StepStreams, uniform
+from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, uniform
 
 _TABLE_ELEMENTS = 64
 """From so many elements per sample on, a table is quicker than a draw for each."""
@@ -42,12 +45,13 @@ def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: T
     if _tabulated(n, rare):
         if rare.ndim:
             flipped, rare = (x.expand(len(n), *x.shape[1:]).reshape(-1) for x in (flipped, rare))
-        return binomial_by_table(_draw(generator, n), n, rare, flipped)
-    rare = rare.expand(n.shape)
+        return binomial_by_table(_draw(generator, n), n, rare, flipped, _kernels(n.device))
+    size, rare = n.to(torch.float64).contiguous(), rare.expand(n.shape).contiguous()
     if isinstance(generator, StepStreams):
-        drawn = _binomial_from(generator.next_draw(), n.to(torch.float64).contiguous(), rare)
+        draw, kernels = generator.next_draw(), _kernels(n.device)
+        drawn = kernels.binomial(draw.keys, size, rare) if kernels else _binomial_from(draw, size, rare)
     else:
-        drawn = torch.binomial(n.to(torch.float64), rare.contiguous(), generator=generator)
+        drawn = torch.binomial(size, rare, generator=generator)
     return torch.where(flipped, n - drawn, drawn).to(n.dtype)
 
 
@@ -62,13 +66,50 @@ def poisson(rate: Tensor, generator: RandomSource = None) -> Tensor:
     """
     rate = rate.to(torch.float64).contiguous()
     if isinstance(generator, StepStreams):
-        return _poisson_from(generator.next_draw(), rate)
+        draw, kernels = generator.next_draw(), _kernels(rate.device)
+        return kernels.poisson(draw.keys, rate) if kernels else _poisson_from(draw, rate)
     return torch.poisson(rate, generator=generator)
 
 
 def bernoulli(p: Tensor, generator: RandomSource = None) -> Tensor:
     """True with probability p, elementwise: bool of p's shape [B, ...]."""
     return uniform(tuple(p.shape), generator, p.device) < p
+
+
+@lru_cache
+def _kernels(device: torch.device) -> ModuleType | None:
+    """`blackout.random.fused` where it runs: on CUDA, with Triton, once it has drawn there what this file draws."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    try:
+        from blackout.random import fused
+    except ImportError:
+        return None
+    try:
+        agree = fused_draws_agree(fused, device)
+    except Exception as error:  # a compiler or a driver that does not fit: the general path needs neither
+        warnings.warn(f"fused draws do not run on {device}, the general ones do: {error}", stacklevel=3)
+        return None
+    if not agree:
+        warnings.warn(f"fused draws differ from the general ones on {device} and are not used", stacklevel=3)
+    return fused if agree else None
+
+
+def fused_draws_agree(fused: ModuleType, device: torch.device, samples: int = 64, elements: int = 512) -> bool:
+    """Whether the kernels of `fused` draw the same Poisson and binomial counts, in all regimes, as the general path."""
+    streams = SampleStreams(0, torch.arange(samples, device=device)).at(0)
+    rate = torch.logspace(-1, 3, elements, dtype=torch.float64, device=device).repeat(samples, 1)
+    n, p = torch.floor(9 * rate) + 1, torch.full_like(rate, 0.3)
+    levels, shared, straight = (9 * rate).clamp(max=255).byte(), p[:, 0], torch.zeros_like(p[:, 0], dtype=torch.bool)
+    draws = [streams.next_draw() for _ in range(3)]
+    return (
+        torch.equal(fused.poisson(draws[0].keys, rate), _poisson_from(draws[0], rate))
+        and torch.equal(fused.binomial(draws[1].keys, n, p), _binomial_from(draws[1], n, p))
+        and torch.equal(
+            binomial_by_table(draws[2], levels, shared, straight, fused),
+            binomial_by_table(draws[2], levels, shared, straight, None),
+        )
+    )
 
 
 def _tabulated(n: Tensor, p: Tensor) -> bool:

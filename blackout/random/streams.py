@@ -16,9 +16,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_SECOND_KEY = 0xD1B54A32D192ED03
+GOLDEN = 0x9E3779B97F4A7C15
+MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+SECOND_KEY = 0xD1B54A32D192ED03
 _PARTICLES = 0x2545F4914F6CDD1D
 """Where a sample's particles are among its addresses: no step has such a number."""
 _FOLDED = 0x1E37AA5C6B0F4D29
@@ -28,7 +28,7 @@ _CHUNK = 24_576
 """Elements hashed together on a CPU, so that the passes of the hash stay in the cache."""
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
     """The two's complement int64 with the bits of a 64-bit unsigned integer (torch has no uint64 arithmetic)."""
     value &= _MASK
     return value - (1 << 64) if value >> 63 else value
@@ -36,7 +36,7 @@ def _signed(value: int) -> int:
 
 def _hash(z: int) -> int:
     """SplitMix64's finaliser on 64-bit unsigned Python integers."""
-    for bits, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+    for bits, multiplier in zip((30, 27), MULTIPLIERS, strict=True):
         z = (z ^ (z >> bits)) * multiplier & _MASK
     return z ^ (z >> 31)
 
@@ -48,12 +48,12 @@ def _xor_shift_(z: Tensor, bits: int) -> Tensor:
 
 def fold(key: Tensor, value: int) -> Tensor:
     """New int64 keys from keys and an integer, one to one for each of them. Distinct values give unrelated keys."""
-    return _mix(key + _signed((value + 1) * _GOLDEN))
+    return _mix(key + signed((value + 1) * GOLDEN))
 
 
 def _mix(z: Tensor) -> Tensor:
-    _xor_shift_(z, 30).mul_(_signed(_MULTIPLIERS[0]))
-    _xor_shift_(z, 27).mul_(_signed(_MULTIPLIERS[1]))
+    _xor_shift_(z, 30).mul_(signed(MULTIPLIERS[0]))
+    _xor_shift_(z, 27).mul_(signed(MULTIPLIERS[1]))
     return _xor_shift_(z, 31)
 
 
@@ -64,9 +64,9 @@ def _uniform_(z: Tensor, second_key: Tensor) -> Tensor:
     a number, as they may for any random function, and the sign is lost, so that 63 bits come out.
     """
     shifted = z >> 30
-    z.bitwise_xor_(shifted).mul_(_signed(_MULTIPLIERS[0])).add_(second_key)
+    z.bitwise_xor_(shifted).mul_(signed(MULTIPLIERS[0])).add_(second_key)
     torch.bitwise_right_shift(z, 27, out=shifted)
-    z.bitwise_xor_(shifted).mul_(_signed(_MULTIPLIERS[1]))
+    z.bitwise_xor_(shifted).mul_(signed(MULTIPLIERS[1]))
     torch.bitwise_right_shift(z, 31, out=shifted)
     z.bitwise_xor_(shifted).bitwise_right_shift_(11)
     return z.to(torch.float64).add_(0.5).mul_(2.0**-52)
@@ -76,7 +76,7 @@ def fold_seed(seed: int, *values: int) -> int:
     """A seed in [0, 2^63) for `torch.Generator.manual_seed`, a hash of (seed, values...)."""
     key = seed & _MASK
     for value in values:
-        key = _hash((key + (value + 1) * _GOLDEN) & _MASK)
+        key = _hash((key + (value + 1) * GOLDEN) & _MASK)
     return key & (_MASK >> 1)
 
 
@@ -97,14 +97,14 @@ class Draw:
     """Uniforms of one draw: as many `attempt`s per element as a rejection method may need."""
 
     def __init__(self, keys: Tensor) -> None:
-        self._keys = keys
+        self.keys = keys
         self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def _pair(self, attempt: int) -> tuple[Tensor, Tensor]:
         """The key of an attempt, and the second one made from it: int64 [B] each."""
         if attempt not in self._pairs:
-            first = fold(self._keys, attempt)
-            self._pairs[attempt] = first, fold(first, _SECOND_KEY)
+            first = fold(self.keys, attempt)
+            self._pairs[attempt] = first, fold(first, SECOND_KEY)
         return self._pairs[attempt]
 
     def samples(self, which: slice | Tensor) -> Draw:
@@ -124,8 +124,8 @@ class Draw:
         if where is not None:
             sample = where // elements
             first, second = first.index_select(0, sample), second.index_select(0, sample)
-            return _uniform_((where - sample * elements).mul_(_signed(_GOLDEN)).add_(first), second)
-        counter = torch.arange(elements, device=first.device).mul_(_signed(_GOLDEN))
+            return _uniform_((where - sample * elements).mul_(signed(GOLDEN)).add_(first), second)
+        counter = torch.arange(elements, device=first.device).mul_(signed(GOLDEN))
         rows = max(1, _CHUNK // max(1, elements))
         if len(first) <= rows or first.device.type != "cpu":
             return _uniform_(first[:, None] + counter, second[:, None]).view(shape)
@@ -172,7 +172,7 @@ class SampleStreams:
     def __init__(self, seed: int, indices: Tensor) -> None:
         if indices.ndim != 1 or indices.dtype != torch.int64:
             raise ValueError(f"indices must be an int64 vector, not {indices.dtype} of shape {tuple(indices.shape)}")
-        self._keys = _mix((indices + 1).mul_(_signed(_GOLDEN)).add_(_signed(seed)))
+        self._keys = _mix((indices + 1).mul_(signed(GOLDEN)).add_(signed(seed)))
 
     def at(self, step: int) -> StepStreams:
         """The numbers of one step of a sampler or of training."""

@@ -164,9 +164,14 @@ class Model(nn.Module, ABC):
         if self.recorder is not None:
             self.recorder.mean(name, values)
 
-    def compile_networks(self) -> None:
-        """Compile the networks in place with torch.compile, at their first use; names of weights stay as they are."""
-        self.network.compile()
+    def compile_networks(self, mode: str = "default") -> None:
+        """Compile the networks in place with torch.compile, at their first use; names of weights stay as they are.
+
+        Args:
+            mode: of torch.compile, for the network in training. The averaged one is compiled in the default mode: a
+                sampler may hold two of its predictions, and a CUDA graph's second would overwrite the first.
+        """
+        self.network.compile(mode=mode)
         if self.ema is not None:
             self.ema.module.compile()
 

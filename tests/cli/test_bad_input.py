@@ -34,6 +34,7 @@ SETTINGS = {
     "a component that does not exist": (["head._target_=blackout.diffusion.heads.Nose"], "Nose"),
     "an unknown precision": (["trainer.precision=7"], "7"),
     "hardware that is not there": (["trainer.accelerator=tpu"], ""),
+    "an unknown way to compile": (["compile=fast"], "reduce-overhead"),
     "no data path": (["dataset=counts"], "path"),
     "a run id with a slash": (["run_id=a/b"], "run_id"),
 }
