@@ -14,7 +14,7 @@ from blackout.diffusion.processes import BirthDeath, PureDeath
 from blackout.laws.chains import birth_death_generator, precise_expm
 from blackout.laws.toys import Toy, total_variation, two_bumps
 
-T = torch.tensor(0.7).double()
+T = torch.tensor(0.7, dtype=torch.float64)
 Q = math.exp(-0.7)
 
 
@@ -63,7 +63,7 @@ def test_immigration_and_death_is_bounded_from_above_from_where_it_starts():
     """Sampling starts from Poisson(m), m = q E[X_0] + a (1 - q); the bound is to Poisson(a), and KL(m || a) larger."""
     process = BirthDeath(12, 3.0)
     p0 = np.random.default_rng(0).dirichlet(np.ones(13))
-    t = torch.tensor(1.2).double()
+    t = torch.tensor(1.2, dtype=torch.float64)
     law = precise_expm(1.2 * birth_death_generator(3.0, process.num_states))[:13].astype(float)
     start = math.exp(-1.2) * (p0 @ np.arange(13)) + 3.0 * (1 - math.exp(-1.2))
     poisson = stats.poisson.pmf(np.arange(process.num_states), start)

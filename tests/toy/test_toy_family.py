@@ -11,7 +11,7 @@ import pytest
 
 from blackout import load_model
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
-from tests.killed import ENVIRONMENT, kill, outcome
+from tests.killed import ENVIRONMENT, assert_same, kill
 
 TOY = [f"hydra.searchpath=[file://{ROOT}/tests/toy/conf]", "experiment=toy", "callbacks.progress=null"]
 SAMPLE = ["trusted=[tests.toy]", "device=cpu"]
@@ -41,7 +41,7 @@ def test_it_is_killed_and_continues_bit_for_bit(run, whole):  # noqa: F811
     for _ in range(2):
         kill(settings, cut)
     assert run("train", *settings).code == 0
-    assert outcome(cut) == outcome(whole / "toy/whole")
+    assert_same(cut, whole / "toy/whole")
     picture = "samples/step_0000030.png"
     assert (cut / picture).read_bytes() == (whole / "toy/whole" / picture).read_bytes()
 

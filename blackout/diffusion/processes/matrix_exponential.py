@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from typing import TypeAlias
 
@@ -68,10 +67,10 @@ class MatrixExponential:
 
 def _by_squaring(x: Tensor, powers: Tensor) -> Tensor:
     """exp(x (A - I)) from A^k / k! [K, S, S]."""
-    largest = float(x.max()) if len(x) else 0.0
-    squarings = max(0, math.ceil(math.log2(largest))) if largest > 0 else 0
-    # every element is halved as often as it needs, no more: those done drop out of the squaring
-    need = torch.ceil(torch.log2(x.clamp(min=1e-300))).clamp_(0, squarings).long()
+    # every element is halved until x <= 1 / 4, those done drop out of the squaring; twice at least, so that what takes
+    # more jumps than there are terms is there as well
+    need = torch.ceil(torch.log2(x.clamp(min=1e-300))).clamp_(min=0).long() + 2
+    squarings = int(need.max()) if len(need) else 0
     y = x / 2.0**need
     k = torch.arange(_TERMS + 1, dtype=x.dtype, device=x.device)
     coefficients = torch.exp(-y)[:, None] * y[:, None] ** k

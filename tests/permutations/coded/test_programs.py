@@ -12,7 +12,7 @@ import torch
 from blackout import load_model
 from blackout.permutations.group import is_permutation
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
-from tests.killed import ENVIRONMENT
+from tests.killed import ENVIRONMENT, assert_same
 
 TINY = (
     "network.width=16", "network.depth=1", "network.heads=2", "batch_size=32", "trainer.val_check_interval=4",
@@ -54,9 +54,9 @@ def test_a_run_in_two_parts_is_the_run_in_one(run, tmp_path, name, data):  # noq
     common = (f"experiment={name}", *TINY, *data, f"runs_dir={tmp_path}")
     assert run("train", *common, "trainer.max_steps=6", "run_id=whole").code == 0
     for steps in (2, 6):
-        outcome = run("train", *common, f"trainer.max_steps={steps}", "run_id=parts")
-        assert outcome.code == 0, outcome.err
-    assert outcome(tmp_path / name / "parts") == outcome(tmp_path / name / "whole")
+        part = run("train", *common, f"trainer.max_steps={steps}", "run_id=parts")
+        assert part.code == 0, part.err
+    assert_same(tmp_path / name / "parts", tmp_path / name / "whole")
 
 
 def test_samples_are_drawn_scored_and_made_again_alone(run, trained, tmp_path):  # noqa: F811
