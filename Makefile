@@ -19,9 +19,10 @@ test: $(VENV)/installed  ## formatting, types, tests
 	$(RUN) -m mypy blackout train.py sample.py tests/structure/test_protocols.py
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n 2 --dist loadfile
 
-soak: $(VENV)/installed  ## kill runs, and give the programs nonsense, for about a quarter of an hour; SEED=1 for others
+soak: $(VENV)/installed  ## kill runs, read one while it saves, and give the programs nonsense, for up to an hour; SEED=1 for others
 	OMP_NUM_THREADS=1 $(RUN) -m tests.soak.kills --points 20 --seed $(SEED)
-	OMP_NUM_THREADS=1 FUZZ_CASES=400 FUZZ_SEED=$(SEED) $(RUN) -m pytest -q tests/fuzz
+	$(RUN) -m tests.soak.readers
+	OMP_NUM_THREADS=1 FUZZ_CASES=600 FUZZ_SEED=$(SEED) $(RUN) -m pytest -q tests/fuzz
 
 # An environment is as good as the dependencies it was made from; the package itself is used from this folder.
 $(VENV)/installed: pyproject.toml $(LOCK)

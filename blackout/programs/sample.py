@@ -36,7 +36,6 @@ _SHARED = frozenset(
 """Settings of this program; the others are the model's family's."""
 _RECIPES = frozenset(("network", "schedule", "loss", "process", "head", "optimizer", "trainer", "callbacks"))
 """Groups that a dataset's recipe may choose for training."""
-_SHOWN = 64
 _MOST_SAMPLES, _MOST_SEEDS, _MOST_SHOWN = 10**8, 10**4, 2500
 """In one call: the indices alone of so many samples need 0.8 GB; further seeds give further samples."""
 
@@ -83,7 +82,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     out = open_output(Path(path(config, "out") or default_output(place, draw.names.folder)))
     indices = torch.arange(rows) if chosen is None else chosen
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
-    trajectory = Trajectory(_SHOWN) if config["trajectory"] and rank() == 0 else None
+    trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
     drawn = Drawn(draw, indices, config["seed"], size, out, key_of(request, model, indices, config["seed"], size))
     taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
     with naming("sample"), taken as results:

@@ -51,6 +51,15 @@ FAMILIES = {
         "experiment=codes_cycles", "dataset.length=6", "dataset.share=0.5", "network.width=16", "network.depth=1",
         "network.dropout=0.1",
     ),
+    "flow": (
+        "family=flow", "target.size=[2,3]", "network.channels=4", "rollout.points=4", "rollout.chains=8",
+        "rollout.group=8", "rollout.every=5", "rollout.kept=2", "validation_samples=8", "simulation.num_steps=2",
+    ),
+    "energy": (
+        "family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "number=200", "rates.channels=4",
+        "rollout.points=4", "rollout.chains=8", "rollout.group=8", "negative.chains=8", "inner=1", "pretraining=2",
+        "simulation.num_steps=2",
+    ),
 }  # fmt: skip
 """Variants of other families, which have settings of their own."""
 EVENTS = ("write", "fsync", "replace", "training_step", "validation_step", "optimizer_step", "level")
