@@ -22,9 +22,10 @@ test: $(VENV)/installed  ## formatting, types, tests
 docs: $(VENV)/documents  ## the site in site/; a broken link or an unreadable docstring is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
-soak: $(VENV)/installed  ## kill runs, and give the programs nonsense, for about a quarter of an hour; SEED=1 for others
+soak: $(VENV)/installed  ## kill runs, read one while it saves, and give the programs nonsense, for up to an hour; SEED=1 for others
 	OMP_NUM_THREADS=1 $(RUN) -m tests.soak.kills --points 20 --seed $(SEED)
-	OMP_NUM_THREADS=1 FUZZ_CASES=400 FUZZ_SEED=$(SEED) $(RUN) -m pytest -q tests/fuzz
+	$(RUN) -m tests.soak.readers
+	OMP_NUM_THREADS=1 FUZZ_CASES=600 FUZZ_SEED=$(SEED) $(RUN) -m pytest -q tests/fuzz
 
 # An environment is as good as the dependencies it was made from; the package itself is used from this folder.
 $(VENV)/installed: pyproject.toml $(LOCK)

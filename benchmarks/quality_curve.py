@@ -7,7 +7,8 @@
 A sampler is the name of a file in conf/sampler, with @ and the name of a file in conf/sampler/grid for another grid
 than the training schedule's, and with settings of its own after commas: trapezoidal@logit,grid.last=-7,bfloat16=true.
 It takes as many steps as the evaluations allow. A score is a Frechet distance to the held-out images: between pixels,
-or in the features of the classifier of `--metrics digits` or `mnist`. The plot is of the first one.
+or in the features of the classifier of `--metrics digits` or `mnist`. The plot is of the first one. Every sampler is
+also compared with the first one at as many evaluations, seed by seed: the mean difference and its standard error.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def run(options: argparse.Namespace) -> None:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     print_real(data, measures, options.num_samples, seeds)
     rows = []
+    first: dict[tuple[int, str], list[float]] = {}
     for name, evaluations in jobs:
         try:
             sampler = make_sampler(name, module, evaluations)
@@ -89,6 +91,9 @@ def run(options: argparse.Namespace) -> None:
             row[metric] = statistics.fmean(scores)
             row[f"{metric}_std"] = statistics.stdev(scores) if len(scores) > 1 else 0.0
             line += f"{row[metric]:>10.2f} +- {row[f'{metric}_std']:<8.2f}"
+            pairs = zip(scores, first.setdefault((evaluations, metric), scores), strict=True)
+            row[f"{metric}_paired"], row[f"{metric}_paired_se"] = paired([one - other for one, other in pairs])
+            line += f"({row[f'{metric}_paired']:+.2f} +- {row[f'{metric}_paired_se']:.2f})"
         rows.append(row)
         print(f"{line}{row['seconds']:>8.1f} s", flush=True)
     with options.out.with_suffix(".csv").open("w", newline="") as file:
@@ -109,6 +114,12 @@ def print_real(data: CountData, measures: Mapping[str, Score], number: int, seed
         scores = [measure(counts) for counts in drawn]
         line += f"{statistics.fmean(scores):>10.2f} +- {statistics.stdev(scores) if len(scores) > 1 else 0.0:<8.2f}"
     print(line, flush=True)
+
+
+def paired(differences: list[float]) -> tuple[float, float]:
+    """Their mean and its standard error."""
+    error = statistics.stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
+    return statistics.fmean(differences), error
 
 
 def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Sampler:

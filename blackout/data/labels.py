@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackout.data.file_errors import file_error
+from blackout.files import opened
 
 Array = npt.NDArray[Any]
 TOTAL = "total"
@@ -102,9 +103,10 @@ def label_file(path: Path) -> Array:
         UserError: it cannot be read.
     """
     try:
-        if path.suffix == ".npy":
-            loaded: Array = np.load(path, allow_pickle=False)
-            return loaded
-        return np.array(path.read_text().splitlines())
-    except (OSError, ValueError) as error:
+        with opened(path) as file:
+            if path.suffix == ".npy":
+                loaded: Array = np.load(file, allow_pickle=False)
+                return loaded
+            return np.array(file.read().decode().splitlines())
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
         raise file_error(path, "not a readable file of labels", error) from error

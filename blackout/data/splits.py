@@ -13,7 +13,7 @@ def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | N
     within one sample, and `round(holdout * count)` samples are held out (at least 1, at most count - 1).
 
     Args:
-        count: number of samples, at least 2.
+        count: number of samples; a single one is in both splits.
         holdout: share to hold out, between 0 and 1, both excluded.
         seed: seed of the shuffle.
         labels: class of each sample, [count]; None for a single class.
@@ -22,12 +22,14 @@ def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | N
         Indices (train, test), int64, each in increasing order.
 
     Raises:
-        ValueError: a share outside (0, 1), or fewer than two samples.
+        ValueError: a share outside (0, 1), or no sample.
     """
     if not 0 < holdout < 1:
         raise ValueError(f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")
-    if count < 2:
-        raise ValueError(f"at least 2 samples are needed to hold one out, got {count}")
+    if count < 1:
+        raise ValueError("at least one sample is needed, got none")
+    if count == 1:
+        return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     if labels is not None:
         order = order[torch.argsort(labels[order], stable=True)]

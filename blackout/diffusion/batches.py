@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.diffusion.correctors import Churned
 from blackout.diffusion.guidance import GuidedDenoiser, check_classes, start_mean
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.interface import CountModel
@@ -67,7 +68,7 @@ def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpain
         number = guidance.particles
     if not inpainted:
         return number
-    possible = weighs(process) and not isinstance(sampler.kernel, StatefulKernel)
+    possible = weighs(process) and not isinstance(sampler.kernel, StatefulKernel | Churned)
     return max(number, sampler.inpainting_particles or (INPAINTING_PARTICLES if possible else 1))
 
 

@@ -19,6 +19,8 @@ from blackout.distributed import my_batches, sum_over_processes
 from blackout.random import SampleStreams, fold_seed
 
 _GOLDEN_RATIO = 0.6180339887498949
+_PATHS = -1
+"""Key of the paths of weighted bounds among those of repeats 0, 1, 2, ..."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def weighted_path_bits(
     denoiser, total = module.denoiser(), torch.zeros(len(counts), dtype=torch.float64)
     for index in my_batches(len(counts), batch_size):
         here = index.to(module.device)
-        streams = [SampleStreams(fold_seed(seed, 3, path), here) for path in range(paths)]
+        streams = [SampleStreams(fold_seed(seed, _PATHS, path), here) for path in range(paths)]
         x0 = counts[index].to(module.device)
         total[index] = weighted_path_bound(denoiser, process, times, x0, module.mean, streams).cpu()
     return Estimate.of(sum_over_processes(total), module.shape)

@@ -13,8 +13,8 @@ TABLE = Table(
     made={
         "family": ("CountDiffusion",),
         "process": (
-            "Absorbing", "AbsorbingChain", "BirthDeath", "DiscreteTimeChain", "Ordinal", "PureDeath", "Uniform",
-            "UniformChain", "from_generator",
+            "Absorbing", "AbsorbingChain", "BirthDeath", "DiscreteTimeChain", "GaussianChain", "Ordinal", "PureDeath",
+            "Uniform", "UniformChain", "from_generator",
         ),
         "clock": ("PiecewiseClock", "PowerClock"),
         "head": _HEADS,

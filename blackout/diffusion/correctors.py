@@ -9,6 +9,7 @@ others given these: nothing needs weighing. They are therefore what mends guidan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from blackout.diffusion.kernels.base import Kernel
+from blackout.diffusion.kernels.base import Kernel, StatefulKernel
 from blackout.diffusion.kernels.births import predicted_count
 from blackout.diffusion.kernels.jumps import fitting, leap, reverse_rates
 from blackout.diffusion.predictions import Denoiser
@@ -68,15 +69,58 @@ class ThinAndBridge:
         self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
         generator: RandomSource = None,
     ) -> Tensor:  # fmt: skip
-        jump = _with_rates(self, process)
         u_s, u_t = logit_survival(s), logit_survival(t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
-        lived, alone = jump.elapsed(earlier) - jump.elapsed(s), jump.elapsed(earlier - s)
-        if not torch.allclose(lived, alone, rtol=1e-6):
-            raise ValueError("thin_and_bridge needs a process homogeneous in time: use sampler/corrector=level")
-        # so that X_earlier given X_s is X_(earlier - s) given X_0 = X_s
-        thinned = process.sample(xs, earlier - s, generator)
-        return kernel(denoiser, process, thinned, s, earlier, generator)
+        return kernel(denoiser, process, thinned(self, process, xs, s, earlier, generator), s, earlier, generator)
+
+
+@dataclass(frozen=True)
+class Churned:
+    """A kernel whose every step but the last begins further back: counts decay, and what they lose is drawn again.
+
+    A corrector at no evaluation of its own (the churn of Karras et al. 2022, with the forward process for their noise).
+    With the exact reverse kernel the distribution at s stays what it is, whatever the share. For processes that are
+    homogeneous in time.
+
+    Args:
+        kernel: the step.
+        share: how far back, as a share of the step in logit survival.
+
+    Raises:
+        ValueError: a share that is not positive and finite, or a kernel that remembers earlier steps; when called, a
+            process in discrete time or whose speed changes.
+    """
+
+    kernel: Kernel
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < math.inf:
+            raise ValueError(f"churn must be a positive share of a step, or 0 for none, not {self.share}")
+        if isinstance(self.kernel, StatefulKernel):
+            raise ValueError(f"{type(self.kernel).__name__} remembers the steps before, which churn takes back")
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        if float(s) == 0:
+            return self.kernel(denoiser, process, xt, s, t, generator)
+        u_s, u_t = logit_survival(s), logit_survival(t)
+        earlier = time_of_logit(u_t - self.share * (u_s - u_t))
+        return self.kernel(denoiser, process, thinned(self, process, xt, t, earlier, generator), s, earlier, generator)
+
+
+def thinned(part: object, process: Process, xs: Tensor, s: Tensor, earlier: Tensor, generator: RandomSource) -> Tensor:
+    """X_earlier given X_s, where `earlier` is further along the forward process than s.
+
+    Raises:
+        ValueError: a process in discrete time or whose speed changes, for which `part` has no use.
+    """
+    jump = _with_rates(part, process)
+    lived, alone = jump.elapsed(earlier) - jump.elapsed(s), jump.elapsed(earlier - s)
+    if not torch.allclose(lived, alone, rtol=1e-6):
+        raise ValueError(f"{type(part).__name__} needs a process homogeneous in time: use sampler/corrector=level")
+    return process.sample(xs, earlier - s, generator)  # as X_(earlier - s) given X_0 = X_s
 
 
 @dataclass(frozen=True)
@@ -147,7 +191,7 @@ class LevelCorrector:
         return leap(jump, xs, moves, self.fraction * float(t - s), generator)
 
 
-def _with_rates(part: Corrector, process: Process) -> JumpProcess:
+def _with_rates(part: object, process: Process) -> JumpProcess:
     if isinstance(process, JumpProcess):
         return process
     raise ValueError(f"{type(part).__name__} needs a process in continuous time: a chain of steps has no rates")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blackout.diffusion.correctors import Correction, Corrector
+from blackout.diffusion.correctors import Churned, Correction, Corrector
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import Kernel, StatefulKernel
 from blackout.diffusion.potentials import KnownWeight, Potential, Step, weighs
@@ -185,6 +185,8 @@ class _Swarm:
     ) -> None:  # fmt: skip
         if isinstance(kernel, StatefulKernel):
             raise ValueError(f"{type(kernel).__name__} remembers earlier steps, which particles exchange: use another")
+        if isinstance(kernel, Churned):
+            raise ValueError("churn takes particles back without weighing them: leave out churn or particles")
         self._kernel, self._potentials, self._path, self._generator = kernel, potentials, path, generator
         self._number, self._threshold, self._k = number, threshold, steps
         self._log_weight = torch.zeros(samples, number, dtype=torch.float64, device=device)

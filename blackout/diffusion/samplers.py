@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.counts import count_dtype
-from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Correction, Corrector
+from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Churned, Correction, Corrector
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements, KnownPath
@@ -259,6 +259,7 @@ def make_sampler(
     bfloat16: bool = False,
     guidance_particles: int = 1,
     inpainting_particles: int | None = None,
+    churn: float = 0.0,
 ) -> Sampler:
     """A sampler from flat settings, as YAML files have them.
 
@@ -268,12 +269,13 @@ def make_sampler(
         guidance, guidance_between, guidance_particles: see `Guidance`.
         batch_size, keep_dropout, bfloat16: see `Evaluation`.
         inpainting_particles: see `Sampler`.
+        churn: see `Churned`; 0 for none.
 
     Raises:
         ValueError: a number is out of range.
     """
     return Sampler(
-        kernel,
+        Churned(kernel, churn) if churn else kernel,
         num_steps,
         grid,
         poisson_start,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.flows.targets import EnergyNetwork, read_energy_network
+from blackout.flows.targets.files import read_arrays
 
 BITS = 16
 """Of a coordinate: a sign, and the Gray code of the size."""
@@ -61,8 +62,8 @@ def read_planar(path: str | Path, density: str = "moons") -> Planar:
         command = f"python -m blackout.flows.energy_discrepancy {density} --out {path}"
         raise UserError(f"target.path: {path} does not exist; make it by {command}")
     network = read_energy_network(path)
-    with np.load(path, allow_pickle=False) as file:
-        scale = float(file["scale"]) if "scale" in file else math.nan
+    stored = read_arrays(path).get("scale", np.zeros(()))
+    scale = float(stored) if stored.size == 1 and stored.dtype.kind in "iuf" else math.nan
     if network.sites != 2 * BITS or not scale > 0:
         raise UserError(f"target.path: {path} is no energy network of a density in the plane (32 bits and a scale)")
     planar = Planar(network.widths, scale)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ from torch import Tensor
 from blackout.counts import count_dtype
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
+from blackout.files import opened
 from blackout.posterior.noise import Noise
 from blackout.posterior.operators import Operator, Tilt
 from blackout.posterior.problem import Measured, check_fit
@@ -145,9 +145,9 @@ def _truths(model: Any, sampler: Sampler, split: str, numbers: Tensor, asked: st
 def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count: int) -> tuple[Tensor, Tensor | None]:
     """y [M, *measured] and x0 [M, *shape] or None."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with opened(path) as content, np.load(content, allow_pickle=False) as file:
             arrays: Mapping[str, np.ndarray] = {name: file[name] for name in ("y", "x0") if name in file}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
         raise UserError(
             f"measurement={path} is neither test:..., train:..., model:... nor an .npz file: {error}"
         ) from None

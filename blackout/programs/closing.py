@@ -22,6 +22,7 @@ from blackout.training.callbacks import draw_first
 from blackout.training.export import export_model
 from blackout.training.feed import Feed
 from blackout.training.loggers import log_results
+from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.model import Model
 from blackout.training.module import TrainingModule
 from blackout.training.scoring import Scores
@@ -35,6 +36,9 @@ _SHOWN = 4
 def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) -> None:
     """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
     model = module.model
+    for logger in trainer.loggers:
+        if isinstance(logger, MetricsCSV):
+            logger.close(trainer.global_step)
     budget = trainer.global_step * trainer.accumulate_grad_batches * feed.batch_size
     scorer = keep_affordable_scorer(trainer, model, budget)
     values = validate(trainer, module, feed, budget)

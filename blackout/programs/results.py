@@ -16,8 +16,6 @@ from blackout.files import save_picture, write_json
 from blackout.programs.sample_file import SampleFile
 from blackout.training.model import Model
 
-_SHOWN = 64
-
 
 class Results:
     """Takes samples in order; a context manager, which writes their file when it is left without an error.
@@ -27,10 +25,11 @@ class Results:
         indices: of the samples, int64 [n].
         seed: of the samples.
         out: directory for all files.
+        number_shown: how many samples, the first ones, are in the picture.
     """
 
-    def __init__(self, draw: Draw, indices: Tensor, seed: int, out: Path) -> None:
-        self._draw, self._out = draw, out
+    def __init__(self, draw: Draw, indices: Tensor, seed: int, out: Path, number_shown: int = 64) -> None:
+        self._draw, self._out, self._number_shown = draw, out, number_shown
         self._to_come = indices
         self._file = SampleFile(out / f"{draw.names.file}.npz", len(indices), draw.names.array)
         self._outputs = draw.outputs(seed)
@@ -46,7 +45,7 @@ class Results:
         if self._outputs is not None:
             self._outputs.update(samples, self._to_come[:size])
         self._file.write(samples)
-        if sum(len(part["samples"]) for part in self._shown) < _SHOWN:
+        if sum(len(part["samples"]) for part in self._shown) < self._number_shown:
             self._shown.append(samples)
         self._to_come = self._to_come[size:]
 
@@ -74,7 +73,7 @@ class Results:
 
     def _first(self) -> Samples:
         names = self._shown[0] if self._shown else ()
-        return {name: torch.cat([part[name] for part in self._shown])[:_SHOWN] for name in names}
+        return {name: torch.cat([part[name] for part in self._shown])[: self._number_shown] for name in names}
 
 
 def provenance(config: Mapping[str, Any], model: Model, draw: Draw) -> dict[str, Any]:

@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 
 _SHARED = frozenset(
     ("ckpt", "law", "num_samples", "seed", "out", "trajectory", "device", "trusted", "metrics", "dataset", "data_dir")
-    + ("evaluate", "samples", "seeds", "likelihood", "indices")
+    + ("evaluate", "samples", "seeds", "likelihood", "indices", "shown")
 )
 """Settings of this program; the others are the model's family's."""
 _RECIPES = frozenset(("network", "schedule", "loss", "process", "head", "optimizer", "trainer", "callbacks"))
 """Groups that a dataset's recipe may choose for training."""
-_SHOWN = 64
-_MOST_SAMPLES, _MOST_SEEDS = 10**8, 10**4
+_MOST_SAMPLES, _MOST_SEEDS, _MOST_SHOWN = 10**8, 10**4, 2500
 """In one call: the indices alone of so many samples need 0.8 GB; further seeds give further samples."""
 
 
@@ -55,7 +54,7 @@ def sample(cfg: DictConfig) -> Path:
 
 def _run(config: Mapping[str, Any]) -> Path:
     quieten()
-    for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS)):
+    for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS), ("shown", _MOST_SHOWN)):
         if not 1 <= config[name] <= most:
             raise UserError(f"{name} must be in 1..{most:,}, not {config[name]}")
     given = [name for name in ("ckpt", "law", "samples") if config[name]]
@@ -83,9 +82,10 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     out = open_output(Path(path(config, "out") or default_output(place, draw.names.folder)))
     indices = torch.arange(rows) if chosen is None else chosen
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
-    trajectory = Trajectory(_SHOWN) if config["trajectory"] and rank() == 0 else None
+    trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
     drawn = Drawn(draw, indices, config["seed"], size, out, key_of(request, model, indices, config["seed"], size))
-    with naming("sample"), Results(draw, indices, config["seed"], out) if rank() == 0 else nullcontext() as results:
+    taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
+    with naming("sample"), taken as results:
         draw_all(draw, drawn, my_batches(indices, size), results, scoring, trajectory)
     scored = {} if scoring is None else scoring.report(draw)
     if trajectory is not None:

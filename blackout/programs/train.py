@@ -19,6 +19,7 @@ from blackout.programs.output import sweeping
 from blackout.programs.plan import plan
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import quieten, resolve
+from blackout.programs.sweeps import claim
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
@@ -62,6 +63,8 @@ def _train(config: dict[str, Any]) -> Path:
         model.rehearse()
         plan(config, module, feed)
         return Path(config["runs_dir"])
+    if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
+        claim(run_directory(config, source.name))
     with running(run_directory(config, source.name)) as directory:
         last, checkpoint = continued(directory, model)
         model.rehearse()

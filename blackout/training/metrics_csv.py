@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,20 @@ class MetricsCSV(Logger):
         self._written = time.monotonic()
         if path.exists():
             self._rows = _read(path)
+        for step, row in _read(self._closing).items() if self._closing.exists() else ():
+            self._rows.pop(step, None)  # the run goes on: it has not ended there
+            if len(row) > 1:
+                self._rows[step] = row
+
+    @property
+    def _closing(self) -> Path:
+        """The row of the last step as it was before the run was closed."""
+        return self._path.with_name(".closing.csv")
+
+    @rank_zero_only
+    def close(self, step: int) -> None:
+        """What is logged from here on belongs to the end of the run, and is forgotten if the run is extended."""
+        self._write_rows(self._closing, {step: self._rows.get(step, {"step": step})})
 
     @property
     def name(self) -> str:
@@ -75,13 +90,16 @@ class MetricsCSV(Logger):
 
     def _write(self) -> None:
         self._written = time.monotonic()
-        if not self._rows:
-            return
-        columns = sorted({name for row in self._rows.values() for name in row} - {"step"})
-        with replacing(self._path) as part, part.open("w", newline="") as file:
+        if self._rows:
+            self._write_rows(self._path, self._rows)
+
+    @staticmethod
+    def _write_rows(path: Path, rows: Mapping[int, Mapping[str, str | float]]) -> None:
+        columns = sorted({name for row in rows.values() for name in row} - {"step"})
+        with replacing(path) as part, part.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["step", *columns])
             writer.writeheader()
-            writer.writerows(self._rows[step] for step in sorted(self._rows))
+            writer.writerows(rows[step] for step in sorted(rows))
 
 
 def _read(path: Path) -> dict[int, dict[str, str | float]]:

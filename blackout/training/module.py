@@ -34,6 +34,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Seed dropout by the number of the batch and of the process."""
+        if self.trainer._results is not None:  # or Lightning logs what an earlier step reported once more
+            self.trainer._results.reset(fx="training_step")
         torch.manual_seed(fold_seed(self.model.seed, DROPOUT, batch["batch"], self.global_rank))
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -10,6 +11,7 @@ from blackout import load_model
 from blackout.addresses import as_first_spelled
 from blackout.training.checkpoint_files import read_checkpoint, write_checkpoint
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
+from tests.killed import assert_same
 
 TIED = [option for option in TINY if not option.startswith("optimizer.decay")]
 """With the learning rate of the digits recipe, whose cosine ends at `trainer.max_steps`."""
@@ -27,6 +29,22 @@ def test_a_run_may_grow_and_be_scored_otherwise(run, tmp_path):  # noqa: F811
     assert read_checkpoint(tmp_path / "digits/a/checkpoints/last.ckpt")["global_step"] == 4
     run("train", *TIED, "trainer.max_steps=4", "ema_half_life=1000", *here).assert_refused("ema_half_life")
     run("train", *TIED, "trainer.max_steps=4", "flip=true", *here).assert_refused("flip")
+
+
+def test_a_run_that_is_extended_is_the_longer_run(run, tmp_path):  # noqa: F811
+    """In weights, samples, model and every row of metrics.csv, though the shorter one ended between validations."""
+    options = [*(o for o in TINY if not o.startswith("trainer.val_check")), "trainer.val_check_interval=3"]
+    for run_id, steps in (("whole", 6), ("cut", 4), ("cut", 6)):
+        done = run("train", *options, f"trainer.max_steps={steps}", f"runs_dir={tmp_path}", f"run_id={run_id}")
+        assert done.code == 0, done.err
+    assert_same(tmp_path / "digits/cut", tmp_path / "digits/whole")
+
+
+def test_a_single_sample_is_trained_on(run, tmp_path):  # noqa: F811
+    np.save(tmp_path / "x.npy", np.arange(16).reshape(1, 1, 4, 4))
+    data = ["dataset=plain_counts", f"dataset.path={tmp_path / 'x.npy'}", "metrics=none", "trainer.max_steps=2"]
+    assert run("train", *TINY, *data, f"runs_dir={tmp_path}", "run_id=a").code == 0
+    assert run("sample", f"ckpt={tmp_path / 'x/a'}", "num_samples=2").code == 0
 
 
 def test_a_run_begun_by_the_first_version_goes_on(run, tmp_path):  # noqa: F811

@@ -1,6 +1,5 @@
 """`sample.py` that is killed goes on where it stopped, with the same bits, and leaves nothing behind."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,11 +10,9 @@ import pytest
 
 from blackout.files import remove_parts
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
+from tests.killed import ENVIRONMENT
 
 SIZE = ("num_samples=400", "sampler.batch_size=20", "sampler.num_steps=100", "seed=3", "device=cpu")
-
-
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,8 @@
 """Shuffle diffusion by its commands: train, be killed, continue, solve; and what is refused."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -14,6 +11,7 @@ import torch
 from blackout import load_model
 from blackout.permutations.datasets import jigsaw_digits
 from tests.cli.conftest import ROOT
+from tests.killed import ENVIRONMENT, assert_same, kill, outcome
 
 SMALL = (
     "network.width=16", "network.depth=1", "network.heads=2", "batch_size=8", "dataset.held_out=12",
@@ -24,36 +22,25 @@ SMALL = (
 JIGSAW = ("experiment=symmetric_jigsaw", *SMALL)
 
 
+LABEL_FREE = (*JIGSAW, "loss=label_free", "trainer.max_steps=12")
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A label-free run, not disturbed, in a process of its own."""
     runs = tmp_path_factory.mktemp("shuffle")
-    begin(runs, "whole").wait()
+    command = [sys.executable, ROOT / "train.py", *LABEL_FREE, f"runs_dir={runs}", "run_id=whole"]
+    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True)
     return runs / "symmetric_jigsaw/whole"
 
 
-def begin(runs, run_id):
-    given = [*JIGSAW, "loss=label_free", "trainer.max_steps=12", f"runs_dir={runs}", f"run_id={run_id}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, ROOT / "train.py", *given], cwd=ROOT, env=environment)
-
-
-def state(run_directory):
-    checkpoint = torch.load(run_directory / "checkpoints/last.ckpt", weights_only=True)
-    return {name: value.numpy().tobytes() for name, value in checkpoint["state_dict"].items()}
-
-
-def test_a_label_free_run_is_killed_and_continues_bit_for_bit(trained):
-    whole, runs = state(trained), trained.parents[1]
+def test_a_label_free_run_is_killed_and_continues_bit_for_bit(run, trained):
+    settings, cut = [*LABEL_FREE, f"runs_dir={trained.parents[1]}", "run_id=cut"], trained.with_name("cut")
+    kill(settings, cut)
+    assert run("train", *settings).code == 0
+    assert_same(cut, trained)
+    whole = outcome(trained)
     assert "loss.baseline" in whole and any(name.startswith("ema.") for name in whole)
-    cut = begin(runs, "cut")
-    last = runs / "symmetric_jigsaw/cut/checkpoints/last.ckpt"
-    while cut.poll() is None and not last.exists():
-        time.sleep(0.005)
-    cut.send_signal(signal.SIGKILL)
-    cut.wait()
-    assert begin(runs, "cut").wait() == 0
-    assert state(runs / "symmetric_jigsaw/cut") == whole
 
 
 def test_a_run_leaves_solved_puzzles(trained):
@@ -112,7 +99,7 @@ def test_two_processes_solve_alike(run, trained, tmp_path):
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "sample.py"]
     shared = subprocess.run([*launch, *options, f"out={tmp_path / 'two'}"], capture_output=True, text=True, cwd=ROOT,
-                            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})  # fmt: skip
+                            env=ENVIRONMENT)  # fmt: skip
     assert shared.returncode == 0, shared.stderr
     assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
 

@@ -30,6 +30,18 @@ def test_a_bug_in_a_job_leaves_its_traceback(run, tmp_path):
     assert "on_train_start" in (table.parent / "error_1.txt").read_text()
 
 
+def test_jobs_that_share_a_run_are_refused_and_sweeps_do_not_share_a_folder(run, tmp_path):
+    for _ in range(2):
+        outcome = run(
+            "train", "-m", *TINY, "data_on_device=true,false", "run_id=a", "trainer.max_steps=1", f"runs_dir={tmp_path}"
+        )
+        assert outcome.code == 1 and "job 0 of this sweep has the run" in outcome.err
+    tables = sorted(tmp_path.glob("sweeps/*/results.csv"))
+    assert len(tables) == 2
+    for table in tables:
+        assert [row["state"] for row in csv.DictReader(table.open())] == ["done", "failed"]
+
+
 def test_a_sweep_does_not_start_processes_that_would_sweep_again(run, tmp_path):
     two = ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp"]
     outcome = run("train", "-m", *TINY, "seed=1", *two, "trainer.max_steps=2", f"runs_dir={tmp_path}")

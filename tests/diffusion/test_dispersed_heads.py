@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from blackout.diffusion.heads import LogisticMixture, LogisticMixtureHead, ScaledHead, VarianceHead
 from blackout.diffusion.losses import poisson_loss
@@ -74,6 +75,19 @@ def test_the_mixture_is_a_law_on_what_is_possible_and_draws_from_itself(room):
     assert p_value(counts, pmf / pmf.sum()) > 1e-4
     counts = np.bincount(law.sample(torch.Generator().manual_seed(1)).flatten(), minlength=room + 1)
     assert p_value(counts, pmf / pmf.sum()) > 1e-4
+
+
+def test_counts_beyond_single_precision_have_their_own_probabilities():
+    """One logistic of scale 3 about 300,000,000, where float32 has every 32nd whole number."""
+    location = 300_000_000.0
+    law = LogisticMixture(
+        torch.zeros(1, 1, 80), torch.full((1, 1, 80), location), torch.full((1, 1, 80), np.log(3.0)),
+        torch.full((1, 80), 2**31 - 1),
+    )  # fmt: skip
+    n = torch.arange(80)[None] + int(location) - 40
+    centred = n.double().numpy() - location
+    exact = stats.logistic.cdf((centred + 0.5) / 3) - stats.logistic.cdf((centred - 0.5) / 3)
+    assert np.abs(law.log_prob(n).exp().numpy() / exact - 1).max() < 1e-4
 
 
 def test_the_mixture_learns_a_law_of_two_peaks():

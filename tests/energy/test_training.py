@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +11,8 @@ import torch
 from blackout import load_model
 from blackout.energy.energies import NetworkEnergy, PairEnergy
 from blackout.energy.module import EnergySampler
-from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
-from tests.flows.test_training import outcome
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
+from tests.killed import killed_and_continued
 
 SMALL = (
     "family=energy", "callbacks.progress=null", "rates.channels=8", "trainer.accelerator=cpu", "trainer.devices=1",
@@ -29,25 +23,9 @@ SMALL = (
 COUPLINGS = ("~dataset", "target=ising", "target.size=3", "energy=pairs", "energy.l1=0.01", "number=200")
 
 
-def killed(settings: list[str], last: Path) -> None:
-    """Start the run, and kill it once it has saved."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    cut = subprocess.Popen([sys.executable, ROOT / "train.py", *settings], cwd=ROOT, env=environment)
-    deadline = time.monotonic() + 120
-    while not last.exists() and cut.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    cut.send_signal(signal.SIGKILL)
-    cut.wait()
-
-
 def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
     settings = [*SMALL, *COUPLINGS, "trainer.max_steps=14", "pretraining=2", f"runs_dir={tmp_path}"]
-    whole = run("train", *settings, "run_id=whole")
-    assert whole.code == 0, whole.err
-    killed([*settings, "run_id=cut"], tmp_path / "ising/cut/checkpoints/last.ckpt")
-    assert run("train", *settings, "run_id=cut").code == 0
-    assert outcome(tmp_path / "ising/cut") == outcome(tmp_path / "ising/whole")
-    ckpt = tmp_path / "ising/whole"
+    ckpt = killed_and_continued(run, settings, tmp_path / "ising")
     values = json.loads((ckpt / "metrics.json").read_text())["values"]
     assert {"val/nll", "val/ess", "minus_log_rmse", "minus_log_rmse_of_zero", "log_z_exact"} <= values.keys()
     assert (ckpt / "samples/couplings.png").stat().st_size > 1000

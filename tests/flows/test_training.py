@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -18,7 +12,8 @@ from PIL import Image
 from blackout import load_model
 from blackout.flows.partition import effective_sample_size
 from blackout.flows.targets import exact_values
-from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
+from tests.killed import killed_and_continued
 
 SMALL = (
     "family=flow", "callbacks.progress=null", "network.channels=8", "trainer.accelerator=cpu", "trainer.devices=1",
@@ -27,13 +22,6 @@ SMALL = (
     "trainer.val_check_interval=10", "refine@rollout.refine=gibbs", "rollout.resample_below=0.7",
     "simulation.num_steps=3",
 )  # fmt: skip
-
-
-def outcome(directory):
-    checkpoint = torch.load(directory / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-    state = {name: value.numpy().tobytes() for name, value in checkpoint.items()}
-    files = ("model/model.safetensors", "samples/final.npz")
-    return state, [hashlib.sha256((directory / file).read_bytes()).hexdigest() for file in files]
 
 
 @pytest.fixture(scope="module")
@@ -45,28 +33,17 @@ def couplings(tmp_path_factory):
 
 def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, couplings, tmp_path):  # noqa: F811
     settings = [*SMALL, "target=couplings", f"target.path={couplings}", "trainer.max_steps=20", f"runs_dir={tmp_path}"]
-    whole = run("train", *settings, "run_id=whole")
-    assert whole.code == 0, whole.err
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    cut = subprocess.Popen([sys.executable, ROOT / "train.py", *settings, "run_id=cut"], cwd=ROOT, env=environment)
-    last = tmp_path / "couplings/cut/checkpoints/last.ckpt"
-    deadline = time.monotonic() + 120
-    while not last.exists() and cut.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    cut.send_signal(signal.SIGKILL)
-    cut.wait()
-    assert run("train", *settings, "run_id=cut").code == 0
-    assert outcome(tmp_path / "couplings/cut") == outcome(tmp_path / "couplings/whole")
+    directory = killed_and_continued(run, settings, tmp_path / "couplings")
     couplings.rename(couplings.with_suffix(".moved"))  # the couplings travel in the model
-    model = load_model(tmp_path / "couplings/whole")
+    model = load_model(directory)
     couplings.with_suffix(".moved").rename(couplings)
     assert float(model.target.pair.abs().sum()) > 0 and model.sample(5).shape == (5, 6)
     assert model.scores(torch.zeros(2, 6, dtype=torch.int64), 0.5).shape == (2, 6, 2)
     assert "replay" not in " ".join(model.state_dict())
-    report = json.loads((tmp_path / "couplings/whole/metrics.json").read_text())["values"]
+    report = json.loads((directory / "metrics.json").read_text())["values"]
     assert {"val/ess", "log_z", "ess", "log_z_exact", "mean_energy_error"} <= report.keys()
     for picture in ("diagnostics.png", "snapshots.png", "final.png"):
-        assert min(Image.open(tmp_path / "couplings/whole/samples" / picture).size) > 40
+        assert min(Image.open(directory / "samples" / picture).size) > 40
 
 
 def test_two_processes_hold_one_buffer_and_train_like_one(run, tmp_path):  # noqa: F811

@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from PIL import Image
 
+from blackout.programs.cli import without_data
 from tests.cli.conftest import ROOT, TINY
 from tests.security.attacks import ATTACKS, hide_in_a_tuple, interpolation
 
@@ -52,7 +54,10 @@ class Case:
 
 def cases(seed: int, good: Path, scratch: Path) -> Iterator[Callable[[], Case]]:
     """Endless cases; `good` holds a run directory `digits/a`, `scratch` is where copies of it are broken."""
-    kinds = (setting, setting, syntax, sampling, checkpoint, checkpoint, exported, exported, array, pictures)
+    from tests.fuzz.families import KINDS
+
+    own = (setting, setting, syntax, sampling, checkpoint, checkpoint, exported, exported, array, pictures)
+    kinds = (*own, *KINDS)
     number = 0
     while True:
         rng = random.Random(f"{seed} {number}")
@@ -69,11 +74,15 @@ def cases(seed: int, good: Path, scratch: Path) -> Iterator[Callable[[], Case]]:
         number += 1
 
 
-def leaves(name: str) -> list[str]:
+@cache
+def leaves(name: str, base: tuple[str, ...] = ()) -> list[str]:
     """Dotted names of the settings of a program, without those that only make it slow."""
     GlobalHydra.instance().clear()
+    composed = without_data([str(ROOT / "train.py"), *base])[1:]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = OmegaConf.to_container(compose(name, ["network=mlp"] if name == "train" else []), resolve=False)
+        config = OmegaConf.to_container(
+            compose(name, composed or (["network=mlp"] if name == "train" else [])), resolve=False
+        )
 
     def walk(node: Any, prefix: str) -> Iterator[str]:
         if isinstance(node, dict) and node:
@@ -204,22 +213,27 @@ def exported(rng: random.Random, good: Path, place: Path) -> Case:
         description.write_bytes(damage(rng, description.read_bytes()))
     else:
         config = json.loads(description.read_text())
-        node = config
-        for _ in range(rng.randrange(5)):
-            inner = [value for value in node.values() if isinstance(value, dict) and value]
-            node = rng.choice(inner) if inner else node
-        key = rng.choice(list(node))
-        values = [None, -1, 0, "x", [], {}, [1], 1e400, True, 10**25]
-        if kind == "code":
-            values = [{"_target_": "os.system", "command": "touch owned"}]
-            values += [{"_target_": "builtins.open", "file": "owned", "mode": "w"}]
-            values += [{"_target_": "blackout.diffusion.module.torch.load", "f": "x"}, interpolation(Path.cwd())]
-        if kind == "values" and rng.random() < 0.4:
-            del node[key]
-        else:
-            node[key] = rng.choice(values)
+        mutated(rng, config, kind == "code")
         description.write_text(json.dumps(config))
     return Case(f"model, {kind}", "sample", [*options, "sampler.num_steps=4"])
+
+
+def mutated(rng: random.Random, config: dict[str, Any], code: bool) -> None:
+    """Change or remove one entry of a description, or put in its place what asks for something to be done."""
+    node = config
+    for _ in range(rng.randrange(5)):
+        inner = [value for value in node.values() if isinstance(value, dict) and value]
+        node = rng.choice(inner) if inner else node
+    key = rng.choice(list(node))
+    values = [None, -1, 0, "x", [], {}, [1], 1e400, True, 10**25]
+    if code:
+        values = [{"_target_": "os.system", "command": "touch owned"}]
+        values += [{"_target_": "builtins.open", "file": "owned", "mode": "w"}]
+        values += [{"_target_": "blackout.diffusion.module.torch.load", "f": "x"}, interpolation(Path.cwd())]
+    if not code and rng.random() < 0.4:
+        del node[key]
+    else:
+        node[key] = rng.choice(values)
 
 
 def array(rng: random.Random, good: Path, place: Path) -> Case:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.fuzz.cases import cases
+from tests.fuzz.families import FAMILIES
 
 CASES, SEED = int(os.environ.get("FUZZ_CASES", "30")), int(os.environ.get("FUZZ_SEED", "0"))
 SECONDS = 60
@@ -30,6 +31,9 @@ def test_nothing_breaks_the_programs(run, tmp_path, monkeypatch, capsys):  # noq
     good, away = tmp_path / "good", tmp_path / "away"
     away.mkdir()
     assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={good}", "run_id=a").code == 0
+    for family, options in FAMILIES.items():
+        if family != "digits" and (made := run("train", *options, f"runs_dir={good / family}-runs", "run_id=a")).code:
+            raise AssertionError(f"{family}: {made.err}")
     before = hashes(good)
     monkeypatch.chdir(away)
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +20,8 @@ from blackout.flows.graphs.collection import random_graphs
 from blackout.flows.graphs.files import read_graphs, save_graph
 from blackout.flows.graphs.module import GraphFlow
 from blackout.flows.path import States
-from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
-from tests.flows.test_training import outcome
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
+from tests.killed import killed_and_continued
 
 SMALL = (
     "family=flow", "target=mis", "callbacks.progress=null", "trainer.accelerator=cpu", "trainer.devices=1",
@@ -46,19 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
     settings = [*SMALL, "trainer.max_steps=12", f"runs_dir={tmp_path}"]
-    whole = run("train", *settings, "run_id=whole")
-    assert whole.code == 0, whole.err
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    cut = subprocess.Popen([sys.executable, ROOT / "train.py", *settings, "run_id=cut"], cwd=ROOT, env=environment)
-    last = tmp_path / "mis/cut/checkpoints/last.ckpt"
-    deadline = time.monotonic() + 120
-    while not last.exists() and cut.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    cut.send_signal(signal.SIGKILL)
-    cut.wait()
-    assert run("train", *settings, "run_id=cut").code == 0
-    assert outcome(tmp_path / "mis/cut") == outcome(tmp_path / "mis/whole")
-    ckpt = tmp_path / "mis/whole"
+    ckpt = killed_and_continued(run, settings, tmp_path / "mis")
     report = json.loads((ckpt / "metrics.json").read_text())
     assert {"val/value", "val/ess", "drop_mean", "drop_best"} <= report["values"].keys()
     asked = (f"ckpt={ckpt}", f"target.path={folder}", "num_samples=6", "refine=dmala", "refine.moves=2", "oracle=milp")

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
+from tests.killed import ENVIRONMENT
 from tests.soak.kills import TINY
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def test_killed_runs_come_out_the_same():

@@ -1,20 +1,17 @@
 """A family outside the package gets everything the programs offer, without a line changed in the package."""
 
 import csv
-import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
-import torch
 
 from blackout import load_model
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests.killed import ENVIRONMENT, assert_same, kill
 
 TOY = [f"hydra.searchpath=[file://{ROOT}/tests/toy/conf]", "experiment=toy", "callbacks.progress=null"]
 SAMPLE = ["trusted=[tests.toy]", "device=cpu"]
@@ -24,31 +21,9 @@ SAMPLE = ["trusted=[tests.toy]", "device=cpu"]
 def whole(tmp_path_factory):
     """An undisturbed run, in a process of its own as a user starts it."""
     runs = tmp_path_factory.mktemp("toy")
-    command(runs, "whole").wait_for(0)
+    command = [sys.executable, ROOT / "train.py", *TOY, f"runs_dir={runs}", "run_id=whole"]
+    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True)
     return runs
-
-
-class command:
-    def __init__(self, runs, run_id, *arguments):
-        given = [*TOY, f"runs_dir={runs}", f"run_id={run_id}", *arguments]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, ROOT / "train.py", *given], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
-        )
-
-    def wait_for(self, code):
-        _, errors = self.process.communicate()
-        assert self.process.returncode == code, errors
-
-
-def content(run_directory):
-    """What must not depend on kills: weights, baseline, curves, samples."""
-    checkpoint = torch.load(run_directory / "checkpoints/last.ckpt", weights_only=True)
-    state = {name: value.numpy().tobytes() for name, value in checkpoint["state_dict"].items()}
-    rows = list(csv.DictReader((run_directory / "metrics.csv").open()))
-    curves = [{k: v for k, v in row.items() if "per_second" not in k} for row in rows]
-    files = ("model/model.safetensors", "samples/final.npz", "samples/step_0000030.png")
-    return state, curves, [hashlib.sha256((run_directory / file).read_bytes()).hexdigest() for file in files]
 
 
 def test_it_trains_and_leaves_what_every_run_leaves(whole):
@@ -61,21 +36,14 @@ def test_it_trains_and_leaves_what_every_run_leaves(whole):
     assert final["samples"].shape == (64, 16) and final["log_weight"].shape == (64,)
 
 
-def test_it_is_killed_and_continues_bit_for_bit(whole):
+def test_it_is_killed_and_continues_bit_for_bit(run, whole):  # noqa: F811
+    settings, cut = [*TOY, f"runs_dir={whole}", "run_id=cut"], whole / "toy/cut"
     for _ in range(2):
-        cut = command(whole, "cut")
-        deadline = time.monotonic() + 60
-        before = list((whole / "toy/cut/checkpoints").glob("last.ckpt"))
-        stamp = before[0].stat().st_mtime_ns if before else 0
-        while time.monotonic() < deadline and cut.process.poll() is None:
-            last = whole / "toy/cut/checkpoints/last.ckpt"
-            if last.exists() and last.stat().st_mtime_ns != stamp:
-                break
-            time.sleep(0.01)
-        cut.process.send_signal(signal.SIGKILL)
-        cut.process.communicate()
-    command(whole, "cut").wait_for(0)
-    assert content(whole / "toy/cut") == content(whole / "toy/whole")
+        kill(settings, cut)
+    assert run("train", *settings).code == 0
+    assert_same(cut, whole / "toy/whole")
+    picture = "samples/step_0000030.png"
+    assert (cut / picture).read_bytes() == (whole / "toy/whole" / picture).read_bytes()
 
 
 def test_it_plans_and_sweeps(run, tmp_path):  # noqa: F811

@@ -67,9 +67,10 @@ class LogisticMixture:
 
     def log_prob(self, missing: Tensor) -> Tensor:
         """log P(N = missing): float32, shape of the integers `missing`."""
-        n = missing.float().unsqueeze(1)
+        # single precision has no halves beyond 2^23
+        n, location = missing.double().unsqueeze(1), self.location.double()
         inverse = torch.exp(-self.log_scale)
-        above, below = (n + 0.5 - self.location) * inverse, (n - 0.5 - self.location) * inverse
+        above, below = (n + 0.5 - location).float() * inverse, (n - 0.5 - location).float() * inverse
         # sigma(a) - sigma(b) = sigma(a) sigma(-b) (1 - e^(b - a)): no cancellation
         last, first = n >= self.largest.unsqueeze(1), n <= 0
         log_mass = (

@@ -175,7 +175,11 @@ class BirthDeath:
         return drawn.clamp_(max=self.num_states - 1).to(self.dtype)
 
     def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
-        """KL(X_t given X_0 || Poisson(a)), float64 of x0's shape."""
+        """KL(X_t given X_0 || Poisson(a)), float64 of x0's shape.
+
+        Over the data that is KL(Poisson(m) || Poisson(a)) >= 0 more than from where `prior` starts given their mean, at
+        m = q E[X_0] + a (1 - q): a bound with it holds for that start as well.
+        """
         levels = torch.arange(self.max_count + 1, device=x0.device)
         p = self.pmf(levels, t)
         m = torch.arange(self.num_states, device=x0.device, dtype=torch.float64)

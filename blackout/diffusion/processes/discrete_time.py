@@ -129,6 +129,28 @@ class AbsorbingChain(DiscreteTimeChain):
         self.mask = max_count + 1
 
 
+class GaussianChain(DiscreteTimeChain):
+    """D3PM's discretised Gaussian chain (Austin et al. 2021, appendix A.2.3): steps between near levels.
+
+    From i to j != i in proportion to exp(-4 (i - j)^2 / (max_count^2 beta_k)), normalised as on the whole line; what is
+    beyond the ends stays. Betas grow evenly from 0.0001 to 0.02, times 1,000 / num_steps.
+
+    Args:
+        max_count: largest data level.
+        num_steps: T.
+    """
+
+    def __init__(self, max_count: int = 255, num_steps: int = 100) -> None:
+        betas = np.linspace(1e-4, 0.02, max(num_steps, 1)) * 1000 / max(num_steps, 1)
+        far = np.arange(-max_count, max_count + 1)
+        weight = np.exp(-4 * far**2 / (max_count**2 * betas[:, None]))
+        weight /= weight.sum(1, keepdims=True)
+        levels = np.arange(max_count + 1)
+        steps = weight[:, levels[None, :] - levels[:, None] + max_count]
+        steps[:, levels, levels] += 1 - steps.sum(-1)
+        super().__init__(max_count, num_steps, steps)
+
+
 def _replacing(by: np.ndarray, num_steps: int) -> np.ndarray:
     """Steps that replace an element by a draw from a row of `by` [S, S], with probability 1 / (T - k + 1)."""
     replaced = 1 / (num_steps - np.arange(max(num_steps, 1), dtype=np.float64))[:, None, None]

@@ -113,7 +113,7 @@ class SparseGenerator(FiniteJumpProcess):
     def transition_after(self, tau: Tensor) -> Tensor:
         """Dense [b, S, S]: for small examples only."""
         identity = np.eye(self.num_states)
-        return torch.stack([self._act(self._forward, float(value), identity) for value in tau])
+        return torch.stack([_act(self._forward, float(value), identity).clamp_(min=0.0) for value in tau])
 
     def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
         return self._of_states(self._backward, x, s, t)
@@ -123,10 +123,8 @@ class SparseGenerator(FiniteJumpProcess):
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
         tau = (self.elapsed(t) - self.elapsed(s)).expand(len(weights))
-        parts = [
-            self._act(self._backward, float(each), w.cpu().numpy().T).T for each, w in zip(tau, weights, strict=True)
-        ]
-        return torch.stack(parts).to(weights.device)
+        moved: Tensor = _Propagated.apply(weights, tau, self._backward, self._forward)
+        return moved
 
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
         rows = cumulative(self.rows(x, torch.zeros_like(t), t))
@@ -147,16 +145,35 @@ class SparseGenerator(FiniteJumpProcess):
             states, which = x.cpu()[at].unique(return_inverse=True)
             start = np.zeros((self.num_states, len(states)))
             start[states.numpy(), np.arange(len(states))] = 1.0
-            out[at] = self._act(matrix, float(value), start).T[which]
+            out[at] = _act(matrix, float(value), start).clamp_(min=0.0).T[which]
         return out.to(x.device)
 
-    @staticmethod
-    def _act(matrix: Any, tau: float, vectors: np.ndarray) -> Tensor:
-        """exp(matrix tau) vectors, float64 of the shape of vectors [S, n]."""
-        from scipy.sparse.linalg import expm_multiply
 
-        moved = vectors if tau == 0 else expm_multiply(matrix * tau, vectors, traceA=tau * matrix.trace())
-        return torch.from_numpy(np.maximum(moved, 0.0))
+class _Propagated(torch.autograd.Function):
+    """weights exp(Q tau) of every sample, [B, D, S]: SciPy's products, with the gradient that torch does not see."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, tau: Tensor, backward: Any, forward: Any) -> Tensor:
+        ctx.tau, ctx.matrix = tau, forward
+        return _rows_times(weights, tau, backward).clamp_(min=0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _rows_times(gradients[0], ctx.tau, ctx.matrix), None, None, None
+
+
+def _rows_times(rows: Tensor, tau: Tensor, transposed: Any) -> Tensor:
+    """rows [B, D, S] times exp(matrix tau) of a matrix that is given transposed; tau [B]."""
+    parts = [_act(transposed, float(each), w.cpu().numpy().T).T for each, w in zip(tau, rows, strict=True)]
+    return torch.stack(parts).to(rows.device)
+
+
+def _act(matrix: Any, tau: float, vectors: np.ndarray) -> Tensor:
+    """exp(matrix tau) vectors, float64 of the shape of vectors [S, n]."""
+    from scipy.sparse.linalg import expm_multiply
+
+    moved = vectors.copy() if tau == 0 else expm_multiply(matrix * tau, vectors, traceA=tau * matrix.trace())
+    return torch.from_numpy(moved)
 
 
 def _dense_rows(matrix: Any, x: Tensor) -> Tensor:

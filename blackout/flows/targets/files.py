@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blackout.errors import UserError
+from blackout.errors import UserError, summary
 
 
 def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArray[Any]]:
@@ -25,5 +25,5 @@ def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArr
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"{where}: {path} is no .npz of arrays ({str(error).splitlines()[0]})") from None
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        raise UserError(f"{where}: {path} is no .npz of arrays ({summary(error)})") from None

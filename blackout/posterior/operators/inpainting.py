@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.files import opened
 from blackout.posterior.operators.base import Separable, Shape, mask_of
 
 
@@ -86,9 +87,10 @@ def read_mask(path: Path, shape: Shape) -> Tensor:
         ValueError: not such a file, or of another shape.
     """
     try:
-        loaded = np.load(path, allow_pickle=False)
-        array = loaded["mask"] if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        with opened(path) as file:
+            loaded = np.load(file, allow_pickle=False)
+            array = loaded["mask"] if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
         raise ValueError(f"mask={path} is not an .npy file of booleans: {error}") from None
     if array.dtype != bool:
         raise ValueError(f"mask={path} must hold booleans, not {array.dtype}")

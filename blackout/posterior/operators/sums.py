@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blackout.files import opened
 from blackout.posterior.noise import Noise, Poisson
 from blackout.posterior.operators.base import BlackBox, Shape
 
@@ -170,6 +171,7 @@ class Matrix(Sums):
 @lru_cache(maxsize=4)
 def _read(path: str) -> Tensor:
     try:
-        return torch.from_numpy(np.load(Path(path), allow_pickle=False).astype(np.float64))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        with opened(Path(path)) as file:
+            return torch.from_numpy(np.load(file, allow_pickle=False).astype(np.float64))
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
         raise ValueError(f"matrix={path} is not an .npy file of numbers: {error}") from None

@@ -73,6 +73,15 @@ def test_forward_bridge_and_reverse_rates(name, s, t):
     assert np.abs(rates - expected)[possible].max() < 1e-10 * max(1.0, float(expected[possible].max()))
 
 
+@pytest.mark.parametrize("tau", [1e-3, 0.02, 0.1])
+def test_small_probabilities_keep_their_digits(tau):
+    process = Ordinal(30, spread=8.0)
+    exact = chains.precise_expm(process.generator().numpy() * tau)
+    made = process.transition_after(torch.tensor([tau], dtype=torch.float64))[0].numpy()
+    small = (exact > 1e-30) & (exact < 1e-9)
+    assert small.sum() > 50 and float(np.abs(made[small] / exact[small] - 1).max()) < 1e-10
+
+
 @pytest.mark.parametrize("name", PROCESSES)
 def test_rates_are_linear_in_the_law_of_the_origin(name):
     process, t = PROCESSES[name], torch.tensor(0.6).double()

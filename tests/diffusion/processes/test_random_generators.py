@@ -104,6 +104,19 @@ def test_sparse_generators_agree_with_dense_ones():
     assert torch.equal(process.sample(x0, t, streams.at(0)), dense.sample(x0, t, streams.at(0)))
 
 
+def test_rate_losses_train_through_sparse_generators():
+    """The gradient of the rates with respect to the predicted distribution, against the dense process's."""
+    q, t = chains.birth_death_generator(2.0, 30), torch.tensor([0.3, 1.0], dtype=torch.float64)
+    xt = torch.randint(0, 15, (2, 4), generator=torch.Generator().manual_seed(1))
+    logits = torch.randn(2, 21, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    gradients = []
+    for process in (from_generator(20, q, ordered=True), SparseGenerator(20, sparse.csr_array(q), ordered=True)):
+        given = logits.clone().requires_grad_()
+        process.rates(torch.softmax(given, 1), xt, t).square().sum().backward()
+        gradients.append(given.grad)
+    assert torch.allclose(*gradients, rtol=1e-7, atol=1e-9) and float(gradients[0].abs().max()) > 0.01
+
+
 def test_a_large_sparse_generator_is_never_formed():
     size = 1500
     births, deaths = np.full(size - 1, 5.0), np.arange(1.0, size)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import torch
 from blackout import load_model
 from blackout.permutations.group import is_permutation
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests.killed import ENVIRONMENT, assert_same
 
 TINY = (
     "network.width=16", "network.depth=1", "network.heads=2", "batch_size=32", "trainer.val_check_interval=4",
@@ -37,11 +37,6 @@ def trained(run, runs):  # noqa: F811
     return runs / "codes_cycles" / "a"
 
 
-def weights(directory):
-    state = torch.load(directory / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-    return {name: value.numpy().tobytes() for name, value in state.items()}
-
-
 def test_a_run_leaves_samples_scores_and_a_model(trained):
     values = json.loads((trained / "metrics.json").read_text())["values"]
     assert values["valid"] == 1 and 0 <= values["cyclic"] <= 1 and values["val/nll_bits"] > 4
@@ -59,9 +54,9 @@ def test_a_run_in_two_parts_is_the_run_in_one(run, tmp_path, name, data):  # noq
     common = (f"experiment={name}", *TINY, *data, f"runs_dir={tmp_path}")
     assert run("train", *common, "trainer.max_steps=6", "run_id=whole").code == 0
     for steps in (2, 6):
-        outcome = run("train", *common, f"trainer.max_steps={steps}", "run_id=parts")
-        assert outcome.code == 0, outcome.err
-    assert weights(tmp_path / name / "parts") == weights(tmp_path / name / "whole")
+        part = run("train", *common, f"trainer.max_steps={steps}", "run_id=parts")
+        assert part.code == 0, part.err
+    assert_same(tmp_path / name / "parts", tmp_path / name / "whole")
 
 
 def test_samples_are_drawn_scored_and_made_again_alone(run, trained, tmp_path):  # noqa: F811
@@ -161,7 +156,7 @@ def test_two_processes_draw_alike(run, trained, tmp_path):  # noqa: F811
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "sample.py"]
     shared = subprocess.run([*launch, *options, f"out={tmp_path / 'two'}"], capture_output=True, text=True, cwd=ROOT,
-                            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})  # fmt: skip
+                            env=ENVIRONMENT)  # fmt: skip
     assert shared.returncode == 0, shared.stderr
     assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
 

@@ -1,0 +1,42 @@
+"""Held-out images on their way to black: a strip of the forward process of a trained model, light to dark.
+
+python examples/forward_strip.py runs/digits/<run_id> --out forward.png
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from blackout import load_model
+from blackout.data import CountData
+from blackout.diffusion.pictures import grid
+from blackout.random import SampleStreams
+from blackout.training.components import make
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="run directory, .ckpt file or exported model")
+    parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--times", type=int, default=12)
+    parser.add_argument("--data_dir", default="data")
+    parser.add_argument("--out", type=Path, default=Path("forward.png"))
+    given = parser.parse_args(arguments)
+    model = load_model(given.model)
+    with initialize_config_dir(str(Path(__file__).resolve().parents[1] / "conf"), version_base="1.3"):
+        config = compose("train", [f"dataset={model.config['data']['name']}", f"data_dir={given.data_dir}"])
+    data: CountData = make(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
+    x0 = data.test[: given.images]
+    streams = SampleStreams(0, torch.arange(len(x0)))
+    states = [x0, *(model.process.sample(x0, t, streams.at(0)) for t in model.schedule.grid(given.times - 1)[1:])]
+    rows = torch.stack([state.long() for state in states], dim=1).flatten(0, 1)
+    grid(rows, model.process.max_count, columns=len(states)).save(given.out)
+
+
+if __name__ == "__main__":
+    main()
