@@ -47,7 +47,7 @@ def reference_network(network: CountNetwork) -> CountNetwork:
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, FIRFilter):
-                setattr(parent, name, Resample(*kinds[type(child)], child.kernel))
+                setattr(parent, name, Resample(*kinds[type(child)], child.kernel[0, 0]))
     return network
 
 

@@ -22,11 +22,20 @@ from blackout.training.preemption import signals
 class StepProgressBar(RichProgressBar):
     """A bar over all steps of the run, whose length Lightning cannot tell from the endless data stream."""
 
+    _shown: Any = None
+
     @property
     def total_train_batches(self) -> int | float:
         """Batches of the whole run."""
         steps = self.trainer.max_steps
         return steps * self.trainer.accumulate_grad_batches if steps > 0 else super().total_train_batches
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Any:
+        """What the bar shows: from an accelerator as often as the loggers get it, since every reading waits for it."""
+        due = pl_module.device.type == "cpu" or trainer.global_step % max(1, trainer.log_every_n_steps) == 0
+        if due or self._shown is None:
+            self._shown = super().get_metrics(trainer, pl_module)
+        return self._shown
 
     def _get_train_description(self, current_epoch: int) -> str:
         return "training"
