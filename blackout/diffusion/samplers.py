@@ -228,11 +228,24 @@ class Evaluation:
         device = next((p.device.type for p in network.parameters()), "cpu")
         network.train(self.keep_dropout)
         try:
-            with torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
+            with _cast_once(network), torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
                 yield
         finally:
             for module, mode in modes.items():
                 module.training = mode
+
+
+@contextmanager
+def _cast_once(network: nn.Module) -> Iterator[None]:
+    """Inside, autocast keeps the weights it has cast, which it does for those that ask for gradients."""
+    frozen = [parameter for parameter in network.parameters() if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 EVALUATION = Evaluation()

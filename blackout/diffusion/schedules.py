@@ -213,7 +213,7 @@ class Schedule:
         return *self.intervals((cell + within) / len(share)), 1 / (len(share) * share[cell])
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """The grid, logits of its times after 0 and shares of its intervals: copied once, as training waits for copies."""
+        """The grid, logits of its times after 0, shares of its intervals: copied once, since copies are waited for."""
         if device not in self._copies:
             times = self.times.to(device)
             self._copies[device] = times, logit_survival(times[1:]), self._shares.to(device)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from blackout.random.binomial_table import binomial_by_table
-from blackout.random.streams import Draw, RandomSource, StepStreams, uniform
+from blackout.random.streams import Draw, RandomSource, StepStreams, can_look, uniform
 
 _TABLE_ELEMENTS = 64
 """From so many elements per sample on, a table is quicker than a draw for each."""
@@ -122,7 +122,7 @@ def _at(values: Tensor, at: At) -> Tensor:
 
 def _with_large(drawn: Tensor, large: Tensor, rejection: Callable[[At], Tensor]) -> Tensor:
     """`drawn`, where `large` replaced by what a rejection gives."""
-    if drawn.device.type != "cpu":
+    if not can_look(drawn):
         return torch.where(large, rejection(None).view(drawn.shape), drawn)
     at = large.view(-1).nonzero().squeeze(1)
     if at.numel():
@@ -137,7 +137,7 @@ def _search(draw: Draw, start: Tensor, ratio: Callable[[int, At], Tensor]) -> Te
     """
     drawn = torch.zeros_like(start)
     left = draw.uniform(tuple(start.shape)).view(-1)
-    if start.device.type != "cpu":
+    if not can_look(start):
         mass = start.reshape(-1).clone()
         for k in range(_SEARCH_LIMIT):  # once left <= mass it stays so, since then left <= 0
             drawn.view(-1).add_((left > mass) & (mass > 0))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from blackout.random.counts import poisson
-from blackout.random.streams import RandomSource, next_draw
+from blackout.random.streams import RandomSource, can_look, next_draw
 
 _ATTEMPTS = 16
 """At most 5 % of the proposals are refused, and 0.05^16 < 2^-69."""
@@ -40,8 +40,7 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
     """
     draw = next_draw(generator, shape.device)
     alpha = shape.to(torch.float64).reshape(-1)
-    on_cpu = alpha.device.type == "cpu"
-    if on_cpu and not bool(torch.isfinite(alpha).all()):  # it would be tried for ever
+    if can_look(alpha) and not bool(torch.isfinite(alpha).all()):  # it would be tried for ever
         raise ValueError("a shape of a Gamma distribution is not finite")
     d = torch.where(alpha < 1, alpha + 1, alpha) - 1 / 3
 
@@ -58,7 +57,7 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
         return d * v, (v > 0) & (torch.log(numbers(attempt + 2, where)) < height)
 
     drawn = torch.empty_like(alpha)
-    if not on_cpu:  # as many turns as any element could need, because nobody waits to count those that do
+    if not can_look(alpha):  # as many turns as any element could need, because nobody waits to count those that do
         wanted = torch.ones_like(alpha, dtype=torch.bool)
         for attempt in range(1, 1 + 3 * _ATTEMPTS, 3):
             value, accepted = proposed(attempt, None, d)
