@@ -3,6 +3,8 @@
 Single precision, eager, NCHW; resampling by zero insertion and a one-channel convolution; x_t from a table of
 distribution functions, a row of which is gathered for every element and searched by argmax; SciPy's binomial draws
 while sampling; an average of the weights parameter by parameter. Written anew from the description of that code.
+
+"The usual two lines" are the same with the network in bfloat16 autocast and channels_last memory.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from blackout.diffusion.schedules import fisher_times, step_fraction
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs
 from blackout.networks.layers import FIRDownsample, FIRFilter, FIRUpsample
+from blackout.networks.precision import GroupNorm
 
 
 class Resample(nn.Module):
@@ -36,9 +39,10 @@ class Resample(nn.Module):
         return x.reshape(batch, channels, *x.shape[2:])
 
 
-def reference_network(network: CountNetwork) -> CountNetwork:
-    """A copy of a network, NCHW, with resampling the reference's way."""
-    network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
+def reference_network(network: CountNetwork, channels_last: bool = False) -> CountNetwork:
+    """A copy of a network, NCHW unless told otherwise, with norms and resampling the reference's way."""
+    network = copy.deepcopy(network)
+    network.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
     kinds: dict[type[nn.Module], tuple[int, int, tuple[int, int], float]] = {
         FIRUpsample: (2, 1, (2, 1), 4.0),
         FIRDownsample: (1, 2, (1, 1), 1.0),
@@ -46,8 +50,12 @@ def reference_network(network: CountNetwork) -> CountNetwork:
     }
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
+            if isinstance(child, GroupNorm):
+                plain = nn.GroupNorm(child.num_groups, child.num_channels, child.eps).to(child.weight)
+                plain.load_state_dict(child.state_dict())
+                setattr(parent, name, plain)
             if isinstance(child, FIRFilter):
-                setattr(parent, name, Resample(*kinds[type(child)], child.kernel))
+                setattr(parent, name, Resample(*kinds[type(child)], child.kernel[0, 0]))
     return network
 
 
@@ -67,8 +75,11 @@ def distribution_table(num_steps: int, max_count: int) -> Tensor:
 class ReferenceTraining:
     """One training step after another on given images."""
 
-    def __init__(self, network: CountNetwork, x0: Tensor, num_steps: int, max_count: int = 255) -> None:
-        self.network, self.x0, self.num_steps = reference_network(network).train(), x0.long(), num_steps
+    def __init__(
+        self, network: CountNetwork, x0: Tensor, num_steps: int, max_count: int = 255, two_lines: bool = False
+    ) -> None:
+        self.network, self.x0, self.num_steps = reference_network(network, two_lines).train(), x0.long(), num_steps
+        self.two_lines = two_lines
         self.table = distribution_table(num_steps, max_count).to(x0.device)
         times = fisher_times(num_steps).to(x0.device)
         self.t, self.weight = times[1:], (times.diff() * torch.exp(-times[1:])).float() * num_steps
@@ -84,7 +95,8 @@ class ReferenceTraining:
     def step(self) -> Tensor:
         k = torch.randint(0, self.num_steps, (len(self.x0),), device=self.x0.device)
         xt = self.draw(k)
-        y = F.softplus(self.network(xt, self.t[k])[:, 0])
+        with torch.autocast(xt.device.type, torch.bfloat16, enabled=self.two_lines):
+            y = F.softplus(self.network(xt, self.t[k])[:, 0])
         target = (self.x0 - xt).float()
         loss = (self.weight[k].view(-1, 1, 1, 1) * (y - target * torch.log(y.clamp(min=1e-30)))).mean()
         self.optimizer.zero_grad()
@@ -99,15 +111,18 @@ class ReferenceTraining:
 class ReferenceSampling:
     """One reverse step at a time, k walked down from T."""
 
-    def __init__(self, network: CountNetwork, xt: Tensor, num_steps: int, max_count: int = 255) -> None:
-        self.network, self.xt, self.max_count = reference_network(network).eval(), xt.long(), max_count
-        self.times = fisher_times(num_steps)
+    def __init__(
+        self, network: CountNetwork, xt: Tensor, num_steps: int, max_count: int = 255, two_lines: bool = False
+    ) -> None:
+        self.network, self.xt, self.max_count = reference_network(network, two_lines).eval(), xt.long(), max_count
+        self.times, self.two_lines = fisher_times(num_steps), two_lines
 
     @torch.no_grad()
     def step(self, k: int) -> Tensor:
         from scipy import stats
 
-        y = F.softplus(self.network(self.xt, self.times[k].to(self.xt.device))[:, 0])
+        with torch.autocast(self.xt.device.type, torch.bfloat16, enabled=self.two_lines):
+            y = F.softplus(self.network(self.xt, self.times[k].to(self.xt.device))[:, 0])
         missing = torch.minimum(torch.round(y).long(), self.max_count - self.xt)
         r = float(step_fraction(self.times[k - 1], self.times[k]))
         births = torch.from_numpy(stats.binom.rvs(missing.cpu().numpy(), r)).to(self.xt.device)

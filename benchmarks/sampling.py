@@ -26,7 +26,7 @@ class FastSampling:
         self.network, self.xt, self.kernel, self.bfloat16 = network.eval(), xt, kernel, bfloat16
         if compiled:
             self.network.compile()
-        self.head, self.process, self.times = SoftplusHead(), PureDeath(255), fisher_times(num_steps).to(xt.device)
+        self.head, self.process, self.times = SoftplusHead(), PureDeath(255), fisher_times(num_steps)
         self.streams = SampleStreams(0, torch.arange(len(xt), device=xt.device))
 
     def denoise(self, xt: torch.Tensor, t: torch.Tensor) -> CountPrediction:
@@ -62,8 +62,9 @@ def main(argv: list[str] | None = None) -> None:
     nearest = BinomialBridge(nearest_rounding)
     cases: dict[str, Any] = {}
     if not options.no_reference:
-        reference = ReferenceSampling(network(False), xt, num_steps)
-        cases["reference's way"] = lambda: reference.step(k)
+        for name, two_lines in (("reference's way", False), ("the usual two lines", True)):
+            reference = ReferenceSampling(network(False), xt, num_steps, two_lines=two_lines)
+            cases[name] = lambda reference=reference: reference.step(k)
     variants: dict[str, tuple[Kernel, bool, bool, bool]] = {
         "binomial fp32 NCHW": (nearest, False, False, False),
         "binomial bf16 channels_last": (nearest, True, True, False),

@@ -87,7 +87,6 @@ def _draw(
         "kernel": sampler.kernel, "correction": sampler.correction, "known": known, "device": model.device,
         "mean": mean,
     }  # fmt: skip
-    times = times.to(model.device)
     if number == 1:
         return {"samples": sample(denoiser, model.process, times, shape, streams, callback, **how)}
     weights = [GuidanceWeight(model.process)] if sampler.guidance.particles > 1 else []

@@ -66,7 +66,7 @@ def pilot_run(
         if prediction is not None:
             means.append(prediction.mean)  # at times[k + 1]
 
-    sample(denoiser, process, times.to(device), shape, generator, keep, kernel=PoissonLeap(), mean=mean, device=device)
+    sample(denoiser, process, times, shape, generator, keep, kernel=PoissonLeap(), mean=mean, device=device)
     curvature = []
     for k in range(1, num_steps):
         s, t = times[k], times[k + 1]

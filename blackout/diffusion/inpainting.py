@@ -46,10 +46,10 @@ class KnownElements:
         return KnownElements(self.x0[index], self.mask[index])
 
     def path(
-        self, process: Process, times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None
-    ) -> KnownPath:
-        """A path X_{t_T}, ..., X_{t_0} of the observed elements, for a batch of `shape`."""
-        device = times.device
+        self, process: Process, times: Tensor, shape: tuple[int, ...],
+        generator: torch.Generator | SampleStreams | None, device: torch.device,
+    ) -> KnownPath:  # fmt: skip
+        """A path X_{t_T}, ..., X_{t_0} of the observed elements, for a batch of `shape` on a device."""
         return KnownPath(
             self.x0.to(device).expand(shape), self.mask.to(device).expand(shape), process, times, generator
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from blackout.diffusion.rehearsal import rehearse, rehearse_sampler
 from blackout.diffusion.report import check_settings, likelihood_report
 from blackout.diffusion.samplers import Callback, Sampler, count_evaluations
 from blackout.diffusion.schedules import Schedule, stratified
+from blackout.errors import UserError
 from blackout.family import Draw, Source
 from blackout.networks.elements import Elements
 from blackout.random import SampleStreams, fold_seed
@@ -194,9 +195,8 @@ class BlackoutDiffusion(Model):
         """A pilot run for the optimal grid, as long as the evaluations allow."""
         steps = min(evaluations // _PILOT_SAMPLES, _PILOT_STEPS[1])
         if isinstance(self.process, PureDeath) and steps >= _PILOT_STEPS[0]:
-            pilot = self.pilot(_PILOT_SAMPLES, steps)
-            if all(map(math.isfinite, pilot["curvature"])):  # not of a network that gives no numbers
-                self.config["pilot"] = pilot
+            with suppress(UserError):  # of a network that gives no numbers
+                self.config["pilot"] = self.pilot(_PILOT_SAMPLES, steps)
 
     def check_report(self, settings: Mapping[str, Any]) -> None:
         """Raises UserError for settings under `likelihood` that are out of range."""

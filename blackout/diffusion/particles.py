@@ -81,8 +81,8 @@ def sample_particles(
         ValueError: as for `sample`; a kernel that remembers steps, which resampling would mix up; known elements of a
             process whose steps have no likelihood.
     """
-    device, streams = torch.device(device), _split(generator, number)
-    path = None if known is None else _path(known, process, times, shape, generator, number)
+    times, device, streams = times.cpu(), torch.device(device), _split(generator, number)
+    path = None if known is None else _path(known, process, times, shape, generator, number, device)
     start = _start(process, times, shape, streams, number, mean, path, device)
     weights = [*potentials, *([] if path is None else [KnownWeight(process, path.x0, path.mask)])]
     swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
@@ -123,14 +123,14 @@ def _of_one(callback: Callback, number: int) -> Callback:
 
 def _path(
     known: KnownElements, process: Process, times: Tensor, shape: tuple[int, ...],
-    generator: torch.Generator | SampleStreams | None, number: int,
+    generator: torch.Generator | SampleStreams | None, number: int, device: torch.device,
 ) -> _SharedPath:  # fmt: skip
     if not weighs(process):
         raise ValueError(
             f"inpainting_particles: the steps of {type(process).__name__} have no likelihood that particles could be "
             "weighed by: 1 overwrites the known elements"
         )
-    return _SharedPath(known.path(process, times, shape, generator), number)
+    return _SharedPath(known.path(process, times, shape, generator, device), number)
 
 
 class _SharedPath:
@@ -216,8 +216,6 @@ class _Swarm:
         weight = normalised(self._log_weight)
         few = 1 / (weight**2).sum(1) < self._threshold * self._number
         u = uniform((len(weight), 1), self._own(self._k + 1), weight.device)
-        if not bool(few.any()):
-            return xs
         self._log_normaliser += torch.where(few, self._log_mean(), 0.0)
         self._log_weight = torch.where(few[:, None], 0.0, self._log_weight)
         stay = torch.arange(self._number, device=weight.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import BinomialBridge, Kernel, StatefulKernel
-from blackout.diffusion.predictions import Denoiser, Prediction
+from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process
+from blackout.errors import UserError
 from blackout.random import RandomSource, SampleStreams
 
 Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
@@ -29,7 +31,7 @@ BINOMIAL_BRIDGE, NO_CORRECTION, NO_GUIDANCE = BinomialBridge(), Correction(), Gu
 
 
 class CountingDenoiser:
-    """A denoiser that counts how often it was evaluated and keeps its last prediction.
+    """A denoiser that counts how often it was evaluated, keeps its last prediction and checks that all are finite.
 
     Args:
         denoiser: what is evaluated.
@@ -39,11 +41,33 @@ class CountingDenoiser:
         self._denoiser = denoiser
         self.evaluations = 0
         self.last: Prediction | None = None
+        self._sum: Tensor | float = 0.0  # finite as long as all that was predicted is
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
         self.evaluations += 1
         self.last = self._denoiser(xt, t)
+        self._sum = self._sum + sum(map(_total, getattr(self.last, "both", (self.last,))))
+        if xt.device.type == "cpu":
+            self.check()
         return self.last
+
+    def check(self) -> None:
+        """Wait for the device and look.
+
+        Raises:
+            UserError: a prediction was not finite.
+        """
+        if not math.isfinite(self._sum):
+            raise UserError("the network's output is not finite (NaN or infinity): its weights cannot be sampled with")
+
+
+def _total(prediction: Prediction) -> Tensor:
+    """A number that is finite if the prediction is."""
+    if isinstance(prediction, CategoricalPrediction):
+        return prediction.log_probs.amax(1).sum()  # others may be -inf
+    total = prediction.mean.sum()
+    variance = getattr(prediction, "variance", None)
+    return total if variance is None else total + variance.sum()
 
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation
@@ -83,10 +107,14 @@ def sample(
 
     Raises:
         ValueError: times that do not increase from 0 or above, or a start of another shape.
+        UserError: the network's output is not finite.
     """
-    xt = begin(process, times, shape, generator, mean, start, torch.device(device))
-    path = None if known is None else known.path(process, times, shape, generator)
-    xt = _walk(CountingDenoiser(denoiser), process, times, xt, generator, callback, kernel, correction, path)
+    times, device = times.cpu(), torch.device(device)  # whoever asks for a time's value does not wait for the device
+    xt = begin(process, times, shape, generator, mean, start, device)
+    path = None if known is None else known.path(process, times, shape, generator, device)
+    counting = CountingDenoiser(denoiser)
+    xt = _walk(counting, process, times, xt, generator, callback, kernel, correction, path)
+    counting.check()
     return xt if times[0] > 0 else xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
 
 
@@ -200,11 +228,24 @@ class Evaluation:
         device = next((p.device.type for p in network.parameters()), "cpu")
         network.train(self.keep_dropout)
         try:
-            with torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
+            with _cast_once(network), torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
                 yield
         finally:
             for module, mode in modes.items():
                 module.training = mode
+
+
+@contextmanager
+def _cast_once(network: nn.Module) -> Iterator[None]:
+    """Inside, autocast keeps the weights it has cast, which it does for those that ask for gradients."""
+    frozen = [parameter for parameter in network.parameters() if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 EVALUATION = Evaluation()

@@ -206,16 +206,27 @@ class Schedule:
         """
         if self.importance is None:
             return *self.intervals(v), torch.ones_like(v)
-        share = self._shares.to(v.device)
+        share = self._on(v.device)[2]
         reached = share.cumsum(0)
         cell = torch.searchsorted(reached / reached[-1], v, right=True).clamp_(max=len(share) - 1)
         within = ((v - (reached / reached[-1] - share)[cell]) / share[cell]).clamp(0.0, 1 - 1e-12)
         return *self.intervals((cell + within) / len(share)), 1 / (len(share) * share[cell])
 
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """The grid, logits of its times after 0, shares of its intervals: copied once, since copies are waited for."""
+        if device not in self._copies:
+            times = self.times.to(device)
+            self._copies[device] = times, logit_survival(times[1:]), self._shares.to(device)
+        return self._copies[device]
+
+    @cached_property
+    def _copies(self) -> dict[torch.device, tuple[Tensor, Tensor, Tensor]]:
+        return {}
+
     @cached_property
     def _shares(self) -> Tensor:
-        assert self.importance is not None
-        density = self.importance(self.times[:-1], self.times[1:])
+        equal = torch.ones(self.num_steps, dtype=torch.float64)
+        density = equal if self.importance is None else self.importance(self.times[:-1], self.times[1:])
         return density / density.sum()
 
     def intervals(self, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,11 +241,10 @@ class Schedule:
         Returns:
             s, t: float64 [B] on v's device.
         """
-        times = self.times.to(v.device)
+        times, u, _ = self._on(v.device)
         if not self.continuous:
             k = 1 + (v * self.num_steps).long().clamp_(max=self.num_steps - 1)
             return times[k - 1], times[k]
-        u = logit_survival(times[1:])
         position = v * (self.num_steps - 1)
         return time_of_logit(_along(u, position - 1)), time_of_logit(_along(u, position))
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from blackout.evaluation.features import check_pair
 
-_BLOCK_ELEMENTS = 1 << 24
-"""Distances held at once: 64 MiB of float32."""
+_BLOCK_ELEMENTS = 1 << 23
+"""Distances held at once: 64 MiB of float64."""
 
 
 class PrecisionRecall(NamedTuple):
@@ -49,7 +49,9 @@ def precision_recall(
         ValueError: a set has not more points than neighbours, or the widths differ.
     """
     check_pair(samples, reference, max(neighbours, density_neighbours) + 1, "precision and recall")
-    return _shares(samples.to(device), reference.to(device), neighbours, density_neighbours)
+    # squared distances come from products of the features: in float32 they would lose points that nearly agree
+    fake, real = (features.to(device, torch.float64) for features in (samples, reference))
+    return _shares(fake, real, neighbours, density_neighbours)
 
 
 def _shares(fake: Tensor, real: Tensor, neighbours: int, density_neighbours: int) -> PrecisionRecall:

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.networks.precision import GroupNorm, full_precision
+
 NEAR_ZERO = 1e-10
 """Variance scale of layers that start silent: too small to be heard, large enough to pass gradients on."""
 
@@ -49,32 +51,6 @@ def group_norm(channels: int) -> nn.GroupNorm:
     while channels % groups:
         groups -= 1
     return GroupNorm(groups, channels, eps=1e-6)
-
-
-class GroupNorm(nn.GroupNorm):
-    """PyTorch's, by way of float32 where its own kernels for bfloat16 are slow.
-
-    On a CPU, in channels_last memory, groups of fewer than 16 channels do not fill a vector of them: [16, 256, 16, 16]
-    in 32 groups takes 3.2 ms forward and 9.0 ms with its backward pass, and 0.6 and 1.9 ms by way of float32. With
-    1,024 pixels or more another kernel runs that is slow only backwards.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalised features, of the shape [B, C, ...] and dtype of `x`."""
-        narrow = self.num_channels < 16 * self.num_groups
-        slow = narrow and (torch.is_grad_enabled() or x[0, 0].numel() < 1024)
-        if slow and x.device.type == "cpu" and x.dtype == torch.bfloat16:
-            weight, bias = self.weight.float(), self.bias.float()
-            return F.group_norm(x.float(), self.num_groups, weight, bias, self.eps).to(x.dtype)
-        return super().forward(x)
-
-
-def full_precision(x: Tensor) -> torch.autocast:
-    """A context without autocast on the device of `x`, for the ends of a network, where counts go in and out.
-
-    bfloat16 has 8 significant bits. It would blur neighbouring counts, and hardly save time there.
-    """
-    return torch.autocast(x.device.type, enabled=False)
 
 
 def rescaled_sum(x: Tensor, h: Tensor) -> Tensor:
@@ -215,24 +191,11 @@ class FIRFilter(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         taps = torch.tensor([1.0, 3.0, 3.0, 1.0]) / 8
-        self.register_buffer("kernel", torch.outer(taps, taps), persistent=False)
+        self.register_buffer("kernel", torch.outer(taps, taps)[None, None], persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C, H + 1, W + 1]."""
-        return self.convolved(x, F.conv2d, 1.0, padding=2)
-
-    def convolved(self, x: Tensor, convolution: Callable[..., Tensor], gain: float, **options: int) -> Tensor:
-        """A depthwise convolution of `x` with the filter times `gain`, in the precision of `x`.
-
-        On a CPU it is computed in float32 and channels_last: the kernels for bfloat16 and for other layouts of this
-        odd convolution take up to a hundred times as long there, forwards or backwards.
-        """
-        h = x
-        if x.device.type == "cpu":
-            h = x.to(torch.promote_types(x.dtype, torch.float32)).contiguous(memory_format=torch.channels_last)
-        with full_precision(x):
-            weight = (gain * self.kernel).to(h.dtype).expand(x.shape[1], 1, 4, 4)
-            return convolution(h, weight, groups=x.shape[1], **options).to(x.dtype)
+        return _depthwise(x, self.kernel, F.conv2d, padding=2)
 
 
 class FIRDownsample(FIRFilter):
@@ -240,12 +203,39 @@ class FIRDownsample(FIRFilter):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, 2H, 2W] -> [B, C, H, W]."""
-        return self.convolved(x, F.conv2d, 1.0, stride=2, padding=1)
+        return _depthwise(x, self.kernel, F.conv2d, stride=2, padding=1)
 
 
 class FIRUpsample(FIRFilter):
     """Put zeros between the pixels, filter, and restore the mean: [B, C, H, W] -> [B, C, 2H, 2W]."""
 
+    phases: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        # an output pixel of even or odd place along an axis, from the input pixels before, at and after it
+        taps = torch.tensor([[1.0, 3.0, 0.0], [0.0, 3.0, 1.0]]) / 4
+        self.register_buffer("phases", torch.einsum("ai,bj->abij", taps, taps).reshape(4, 1, 3, 3), persistent=False)
+
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C, 2H, 2W]."""
-        return self.convolved(x, F.conv_transpose2d, 4.0, stride=2, padding=1)
+        if x.device.type == "cpu":
+            return _depthwise(x, 4 * self.kernel, F.conv_transpose2d, stride=2, padding=1)
+        return F.pixel_shuffle(_depthwise(x, self.phases, F.conv2d, padding=1), 2)
+
+
+def _depthwise(x: Tensor, kernel: Tensor, convolution: Callable[..., Tensor], **options: int) -> Tensor:
+    """Every channel of `x` [B, C, H, W] with the same kernels [K, 1, h, w]: [B, C K, ...], in the dtype of `x`.
+
+    On a CPU it is computed in float32 and channels_last: the kernels for bfloat16 and for other layouts of this odd
+    convolution take up to a hundred times as long there, forwards or backwards. On other devices it is computed in
+    NCHW and never transposed: only for that has PyTorch depthwise kernels of its own; the rest is left to cuDNN, which
+    promises none for this shape.
+    """
+    if x.device.type == "cpu":
+        h = x.to(torch.promote_types(x.dtype, torch.float32)).contiguous(memory_format=torch.channels_last)
+    else:
+        h = x.contiguous()
+    with full_precision(x):
+        weight = kernel.to(h.dtype).repeat(x.shape[1], 1, 1, 1)
+        return convolution(h, weight, groups=x.shape[1], **options).to(x.dtype)

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from blackout.networks.layers import NEAR_ZERO, ClassEmbedding, TimeEmbedding, check_sizes, dense, full_precision
+from blackout.networks.layers import NEAR_ZERO, ClassEmbedding, TimeEmbedding, check_sizes, dense
+from blackout.networks.precision import LayerNorm, full_precision
 
 
 class FiLMPerceptron(nn.Module):
@@ -20,7 +21,7 @@ class FiLMPerceptron(nn.Module):
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        self.norm = LayerNorm(width)
         self.film = dense(width, 2 * width)
         self.dense0 = dense(width, width)
         self.dropout = nn.Dropout(dropout)
@@ -64,7 +65,7 @@ class ResidualMLP(nn.Module):
         self.time = TimeEmbedding(width, width)
         self.stem = dense(size, width)
         self.blocks = nn.ModuleList(FiLMPerceptron(width, dropout) for _ in range(depth))
-        self.norm = nn.LayerNorm(width)
+        self.norm = LayerNorm(width)
         self.head = dense(width, outputs * size, scale=NEAR_ZERO)
         self.classes = None if num_classes is None else ClassEmbedding(num_classes, width)
 

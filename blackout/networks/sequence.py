@@ -14,10 +14,10 @@ from blackout.networks.layers import (
     TimeEmbedding,
     check_sizes,
     dense,
-    full_precision,
     group_norm,
     initialised,
 )
+from blackout.networks.precision import full_precision
 
 
 class StateInputs:

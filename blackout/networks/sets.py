@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from blackout.networks.layers import TimeEmbedding, check_sizes, dense, full_precision, sinusoids
+from blackout.networks.layers import TimeEmbedding, check_sizes, dense, sinusoids
+from blackout.networks.precision import LayerNorm, full_precision
 
 
 class SetTransformer(nn.Module):
@@ -62,7 +63,7 @@ class SetTransformer(nn.Module):
         self.encoder, self.into = encoder, dense(int(encoder.features), width)  # type: ignore[arg-type]
         self.time, self.dropout = TimeEmbedding(width, width), nn.Dropout(dropout)
         self.layers = nn.ModuleList(Layer(width, heads, expansion, dropout, norm_first) for _ in range(depth))
-        self.norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.norm = LayerNorm(width, eps=1e-6, elementwise_affine=False)
         self.head = None if places else _perceptron(width, expansion)
         self.swap_head = dense(width, 1) if swap and not places else None
         tokens = num_items + self.extra
@@ -109,7 +110,7 @@ class Layer(nn.Module):
     def __init__(self, width: int, heads: int, expansion: int, dropout: float, norm_first: bool) -> None:
         super().__init__()
         self.heads, self.norm_first = heads, norm_first
-        self.norm0, self.norm1 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm0, self.norm1 = LayerNorm(width), LayerNorm(width)
         self.qkv, self.out = dense(width, 3 * width), dense(width, width)
         self.perceptron, self.dropout = _perceptron(width, expansion, width), nn.Dropout(dropout)
 

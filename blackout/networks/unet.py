@@ -18,10 +18,10 @@ from blackout.networks.layers import (
     conv1x1,
     conv3x3,
     dense,
-    full_precision,
     group_norm,
     sides_per_level,
 )
+from blackout.networks.precision import full_precision
 
 
 class FiLMBlock(nn.Module):

@@ -107,7 +107,7 @@ class Prior:
             Counts [n, *shape].
         """
         assert self.kernel is not None
-        times = self.walk(t, steps).to(z.device)
+        times = self.walk(t, steps)
         return sample(
             self.denoiser, self.process, times, tuple(z.shape), source, kernel=self.kernel, start=z, device=z.device
         )
@@ -116,6 +116,6 @@ class Prior:
         """Unconditional samples, counts [number, *shape]."""
         assert self.kernel is not None
         return sample(
-            self.denoiser, self.process, self.times.to(self.device), (number, *self.shape), source, kernel=self.kernel,
+            self.denoiser, self.process, self.times, (number, *self.shape), source, kernel=self.kernel,
             mean=self.mean, device=self.device,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from blackout.programs.drawn import Drawn, key_of
 from blackout.programs.output import default_output, find_device, open_output
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, provenance
-from blackout.programs.settings import asked_for, quieten, resolve
+from blackout.programs.settings import asked_for, resolve, set_libraries
 from blackout.programs.values import path
 from blackout.training.components import make
 from blackout.training.export import family_of, load_model
@@ -53,7 +53,7 @@ def sample(cfg: DictConfig) -> Path:
 
 
 def _run(config: Mapping[str, Any]) -> Path:
-    quieten()
+    set_libraries()
     for name, most in (("num_samples", _MOST_SAMPLES), ("seeds", _MOST_SEEDS), ("shown", _MOST_SHOWN)):
         if not 1 <= config[name] <= most:
             raise UserError(f"{name} must be in 1..{most:,}, not {config[name]}")

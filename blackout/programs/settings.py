@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -187,8 +188,12 @@ def _plain_family(name: str, value: Any) -> Any:
     return {"_target_": value.get("_target_")} if name == "family" and isinstance(value, Mapping) else value
 
 
-def quieten() -> None:
-    """Silence Lightning's warnings about choices that are deliberate here."""
+def set_libraries() -> None:
+    """Silence Lightning's warnings about choices that are deliberate here, and let float32 be float32.
+
+    cuDNN's convolutions would by default round float32 to TF32, 11 significant bits, on GPUs that have it.
+    """
+    torch.backends.cudnn.allow_tf32 = False
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     deliberate = ("does not have many workers", "in eval mode at the start of training", "treespec, LeafSpec")

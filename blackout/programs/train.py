@@ -10,6 +10,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
+from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError, mendable, naming, summary
@@ -18,7 +19,7 @@ from blackout.programs.closing import close
 from blackout.programs.output import sweeping
 from blackout.programs.plan import plan
 from blackout.programs.run_directory import open_run, run_directory, running
-from blackout.programs.settings import quieten, resolve
+from blackout.programs.settings import resolve, set_libraries
 from blackout.programs.sweeps import claim
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
@@ -49,7 +50,7 @@ def train(cfg: DictConfig) -> Path:
 
 
 def _train(config: dict[str, Any]) -> Path:
-    quieten()
+    set_libraries()
     steps = config["trainer"]["max_steps"]
     if type(steps) is not int or steps < 1:
         raise UserError(f"trainer.max_steps must be a whole number of at least 1, not {steps}")
@@ -146,6 +147,8 @@ def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
         use_distributed_sampler=False, plugins=[AtomicCheckpointIO()],
         enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip
+    if isinstance(trainer.strategy, DDPStrategy):  # buffers are constants, or the same function of the seed everywhere
+        trainer.strategy._ddp_kwargs.setdefault("broadcast_buffers", False)
     return trainer
 
 

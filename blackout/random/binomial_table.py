@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from blackout.random.streams import Draw
+from blackout.random.streams import Draw, can_look
 
 _CHUNK = 36_864
 """Elements drawn together on a CPU: with their tables and temporaries they stay in a core's cache."""
@@ -43,8 +43,8 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
     Returns:
         uint8 of n's shape.
     """
-    flat, on_cpu = n.reshape(len(n), -1), n.device.type == "cpu"
-    if fused or not on_cpu:
+    flat = n.reshape(len(n), -1)
+    if fused or not can_look(n):
         tables = _tables(p.view(-1), 255, _DIVIDED)
         return _look_up(draw, flat, flipped, _DIVIDED, tables, fused).view(n.shape)
     drawn, size = torch.empty_like(flat), max(1, _CHUNK // max(1, flat.shape[1]))
@@ -69,7 +69,7 @@ def _tables(p: Tensor, largest: int, digits: Digits) -> list[Tensor]:
     """P(Binomial(n, p) <= k) for each digit of n = 0 .. largest, float64 [len(p), rows, columns] over (p, n, k)."""
     stays = torch.log1p(-p)[:, None, None]
     log_odds = torch.log(p.clamp(min=1e-300))[:, None, None] - stays
-    greatest = float(p.max()) if p.device.type == "cpu" else None
+    greatest = float(p.max()) if can_look(p) else None
     ways, counts = _log_ways(p.device), _counts(p.device)
     tables = []
     for shift, mask in digits:

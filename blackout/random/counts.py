@@ -4,6 +4,9 @@ Binomials of uint8 counts whose elements share p are looked up in tables (`black
 rest torch's own kernels draw from a `torch.Generator`; from streams (`blackout.random.streams`) it is inversion by
 sequential search where the mean is small and transformed rejection (Hoermann 1993, "BTRS" and "PTRS") where it is
 large. All are exact in distribution and computed in float64, whatever the dtype of the counts.
+
+On a CPU a search and a rejection go on with those elements that need it. To know how many they are, other devices
+would have to be waited for: there all elements take as many turns as any could need, to the same result.
 """
 
 from __future__ import annotations
@@ -12,19 +15,22 @@ import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from blackout.random.binomial_table import binomial_by_table
-from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, uniform
+from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, can_look, uniform
 
 _TABLE_ELEMENTS = 64
 """From so many elements per sample on, a table is quicker than a draw for each."""
 _INVERSION_LIMIT = 10.0
 """Largest mean for sequential search; Hoermann's hats need at least this much."""
-_SEARCH_LIMIT = 110
-"""P(Poisson(10) > 110) < 1e-60: past it only rounding is left."""
+_SEARCH_LIMIT = 64
+"""P(Poisson(10) > 64) < 1e-29, and uniforms have 52 bits: past it only rounding is left."""
+_ATTEMPTS = 36
+"""At most 30 % of a rejection's proposals are refused, and 0.3^36 < 2^-62."""
 
 
 def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: Tensor | None = None) -> Tensor:
@@ -135,35 +141,50 @@ def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
     start = torch.where(small, torch.exp(n * torch.log1p(-p)), 1.0)
     # P(k + 1) / P(k) = (n - k) / (k + 1) * p / (1 - p)
     drawn = _search(draw, start, lambda k, at: (_at(n, at) - k).mul_(_at(odds, at)).div_(k + 1))
-    large = (~small).view(-1).nonzero().squeeze(1)
-    if large.numel():
-        drawn.view(-1)[large] = _binomial_rejection(draw, tuple(n.shape), large, _at(n, large), _at(p, large))
-    return drawn
+    return _with_large(drawn, ~small, lambda at: _binomial_rejection(draw, tuple(n.shape), at, _at(n, at), _at(p, at)))
 
 
 def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
     """Poisson from streams; rate float64."""
     small = rate < _INVERSION_LIMIT
     start = torch.where(small, torch.exp(-rate), 1.0)
-    drawn = _search(draw, start, lambda k, at: _at(rate, at).div_(k + 1))
-    large = (~small).view(-1).nonzero().squeeze(1)
-    if large.numel():
-        drawn.view(-1)[large] = _poisson_rejection(draw, tuple(rate.shape), large, _at(rate, large))
+    drawn = _search(draw, start, lambda k, at: _at(rate, at) / (k + 1))
+    return _with_large(drawn, ~small, lambda at: _poisson_rejection(draw, tuple(rate.shape), at, _at(rate, at)))
+
+
+At: TypeAlias = Tensor | None
+"""Flat indices of some elements, int64; None is all of them, which is never asked for on a CPU."""
+
+
+def _at(values: Tensor, at: At) -> Tensor:
+    """Elements at flat indices; on a CPU several times faster than values.view(-1)[at]."""
+    return values.reshape(-1) if at is None else values.reshape(-1).index_select(0, at)
+
+
+def _with_large(drawn: Tensor, large: Tensor, rejection: Callable[[At], Tensor]) -> Tensor:
+    """`drawn`, where `large` replaced by what a rejection gives."""
+    if not can_look(drawn):
+        return torch.where(large, rejection(None).view(drawn.shape), drawn)
+    at = large.view(-1).nonzero().squeeze(1)
+    if at.numel():
+        drawn.view(-1)[at] = rejection(at)
     return drawn
 
 
-def _at(values: Tensor, at: Tensor) -> Tensor:
-    """Elements at flat indices; on a CPU several times faster than values.view(-1)[at]."""
-    return values.reshape(-1).index_select(0, at)
-
-
-def _search(draw: Draw, start: Tensor, ratio: Callable[[int, Tensor], Tensor]) -> Tensor:
+def _search(draw: Draw, start: Tensor, ratio: Callable[[int, At], Tensor]) -> Tensor:
     """Inversion: walk up the pmf from P(0) = `start` until it has used up the uniform.
 
     `ratio(k, at)` is P(k + 1) / P(k) for the elements at flat indices `at`. Elements with start = 1 stay 0.
     """
     drawn = torch.zeros_like(start)
     left = draw.uniform(tuple(start.shape)).view(-1)
+    if not can_look(start):
+        mass = start.reshape(-1).clone()
+        for k in range(_SEARCH_LIMIT):  # once left <= mass it stays so, since then left <= 0
+            drawn.view(-1).add_((left > mass) & (mass > 0))
+            left.sub_(mass)
+            mass.mul_(ratio(k, None))
+        return drawn
     at = (left > start.reshape(-1)).nonzero().squeeze(1)
     left, mass = _at(left, at), _at(start, at)
     for k in range(_SEARCH_LIMIT):
@@ -178,13 +199,13 @@ def _search(draw: Draw, start: Tensor, ratio: Callable[[int, Tensor], Tensor]) -
     return drawn
 
 
-def _binomial_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, n: Tensor, p: Tensor) -> Tensor:
+def _binomial_rejection(draw: Draw, shape: tuple[int, ...], at: At, n: Tensor, p: Tensor) -> Tensor:
     """BTRS for n p >= 10, p <= 1/2 (Hoermann 1993, algorithm BTRS, whose constants these are)."""
     deviation = torch.sqrt(n * p * (1 - p))
     b = 1.15 + 2.53 * deviation
     a = -0.0873 + 0.0248 * b + 0.01 * p
 
-    def log_density(k: Tensor, i: Tensor) -> Tensor:
+    def log_density(k: Tensor, i: At) -> Tensor:
         n_i, p_i = _at(n, i), _at(p, i)
         mode = torch.floor((n_i + 1) * p_i)
         log_hat = torch.log((2.83 + 5.1 / _at(b, i)) * _at(deviation, i))
@@ -194,12 +215,12 @@ def _binomial_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, n: Tenso
     return _transformed_rejection(draw, shape, at, a, b, n * p + 0.5, 0.92 - 4.2 / b, n, log_density)
 
 
-def _poisson_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, rate: Tensor) -> Tensor:
+def _poisson_rejection(draw: Draw, shape: tuple[int, ...], at: At, rate: Tensor) -> Tensor:
     """PTRS for rates >= 10 (Hoermann 1993, algorithm PTRS, whose constants these are)."""
     b = 0.931 + 2.53 * torch.sqrt(rate)
     a = -0.059 + 0.02483 * b
 
-    def log_density(k: Tensor, i: Tensor) -> Tensor:
+    def log_density(k: Tensor, i: At) -> Tensor:
         log_hat, rate_i = torch.log(1.1239 + 1.1328 / (_at(b, i) - 3.4)), _at(rate, i)
         return k * torch.log(rate_i) - rate_i - torch.lgamma(k + 1) - log_hat
 
@@ -210,38 +231,49 @@ def _poisson_rejection(draw: Draw, shape: tuple[int, ...], at: Tensor, rate: Ten
 def _transformed_rejection(
     draw: Draw,
     shape: tuple[int, ...],
-    at: Tensor,
+    at: At,
     a: Tensor,
     b: Tensor,
     centre: Tensor,
     squeeze: Tensor,
     largest: Tensor,
-    log_density: Callable[[Tensor, Tensor], Tensor],
+    log_density: Callable[[Tensor, At], Tensor],
 ) -> Tensor:
     """Hoermann's transformed rejection with squeeze, on the elements at flat indices `at` of a draw of `shape`."""
+
+    def proposed(attempt: int, todo: At) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(k, whether it is accepted without the density, 1/2 - |U|, V) of those still to be drawn."""
+        where = at if at is None or todo is None else _at(at, todo)
+        u = draw.uniform(shape, 1 + 2 * attempt, where).view(-1).sub_(0.5)
+        v = draw.uniform(shape, 2 + 2 * attempt, where).view(-1)
+        edge = 0.5 - u.abs()
+        # k = floor((2 a / (1/2 - |U|) + b) U + c)
+        k = torch.floor((2 * _at(a, todo) / edge + _at(b, todo)) * u + _at(centre, todo))
+        return k, (edge >= 0.07) & (v <= _at(squeeze, todo)), edge, v
+
+    def below(k: Tensor, edge: Tensor, v: Tensor, i: At) -> Tensor:
+        return torch.log(v) - torch.log(_at(a, i) / edge**2 + _at(b, i)) <= log_density(k, i)
+
+    drawn = torch.zeros_like(a)
+    if at is None:
+        wanted = torch.ones_like(a, dtype=torch.bool)
+        for attempt in range(_ATTEMPTS):
+            k, accepted, edge, v = proposed(attempt, None)
+            accepted |= (k >= 0) & (k <= largest) & below(k, edge, v, None)
+            drawn = torch.where(wanted & accepted, k, drawn)
+            wanted &= ~accepted
+        return drawn
     if not bool(torch.isfinite(centre).all()):  # it would be tried for ever
         raise ValueError("a rate or probability is not finite")
-    drawn = torch.empty_like(a)
-    todo = torch.arange(at.numel(), device=at.device)
+    todo: At = None
     attempt = 0
-
-    def of(x: Tensor) -> Tensor:
-        """Those still to be drawn; all of them at first."""
-        return x if todo.numel() == at.numel() else _at(x, todo)
-
-    while todo.numel():
-        u = draw.uniform(shape, 1 + 2 * attempt, of(at)).sub_(0.5)
-        v = draw.uniform(shape, 2 + 2 * attempt, of(at))
-        edge = 0.5 - u.abs()
-        # k = floor((2 a / (1/2 - |U|) + b) U + c); below the squeeze it is accepted without the density
-        k = torch.floor((2 * of(a) / edge + of(b)) * u + of(centre))
-        accepted = (edge >= 0.07) & (v <= of(squeeze))
-        unsure = (~accepted & (k >= 0) & (k <= of(largest))).nonzero().squeeze(1)
-        i, k_i = _at(todo, unsure), _at(k, unsure)
-        height = torch.log(_at(v, unsure)) - torch.log(_at(a, i) / _at(edge, unsure) ** 2 + _at(b, i))
-        accepted[unsure] = height <= log_density(k_i, i)
-        done = accepted.nonzero().squeeze(1)
-        drawn.index_copy_(0, _at(todo, done), _at(k, done))
-        todo = _at(todo, (~accepted).nonzero().squeeze(1))
+    while todo is None or todo.numel():
+        k, accepted, edge, v = proposed(attempt, todo)
+        unsure = (~accepted & (k >= 0) & (k <= _at(largest, todo))).nonzero().squeeze(1)
+        i = unsure if todo is None else _at(todo, unsure)
+        accepted[unsure] = below(_at(k, unsure), _at(edge, unsure), _at(v, unsure), i)
+        done, again = (which.nonzero().squeeze(1) for which in (accepted, ~accepted))
+        drawn.index_copy_(0, done if todo is None else _at(todo, done), _at(k, done))
+        todo = again if todo is None else _at(todo, again)
         attempt += 1
     return drawn

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from blackout.random.counts import poisson
-from blackout.random.streams import RandomSource, next_draw
+from blackout.random.streams import RandomSource, can_look, next_draw
+
+_ATTEMPTS = 16
+"""At most 5 % of the proposals are refused, and 0.05^16 < 2^-69."""
 
 
 def negative_binomial(size: Tensor, mean: Tensor, generator: RandomSource = None) -> Tensor:
@@ -36,26 +39,36 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
         Float64 of the same shape.
     """
     draw = next_draw(generator, shape.device)
-
-    def numbers(attempt: int, where: Tensor) -> Tensor:
-        """Uniforms above 0, one for each of the elements at flat indices `where`."""
-        return draw.uniform(tuple(shape.shape), attempt, where).clamp_(min=2.0**-54)
-
     alpha = shape.to(torch.float64).reshape(-1)
-    if not bool(torch.isfinite(alpha).all()):  # it would be tried for ever
+    if can_look(alpha) and not bool(torch.isfinite(alpha).all()):  # it would be tried for ever
         raise ValueError("a shape of a Gamma distribution is not finite")
     d = torch.where(alpha < 1, alpha + 1, alpha) - 1 / 3
-    c = 1 / torch.sqrt(9 * d)
+
+    def numbers(attempt: int, where: Tensor | None) -> Tensor:
+        """Uniforms above 0, one for each of the elements at flat indices `where`; None for all."""
+        return draw.uniform(tuple(shape.shape), attempt, where).view(-1).clamp_(min=2.0**-54)
+
+    def proposed(attempt: int, where: Tensor | None, d: Tensor) -> tuple[Tensor, Tensor]:
+        """(proposals, whether each is accepted)."""
+        x = _normal(numbers(attempt, where), numbers(attempt + 1, where))
+        v = (1 + 1 / torch.sqrt(9 * d) * x) ** 3
+        # accept where log U < x^2 / 2 + d (1 - v + log v): then d v is Gamma(d + 1/3)
+        height = 0.5 * x**2 + d * (1 - v + torch.log(v.clamp(min=1e-300)))
+        return d * v, (v > 0) & (torch.log(numbers(attempt + 2, where)) < height)
+
     drawn = torch.empty_like(alpha)
-    todo = torch.arange(alpha.numel(), device=alpha.device)
+    if not can_look(alpha):  # as many turns as any element could need, because nobody waits to count those that do
+        wanted = torch.ones_like(alpha, dtype=torch.bool)
+        for attempt in range(1, 1 + 3 * _ATTEMPTS, 3):
+            value, accepted = proposed(attempt, None, d)
+            drawn = torch.where(wanted & accepted, value, drawn)
+            wanted &= ~accepted
+        return torch.where(alpha < 1, drawn * torch.exp(torch.log(numbers(0, None)) / alpha), drawn).view(shape.shape)
+    todo = torch.arange(alpha.numel())
     attempt = 1
     while todo.numel():
-        x = _normal(numbers(attempt, todo), numbers(attempt + 1, todo))
-        v = (1 + c[todo] * x) ** 3
-        # accept where log U < x^2 / 2 + d (1 - v + log v): then d v is Gamma(d + 1/3)
-        height = 0.5 * x**2 + d[todo] * (1 - v + torch.log(v.clamp(min=1e-300)))
-        accepted = (v > 0) & (torch.log(numbers(attempt + 2, todo)) < height)
-        drawn[todo[accepted]] = (d[todo] * v)[accepted]
+        value, accepted = proposed(attempt, todo, d[todo])
+        drawn[todo[accepted]] = value[accepted]
         todo = todo[~accepted]
         attempt += 3
     small = (alpha < 1).nonzero().squeeze(1)

@@ -197,6 +197,11 @@ class SampleStreams:
         return split
 
 
+def can_look(x: Tensor) -> bool:
+    """Whether the host can look at x without waiting for a device; else what it does must not depend on x's values."""
+    return x.device.type == "cpu"
+
+
 RandomSource: TypeAlias = torch.Generator | StepStreams | None
 """Where a draw takes its numbers from; None is torch's global generator."""
 

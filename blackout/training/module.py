@@ -97,8 +97,11 @@ class LightningRecorder:
         self._module = module
 
     def log(self, name: str, value: Tensor) -> None:
-        """Log a scalar of this training step."""
-        self._module.log(name, value, prog_bar=True, sync_dist=True)
+        """Log a scalar of this training step; processes exchange it when it reaches the loggers, not at every step."""
+        trainer = self._module.trainer
+        if trainer.log_every_n_steps and (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
+            value = trainer.strategy.reduce(value.detach(), reduce_op="mean")
+        self._module.log(name, value, prog_bar=True)
 
     def mean(self, name: str, values: Tensor) -> None:
         """Add values [b] to the mean over all held-out samples."""

@@ -1,12 +1,22 @@
 """Exactness in law of the count draws: chi-square against scipy's pmfs, fixed seeds."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from blackout.random import SampleStreams, bernoulli, binomial, poisson
-from blackout.random.gamma import gamma
+from blackout.random import (
+    SampleStreams,
+    bernoulli,
+    binomial,
+    binomial_table,
+    counts,
+    gamma,
+    negative_binomial,
+    poisson,
+)
 
 DRAWS = 400_000
 
@@ -97,3 +107,23 @@ def test_what_is_not_finite_is_refused_rather_than_tried_for_ever(value):
         poisson(bad, SampleStreams(0, torch.arange(1)).at(0))
     with pytest.raises(ValueError, match="not finite"):
         gamma(bad, SampleStreams(0, torch.arange(1)).at(0))
+
+
+def test_draws_of_fixed_length_are_the_same_bits(monkeypatch):
+    """What an accelerator does, where nobody looks at what was drawn so far."""
+    p = torch.linspace(0, 1, 600, dtype=torch.float64).expand(8, 600)
+    n = torch.tensor([0, 1, 20, 255, 4000, 65535] * 100, dtype=torch.int32).expand(8, 600)
+    rate = torch.cat([torch.logspace(-8, 6, 599), torch.zeros(1)]).double().expand(8, 600)
+    few, chance = n[:, :100].clamp(max=255).to(torch.uint8), torch.linspace(0, 1, 8).double()[:, None]
+
+    def drawn():
+        source = SampleStreams(3, torch.arange(8)).at(0)
+        return [
+            binomial(n, p, source), poisson(rate, source), gamma(rate + 1e-3, source),
+            negative_binomial(rate[:, :599], rate[:, :599] / 2, source), binomial(few, chance, source),
+        ]  # fmt: skip
+
+    looking = drawn()
+    for module in (counts, binomial_table, sys.modules[gamma.__module__]):
+        monkeypatch.setattr(module, "can_look", lambda x: False)
+    assert all(map(torch.equal, looking, drawn()))

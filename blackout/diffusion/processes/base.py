@@ -18,6 +18,7 @@ from blackout.counts import LARGEST_COUNT
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.schedules import half_width
 from blackout.random import RandomSource
+from blackout.times import time_on
 
 LIMIT = half_width(15.0)
 """Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
@@ -172,7 +173,7 @@ def expand_time(t: Tensor | float, x: Tensor) -> Tensor:
     Raises:
         ValueError: t is neither a scalar, nor [B], nor broadcastable to x.
     """
-    t = torch.as_tensor(t, dtype=torch.float64, device=x.device)
+    t = time_on(t, x.device)
     if t.ndim == 1 and x.ndim > 1 and len(t) == len(x):
         return t.view(-1, *[1] * (x.ndim - 1))
     try:
@@ -190,7 +191,7 @@ def per_sample_time(t: Tensor | float, x: Tensor) -> Tensor:
     Raises:
         ValueError: t is not one time, nor one per sample.
     """
-    t = torch.as_tensor(t, dtype=torch.float64, device=x.device).reshape(-1)
+    t = time_on(t, x.device).reshape(-1)
     if len(t) not in (1, len(x)):
         raise ValueError(f"this process needs one time or one per sample ({len(x)}), not {len(t)}")
     return t

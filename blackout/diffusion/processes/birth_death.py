@@ -19,6 +19,7 @@ from blackout.diffusion.processes.base import LIMIT, Observation, check_max_coun
 from blackout.diffusion.processes.path_bound import bound_to_prior
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, binomial, categorical, poisson, uniform
+from blackout.times import time_on
 
 _LOG_TINY = -690.0
 
@@ -168,7 +169,7 @@ class BirthDeath:
         device: torch.device | None = None,
     ) -> Tensor:
         """Poisson(a), or Poisson(q E[X_0] + a (1 - q)) where the data's mean is given."""
-        t = torch.as_tensor(t, dtype=torch.float64, device=device)
+        t = time_on(t, device or torch.device("cpu"))
         start = self.mean if mean is None else mean.to(device, torch.float64)
         rate = torch.exp(-t) * start - self.mean * torch.expm1(-t)
         drawn = poisson(rate.expand(shape), generator)

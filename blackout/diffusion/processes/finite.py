@@ -22,6 +22,7 @@ from blackout.diffusion.processes.base import LIMIT, Observation, per_sample_tim
 from blackout.diffusion.processes.clocks import Clock, PowerClock
 from blackout.diffusion.processes.path_bound import bound_to_prior, log_likelihood_at_start, path_ends
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
+from blackout.times import time_on
 
 _REMEMBERED = 0.05
 """Largest total variation between X_t given X_0 and the prior that a final time may leave."""
@@ -138,7 +139,7 @@ class FiniteProcess(ABC):
 
     def prior_pmf(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
         """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
-        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
+        t = time_on(t, device or torch.device("cpu")).reshape(1)
         levels = torch.arange(self.max_count + 1, device=t.device)[None]
         return self.rows(levels, torch.zeros_like(t), t)[0].mean(0)
 

@@ -15,6 +15,7 @@ from blackout.diffusion.processes.base import LIMIT, check_max_count, expand_tim
 from blackout.diffusion.processes.path_bound import bound_to_prior
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, binomial, poisson
+from blackout.times import time_on
 
 _LOG_TINY = -690.0
 
@@ -132,7 +133,7 @@ class PureDeath:
         dtype = count_dtype(self.max_count)
         if mean is None:
             return torch.zeros(shape, dtype=dtype, device=device)
-        t = torch.as_tensor(t, dtype=torch.float64, device=device)
+        t = time_on(t, device or torch.device("cpu"))
         rate = torch.exp(-t) * mean.to(device, torch.float64)
         return poisson(rate.expand(shape), generator).clamp_(max=self.max_count).to(dtype)
 

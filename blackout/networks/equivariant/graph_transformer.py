@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from blackout.networks.equivariant.base import Hollow, LocallyEquivariant, TimeEmbedding
 from blackout.networks.equivariant.graph_batch import GraphBatch, known
 from blackout.networks.equivariant.transformer import Attention, Block
+from blackout.networks.precision import LayerNorm
 
 _DEGREES = 32
 """Degrees with an embedding of their own; larger ones share the last."""
@@ -37,7 +38,7 @@ class GraphTransformerBody(Hollow):
         nn.init.normal_(self.bias.weight, std=0.02)
         self.streams = nn.ModuleList(nn.ModuleList(Block(channels, heads) for _ in range(layers)) for _ in range(2))
         self.readout = Attention(channels, heads)
-        self.norms = nn.ModuleList(nn.LayerNorm(channels) for _ in range(4))
+        self.norms = nn.ModuleList(LayerNorm(channels) for _ in range(4))
         self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor, graph: GraphBatch | None = None) -> Tensor:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.networks.equivariant.base import Hollow, LocallyEquivariant, TimeEmbedding
+from blackout.networks.precision import LayerNorm
 
 
 class Attention(nn.Module):
@@ -35,7 +36,7 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.attention = Attention(width, heads)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.norms = nn.ModuleList(LayerNorm(width) for _ in range(2))
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -65,10 +66,10 @@ class TransformerBody(Hollow):
         self.embed, self.time = nn.Embedding(levels, channels), TimeEmbedding(channels)
         self.places = nn.ParameterList(0.02 * torch.randn(sites, channels) for _ in range(2))
         self.streams = nn.ModuleList(
-            nn.Sequential(*[Block(channels, heads) for _ in range(layers)], nn.LayerNorm(channels)) for _ in range(2)
+            nn.Sequential(*[Block(channels, heads) for _ in range(layers)], LayerNorm(channels)) for _ in range(2)
         )
         self.readout = Attention(channels, heads)
-        self.norms = nn.ModuleList(nn.LayerNorm(channels) for _ in range(2))
+        self.norms = nn.ModuleList(LayerNorm(channels) for _ in range(2))
         self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
         site = torch.arange(sites)
         mask = torch.cat([site[None] <= site[:, None], site[None] >= site[:, None]], 1)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.networks.precision import LayerNorm
+
 Context = Mapping[str, Tensor]
 """`items` [B, n] or [B, n, ...], `condition` [B, d], by name, where the model has them."""
 
@@ -60,7 +62,7 @@ class CodeTransformer(nn.Module):
         self.item_places = _embedding(num_items, width) if prefix else None
         self.condition = None if num_conditions is None else _perceptron(num_conditions, width)
         self.layers = nn.ModuleList([_Layer(width, heads, dropout) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, num_items)
+        self.norm, self.head = LayerNorm(width), nn.Linear(width, num_items)
         nn.init.zeros_(self.head.bias)
         nn.init.normal_(self.head.weight, std=0.02)
         self.register_buffer("_attends", self._attention() if causal or prefix else None, persistent=False)
@@ -102,7 +104,7 @@ class _Layer(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, nn.Dropout(dropout)
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm1, self.norm2 = LayerNorm(width), LayerNorm(width)
         self.qkv, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
