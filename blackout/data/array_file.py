@@ -34,8 +34,11 @@ def counts(
     labels: str | Sequence[str] | None = None,
     bins: int = 10,
     group: str | None = None,
+    series: bool | None = None,
 ) -> CountData:
-    """Counts from a file: [N, C, H, W], [N, H, W] (one channel) or [N, D]; see `stores.read_store` for its formats.
+    """Counts from a file: [N, D], [N, C, L], [N, H, W] (one channel), [N, C, H, W] or [N, C, D, H, W].
+
+    See `stores.read_store` for its formats.
 
     A file holds either `train` and `test`, optionally with `train_labels` and `test_labels`; or `counts`, or a single
     array of any name, optionally with `labels`, which is split here (by class, if there are labels). In a table (.csv,
@@ -51,6 +54,7 @@ def counts(
         labels: column(s) or a file with the class of every sample, "total" for the total count; see `labels.classes`.
         bins: parts into which a column of numbers is divided to make classes.
         group: column of what must not be divided between the splits: a donor, an animal.
+        series: whether an array of three axes is [N, C, L]; None where L is at least four times as long, else [N, H, W].
 
     Raises:
         UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole, or above
@@ -63,8 +67,8 @@ def counts(
         if not store.tabular and ("train" in store.arrays or "test" in store.arrays):
             if wanted or group:
                 raise ValueError("'train' and 'test' are given: labels and group would be for one array to be split")
-            return _made(file.stem, _given_split(store.arrays), max_count, ((), store.features))
-        return _split_here(file, store, wanted, group, (holdout, seed, bins), max_count)
+            return _made(file.stem, _given_split(store.arrays, series), max_count, ((), store.features))
+        return _split_here(file, store, wanted, group, (holdout, seed, bins, series), max_count)
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
 
@@ -86,22 +90,22 @@ def _made(
     return data
 
 
-def _given_split(arrays: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+def _given_split(arrays: dict[str, Any], series: bool | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     if "train" not in arrays or "test" not in arrays:
         raise ValueError(f"'train' and 'test' must come together, found {_names(arrays)}")
     return (
-        to_counts("train", arrays["train"]),
-        to_counts("test", arrays["test"]),
+        to_counts("train", arrays["train"], series),
+        to_counts("test", arrays["test"], series),
         _to_labels("train_labels", arrays.get("train_labels")),
         _to_labels("test_labels", arrays.get("test_labels")),
     )
 
 
 def _split_here(
-    file: Path, store: Store, wanted: list[str], group: str | None, how: tuple[float, int, int], max_count: int | None
+    file: Path, store: Store, wanted: list[str], group: str | None, how: tuple[float, int, int, bool | None], max_count: int | None
 ) -> CountData:
     name, matrix, columns, features = _divided(store, {*wanted, *([group] if group else ())})
-    data = to_counts(name, matrix)
+    data = to_counts(name, matrix, how[3])
     columns = {TOTAL: data.flatten(1).sum(1, dtype=torch.int64).numpy(), **columns}
     codes, words = _classes(file, wanted, columns, how[2])
     if codes is not None and codes.shape != data.shape[:1]:

@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
-from blackout.data.moments import CHUNK, covariance_excess, total_dispersion
+from blackout.data.moments import CHUNK, covariance_excess, neighbour_correlation, total_dispersion
 from blackout.family import Split
+
+_ORDERED = 0.1
+"""Correlation that neighbours in a vector have beyond that of any two elements if it is a series."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +25,9 @@ class CountData:
 
     Attributes:
         name: short name for logs and file names.
-        train: counts [N, C, H, W] or [N, D] of any integer dtype; kept as uint8 when `max_count <= 255`, else as int32.
-        test: held-out counts [M, C, H, W] or [M, D].
+        train: counts [N, C, H, W], [N, D], series [N, C, L] or volumes [N, C, D, H, W] of any integer dtype; kept as
+            uint8 when `max_count <= 255`, else as int32.
+        test: held-out counts [M, ...].
         max_count: the largest value a count may have, 1 .. 2^31 - 1.
         train_labels: class of each training sample, int64 [N], or None.
         test_labels: class of each held-out sample, int64 [M], or None.
@@ -33,7 +37,7 @@ class CountData:
 
     Raises:
         ValueError: counts that are not integers, negative, or above `max_count`; an empty split; shapes that differ
-            between the splits or are neither images nor vectors; labels that do not match; `flip` without images.
+            between the splits or are none of these; labels that do not match; `flip` without images.
     """
 
     name: str
@@ -75,7 +79,7 @@ class CountData:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (C, H, W) or (D,)."""
+        """Shape of one sample: (C, H, W), (D,), (C, L) or (C, D, H, W)."""
         return tuple(self.train.shape[1:])
 
     @property
@@ -122,6 +126,11 @@ class CountData:
     def _dispersion(self) -> tuple[float, float]:
         dispersion = total_dispersion(self.train)
         return dispersion, max(covariance_excess(self.train), abs(dispersion - 1))  # a norm is at least one quotient
+
+    @cached_property
+    def ordered(self) -> bool:
+        """Whether the elements of a vector are a series: neighbours go together more than any two elements do."""
+        return len(self.shape) == 1 and neighbour_correlation(self.train) > _ORDERED
 
     def size(self, split: Split) -> int:
         """Number of samples of a split."""
@@ -180,8 +189,9 @@ def _check_integers(what: str, values: Tensor) -> None:
 
 def _check_counts(what: str, counts: Tensor, max_count: int) -> None:
     _check_integers(f"{what}: counts", counts)
-    if counts.ndim not in (2, 4) or 0 in counts.shape[1:]:
-        raise ValueError(f"{what}: the shape must be [N, C, H, W] or [N, D], got {list(counts.shape)}")
+    if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
+        allowed = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
+        raise ValueError(f"{what}: the shape must be {allowed}, got {list(counts.shape)}")
     if len(counts) == 0:
         raise ValueError(f"{what}: at least one sample is needed, got none")
     info = torch.iinfo(counts.dtype)

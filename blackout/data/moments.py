@@ -13,6 +13,8 @@ from torch import Tensor
 CHUNK = 4096  # samples widened to int64 or float64 at a time, so that a pass over CIFAR-10 needs no gigabyte
 _PAIRED = 1024  # samples whose pairs estimate the excess: 1 % off on CIFAR-10, in a third of a second
 
+_FEWEST_PLACES = 16  # of a series
+
 
 def total_dispersion(counts: Tensor) -> float:
     """D = Var(sum X) / E(sum X) of the total count of a sample, float64; 1 for Poisson counts, 0 for constant ones.
@@ -37,7 +39,7 @@ def covariance_excess(counts: Tensor) -> float:
     n = len(counts)
     total = counts.sum(0, dtype=torch.int64).double().flatten()
     mean, scale = total / n, (total + 1) / (n + 1)  # as where sampling starts: never 0
-    chosen = counts[torch.arange(0, n, -(-n // _PAIRED))].flatten(1).double()
+    chosen = _some(counts).flatten(1).double()
     whitened = (chosen - mean) / scale.sqrt()
     products = (whitened @ whitened.T).square()
     pairs = len(chosen) * (len(chosen) - 1)
@@ -45,3 +47,25 @@ def covariance_excess(counts: Tensor) -> float:
     poisson, variance = mean / scale, whitened.square().mean(0)
     excess = square - 2 * float(poisson @ variance) + float(poisson.square().sum())
     return math.sqrt(max(excess, 0.0))
+
+
+def neighbour_correlation(counts: Tensor) -> float:
+    """Mean correlation of neighbours in a vector, beyond the mean over all pairs of elements, of square roots of counts.
+
+    About 0 for elements in no order, such as genes; positive for bins of time or energy.
+
+    Args:
+        counts: integers [N, D].
+    """
+    roots, size = _some(counts).double().sqrt(), counts.shape[1]
+    if size < _FEWEST_PLACES:
+        return 0.0
+    z = (roots - roots.mean(0)) / roots.std(0, correction=0).clamp(min=1e-12)
+    adjacent = (z[:, 1:] * z[:, :-1]).mean()
+    overall = (z.sum(1).square() - z.square().sum(1)).mean() / (size * (size - 1))
+    return float(adjacent - overall)
+
+
+def _some(counts: Tensor) -> Tensor:
+    """At most 1,024 samples, evenly spaced."""
+    return counts[torch.arange(0, len(counts), -(-len(counts) // _PAIRED))]

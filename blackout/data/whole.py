@@ -16,15 +16,31 @@ from blackout.data.stores import blocks
 Array = npt.NDArray[Any]
 
 
-def to_counts(name: str, array: Any) -> Tensor:
-    """An array or sparse matrix as integer counts [N, C, H, W] or [N, D], refused where that would change a value."""
+_SLENDER = 4
+"""An image [H, W] is not as much wider than high; a series [C, L] is."""
+
+
+def to_counts(name: str, array: Any, series: bool | None = None) -> Tensor:
+    """An array or sparse matrix as integer counts, refused where that would change a value.
+
+    Args:
+        name: for messages.
+        array: [N, D], [N, C, L], [N, H, W], [N, C, H, W] or [N, C, D, H, W].
+        series: whether three axes are [N, C, L]; None where L is at least four times as long, else [N, H, W].
+
+    Returns:
+        The same; images of one channel as [N, 1, H, W].
+    """
     whole = _dense(name, array) if hasattr(array, "tocsr") else _to_integers(name, array)
-    if whole.ndim not in (2, 3, 4):
-        raise ValueError(f"{name} must be [N, C, H, W], [N, H, W] or [N, D], got {list(whole.shape)}")
+    if whole.ndim not in (2, 3, 4, 5):
+        allowed = "[N, D], [N, C, L], [N, H, W], [N, C, H, W] or [N, C, D, H, W]"
+        raise ValueError(f"{name} must be {allowed}, got {list(whole.shape)}")
     if whole.ndim == 4 and whole.shape[-1] in (1, 3, 4) and whole.shape[1] == whole.shape[2] > 4:
         advice = "read as [N, C, H, W]: if its last axis is colour, save numpy.moveaxis(array, -1, 1) instead"
         warnings.warn(f"{name} has the shape {list(whole.shape)}, {advice}", stacklevel=2)
-    return whole[:, None] if whole.ndim == 3 else whole
+    if whole.ndim == 3 and not (whole.shape[2] >= _SLENDER * whole.shape[1] if series is None else series):
+        return whole[:, None]
+    return whole
 
 
 def _dense(name: str, matrix: Any) -> Tensor:

@@ -56,7 +56,8 @@ class CountDiffusion:
         Raises:
             UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
         """
-        parts: dict[str, Any] = {name: with_ends(fitted(settings[name], source.facts), source.facts) for name in PARTS}
+        of_data = {**source.facts, "ordered": source.ordered}
+        parts: dict[str, Any] = {name: with_ends(fitted(settings[name], of_data), of_data) for name in PARTS}
         parts["process"] = without_files(parts["process"])
         facts = {name: fact for name, fact in source.facts.items() if name not in ("num_classes", "class_names")}
         if settings.get("conditional", False):

@@ -45,7 +45,7 @@ class CountNetwork(nn.Module):
 
     def __init__(self, body: nn.Module, inputs: Inputs, channels_last: bool = False) -> None:
         super().__init__()
-        self.body = body.to(memory_format=torch.channels_last) if channels_last else body
+        self.body = _channels_last(body) if channels_last else body
         self.inputs = inputs
 
     @property
@@ -75,3 +75,8 @@ class CountNetwork(nn.Module):
         condition = () if classes is None else (classes,)
         raw = self.body(self.inputs(xt, t), time_label(t).float(), *condition)
         return raw.unflatten(1, (-1, xt.shape[1])).float()
+
+
+def _channels_last(body: nn.Module) -> nn.Module:
+    volumes = any(parameter.ndim == 5 for parameter in body.parameters())
+    return body.to(memory_format=torch.channels_last_3d if volumes else torch.channels_last)
