@@ -67,7 +67,9 @@ def detectors(random: np.random.Generator, number: int = 3000, length: int = 128
         onset, height = random.uniform(0, length, (number, 1, 1)), random.gamma(1.2, 14.0, (number, 1, 1))
         delay, share = np.array([0.0, 4.0, 9.0])[:, None], np.array([1.0, 0.5, 0.2])[:, None]
         after = time - onset - delay
-        rate += height * share * np.exp(-np.clip(after, 0, None) / 7.0) * (after >= 0) * (random.random(onset.shape) < 0.6)
+        rate += (
+            height * share * np.exp(-np.clip(after, 0, None) / 7.0) * (after >= 0) * (random.random(onset.shape) < 0.6)
+        )
     return {"counts": random.poisson(rate)}
 
 
@@ -88,7 +90,13 @@ def _successors() -> Array:
     return share / share.sum()
 
 
-MAKERS: dict[str, Maker] = {"cells": cells, "photons": photons, "spikes": spikes, "detectors": detectors, "names": names}
+MAKERS: dict[str, Maker] = {
+    "cells": cells,
+    "photons": photons,
+    "spikes": spikes,
+    "detectors": detectors,
+    "names": names,
+}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -21,12 +21,14 @@ from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import CountLoss, Loss
+from blackout.diffusion.missing import at_expectation, of_seen
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.rehearsal import rehearse, rehearse_sampler
 from blackout.diffusion.report import check_settings, likelihood_report
 from blackout.diffusion.samplers import Callback, Sampler, count_evaluations
 from blackout.diffusion.schedules import Schedule, stratified
+from blackout.errors import UserError
 from blackout.family import Draw, Source
 from blackout.networks.elements import Elements
 from blackout.random import SampleStreams, fold_seed
@@ -132,7 +134,10 @@ class BlackoutDiffusion(Model):
         if classes is not None and self.num_classes is not None:
             coins = SampleStreams(fold_seed(self.seed, _LABELS), position).at(number)
             classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
-        losses = self.loss(self(xt, t, classes), target, s, t)
+        seen = batch.get("seen")
+        state = xt if seen is None else at_expectation(xt, t, seen, self.mean)
+        losses = self.loss(self(state, t, classes), target, s, t)
+        losses = losses if seen is None else losses * seen
         loss = (losses.flatten(1).mean(1) * importance).mean().float()
         self.log("train/loss", loss)
         return loss
@@ -160,10 +165,11 @@ class BlackoutDiffusion(Model):
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
         denoiser, final_time = self.denoiser(classes := self._classes(batch)), self.schedule.times[-1]
         mean = start_mean(self.mean, self.class_mean, classes)
+        denoiser, mean, measured = of_seen(batch.get("seen"), denoiser, mean, self.mean)
         for draw in range(self.validation_draws):
             v = torch.frac(first + draw / self.validation_draws)
             nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean)
-            self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))
+            self.record("val/bits_per_dim", bits_per_dim(nats / measured, self.shape))
 
     # --- what the programs ask for
 
@@ -205,6 +211,8 @@ class BlackoutDiffusion(Model):
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Bits per dimension on both splits, and of simple baselines if wanted."""
         assert isinstance(source, CountData)
+        if (data := source.complete) is None:
+            raise UserError("no sample is complete: likelihood.images=0 leaves bits per dimension out")
         wanted, untrained = settings["likelihood"], None
         if wanted["images"] and wanted["baselines"]:
             torch.manual_seed(0)
@@ -214,7 +222,7 @@ class BlackoutDiffusion(Model):
             network = make_network(self.config["model"]["network"], elements)
             fresh = BlackoutDiffusion(network, *parts)
             untrained = fresh.eval().to(self.device)
-        return likelihood_report(self, untrained, source, wanted)
+        return likelihood_report(self, untrained, data, wanted)
 
     # --- sampling
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from blackout.counts import count_dtype
 from blackout.data import CountData
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.evaluation.count_baselines import baseline_bits
+from blackout.evaluation.count_figure import count_figure
 from blackout.evaluation.report import library_versions
 from blackout.evaluation.sources import read_samples
 from blackout.evaluation.two_samples import classifier_test, kolmogorov_smirnov, mean_discrepancy, nearest
 from blackout.family import Samples, Source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
 _FEWEST, _PAIR = 10, 2
@@ -83,7 +88,8 @@ class CountScores:
     ) -> None:
         self.num_samples = num_samples
         self._data, self._most, self._baselines, self._seed = data, most, baselines, seed
-        self._rows = torch.zeros(num_samples, *data.shape, dtype=torch.int64, device=device)
+        self._rows = torch.zeros(num_samples, *data.shape, dtype=count_dtype(data.max_count), device=device)
+        self._all = self._rows
 
     def update(self, samples: Samples, indices: torch.Tensor) -> None:
         """Add samples [b, *shape] with their numbers, int64 [b]."""
@@ -91,8 +97,12 @@ class CountScores:
 
     def compute(self) -> dict[str, float]:
         """All scores by name; every process must call it, and all get the same."""
-        rows = sum_over_processes(self._rows).cpu()
-        return compare(_flat(rows), self._data, self._most, self._seed)
+        self._all = sum_over_processes(self._rows).cpu()
+        return compare(_flat(self._all), self._data, self._most, self._seed)
+
+    def figure(self) -> Figure:
+        """The samples that were compared last beside held-out counts."""
+        return count_figure(_flat(self._all), _flat(self._data.test))
 
     def reset(self) -> None:
         """Forget all samples."""
@@ -181,4 +191,4 @@ def _flat(counts: torch.Tensor) -> Array:
 def _counts(source: Source) -> CountData:
     if not isinstance(source, CountData):
         raise UserError(f"{source.name}: metrics=counts needs a dataset of counts, not a {type(source).__name__}")
-    return source
+    return source.complete or source

@@ -58,9 +58,7 @@ def described_body(
 
 def _described_unet(sides: tuple[int, ...], channels: int | None, dropout: float) -> dict[str, Any]:
     fold, levels = 1, 1
-    while (
-        math.prod(sides) > _PLACES and (2 * fold) ** len(sides) <= _FOLDED and all(side % 2 == 0 for side in sides)
-    ):
+    while math.prod(sides) > _PLACES and (2 * fold) ** len(sides) <= _FOLDED and all(side % 2 == 0 for side in sides):
         sides, fold = tuple(side // 2 for side in sides), 2 * fold
     finest = channels or next((width for places, width in _WIDTHS if math.prod(sides) <= places), 8)
     while levels < _MOST_LEVELS and all(side % 2 == 0 and side // 2 >= _COARSEST for side in sides):
@@ -83,6 +81,7 @@ def body_for(
     dropout: float = 0.0,
     num_classes: int | None = None,
     ordered: bool | None = None,
+    covariate_levels: Sequence[int] | None = None,
 ) -> nn.Module:
     """The body of `described_body`; a saved model names the body itself.
 
@@ -90,8 +89,10 @@ def body_for(
         shape, levels, width, depth, channels, dropout, ordered: as for `described_body`.
         outputs: number of output groups per element of the data.
         num_classes: number of classes of a conditional network; None for an unconditional one.
+        covariate_levels: levels of each covariate.
     """
     arguments = described_body(shape, levels, width, depth, channels, dropout, ordered)
     kind = _KINDS[arguments.pop("_target_").rsplit(".", 1)[-1]]
-    body: nn.Module = kind(shape=shape, outputs=outputs, num_classes=num_classes, **arguments)
+    classes = {"num_classes": num_classes, "covariate_levels": covariate_levels}
+    body: nn.Module = kind(shape=shape, outputs=outputs, **classes, **arguments)
     return body

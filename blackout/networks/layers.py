@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ NEAR_ZERO = 1e-10
 """Variance scale of layers that start silent: too small to be heard, large enough to pass gradients on."""
 
 Affine = TypeVar("Affine", nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 CONVOLUTIONS: dict[int, type[Any]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 """By the number of axes besides channels."""
 
@@ -30,17 +31,19 @@ def initialised(layer: Affine, scale: float = 1.0) -> Affine:
     return layer
 
 
-def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> nn.Module:
+def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> Convolution:
     """A convolution of side 3 that keeps the image's size: [B, in_channels, H, W] -> [B, out_channels, H, W].
 
     Of a series [B, in_channels, L] with one of the `axes`, of a volume with three.
     """
-    return initialised(CONVOLUTIONS[axes](in_channels, out_channels, 3, padding=1), scale)
+    made: Convolution = initialised(CONVOLUTIONS[axes](in_channels, out_channels, 3, padding=1), scale)
+    return made
 
 
-def conv1x1(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> nn.Module:
+def conv1x1(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> Convolution:
     """A linear map of every pixel's channels: [B, in_channels, H, W] -> [B, out_channels, H, W]."""
-    return initialised(CONVOLUTIONS[axes](in_channels, out_channels, 1), scale)
+    made: Convolution = initialised(CONVOLUTIONS[axes](in_channels, out_channels, 1), scale)
+    return made
 
 
 def dense(in_features: int, out_features: int, scale: float = 1.0) -> nn.Linear:
@@ -104,6 +107,8 @@ def sinusoids(label: Tensor, channels: int) -> Tensor:
 
 
 _LAYERS = ("depth", "blocks_per_level", "dense_blocks")
+_CURVE = 32
+"""Sinusoids of a covariate."""
 _MOST_LAYERS, _MOST_FEATURES = 10_000, 2**20
 
 
@@ -138,7 +143,9 @@ def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,
     if any(side % factor for side in sides):
         need = f"{'height and width' if len(sides) == 2 else 'sides'} that are multiples of {factor}"
         got = f"got {'x'.join(map(str, sides))}"
-        raise ValueError(f"a network with {levels} multipliers halves the image {levels - 1} times and needs {need}, {got}")
+        raise ValueError(
+            f"a network with {levels} multipliers halves the image {levels - 1} times and needs {need}, {got}"
+        )
     return [max(sides) >> level for level in range(levels)]
 
 
@@ -167,22 +174,39 @@ class TimeEmbedding(nn.Module):
 class ClassEmbedding(nn.Module):
     """Adds a learned vector per class, and one for "no class", to the time embedding: [B, features] -> the same.
 
+    Where classes come with covariates, the number of a class is that of (class, level, level, ...), the last counted
+    fastest; a perceptron of sinusoids makes a smooth curve of the levels of each covariate.
+
+    Args:
+        num_classes: of all combinations.
+        features: of the embedding.
+        covariate_levels: levels of each covariate.
+
     Raises:
-        ValueError: `num_classes` is below 1.
+        ValueError: `num_classes` is below 1, or not a multiple of the product of the levels.
     """
 
-    def __init__(self, num_classes: int, features: int) -> None:
+    def __init__(self, num_classes: int, features: int, covariate_levels: Sequence[int] | None = None) -> None:
         super().__init__()
         if num_classes < 1:
             raise ValueError(f"num_classes must be at least 1, not {num_classes}")
-        self.null = num_classes
-        self.table = nn.Embedding(num_classes + 1, features)
+        self.null, self.levels = num_classes, tuple(covariate_levels or ())
+        alone, rest = divmod(num_classes, math.prod(self.levels))
+        if rest or min(self.levels, default=1) < 1:
+            raise ValueError(f"{num_classes} classes are not combinations with covariates of {self.levels} levels")
+        self.table = nn.Embedding(alone + 1, features)
         nn.init.normal_(self.table.weight, std=0.1)
+        self.curves = nn.ModuleList(TimeEmbedding(_CURVE, features) for _ in self.levels)
 
     def forward(self, embedding: Tensor, classes: Tensor | None) -> Tensor:
         """The embedding [B, features] of times plus that of classes, int64 [B]; None is "no class"."""
         if classes is None:
             classes = torch.full((len(embedding),), self.null, device=embedding.device)
+        told = (classes < self.null)[:, None]
+        for curve, levels in zip(reversed(self.curves), reversed(self.levels), strict=True):
+            label = 1000.0 * (classes % levels) / max(1, levels - 1)
+            embedding = embedding + torch.where(told, curve(label), 0.0).to(embedding.dtype)
+            classes = classes // levels
         return embedding + self.table(classes).to(embedding.dtype)
 
 

@@ -1,4 +1,4 @@
-"""A small, plain U-Net: for images of 8x8 to 32x32 pixels, series and small volumes, and machines without accelerator."""
+"""A small, plain U-Net: for images of 8x8 to 32x32 pixels, series and small volumes, without an accelerator."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ class UNet(nn.Module):
         dense_width: their hidden width.
         dropout: probability in the residual blocks and the perceptrons.
         num_classes: number of classes of a conditional network; None for an unconditional one.
-        fold: so many neighbours along every side are channels of one place, which saves most of the finest level's work.
+        covariate_levels: levels of each covariate, see `ClassEmbedding`.
+        fold: so many neighbours along every side are channels of one place, which saves the finest level's work.
 
     Raises:
         ValueError: the levels do not fit the image, or a number is out of its range.
@@ -121,6 +122,7 @@ class UNet(nn.Module):
         dropout: float = 0.0,
         num_classes: int | None = None,
         fold: int = 1,
+        covariate_levels: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         check_sizes("U-Net", outputs=outputs, blocks_per_level=blocks_per_level, dense_width=dense_width, fold=fold)
@@ -152,7 +154,7 @@ class UNet(nn.Module):
         self.up = nn.ModuleList([blocks(2 * widths[level], level) for level in finer])
         self.norm = group_norm(widths[0])
         self.head = conv3x3(widths[0], outputs * space[0], NEAR_ZERO, axes)
-        self.classes = None if num_classes is None else ClassEmbedding(num_classes, features)
+        self.classes = None if num_classes is None else ClassEmbedding(num_classes, features, covariate_levels)
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map scaled data, float [B, *shape], and time labels, float [B], to raw [B, outputs * C, *sides].

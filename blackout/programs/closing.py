@@ -87,7 +87,7 @@ def draw_samples(draw: Draw, directory: Path) -> dict[str, Any]:
     """Write the closing samples to final.npz and, if the family has pictures, final.png, and what else it makes."""
     samples = draw_first(draw, _SAMPLES, seed=0)
     save_picture(draw.picture(samples), directory / "final.png")
-    save_samples(samples, directory / "final.npz", draw.names.array)
+    save_samples(samples, directory / "final.npz", draw.names, draw.about(seed=0))
     outputs = draw.outputs(seed=0)
     if outputs is None:
         return {}

@@ -87,7 +87,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     drawn = Drawn(draw, indices, config["seed"], size, out, key_of(request, model, indices, config["seed"], size))
     with naming("sample"), Results(draw, indices, config["seed"], out) if rank() == 0 else nullcontext() as results:
         draw_all(draw, drawn, my_batches(indices, size), results, scoring, trajectory)
-    scored = {} if scoring is None else scoring.report(draw)
+    scored = {} if scoring is None else scoring.report(draw, out)
     if trajectory is not None:
         trajectory.save(draw, out)
     if results is not None:

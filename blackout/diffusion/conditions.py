@@ -1,0 +1,91 @@
+"""What `sample.py` asks of a conditional model: classes by name or number, covariates by value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.interface import CountModel
+from blackout.errors import UserError
+
+_SHARES = 16
+"""Parts of a whole in which the two levels about a value are taken, so that their mean is that value."""
+_SEED = 0
+
+
+def labels_asked(model: CountModel, classes: Any, covariates: Any) -> Tensor | None:
+    """The labels of samples, taken in turn: those of the classes and values that were asked for.
+
+    A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes
+    and covariates that were not asked for take all values, in an order that is random but always the same.
+
+    Args:
+        model: with classes, and perhaps covariates.
+        classes: names or numbers; None for all.
+        covariates: value by name; None for all.
+
+    Returns:
+        int64 [n], or None where nothing was asked.
+
+    Raises:
+        UserError: a class or a covariate that the model does not know, or a value that training did not have.
+    """
+    if classes is None and not covariates:
+        return None
+    data, num_classes = model.config.get("data", {}), model.num_classes
+    if num_classes is None:
+        raise UserError("classes: this model was trained without classes")
+    known: Mapping[str, Sequence[float]] = data.get("covariates") or {}
+    alone = num_classes // math.prod(map(len, known.values()))
+    axes = [torch.arange(alone) if classes is None else _classes(classes, alone, data.get("class_names") or ())]
+    asked = covariates or {}
+    if not isinstance(asked, Mapping) or asked.keys() - known.keys():
+        shown = ", ".join(map(repr, known)) or "none"
+        raise UserError(f"covariates must be values by name, such as {{total: 1000}}; this model's are {shown}")
+    axes += [_levels(name, asked.get(name), values) for name, values in known.items()]
+    labels = axes[0]
+    for axis, values in zip(axes[1:], known.values(), strict=True):
+        labels = (labels[:, None] * len(values) + axis).flatten()
+    if len(known) > len(asked):
+        labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
+    return labels
+
+
+def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:
+    """The levels that stand for a value, or all."""
+    if value is None:
+        return torch.arange(len(values))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not values[0] <= value <= values[-1]:
+        raise UserError(
+            f"covariates.{name} must be a number in {values[0]:g}..{values[-1]:g}, as in training: {value!r}"
+        )
+    upper = max(1, sum(one < value for one in values)) if len(values) > 1 else 0
+    lower = max(0, upper - 1)
+    width = values[upper] - values[lower]
+    share = round(_SHARES * (value - values[lower]) / width) if width else 0
+    order = torch.randperm(_SHARES, generator=torch.Generator().manual_seed(_SEED))
+    return torch.where(order < share, upper, lower)
+
+
+def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
+    if isinstance(classes, list) and names:
+        classes = [_number_of(one, names) for one in classes]
+    if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
+        raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
+    if not all(0 <= one < number for one in classes):
+        raise UserError(f"classes must be in 0..{number - 1}, not {classes}")
+    return torch.tensor(classes)
+
+
+def _number_of(one: Any, names: Sequence[str]) -> Any:
+    """The number of a class by its name; whatever else it is, as it is."""
+    if not isinstance(one, str):
+        return one
+    if one not in names:
+        shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+        raise UserError(f"classes: there is no class {one!r}, only {shown}")
+    return names.index(one)
