@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from torch import Tensor
 from blackout.data.arrays import CountData
 from blackout.data.labels import TOTAL, classes, group_split, label_file, levels
 from blackout.data.missing import NAN, filled, without_missing
+from blackout.data.moments import parts as parts_of
 from blackout.data.splits import held_out_split
 from blackout.data.stores import COUNTS, Store, read_store
 from blackout.data.whole import to_counts
@@ -145,7 +147,8 @@ def _read(name: str, array: Any, arrays: dict[str, Any], asked: _Asked) -> tuple
 def _split_here(store: Store, asked: _Asked) -> dict[str, Any]:
     name, matrix, columns, features = _divided(store, asked.columns | {asked.mask or ""})
     data, seen = _read(name, matrix, columns, asked)
-    columns = {TOTAL: data.flatten(1).sum(1, dtype=torch.int64).numpy(), **columns}
+    totals = torch.cat([part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)])
+    columns = {TOTAL: totals.numpy(), **columns}
     codes, words = _classes(asked, columns)
     if codes is not None and codes.shape != data.shape[:1]:
         raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
@@ -222,7 +225,7 @@ def _warn_of_features(data: CountData) -> None:
     seen: set[bytes] = set()
     equal = torch.zeros_like(constant)
     for k in torch.nonzero(~constant).flatten().tolist():
-        column = data.train[:, k].numpy().tobytes()
+        column = hashlib.sha256(data.train[:, k].numpy().tobytes()).digest()
         equal[k] = column in seen
         seen.add(column)
     for what, marked in (("constant", constant), ("equal to another", equal)):

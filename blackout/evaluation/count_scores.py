@@ -142,7 +142,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
         **_ratios(samples, real),
         "zeros_difference": float((samples == 0).mean() - (real == 0).mean()),
         "largest_ratio": float(samples.max() / max(real.max(), 1)),
-        "novelty": _novelty(a, b, _some(_flat(data.train), 10 * most)),
+        "novelty": _novelty(a, b, _flat(data.train[_spaced(len(data.train), 10 * most)])),
     }
     if number >= _PAIR:
         scores |= {"correlation_difference": _correlation_difference(samples, real), "mmd": mean_discrepancy(a, b)}
@@ -180,7 +180,12 @@ def _correlation_difference(samples: Array, real: Array) -> float:
 
 def _some(rows: Array, number: int) -> Array:
     """At most so many rows, evenly spaced."""
-    return rows if len(rows) <= number else rows[np.linspace(0, len(rows) - 1, number).astype(int)]
+    return rows if len(rows) <= number else rows[_spaced(len(rows), number)]
+
+
+def _spaced(size: int, number: int) -> Array:
+    """At most so many of the numbers below `size`, evenly spaced."""
+    return np.linspace(0, size - 1, min(size, number)).astype(int)
 
 
 def _flat(counts: torch.Tensor) -> Array:

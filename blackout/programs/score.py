@@ -54,7 +54,8 @@ class Scoring:
     def report(self, draw: Draw, out: Path) -> dict[str, Any]:
         """The content of metrics.json, once `scores` has the samples of the first seed; further seeds are drawn here.
 
-        Into the directory `out` it writes the figure of the first seed, where the scores have one. Every process must call it, and gets the same.
+        Into the directory `out` goes the figure of the first seed, where the scores have one. Every process must call
+        it, and gets the same.
         """
         config, report = self.config, dict[str, Any](values={})
         seeds = [config["seed"] + i for i in range(config["seeds"])]
