@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blackout.data.arrays import CountData
 from blackout.data.labels import TOTAL, classes, group_split, label_file, levels
-from blackout.data.missing import NAN, filled, without_missing
+from blackout.data.missing import FINITE, filled, without_missing
 from blackout.data.moments import parts as parts_of
 from blackout.data.splits import held_out_split
 from blackout.data.stores import COUNTS, Store, read_store
@@ -79,8 +79,8 @@ def counts(
         bins: parts into which a column of numbers is divided to make classes.
         group: column of what must not be divided between the splits: a donor, an animal.
         series: whether three axes are [N, C, L]; None where L is at least four times as long as C, else [N, H, W].
-        mask: which entries were seen, others being missing: "nan" for those that are numbers, the name of another array
-            of the file, or a file; see `missing.without_missing`.
+        mask: which entries were seen, others being missing: "finite" for those that are not NaN, the name of another
+            array of the file, or a file; see `missing.without_missing`.
         covariates: column(s) of numbers that a conditional model is told as numbers, "total" for the total count.
 
     Raises:
@@ -100,7 +100,7 @@ def _split(store: Store, asked: _Asked) -> dict[str, Any]:
     """The parts of the dataset by name: the split that a file gives, or one made here."""
     if store.tabular or not {"train", "test"} & store.arrays.keys():
         return _split_here(store, asked)
-    if asked.columns or asked.mask not in (None, NAN):
+    if asked.columns or asked.mask not in (None, FINITE):
         raise ValueError(
             "'train' and 'test' are given: labels, covariates, group and mask are for one array to be split"
         )

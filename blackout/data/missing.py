@@ -13,8 +13,8 @@ from torch import Tensor
 from blackout.data.file_errors import file_error
 
 Array = npt.NDArray[Any]
-NAN = "nan"
-"""The mask by which entries that are not a number are missing."""
+FINITE = "finite"
+"""The mask by which entries that are NaN are missing."""
 
 
 def without_missing(array: Any, mask: str | None, arrays: dict[str, Any]) -> tuple[Any, Array | None]:
@@ -22,7 +22,7 @@ def without_missing(array: Any, mask: str | None, arrays: dict[str, Any]) -> tup
 
     Args:
         array: of counts, as the file has them.
-        mask: "nan", the name of another array of the file, or a file; True or not 0 where an entry was seen. None if
+        mask: "finite", the name of another array of the file, or a file; True or not 0 where an entry was seen. None if
             all were.
         arrays: of the file by name.
 
@@ -35,20 +35,20 @@ def without_missing(array: Any, mask: str | None, arrays: dict[str, Any]) -> tup
     if hasattr(array, "tocsr"):
         raise ValueError("a sparse matrix has no missing entries: what is not stored is 0")
     array = np.asarray(array)
-    seen = np.isfinite(array) if mask == NAN and array.dtype.kind == "f" else _mask(array, mask, arrays)
+    seen = np.isfinite(array) if mask == FINITE and array.dtype.kind == "f" else _mask(array, mask, arrays)
     if seen.shape != array.shape:
         raise ValueError(f"the mask must be of the counts' shape {list(array.shape)}, got {list(seen.shape)}")
     return np.where(seen, array, 0), None if seen.all() else seen
 
 
 def _mask(array: Array, mask: str, arrays: dict[str, Any]) -> Array:
-    if mask == NAN:
+    if mask == FINITE:
         return np.ones(array.shape, dtype=bool)
     if mask in arrays:
         return np.asarray(arrays[mask]).astype(bool)
     file = Path(mask).expanduser()
     if not file.is_file():
-        raise ValueError(f"mask={mask} is neither 'nan', nor an array of the file, nor a file")
+        raise ValueError(f"mask={mask} is neither 'finite', nor an array of the file, nor a file")
     try:
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.ndarray):

@@ -87,7 +87,7 @@ def _looks(array: Array) -> str:
     """What numbers that are not whole look like."""
     finite = array[np.isfinite(array)]
     if len(finite) < array.size:
-        return "dataset.mask=nan takes these entries for missing" if np.isnan(array).any() else ""
+        return "dataset.mask=finite takes these entries for missing" if np.isnan(array).any() else ""
     if finite.min() < 0:
         return "these look standardised or centred: give the raw counts"
     if finite.max() <= 1:

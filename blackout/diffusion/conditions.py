@@ -40,7 +40,9 @@ def labels_asked(model: CountModel, classes: Any, covariates: Any) -> Tensor | N
     if num_classes is None:
         raise UserError("classes: this model was trained without classes")
     known: Mapping[str, Sequence[float]] = data.get("covariates") or {}
-    alone = num_classes // math.prod(map(len, known.values()))
+    alone, rest = divmod(num_classes, math.prod(map(len, known.values())))
+    if rest or not alone:
+        raise UserError(f"the model's {num_classes} classes are not combinations with its covariates")
     axes = [torch.arange(alone) if classes is None else _classes(classes, alone, data.get("class_names") or ())]
     asked = covariates or {}
     if not isinstance(asked, Mapping) or asked.keys() - known.keys():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,8 +51,9 @@ class CountDraw(BaseDraw):
     @property
     def names(self) -> Names:  # type: ignore[override]
         """Samples are laid out as the data were."""
-        shape = self._data.get("sample_shape")
-        return Names() if shape is None else Names(shape=tuple(shape))
+        shape = self._data.get("sample_shape") or ()
+        fits = bool(shape) and math.prod(shape) == math.prod(self.model.shape)
+        return Names(shape=tuple(shape)) if fits else Names()
 
     @property
     def _data(self) -> Mapping[str, Any]:
@@ -65,7 +67,7 @@ class CountDraw(BaseDraw):
     def outputs(self, seed: int) -> Outputs | None:
         """An .h5ad, where the data came from AnnData."""
         data = self._data
-        if not data.get("features"):
+        if len(data.get("features") or ()) != math.prod(self.model.shape):
             return None
         covariates = data.get("covariates") or {}
         return AnnotatedSamples(data["features"], data.get("class_names") or (), covariates, self.about(seed))

@@ -17,7 +17,7 @@ _DENSE = 2**13
 """Most numbers on a U-Net's coarsest level for perceptrons over all of them."""
 _PLACES, _FOLDED = 256, 16
 """Most places of a U-Net's finest level, as far as at most 16 elements together are one of them."""
-_WIDTHS = ((128, 32), (512, 16))
+_WIDTHS = ((64, 32), (512, 16))
 """Channels of the finest level on up to so many places; 8 beyond."""
 _KINDS = {"ElementwiseMLP": ElementwiseMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
 
@@ -40,7 +40,7 @@ def described_body(
         shape: of the data, (D,), (C, L), (C, H, W) or (C, D, H, W).
         levels: states there can be, where they have no order; None for counts.
         width, depth: of the perceptron (None for 256 and 4) and the convolutions (None for 96 and 6).
-        channels: of the U-Net's finest level; None for 32 on up to 128 places, 16 on up to 512, 8 beyond.
+        channels: of the U-Net's finest level; None for 32 on up to 64 places, 16 on up to 512, 8 beyond.
         dropout: of all.
         ordered: a vector is a series.
 

@@ -116,7 +116,7 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     x = source.poisson(source.gamma(2.0, 2.0, (200, 1)) * [1.0, 3.0, 9.0]).astype(float)
     x[source.random(x.shape) < 0.2] = np.nan
     np.savez(tmp_path / "x.npz", counts=x, dose=np.arange(200) % 4 / 2)
-    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npz'}", "dataset.mask=nan", "metrics=none")
+    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npz'}", "dataset.mask=finite", "metrics=none")
     run("train", *given, "process=absorbing", f"runs_dir={tmp_path}").assert_refused("process=pure_death")
     told = ("dataset.covariates=[dose,total]", "conditional=true")
     outcome = run("train", *SHORT, *SMALL, *given, *told, f"runs_dir={tmp_path}", "run_id=a")
@@ -157,7 +157,7 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
     ("a,b\n1,2\n", (), "at least 2 samples"),
     ("a,b\n1,-2\n3,4\n", (), "must not be negative"),
     ("a,b\n1,x\n3,4\n5,6\n", ("dataset.covariates=b",), "is text"),
-    ("a,b\n1,\n3,4\n", (), "dataset.mask=nan"),
+    ("a,b\n1,\n3,4\n", (), "dataset.mask=finite"),
     ("a,b\n1,2\n3,4\n", ("dataset.labels=c",), "no column 'c'"),
     ("\x00\xff", (), "x.csv"),
 ])  # fmt: skip

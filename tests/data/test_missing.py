@@ -18,10 +18,10 @@ MATRIX = GENERATOR.poisson(GENERATOR.gamma(0.5, 9.0, (400, 4)))
 SEEN = GENERATOR.random(MATRIX.shape) < 0.7
 
 
-@pytest.mark.parametrize("form", ["nan", "array", "file"])
+@pytest.mark.parametrize("form", ["finite", "array", "file"])
 def test_masks_of_every_form(tmp_path: Path, form: str) -> None:
-    path, mask = tmp_path / "x.npz", "nan"
-    if form == "nan":
+    path, mask = tmp_path / "x.npz", "finite"
+    if form == "finite":
         np.savez(path, counts=np.where(SEEN, MATRIX, np.nan))
     elif form == "array":
         np.savez(path, counts=MATRIX, seen=SEEN)
@@ -60,9 +60,9 @@ def test_complete_samples_are_those_without_missing_entries() -> None:
 
 
 @pytest.mark.parametrize(("array", "mask", "message"), [
-    (np.where(SEEN, MATRIX, np.nan), None, "dataset.mask=nan takes these entries for missing"),
-    (MATRIX, "absent", "neither 'nan', nor an array of the file, nor a file"),
-    (np.where(np.arange(4) > 0, MATRIX, np.nan), "nan", "element 0 is missing in every sample"),
+    (np.where(SEEN, MATRIX, np.nan), None, "dataset.mask=finite takes these entries for missing"),
+    (MATRIX, "absent", "neither 'finite', nor an array of the file, nor a file"),
+    (np.where(np.arange(4) > 0, MATRIX, np.nan), "finite", "element 0 is missing in every sample"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(tmp_path: Path, array: Any, mask: str | None, message: str) -> None:
     np.save(tmp_path / "x.npy", array)
