@@ -13,7 +13,7 @@ from torch import Tensor
 
 from blackout.diffusion.annotated import AnnotatedSamples
 from blackout.diffusion.batches import draw_batches, number_of_particles
-from blackout.diffusion.conditions import labels_asked
+from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.ends import with_ends
 from blackout.diffusion.facts import checked_facts
 from blackout.diffusion.inpainting import KnownElements
@@ -39,6 +39,7 @@ class CountDraw(BaseDraw):
         description: the sampler as plain values.
         classes: int64 [c], taken in turn: sample k is of class classes[k mod c]; None draws from all.
         known: elements that are given, one row for all samples or row k for sample k.
+        total: count of every sample, of models that were told totals.
     """
 
     model: CountModel
@@ -46,6 +47,7 @@ class CountDraw(BaseDraw):
     description: Mapping[str, Any]
     classes: Tensor | None = None
     known: KnownElements | None = None
+    total: float | None = None
     resumable = True
 
     @property
@@ -103,7 +105,8 @@ class CountDraw(BaseDraw):
             if watch is not None:
                 watch(self.steps - k, self.steps, xt)
 
-        drawn = draw_batches(self.model, indices, seed, self.sampler, callback, classes, known, batch_size)
+        told = classes, known, batch_size, self.total
+        drawn = draw_batches(self.model, indices, seed, self.sampler, callback, *told)
         for numbers, samples in drawn:
             about = {"indices": numbers}
             if self.classes is not None:
@@ -150,7 +153,8 @@ def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
     description = describe_sampler(request.get("sampler") or {}, model.config)
     sampler: Sampler = make(description, "sampler")
-    classes = labels_asked(model, request.get("classes"), request.get("covariates"))
+    covariates = request.get("covariates")
+    classes = labels_asked(model, request.get("classes"), covariates)
     if classes is None and sampler.guidance.scale != 1:
         raise UserError("sampler.guidance: guidance needs classes to guide towards")
     inpaint = request.get("inpaint")
@@ -159,7 +163,7 @@ def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
         if inpaint is None
         else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"])
     )
-    return CountDraw(model, sampler, description, classes, known)
+    return CountDraw(model, sampler, description, classes, known, total_asked(model, covariates))
 
 
 def _posterior(model: CountModel, request: Mapping[str, Any]) -> Any:

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from blackout.diffusion.conditions import labels_asked
+from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
+from blackout.diffusion.assembly import elements_of
+from blackout.diffusion.batches import draw_batches
+from blackout.diffusion.conditions import TotalDenoiser, labels_asked
+from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.samplers import make_sampler
 from blackout.errors import UserError
-from blackout.networks import ElementwiseMLP
+from blackout.networks import CountInputs, CountNetwork, ElementwiseMLP, measure
 from blackout.networks.layers import ClassEmbedding
 
 TOTALS = [100.0, 200.0, 400.0]
@@ -52,6 +57,24 @@ def test_what_the_model_does_not_know_is_refused(classes: Any, covariates: Any, 
     plain: Any = SimpleNamespace(num_classes=None, config={})
     with pytest.raises(UserError, match="without classes"):
         labels_asked(plain, [0], None)
+
+
+def test_totals_are_those_that_were_asked_for() -> None:
+    data = torch.poisson(torch.rand(200, 5, generator=torch.Generator().manual_seed(0)) * 30).int()
+    elements = elements_of(data, data.float().mean(0))
+    network = CountNetwork(ElementwiseMLP((5,), width=8, depth=1), CountInputs((5,)))
+    measure(network, elements)
+    model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
+    drawn = list(draw_batches(model, torch.arange(300), 0, make_sampler(num_steps=30), total=120.0))
+    totals = torch.cat([samples["samples"] for _, samples in drawn]).sum(1).double()
+    assert float(totals.mean()) == pytest.approx(120.0, rel=0.02) and float(totals.std()) < 6
+
+    def sharp(xt: torch.Tensor, t: torch.Tensor) -> CountPrediction:
+        mean = torch.ones(xt.shape) * torch.tensor([1.0, 3.0])
+        return CountPrediction(mean, mean.log())
+
+    told = TotalDenoiser(sharp, 20.0)(torch.tensor([[2, 6], [30, 0]]), torch.ones(2))
+    assert torch.allclose(told.mean, torch.tensor([[3.0, 9.0], [0.0, 0.0]]), atol=1e-6)
 
 
 def test_embeddings_of_combinations_are_sums_and_no_class_is_none() -> None:
