@@ -20,7 +20,7 @@ from blackout.data.labels import TOTAL, classes, group_split, label_file, levels
 from blackout.data.missing import FINITE, filled, without_missing
 from blackout.data.moments import parts as parts_of
 from blackout.data.splits import held_out_split
-from blackout.data.stores import COUNTS, Store, read_store
+from blackout.data.stores import COUNTS, Store, is_number, read_store
 from blackout.data.whole import to_counts
 from blackout.errors import UserError
 
@@ -187,6 +187,11 @@ def _of_table(arrays: dict[str, Array], asked: set[str]) -> tuple[str, Array, di
     if not head:
         raise ValueError(f"no column of numbers is left for the counts, found {_names(arrays)}")
     columns = {name: column for name, column in arrays.items() if name not in head}
+    for name in columns.keys() - asked:
+        fields = [field for field in columns[name].tolist() if field]
+        odd = [field for field in fields if not is_number(str(field))]
+        if 0 < len(odd) < len(fields) / 2:
+            raise ValueError(f"column {name!r} mixes numbers with text such as {str(odd[0])!r}")
     return COUNTS, np.stack([arrays[name] for name in head], axis=1), columns, tuple(head)
 
 
