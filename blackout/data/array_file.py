@@ -147,8 +147,8 @@ def _read(name: str, array: Any, arrays: dict[str, Any], asked: _Asked) -> tuple
 def _split_here(store: Store, asked: _Asked) -> dict[str, Any]:
     name, matrix, columns, features = _divided(store, asked.columns | {asked.mask or ""})
     data, seen = _read(name, matrix, columns, asked)
-    totals = torch.cat([part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)])
-    columns = {TOTAL: totals.numpy(), **columns}
+    totals = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
+    columns = {TOTAL: torch.cat([torch.zeros(0, dtype=torch.int64), *totals]).numpy(), **columns}
     codes, words = _classes(asked, columns)
     if codes is not None and codes.shape != data.shape[:1]:
         raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")

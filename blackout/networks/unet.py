@@ -128,8 +128,7 @@ class UNet(nn.Module):
         check_sizes("U-Net", outputs=outputs, blocks_per_level=blocks_per_level, dense_width=dense_width, fold=fold)
         check_sizes("U-Net", multipliers=min(multipliers, default=0))
         check_sizes("U-Net", 0, dense_blocks=dense_blocks)
-        self.shape, self.fold = tuple(shape), fold
-        space = _folded_shape(shape, fold)
+        self.shape, self.fold, space = tuple(shape), fold, _folded_shape(shape, fold)
         axes = len(space) - 1
         attend = [side in attention_resolutions for side in sides_per_level(space, len(multipliers), (1, 2, 3))]
         widths = [channels * multiplier for multiplier in multipliers]

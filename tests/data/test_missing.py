@@ -107,4 +107,4 @@ def test_covariates_are_levels_of_equally_many_samples(tmp_path: Path) -> None:
     told = torch.tensor(totals)[level]
     assert float((told - data.train.sum(1)).abs().mean()) < 0.1 * float(told.mean())
     with pytest.raises(UserError, match="column 'kind' is text"):
-        counts(tmp_path / "x.csv", covariates="kind")
+        counts(tmp_path / "x.csv", covariates=["dose", "kind"])

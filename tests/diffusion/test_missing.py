@@ -10,6 +10,7 @@ from blackout.diffusion import BlackoutDiffusion, CountLoss, GammaHead, PureDeat
 from blackout.diffusion.assembly import elements_of
 from blackout.diffusion.likelihood import likelihood_bound
 from blackout.diffusion.missing import of_seen
+from blackout.diffusion.predictions import Denoiser
 from blackout.networks import CountInputs, CountNetwork, ElementwiseMLP, measure
 from blackout.random import SampleStreams
 
@@ -41,13 +42,17 @@ def test_what_is_missing_has_no_part_in_bounds(max_count: int) -> None:
     trained = model(max_count)
     nothing = torch.zeros_like(SEEN)
     denoiser, mean, share = of_seen(nothing, trained.denoiser(), trained.mean, trained.mean)
-    streams, v = SampleStreams(0, torch.arange(64)).at(0), (torch.arange(64).double() + 0.5) / 64
-    nats = likelihood_bound(denoiser, trained.process, X0 * 0, v, streams, mean=mean)
+    v = (torch.arange(64).double() + 0.5) / 64
+
+    def bound(of: Denoiser, x0: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        streams = SampleStreams(0, torch.arange(64)).at(0)
+        return likelihood_bound(of, trained.process, x0, v, streams, mean=start)
+
+    nats = bound(denoiser, X0 * 0, mean)
     assert float(nats.abs().max()) < 1e-9 and float(share.max()) == pytest.approx(1 / 6)  # type: ignore[union-attr]
     everything = torch.ones_like(SEEN)
     kept, mean, _ = of_seen(everything, trained.denoiser(), trained.mean, trained.mean)
-    a, b = (likelihood_bound(d, trained.process, X0, v, streams, mean=trained.mean) for d in (kept, trained.denoiser()))
-    assert torch.allclose(a, b)
+    assert torch.allclose(bound(kept, X0, mean), bound(trained.denoiser(), X0, trained.mean))
 
 
 def test_gradients_are_of_what_was_seen() -> None:
