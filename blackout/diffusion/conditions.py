@@ -55,6 +55,18 @@ def total_asked(model: CountModel, covariates: Any) -> float | None:
     return float(value) if value is not None and isinstance(model.process, PureDeath) else None
 
 
+def all_labels(model: CountModel) -> Tensor | None:
+    """Every label of a model with classes, in turn; with covariates in an order that is random but always the same."""
+    if model.num_classes is None:
+        return None
+    labels = torch.arange(model.num_classes)
+    return _shuffled(labels) if model.config.get("data", {}).get("covariates") else labels
+
+
+def _shuffled(labels: Tensor) -> Tensor:
+    return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
+
+
 def labels_asked(model: CountModel, classes: Any, covariates: Any) -> Tensor | None:
     """The labels of samples, taken in turn: those of the classes and values that were asked for.
 
@@ -90,9 +102,7 @@ def labels_asked(model: CountModel, classes: Any, covariates: Any) -> Tensor | N
     labels = axes[0]
     for axis, values in zip(axes[1:], known.values(), strict=True):
         labels = (labels[:, None] * len(values) + axis).flatten()
-    if len(known) > len(asked):
-        labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
-    return labels
+    return _shuffled(labels) if len(known) > len(asked) else labels
 
 
 def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:

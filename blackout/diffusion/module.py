@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from blackout.data import CountData
 from blackout.diffusion.assembly import make_network
 from blackout.diffusion.batches import draw_batches, number_of_particles
+from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.draws import CountDraw, requested
 from blackout.diffusion.ends import without_ends
 from blackout.diffusion.grids import pilot_ends, pilot_run
@@ -28,7 +29,6 @@ from blackout.diffusion.rehearsal import rehearse, rehearse_sampler
 from blackout.diffusion.report import check_settings, likelihood_report
 from blackout.diffusion.samplers import Callback, Sampler, count_evaluations
 from blackout.diffusion.schedules import Schedule, stratified
-from blackout.errors import UserError
 from blackout.family import Draw, Source
 from blackout.networks.elements import Elements
 from blackout.random import SampleStreams, fold_seed
@@ -183,7 +183,7 @@ class BlackoutDiffusion(Model):
     def preview(self, num_samples: int, num_steps: int | None = None) -> CountDraw:
         """Counts of all classes in turn, where there are classes."""
         sampler = self.sampler if num_steps is None else replace(self.sampler, num_steps=num_steps)
-        return CountDraw(self, sampler, {}, None if self.num_classes is None else torch.arange(self.num_classes))
+        return CountDraw(self, sampler, {}, all_labels(self))
 
     def rehearse(self) -> None:
         rehearse(self)
@@ -211,8 +211,6 @@ class BlackoutDiffusion(Model):
     def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Bits per dimension on both splits, and of simple baselines if wanted."""
         assert isinstance(source, CountData)
-        if (data := source.complete) is None:
-            raise UserError("no sample is complete: likelihood.images=0 leaves bits per dimension out")
         wanted, untrained = settings["likelihood"], None
         if wanted["images"] and wanted["baselines"]:
             torch.manual_seed(0)
@@ -222,7 +220,7 @@ class BlackoutDiffusion(Model):
             network = make_network(self.config["model"]["network"], elements)
             fresh = BlackoutDiffusion(network, *parts)
             untrained = fresh.eval().to(self.device)
-        return likelihood_report(self, untrained, data, wanted)
+        return likelihood_report(self, untrained, source, wanted)
 
     # --- sampling
 
