@@ -152,12 +152,7 @@ def _split_here(store: Store, asked: _Asked) -> dict[str, Any]:
     codes, words = _classes(asked, columns)
     if codes is not None and codes.shape != data.shape[:1]:
         raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
-    if asked.group is None:
-        train, test = held_out_split(len(data), asked.holdout, asked.seed, codes)
-    elif asked.group in columns:
-        train, test = map(torch.from_numpy, group_split(columns[asked.group], asked.holdout, asked.seed))
-    else:
-        raise ValueError(f"there is no column {asked.group!r}, found {', '.join(map(repr, columns))}")
+    train, test = _rows(asked, columns, codes)
     values: dict[str, tuple[float, ...]] = {}
     for one in asked.covariates:
         level, values[one] = levels(one, columns)
@@ -168,6 +163,16 @@ def _split_here(store: Store, asked: _Asked) -> dict[str, Any]:
         parts |= {split: data[rows], f"{split}_labels": None if codes is None else codes[rows]}
         parts[f"{split}_seen"] = None if seen is None else seen[rows]
     return parts
+
+
+def _rows(asked: _Asked, columns: dict[str, Array], codes: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The samples of either split."""
+    if asked.group is None:
+        return held_out_split(len(columns[TOTAL]), asked.holdout, asked.seed, codes)
+    if asked.group not in columns:
+        raise ValueError(f"there is no column {asked.group!r}, found {', '.join(map(repr, columns))}")
+    train, test = group_split(columns[asked.group], asked.holdout, asked.seed)
+    return torch.from_numpy(train), torch.from_numpy(test)
 
 
 def _divided(store: Store, asked: set[str]) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:

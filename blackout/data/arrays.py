@@ -89,8 +89,8 @@ class CountData:
             if labels is not None:
                 _check_labels(f"{self.name} {split} labels", labels, len(counts))
                 object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
-        for split, counts, seen in (("train", self.train, self.train_seen), ("test", self.test, self.test_seen)):
-            _check_seen(f"{self.name}: {split}_seen", counts, seen)
+        _check_seen(f"{self.name}: train_seen", self.train, self.train_seen)
+        _check_seen(f"{self.name}: test_seen", self.test, self.test_seen)
         if self.flip and len(self.shape) != 3:
             raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
         object.__setattr__(self, "_served", self.train)

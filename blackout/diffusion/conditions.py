@@ -86,23 +86,27 @@ def labels_asked(model: CountModel, classes: Any, covariates: Any) -> Tensor | N
     """
     if classes is None and not covariates:
         return None
-    data, num_classes = model.config.get("data", {}), model.num_classes
-    if num_classes is None:
-        raise UserError("classes: this model was trained without classes")
-    known: Mapping[str, Sequence[float]] = data.get("covariates") or {}
-    alone, rest = divmod(num_classes, math.prod(map(len, known.values())))
-    if rest or not alone:
-        raise UserError(f"the model's {num_classes} classes are not combinations with its covariates")
-    axes = [torch.arange(alone) if classes is None else _classes(classes, alone, data.get("class_names") or ())]
+    alone, known = _known(model)
     asked = covariates or {}
     if not isinstance(asked, Mapping) or asked.keys() - known.keys():
         shown = ", ".join(map(repr, known)) or "none"
         raise UserError(f"covariates must be values by name, such as {{total: 1000}}; this model's are {shown}")
-    axes += [_levels(name, asked.get(name), values) for name, values in known.items()]
-    labels = axes[0]
-    for axis, values in zip(axes[1:], known.values(), strict=True):
-        labels = (labels[:, None] * len(values) + axis).flatten()
+    names = model.config.get("data", {}).get("class_names") or ()
+    labels = torch.arange(alone) if classes is None else _classes(classes, alone, names)
+    for name, values in known.items():
+        labels = (labels[:, None] * len(values) + _levels(name, asked.get(name), values)).flatten()
     return _shuffled(labels) if len(known) > len(asked) else labels
+
+
+def _known(model: CountModel) -> tuple[int, Mapping[str, Sequence[float]]]:
+    """Number of classes without covariates, and the values of the levels of each covariate."""
+    known: Mapping[str, Sequence[float]] = model.config.get("data", {}).get("covariates") or {}
+    if model.num_classes is None:
+        raise UserError("classes: this model was trained without classes")
+    alone, rest = divmod(model.num_classes, math.prod(map(len, known.values())))
+    if rest or not alone:
+        raise UserError(f"the model's {model.num_classes} classes are not combinations with its covariates")
+    return alone, known
 
 
 def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:

@@ -74,8 +74,7 @@ class CountDiffusion:
         filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
         check_memory(filled["process"], source.shape, source.max_count, settings.get("batch_size", 1))
         process = make(filled["process"], "process")
-        if source.train_seen is not None and not isinstance(process, PureDeath):
-            raise UserError(f"missing entries need process=pure_death, not {type(process).__name__}")
+        _check_missing(source, process)
         outputs = make_head(filled["head"], process).outputs
         filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
         return {
@@ -177,6 +176,11 @@ def class_means(counts: Tensor, labels: Tensor, num_classes: int, mean: Tensor) 
         members = counts[labels == number]
         means[number] = (members.sum(0, dtype=torch.int64).double() + mean.double()) / (len(members) + 1)
     return means
+
+
+def _check_missing(data: CountData, process: Any) -> None:
+    if data.train_seen is not None and not isinstance(process, PureDeath):
+        raise UserError(f"missing entries need process=pure_death, not {type(process).__name__}")
 
 
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:

@@ -57,18 +57,22 @@ def described_body(
 
 
 def _described_unet(sides: tuple[int, ...], channels: int | None, dropout: float) -> dict[str, Any]:
-    fold, levels = 1, 1
-    while math.prod(sides) > _PLACES and (2 * fold) ** len(sides) <= _FOLDED and all(side % 2 == 0 for side in sides):
+    fold = 1
+    while math.prod(sides) > _PLACES and (2 * fold) ** len(sides) <= _FOLDED and _halves(sides):
         sides, fold = tuple(side // 2 for side in sides), 2 * fold
     finest = channels or next((width for places, width in _WIDTHS if math.prod(sides) <= places), 8)
-    while levels < _MOST_LEVELS and all(side % 2 == 0 and side // 2 >= _COARSEST for side in sides):
-        sides, levels = tuple(side // 2 for side in sides), levels + 1
-    multipliers = [2**level for level in range(levels)]
+    multipliers = [1]
+    while len(multipliers) < _MOST_LEVELS and _halves(sides, _COARSEST):
+        sides, multipliers = tuple(side // 2 for side in sides), [*multipliers, 2 * multipliers[-1]]
     dense = 2 if finest * multipliers[-1] * math.prod(sides) <= _DENSE else 0
     return {
         "_target_": "blackout.networks.UNet", "channels": finest, "multipliers": multipliers, "blocks_per_level": 1,
         "attention_resolutions": [], "dense_blocks": dense, "dense_width": 256, "dropout": dropout, "fold": fold,
     }  # fmt: skip
+
+
+def _halves(sides: Sequence[int], least: int = 1) -> bool:
+    return all(side % 2 == 0 and side // 2 >= least for side in sides)
 
 
 def body_for(
