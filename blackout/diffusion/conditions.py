@@ -92,7 +92,7 @@ def labels_asked(model: CountModel, classes: Any, covariates: Any) -> Tensor | N
         shown = ", ".join(map(repr, known)) or "none"
         raise UserError(f"covariates must be values by name, such as {{total: 1000}}; this model's are {shown}")
     names = model.config.get("data", {}).get("class_names") or ()
-    labels = torch.arange(alone) if classes is None else _classes(classes, alone, names)
+    labels = _classes(classes, alone, names)
     for name, values in known.items():
         labels = (labels[:, None] * len(values) + _levels(name, asked.get(name), values)).flatten()
     return _shuffled(labels) if len(known) > len(asked) else labels
@@ -126,6 +126,8 @@ def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:
 
 
 def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
+    if classes is None:
+        return torch.arange(number)
     if isinstance(classes, list) and names:
         classes = [_number_of(one, names) for one in classes]
     if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
