@@ -128,13 +128,16 @@ def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:
 def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
     if classes is None:
         return torch.arange(number)
-    if isinstance(classes, list) and names:
-        classes = [_number_of(one, names) for one in classes]
+    classes = _numbers(classes, names)
     if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
         raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
     if not all(0 <= one < number for one in classes):
         raise UserError(f"classes must be in 0..{number - 1}, not {classes}")
     return torch.tensor(classes)
+
+
+def _numbers(classes: Any, names: Sequence[str]) -> Any:
+    return [_number_of(one, names) for one in classes] if isinstance(classes, list) and names else classes
 
 
 def _number_of(one: Any, names: Sequence[str]) -> Any:
