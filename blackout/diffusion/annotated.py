@@ -49,7 +49,8 @@ class AnnotatedSamples:
         for name, values in reversed(list(self.covariates.items())):
             found[name] = np.asarray(values)[labels % len(values)]
             labels = labels // len(values)
-        return {**found, "class": np.asarray(self.classes)[labels]} if self.classes else found
+        known = len(labels) > 0 and labels.max() < len(self.classes)
+        return {**found, "class": np.asarray(self.classes)[labels]} if known else found
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write samples.h5ad; without the library a warning says so."""
