@@ -1,7 +1,8 @@
 """Counts as the sciences have them, simulated: `python -m benchmarks.science_data cells cells.npz`.
 
 Nothing here is measured. Every kind has what makes such data hard: cells overdispersion, excess zeros and genes of very
-different scale; photons, spots on a dim background; spikes bursts with a heavy tail; names levels without an order.
+different scale; photons, spots on a dim background; spikes bursts with a heavy tail; detectors channels that see the
+same pulses; names levels without an order.
 """
 
 from __future__ import annotations
@@ -58,6 +59,20 @@ def spikes(random: np.random.Generator, number: int = 4000, bins: int = 64) -> d
     return {"counts": random.poisson(rate + burst)}
 
 
+def detectors(random: np.random.Generator, number: int = 3000, length: int = 128) -> dict[str, Array]:
+    """Waveforms of three detectors [3, 128]: common pulses that decay, each seen later and weaker by the next one."""
+    time = np.arange(length)
+    rate = np.full((number, 3, length), 0.4) * random.gamma(6.0, 1 / 6, (number, 3, 1))
+    for _ in range(3):
+        onset, height = random.uniform(0, length, (number, 1, 1)), random.gamma(1.2, 14.0, (number, 1, 1))
+        delay, share = np.array([0.0, 4.0, 9.0])[:, None], np.array([1.0, 0.5, 0.2])[:, None]
+        after = time - onset - delay
+        rate += (
+            height * share * np.exp(-np.clip(after, 0, None) / 7.0) * (after >= 0) * (random.random(onset.shape) < 0.6)
+        )
+    return {"counts": random.poisson(rate)}
+
+
 def names(random: np.random.Generator, number: int = 6000) -> dict[str, Array]:
     """Words of 16 letters, a Markov chain whose every letter has few likely successors; 2.1 bits per letter."""
     chain = np.stack([random.permutation(row) for row in np.tile(_successors(), (_LETTERS, 1))])
@@ -75,7 +90,13 @@ def _successors() -> Array:
     return share / share.sum()
 
 
-MAKERS: dict[str, Maker] = {"cells": cells, "photons": photons, "spikes": spikes, "names": names}
+MAKERS: dict[str, Maker] = {
+    "cells": cells,
+    "photons": photons,
+    "spikes": spikes,
+    "detectors": detectors,
+    "names": names,
+}
 
 
 def main(argv: list[str] | None = None) -> None:

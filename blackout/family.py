@@ -72,12 +72,14 @@ class Names:
         file: the .npz of the samples, without suffix.
         array: the array `samples` in it.
         picture: the .png of the first samples, without suffix.
+        shape: of one sample in the file; None for its own, images [C, H, W] as [H, W, C].
     """
 
     folder: str = "samples"
     file: str = "samples"
     array: str = "samples"
     picture: str = "grid"
+    shape: tuple[int, ...] | None = None
 
 
 class Outputs(Protocol):
@@ -110,6 +112,10 @@ class Draw(Protocol):
 
     def outputs(self, seed: int) -> Outputs | None:
         """What is to be made of the samples of a seed besides their file; None for nothing."""
+        ...
+
+    def about(self, seed: int) -> Mapping[str, int]:
+        """Numbers by name that the file of the samples of a seed holds beside them."""
         ...
 
     @property
@@ -167,6 +173,10 @@ class BaseDraw:
     def outputs(self, seed: int) -> Outputs | None:
         """Nothing."""
         return None
+
+    def about(self, seed: int) -> Mapping[str, int]:
+        """None."""
+        return {}
 
 
 class Scores(Protocol):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,37 @@ import torch
 from torch import Tensor
 
 from blackout.data.arrays import CountData
-from blackout.data.labels import TOTAL, classes, group_split, label_file
+from blackout.data.labels import TOTAL, classes, group_split, label_file, levels
+from blackout.data.missing import FINITE, filled, without_missing
+from blackout.data.moments import parts as parts_of
 from blackout.data.splits import held_out_split
-from blackout.data.stores import COUNTS, Store, read_store
+from blackout.data.stores import COUNTS, Store, is_number, read_store
 from blackout.data.whole import to_counts
 from blackout.errors import UserError
 
 Array = npt.NDArray[Any]
 _MOST_COMPARED = 20_000
 """Columns among which duplicates are looked for."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the settings ask of a file."""
+
+    file: Path
+    labels: list[str]
+    covariates: list[str]
+    bins: int
+    group: str | None
+    holdout: float
+    seed: int
+    series: bool | None
+    mask: str | None
+
+    @property
+    def columns(self) -> set[str]:
+        """Names that are no elements of the counts."""
+        return {*self.labels, *self.covariates, *([self.group] if self.group else ())}
 
 
 def counts(
@@ -34,13 +58,16 @@ def counts(
     labels: str | Sequence[str] | None = None,
     bins: int = 10,
     group: str | None = None,
+    series: bool | None = None,
+    mask: str | None = None,
+    covariates: str | Sequence[str] | None = None,
 ) -> CountData:
-    """Counts from a file: [N, C, H, W], [N, H, W] (one channel) or [N, D]; see `stores.read_store` for its formats.
+    """Counts from a file: [N, D], [N, C, L], [N, H, W] (one channel), [N, C, H, W] or [N, C, D, H, W].
 
     A file holds either `train` and `test`, optionally with `train_labels` and `test_labels`; or `counts`, or a single
     array of any name, optionally with `labels`, which is split here (by class, if there are labels). In a table (.csv,
     .parquet) every column of numbers that is not asked for by name is an element. Counts may be integers of any type,
-    booleans, or floating-point whole numbers. Pickled objects are never loaded.
+    booleans, or floating-point whole numbers. Pickled objects are never loaded. Formats: `stores.read_store`.
 
     Args:
         path: the file.
@@ -51,6 +78,10 @@ def counts(
         labels: column(s) or a file with the class of every sample, "total" for the total count; see `labels.classes`.
         bins: parts into which a column of numbers is divided to make classes.
         group: column of what must not be divided between the splits: a donor, an animal.
+        series: whether three axes are [N, C, L]; None where L is at least four times as long as C, else [N, H, W].
+        mask: which entries were seen, others being missing: "finite" for those that are not NaN, the name of another
+            array of the file, or a file; see `missing.without_missing`.
+        covariates: column(s) of numbers that a conditional model is told as numbers, "total" for the total count.
 
     Raises:
         UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole, or above
@@ -58,62 +89,90 @@ def counts(
     """
     file = Path(path).expanduser()
     store = read_store(file, layer)
-    wanted = [labels] if isinstance(labels, str) else list(labels or ())
+    asked = _Asked(file, _listed(labels), _listed(covariates), bins, group, holdout, seed, series, mask)
     try:
-        if not store.tabular and ("train" in store.arrays or "test" in store.arrays):
-            if wanted or group:
-                raise ValueError("'train' and 'test' are given: labels and group would be for one array to be split")
-            return _made(file.stem, _given_split(store.arrays), max_count, ((), store.features))
-        return _split_here(file, store, wanted, group, (holdout, seed, bins), max_count)
+        return _made(_split(store, asked), max_count)
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
 
 
-def _made(
-    name: str,
-    parts: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
-    max_count: int | None,
-    named: tuple[tuple[str, ...], tuple[str, ...]],
-) -> CountData:
-    """The dataset of the four parts, with the names of classes and features."""
-    train, test = parts[:2]
+def _split(store: Store, asked: _Asked) -> dict[str, Any]:
+    """The parts of the dataset by name: the split that a file gives, or one made here."""
+    if store.tabular or not {"train", "test"} & store.arrays.keys():
+        return _split_here(store, asked)
+    if asked.columns or asked.mask not in (None, FINITE):
+        raise ValueError(
+            "'train' and 'test' are given: labels, covariates, group and mask are for one array to be split"
+        )
+    return _given_split(store, asked)
+
+
+def _listed(names: str | Sequence[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+def _made(parts: dict[str, Any], max_count: int | None) -> CountData:
+    """The dataset of its parts by name, where missing entries have something in their place."""
+    for split in ("train", "test"):
+        if (seen := parts.get(f"{split}_seen")) is not None:
+            parts[split] = filled(parts[split], seen)
+    train, test = parts["train"], parts["test"]
     if max_count is None:
         max_count = int(max(train.max(), test.max())) if train.numel() and test.numel() else 1
         if max_count == 0:
             raise ValueError("all counts are zero: there is nothing to learn")
-    data = CountData(name, train, test, max_count, *parts[2:], class_names=named[0], features=named[1])
+    data = CountData(**parts, max_count=max_count)
     _warn_of_features(data)
     return data
 
 
-def _given_split(arrays: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    if "train" not in arrays or "test" not in arrays:
-        raise ValueError(f"'train' and 'test' must come together, found {_names(arrays)}")
-    return (
-        to_counts("train", arrays["train"]),
-        to_counts("test", arrays["test"]),
-        _to_labels("train_labels", arrays.get("train_labels")),
-        _to_labels("test_labels", arrays.get("test_labels")),
-    )
+def _given_split(store: Store, asked: _Asked) -> dict[str, Any]:
+    if "train" not in store.arrays or "test" not in store.arrays:
+        raise ValueError(f"'train' and 'test' must come together, found {_names(store.arrays)}")
+    parts: dict[str, Any] = {"name": asked.file.stem, "features": store.features, "annotated": bool(store.features)}
+    parts["sample_shape"] = tuple(store.arrays["train"].shape[1:])
+    for split in ("train", "test"):
+        parts[split], parts[f"{split}_seen"] = _read(split, store.arrays[split], store.arrays, asked)
+        parts[f"{split}_labels"] = _to_labels(f"{split}_labels", store.arrays.get(f"{split}_labels"))
+    return parts
 
 
-def _split_here(
-    file: Path, store: Store, wanted: list[str], group: str | None, how: tuple[float, int, int], max_count: int | None
-) -> CountData:
-    name, matrix, columns, features = _divided(store, {*wanted, *([group] if group else ())})
-    data = to_counts(name, matrix)
-    columns = {TOTAL: data.flatten(1).sum(1, dtype=torch.int64).numpy(), **columns}
-    codes, words = _classes(file, wanted, columns, how[2])
+def _read(name: str, array: Any, arrays: dict[str, Any], asked: _Asked) -> tuple[Tensor, Tensor | None]:
+    """Counts, with 0 where entries are missing, and which were seen."""
+    array, seen = without_missing(array, asked.mask, arrays)
+    data = to_counts(name, array, asked.series)
+    return data, None if seen is None else torch.from_numpy(seen).view(data.shape)
+
+
+def _split_here(store: Store, asked: _Asked) -> dict[str, Any]:
+    name, matrix, columns, features = _divided(store, asked.columns | {asked.mask or ""})
+    data, seen = _read(name, matrix, columns, asked)
+    totals = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
+    columns = {TOTAL: torch.cat([torch.zeros(0, dtype=torch.int64), *totals]).numpy(), **columns}
+    codes, words = _classes(asked, columns)
     if codes is not None and codes.shape != data.shape[:1]:
         raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
-    if group is None:
-        train, test = held_out_split(len(data), how[0], how[1], codes)
-    elif group in columns:
-        train, test = map(torch.from_numpy, group_split(columns[group], *how[:2]))
-    else:
-        raise ValueError(f"there is no column {group!r}, found {', '.join(map(repr, columns))}")
-    of_split = (None, None) if codes is None else (codes[train], codes[test])
-    return _made(file.stem, (data[train], data[test], *of_split), max_count, (words, features))
+    train, test = _rows(asked, columns, codes)
+    values: dict[str, tuple[float, ...]] = {}
+    for one in asked.covariates:
+        level, values[one] = levels(one, columns)
+        codes = torch.from_numpy(level) + (0 if codes is None else codes) * len(values[one])
+    parts: dict[str, Any] = {"name": asked.file.stem, "class_names": words, "features": features, "covariates": values}
+    parts |= {"sample_shape": tuple(matrix.shape[1:]), "annotated": bool(store.features)}
+    for split, rows in (("train", train), ("test", test)):
+        parts |= {split: data[rows], f"{split}_labels": None if codes is None else codes[rows]}
+        parts[f"{split}_seen"] = None if seen is None else seen[rows]
+    return parts
+
+
+def _rows(asked: _Asked, columns: dict[str, Array], codes: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The samples of either split."""
+    if asked.group is None:
+        return held_out_split(len(columns[TOTAL]), asked.holdout, asked.seed, codes)
+    if asked.group not in columns:
+        raise ValueError(f"there is no column {asked.group!r}, found {', '.join(map(repr, columns))}")
+    train, test = group_split(columns[asked.group], asked.holdout, asked.seed)
+    return torch.from_numpy(train), torch.from_numpy(test)
 
 
 def _divided(store: Store, asked: set[str]) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
@@ -133,23 +192,26 @@ def _of_table(arrays: dict[str, Array], asked: set[str]) -> tuple[str, Array, di
     if not head:
         raise ValueError(f"no column of numbers is left for the counts, found {_names(arrays)}")
     columns = {name: column for name, column in arrays.items() if name not in head}
+    for name in columns.keys() - asked:
+        fields = [field for field in columns[name].tolist() if field]
+        odd = [field for field in fields if not is_number(str(field))]
+        if 0 < len(odd) < len(fields) / 2:
+            raise ValueError(f"column {name!r} mixes numbers with text such as {str(odd[0])!r}")
     return COUNTS, np.stack([arrays[name] for name in head], axis=1), columns, tuple(head)
 
 
-def _classes(
-    file: Path, wanted: list[str], columns: dict[str, Array], bins: int
-) -> tuple[Tensor | None, tuple[str, ...]]:
+def _classes(asked: _Asked, columns: dict[str, Array]) -> tuple[Tensor | None, tuple[str, ...]]:
     """The class of every sample and the names of classes: what was asked for, else `labels`, else none."""
-    if not wanted:
+    if not asked.labels:
         given = columns.get("labels")
-        if given is not None and given.dtype.kind in "US":
-            codes, words = classes(["labels"], columns, bins)
+        if given is not None and (given.dtype.kind in "US" or asked.covariates):
+            codes, words = classes(["labels"], columns, asked.bins)
             return torch.from_numpy(codes), words
         return _to_labels("labels", given), ()
-    for name in wanted:
+    for name in asked.labels:
         if name not in columns and Path(name).expanduser().is_file():
             columns[name] = label_file(Path(name).expanduser())
-    codes, words = classes(wanted, columns, bins)
+    codes, words = classes(asked.labels, columns, asked.bins)
     return torch.from_numpy(codes), words
 
 
@@ -173,7 +235,7 @@ def _warn_of_features(data: CountData) -> None:
     seen: set[bytes] = set()
     equal = torch.zeros_like(constant)
     for k in torch.nonzero(~constant).flatten().tolist():
-        column = data.train[:, k].numpy().tobytes()
+        column = hashlib.sha256(data.train[:, k].numpy().tobytes()).digest()
         equal[k] = column in seen
         seen.add(column)
     for what, marked in (("constant", constant), ("equal to another", equal)):

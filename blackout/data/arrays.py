@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +14,18 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
-from blackout.data.moments import CHUNK, covariance_excess, total_dispersion
+from blackout.data.moments import (
+    Sums,
+    covariance_excess,
+    neighbour_correlation,
+    parts,
+    sums,
+    total_dispersion,
+)
 from blackout.family import Split
+
+_ORDERED = 0.1
+"""Correlation that neighbours in a vector have beyond that of any two elements if it is a series."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,18 +34,25 @@ class CountData:
 
     Attributes:
         name: short name for logs and file names.
-        train: counts [N, C, H, W] or [N, D] of any integer dtype; kept as uint8 when `max_count <= 255`, else as int32.
-        test: held-out counts [M, C, H, W] or [M, D].
+        train: counts [N, C, H, W], [N, D], series [N, C, L] or volumes [N, C, D, H, W] of any integer dtype; kept as
+            uint8 when `max_count <= 255`, else as int32.
+        test: held-out counts [M, ...].
         max_count: the largest value a count may have, 1 .. 2^31 - 1.
         train_labels: class of each training sample, int64 [N], or None.
         test_labels: class of each held-out sample, int64 [M], or None.
         flip: mirror training images left-right where `batch` is given a number below 1/2.
         class_names: one for every class, where they have names.
         features: names of the elements of a vector, where they have names.
+        train_seen, test_seen: bool of the splits' shapes, False where an entry is missing and the count only stands in
+            its place for moments; None where all were seen.
+        covariates: the value of every level of each continuous condition by name. A label is then the number of
+            (class, level, level, ...), the last one counted fastest.
+        sample_shape: of one sample where the data come from, such as (H, W) of one channel; None for the usual one.
+        annotated: the data come from AnnData, and samples are to go there.
 
     Raises:
         ValueError: counts that are not integers, negative, or above `max_count`; an empty split; shapes that differ
-            between the splits or are neither images nor vectors; labels that do not match; `flip` without images.
+            between the splits or are none of these; labels that do not match; `flip` without images.
     """
 
     name: str
@@ -45,6 +64,11 @@ class CountData:
     flip: bool = False
     class_names: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    train_seen: Tensor | None = None
+    test_seen: Tensor | None = None
+    covariates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    sample_shape: tuple[int, ...] | None = None
+    annotated: bool = False
     _served: Tensor = field(init=False, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
@@ -65,17 +89,20 @@ class CountData:
             if labels is not None:
                 _check_labels(f"{self.name} {split} labels", labels, len(counts))
                 object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
+        _check_seen(f"{self.name}: train_seen", self.train, self.train_seen)
+        _check_seen(f"{self.name}: test_seen", self.test, self.test_seen)
         if self.flip and len(self.shape) != 3:
             raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
         object.__setattr__(self, "_served", self.train)
 
     def __str__(self) -> str:
         sizes = f"{len(self.train):,} + {len(self.test):,} held out"
-        return f"{self.name}, {sizes}, shape {self.shape}, counts 0..{self.max_count}"
+        missing = "" if self.train_seen is None else f", {1 - self.train_seen.float().mean():.1%} missing"
+        return f"{self.name}, {sizes}, shape {self.shape}, counts 0..{self.max_count}{missing}"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (C, H, W) or (D,)."""
+        """Shape of one sample: (C, H, W), (D,), (C, L) or (C, D, H, W)."""
         return tuple(self.train.shape[1:])
 
     @property
@@ -83,19 +110,50 @@ class CountData:
         """Number of classes in the labels, or None without labels."""
         if self.train_labels is None or self.test_labels is None:
             return None
+        if self.covariates:
+            return max(1, len(self.class_names)) * math.prod(map(len, self.covariates.values()))
         return int(max(self.train_labels.max(), self.test_labels.max())) + 1
+
+    @property
+    def complete(self) -> CountData | None:
+        """The samples of which nothing is missing; None where a split has none."""
+        if self.train_seen is None and self.test_seen is None:
+            return self
+        whole = [
+            torch.ones(len(x), dtype=torch.bool) if seen is None else seen.flatten(1).all(1)
+            for x, seen in ((self.train, self.train_seen), (self.test, self.test_seen))
+        ]
+        if not (whole[0].any() and whole[1].any()):
+            return None
+        labels = (
+            None if of is None else of[rows]
+            for of, rows in zip((self.train_labels, self.test_labels), whole, strict=True)
+        )
+        train_labels, test_labels = labels
+        return replace(
+            self, train=self.train[whole[0]], test=self.test[whole[1]], train_seen=None, test_seen=None,
+            train_labels=train_labels, test_labels=test_labels,
+        )  # fmt: skip
 
     @property
     def facts(self) -> dict[str, Any]:
         """What components may ask for by name: shape, moments of the training split and, with labels, num_classes.
 
         Classes that have names give class_names too. Moments are max_count, mean, std, total_dispersion and
-        covariance_excess (`blackout.data.moments`).
+        covariance_excess (`blackout.data.moments`). With continuous conditions, `covariates` and `covariate_levels`;
+        where a file has them, `sample_shape` and AnnData's `features`.
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
         facts |= {"total_dispersion": self._dispersion[0], "covariance_excess": self._dispersion[1]}
         if self.num_classes is not None:
             facts["num_classes"] = self.num_classes
+        if self.covariates:
+            facts["covariates"] = {name: list(values) for name, values in self.covariates.items()}
+            facts["covariate_levels"] = [len(values) for values in self.covariates.values()]
+        if self.sample_shape is not None:
+            facts["sample_shape"] = list(self.sample_shape)
+        if self.annotated:
+            facts["features"] = list(self.features)
         return {**facts, "class_names": list(self.class_names)} if self.class_names else facts
 
     @property
@@ -109,19 +167,27 @@ class CountData:
         return self._moments[1]
 
     @cached_property
+    def sums(self) -> Sums:
+        """Of the training split, over samples and over elements."""
+        return sums(self.train)
+
+    @cached_property
     def _moments(self) -> tuple[float, float]:
-        total = square = 0.0
-        for chunk in self.train.split(CHUNK):
-            wide = chunk.double()
-            total += wide.sum().item()
-            square += wide.square().sum().item()
-        mean = total / self.train.numel()
-        return mean, max(square / self.train.numel() - mean**2, 0.0) ** 0.5
+        number = self.train.numel()
+        mean = int(self.sums.element.sum()) / number
+        return mean, max(float(self.sums.square.sum()) / number - mean**2, 0.0) ** 0.5
 
     @cached_property
     def _dispersion(self) -> tuple[float, float]:
-        dispersion = total_dispersion(self.train)
-        return dispersion, max(covariance_excess(self.train), abs(dispersion - 1))  # a norm is at least one quotient
+        dispersion = total_dispersion(self.train, self.sums)
+        return dispersion, max(
+            covariance_excess(self.train, self.sums), abs(dispersion - 1)
+        )  # a norm is at least one quotient
+
+    @cached_property
+    def ordered(self) -> bool:
+        """Whether the elements of a vector are a series: neighbours go together more than any two elements do."""
+        return len(self.shape) == 1 and neighbour_correlation(self.train) > _ORDERED
 
     def size(self, split: Split) -> int:
         """Number of samples of a split."""
@@ -136,13 +202,21 @@ class CountData:
             augment: uniforms [b]; with `flip`, samples whose number is below 1/2 are mirrored. None mirrors none.
 
         Returns:
-            `x0`, counts [b, *shape], where the split is kept; with labels also `label`, int64 [b], on the CPU.
+            `x0`, counts [b, *shape], where the split is kept; with labels also `label`, int64 [b], on the CPU. Where
+            entries are missing, they are 0, and `seen` is bool [b, *shape].
         """
-        counts, labels = (self._served, self.train_labels) if split == "train" else (self.test, self.test_labels)
-        x0 = counts.index_select(0, index.to(counts.device, non_blocking=True))
+        counts, labels, seen = (
+            (self._served, self.train_labels, self.train_seen)
+            if split == "train"
+            else (self.test, self.test_labels, self.test_seen)
+        )
+        found = {"x0": counts.index_select(0, index.to(counts.device, non_blocking=True))}
+        if seen is not None:
+            found["seen"] = seen[index].to(counts.device)
+            found["x0"] = found["x0"] * found["seen"]
         if self.flip and augment is not None:
-            x0 = _mirrored(x0, augment < 0.5)
-        return {"x0": x0} if labels is None else {"x0": x0, "label": labels[index]}
+            found = {name: _mirrored(values, augment < 0.5) for name, values in found.items()}
+        return found if labels is None else {**found, "label": labels[index]}
 
     def to(self, device: torch.device | str) -> CountData:
         """The same data, with training batches made on `device`; `train` itself stays, for hashes and moments."""
@@ -158,8 +232,9 @@ class CountData:
         if split not in self._fingerprints:
             counts = {"train": self.train, "test": self.test}[split]
             digest = hashlib.sha256(f"{counts.dtype} {tuple(counts.shape)}\n".encode())
-            for chunk in counts.split(CHUNK):
-                digest.update(chunk.numpy().data)
+            for values in (counts, {"train": self.train_seen, "test": self.test_seen}[split]):
+                for _, chunk in parts(values) if values is not None else ():
+                    digest.update(chunk.numpy().data)
             self._fingerprints[split] = digest.hexdigest()
         return self._fingerprints[split]
 
@@ -180,22 +255,28 @@ def _check_integers(what: str, values: Tensor) -> None:
 
 def _check_counts(what: str, counts: Tensor, max_count: int) -> None:
     _check_integers(f"{what}: counts", counts)
-    if counts.ndim not in (2, 4) or 0 in counts.shape[1:]:
-        raise ValueError(f"{what}: the shape must be [N, C, H, W] or [N, D], got {list(counts.shape)}")
+    if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
+        allowed = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
+        raise ValueError(f"{what}: the shape must be {allowed}, got {list(counts.shape)}")
     if len(counts) == 0:
         raise ValueError(f"{what}: at least one sample is needed, got none")
     info = torch.iinfo(counts.dtype)
     if info.min >= 0 and info.max <= max_count:
         return  # guaranteed by the dtype
-    for number, chunk in enumerate(counts.split(CHUNK)):
+    for start, chunk in parts(counts):
         wide = chunk.long()
         bad = (wide < 0) | (wide > max_count)
         if bad.any():
             first = torch.nonzero(bad)[0]
             value = int(wide[tuple(first)])
-            index = [number * CHUNK + int(first[0]), *first[1:].tolist()]
+            index = [start + int(first[0]), *first[1:].tolist()]
             allowed = "must not be negative" if value < 0 else f"must be at most max_count={max_count}"
             raise ValueError(f"{what}: counts {allowed}, got {value} at index {index}")
+
+
+def _check_seen(what: str, counts: Tensor, seen: Tensor | None) -> None:
+    if seen is not None and (seen.dtype != torch.bool or seen.shape != counts.shape):
+        raise ValueError(f"{what} must be booleans {list(counts.shape)}")
 
 
 def _check_labels(what: str, labels: Tensor, count: int) -> None:

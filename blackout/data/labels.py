@@ -15,6 +15,8 @@ from blackout.files import opened
 Array = npt.NDArray[Any]
 TOTAL = "total"
 """The name by which the total count of a sample can be asked for as if it were a column."""
+_MOST_LEVELS = 64
+"""Of a covariate."""
 
 
 def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
@@ -43,10 +45,38 @@ def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> tu
     return codes.reshape(-1).astype(np.int64), tuple(words)
 
 
-def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
+def levels(name: str, columns: Mapping[str, Array]) -> tuple[Array, tuple[float, ...]]:
+    """A column of numbers on a scale of at most 64 levels, of equally many samples where it has more values.
+
+    Args:
+        name: of the column.
+        columns: [N] each, by name.
+
+    Returns:
+        The level of every sample, int64 [N], and the mean value of each, increasing.
+
+    Raises:
+        ValueError: no such column, one that is not [N], not of numbers, or with missing entries.
+    """
+    column = _found(name, columns)
+    if column.dtype.kind not in "iufb":
+        raise ValueError(f"column {name!r} is text: dataset.labels is for classes, covariates are numbers")
+    values = column.astype(float)
+    found, codes = np.unique(values, return_inverse=True)
+    if len(found) > _MOST_LEVELS:
+        codes, _ = _binned(name, values, _MOST_LEVELS)
+    number = np.bincount(codes)
+    return codes.astype(np.int64), tuple((np.bincount(codes, values) / number).tolist())
+
+
+def _found(name: str, columns: Mapping[str, Array]) -> Array:
     if name not in columns:
         raise ValueError(f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
-    column = _checked(name, np.asarray(columns[name]), len(columns[TOTAL]))
+    return _checked(name, np.asarray(columns[name]), len(columns[TOTAL]))
+
+
+def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
+    column = _found(name, columns)
     fractional = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
     if name == TOTAL or fractional:
         return _binned(name, column.astype(float), bins)

@@ -89,7 +89,7 @@ def _csv(path: Path, layer: str | None) -> Store:
     lengths = sorted({len(row) for row in rows})
     if len(lengths) != 1:
         raise UserError(f"{path}: every row needs as many fields as the first, found {lengths or 'no row'}")
-    headed = not all(map(_number, rows[0]))
+    headed = not all(map(is_number, rows[0]))
     head = rows[0] if headed else [f"column {number}" for number in range(lengths[0])]
     return _table(path, head, list(zip(*rows[headed:], strict=True)))
 
@@ -117,7 +117,8 @@ def _typed(column: Any) -> Array:
         return array.astype(str)
 
 
-def _number(field: str) -> bool:
+def is_number(field: str) -> bool:
+    """Whether a field of a table is a number, or empty."""
     try:
         float(field)
     except ValueError:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.addresses import leaves
+from blackout.data.moments import Sums, sums
 from blackout.diffusion.heads import Head
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError
@@ -18,8 +19,6 @@ from blackout.training.components import find, make
 
 _MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))
 """Components that know every element's mean and concentration."""
-_AT_ONCE = 1 << 22
-"""Elements that are converted to float64 at once."""
 
 
 def make_head(config: Mapping[str, Any], process: Process, elements: Elements | None = None) -> Head:
@@ -58,19 +57,15 @@ def asks_for_elements(model: Mapping[str, Any]) -> bool:
     return any(name.endswith("_target_") and value in _MEASURED for name, value in leaves(model))
 
 
-def elements_of(counts: Tensor, mean: Tensor) -> Elements:
+def elements_of(counts: Tensor, mean: Tensor, known: Sums | None = None) -> Elements:
     """Mean, concentration and gain by moments, float32.
 
     Args:
         counts: integers [N, *shape].
         mean: of every element, positive, [*shape].
+        known: sums of the counts, where they were taken before.
     """
-    total, square = torch.zeros(mean.shape, dtype=torch.float64), torch.zeros(mean.shape, dtype=torch.float64)
-    totals = []
-    for chunk in (part.double() for part in counts.split(max(1, _AT_ONCE // mean.numel()))):
-        total, square = total + chunk.sum(0), square + chunk.square().sum(0)
-        totals.append(chunk.flatten(1).sum(1))
-    own = total / len(counts)
-    variance = square / len(counts) - own.square()
-    shared = gain(torch.cat(totals).var(correction=0), own, variance)
+    found = known or sums(counts)
+    own, variance = found.element.double() / len(found.sample), found.variance
+    shared = gain(found.sample.var(correction=0), own, variance)
     return Elements(mean, concentration(mean.double(), variance).float(), shared.float())

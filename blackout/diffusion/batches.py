@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.diffusion.conditions import TotalDenoiser
 from blackout.diffusion.correctors import Churned
 from blackout.diffusion.guidance import GuidedDenoiser, check_classes, start_mean
 from blackout.diffusion.inpainting import KnownElements
@@ -35,8 +36,9 @@ def draw_batches(
     classes: Tensor | None = None,
     known: KnownElements | None = None,
     batch_size: int | None = None,
+    total: float | None = None,
 ) -> Iterator[tuple[Tensor, Samples]]:
-    """Draw the samples named by `indices`; see `BlackoutDiffusion.sample_batches`.
+    """Draw the samples named by `indices`; see `BlackoutDiffusion.sample_batches`; `total` is every sample's count.
 
     Yields:
         (indices [b], {"samples": counts [b, *shape]}); from particles also "log_normaliser", float64 [b], see
@@ -57,7 +59,7 @@ def draw_batches(
         observed = None if known is None else known.select(padded)
         streams = SampleStreams(seed, indices[padded].to(model.device))
         with sampler.evaluation.of(model.averaged):
-            drawn = _draw(model, sampler, streams, (size, *model.shape), callback, of_batch, observed, number)
+            drawn = _draw(model, sampler, streams, (size, *model.shape), callback, of_batch, observed, number, total)
         yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()}
 
 
@@ -74,7 +76,7 @@ def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpain
 
 def _draw(
     model: CountModel, sampler: Sampler, streams: SampleStreams, shape: tuple[int, ...], callback: Callback | None,
-    classes: Tensor | None, known: KnownElements | None, number: int,
+    classes: Tensor | None, known: KnownElements | None, number: int, total: float | None,
 ) -> Samples:  # fmt: skip
     """One batch of `shape`."""
     times = model.times(sampler)
@@ -83,6 +85,7 @@ def _draw(
         scale = sampler.guidance.at(float(times[-1]))
         mean = start_mean(model.mean, model.class_mean, classes, scale, model.process.max_count)
     denoiser = guided_denoiser(model, sampler, None if classes is None else classes.repeat_interleave(number))
+    denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
     how: dict[str, Any] = {
         "kernel": sampler.kernel, "correction": sampler.correction, "known": known, "device": model.device,
         "mean": mean,

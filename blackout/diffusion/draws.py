@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
+from blackout.diffusion.annotated import AnnotatedSamples
 from blackout.diffusion.batches import draw_batches, number_of_particles
+from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.ends import with_ends
 from blackout.diffusion.facts import checked_facts
 from blackout.diffusion.inpainting import KnownElements
@@ -19,7 +21,7 @@ from blackout.diffusion.interface import CountModel
 from blackout.diffusion.known_file import read_known
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Samples, Watch
+from blackout.family import BaseDraw, Names, Outputs, Samples, Watch
 from blackout.training.components import fill, make
 from blackout.training.model import refuse_unknown
 
@@ -37,6 +39,7 @@ class CountDraw(BaseDraw):
         description: the sampler as plain values.
         classes: int64 [c], taken in turn: sample k is of class classes[k mod c]; None draws from all.
         known: elements that are given, one row for all samples or row k for sample k.
+        total: count of every sample, of models that were told totals.
     """
 
     model: CountModel
@@ -44,7 +47,32 @@ class CountDraw(BaseDraw):
     description: Mapping[str, Any]
     classes: Tensor | None = None
     known: KnownElements | None = None
+    total: float | None = None
     resumable = True
+
+    @property
+    def names(self) -> Names:  # type: ignore[override]
+        """Samples are laid out as the data were."""
+        shape = self._data.get("sample_shape") or ()
+        fits = bool(shape) and math.prod(shape) == math.prod(self.model.shape)
+        return Names(shape=tuple(shape)) if fits else Names()
+
+    @property
+    def _data(self) -> Mapping[str, Any]:
+        data: Mapping[str, Any] = self.model.config.get("data", {})
+        return data
+
+    def about(self, seed: int) -> Mapping[str, int]:
+        """The seed, and the largest count there can be."""
+        return {"seed": seed, "max_count": self.model.process.max_count}
+
+    def outputs(self, seed: int) -> Outputs | None:
+        """An .h5ad, where the data came from AnnData."""
+        data = self._data
+        if len(data.get("features") or ()) != math.prod(self.model.shape):
+            return None
+        covariates = data.get("covariates") or {}
+        return AnnotatedSamples(data["features"], data.get("class_names") or (), covariates, self.about(seed))
 
     @property
     def batch_size(self) -> int:
@@ -66,7 +94,10 @@ class CountDraw(BaseDraw):
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
-        """(indices [b], samples [b, *shape] and, from particles, `log_normaliser` [b]), a batch at a time."""
+        """(indices [b], samples [b, *shape] with `indices` and, given classes, `classes`, int64 [b]), batch by batch.
+
+        From particles also `log_normaliser` [b].
+        """
         classes = None if self.classes is None else self.classes[indices % len(self.classes)]
         known = None if self.known is None else self.known.select(indices)
 
@@ -74,7 +105,13 @@ class CountDraw(BaseDraw):
             if watch is not None:
                 watch(self.steps - k, self.steps, xt)
 
-        yield from draw_batches(self.model, indices, seed, self.sampler, callback, classes, known, batch_size)
+        told = classes, known, batch_size, self.total
+        drawn = draw_batches(self.model, indices, seed, self.sampler, callback, *told)
+        for numbers, samples in drawn:
+            about = {"indices": numbers}
+            if self.classes is not None:
+                about["classes"] = self.classes[numbers % len(self.classes)]
+            yield numbers, {**samples, **about}
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of images or a heat map of vectors, black at 0 and white at the largest count.
@@ -99,23 +136,25 @@ def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
-        request: `sampler` (a description, or fields that replace the model's own), `classes`, `inpaint`, `num_samples`;
+        request: `sampler` (a description, or fields that replace the model's own), `classes`, `covariates`, `inpaint`,
+            `num_samples`;
             `posterior` names a component whose `draw(model, sampler, request)` is asked in this one's place.
 
     Raises:
         UserError: something the model cannot do, or another option.
     """
-    refuse_unknown(request, "sampler", "classes", "inpaint", "posterior", *_OF_POSTERIORS)
+    refuse_unknown(request, "sampler", "classes", "covariates", "inpaint", "posterior", *_OF_POSTERIORS)
     if request.get("posterior"):
         return _posterior(model, request)
     for name in _OF_POSTERIORS:
         if request.get(name):
             raise UserError(f"{name} is for posteriors: posterior=auto must be given")
-    if not any(request.get(name) for name in ("sampler", "classes", "inpaint")):
+    if not any(request.get(name) for name in ("sampler", "classes", "covariates", "inpaint")):
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
     description = describe_sampler(request.get("sampler") or {}, model.config)
     sampler: Sampler = make(description, "sampler")
-    classes = _classes(request.get("classes"), model)
+    covariates = request.get("covariates")
+    classes = labels_asked(model, request.get("classes"), covariates)
     if classes is None and sampler.guidance.scale != 1:
         raise UserError("sampler.guidance: guidance needs classes to guide towards")
     inpaint = request.get("inpaint")
@@ -124,12 +163,12 @@ def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
         if inpaint is None
         else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"])
     )
-    return CountDraw(model, sampler, description, classes, known)
+    return CountDraw(model, sampler, description, classes, known, total_asked(model, covariates))
 
 
 def _posterior(model: CountModel, request: Mapping[str, Any]) -> Any:
     """What the component that `posterior` names makes of it."""
-    if given := [name for name in ("inpaint", "classes") if request.get(name)]:
+    if given := [name for name in ("inpaint", "classes", "covariates") if request.get(name)]:
         raise UserError(f"{given[0]} is not for posteriors: leave out {given[0]} or posterior")
     sampler = model.sampler
     if request.get("sampler"):
@@ -152,31 +191,3 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     facts = checked_facts(model)
     filled: dict[str, Any] = fill(with_ends(config, facts), facts, "sampler")
     return filled
-
-
-def _classes(classes: Any, model: CountModel) -> Tensor | None:
-    if classes is None:
-        return None
-    num_classes = model.num_classes
-    classes = _numbers(classes, model.config.get("data", {}).get("class_names") or ())
-    if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
-        raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
-    if num_classes is None:
-        raise UserError("classes: this model was trained without classes")
-    if not all(0 <= one < num_classes for one in classes):
-        raise UserError(f"classes must be in 0..{num_classes - 1}, not {classes}")
-    return torch.tensor(classes)
-
-
-def _numbers(classes: Any, names: Sequence[str]) -> Any:
-    return [_number_of(one, names) for one in classes] if isinstance(classes, list) and names else classes
-
-
-def _number_of(one: Any, names: Sequence[str]) -> Any:
-    """The number of a class by its name; whatever else it is, as it is."""
-    if not isinstance(one, str):
-        return one
-    if one not in names:
-        shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
-        raise UserError(f"classes: there is no class {one!r}, only {shown}")
-    return names.index(one)

@@ -136,8 +136,8 @@ class DataEnds:
 
 
 def without_ends(facts: Mapping[str, Any], began_with: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of the data without those above, where a run began without them."""
-    names = {"total_dispersion", "covariance_excess"} - began_with.keys()
+    """Facts of the data without those that came later, where a run began without them."""
+    names = {"total_dispersion", "covariance_excess", "sample_shape", "features"} - began_with.keys()
     return {name: fact for name, fact in facts.items() if name not in names}
 
 

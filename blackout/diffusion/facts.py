@@ -28,6 +28,15 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "total_dispersion": _NOT_NEGATIVE,
     "covariance_excess": _NOT_NEGATIVE,
     "num_classes": (_whole, "a whole number of at least 1"),
+    "covariates": (
+        lambda v: (
+            isinstance(v, dict) and all(isinstance(one, list) and one and all(map(_number, one)) for one in v.values())
+        ),
+        "lists of finite numbers by name",
+    ),
+    "covariate_levels": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
+    "sample_shape": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
+    "features": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
     "class_names": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
     "name": (lambda v: isinstance(v, str), "text"),
 }

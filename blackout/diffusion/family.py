@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.data.moments import Sums, sums
 from blackout.diffusion.assembly import asks_for_elements, elements_of, make_head, make_network
 from blackout.diffusion.ends import with_ends
 from blackout.diffusion.facts import checked_facts
+from blackout.diffusion.memory import check_memory
 from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.processes.matrix_file import without_files
 from blackout.diffusion.recipe import fitted
 from blackout.errors import UserError, naming
@@ -21,6 +24,10 @@ from blackout.networks.elements import Elements
 from blackout.training.components import fill, make
 from blackout.training.descriptions import make_dataset, pathless
 
+_OF_CLASSES = ("num_classes", "class_names", "covariates", "covariate_levels")
+"""Facts for conditional models alone."""
+_LARGEST_MEANS = 1 << 24
+"""Elements of the means of all classes, beyond which samples of all classes start from one mean."""
 PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
 
 
@@ -56,15 +63,19 @@ class CountDiffusion:
         Raises:
             UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
         """
-        parts: dict[str, Any] = {name: with_ends(fitted(settings[name], source.facts), source.facts) for name in PARTS}
+        of_data = {**source.facts, "ordered": source.ordered}
+        parts: dict[str, Any] = {name: with_ends(fitted(settings[name], of_data), of_data) for name in PARTS}
         parts["process"] = without_files(parts["process"])
-        facts = {name: fact for name, fact in source.facts.items() if name not in ("num_classes", "class_names")}
+        facts = {name: fact for name, fact in source.facts.items() if name not in _OF_CLASSES}
         if settings.get("conditional", False):
             if source.num_classes is None:
                 raise UserError(f"conditional=true: {source.name} has no labels")
-            facts |= {name: source.facts[name] for name in ("num_classes", "class_names") if name in source.facts}
+            facts |= {name: fact for name, fact in source.facts.items() if name in _OF_CLASSES}
         filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
-        outputs = make_head(filled["head"], make(filled["process"], "process")).outputs
+        check_memory(filled["process"], source.shape, source.max_count, settings.get("batch_size", 1))
+        process = make(filled["process"], "process")
+        _check_missing(source, process)
+        outputs = make_head(filled["head"], process).outputs
         filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
         return {
             "data": {"name": source.name, **facts},
@@ -78,10 +89,10 @@ class CountDiffusion:
 
         `mean` is E[X_0], `class_mean` E[X_0 | class], [num_classes, *shape].
         """
-        mean, labels = mean_image(source.train), source.train_labels
-        measured = elements_of(source.train, mean)
+        mean, labels = mean_image(source.train, source.sums), source.train_labels
+        measured = elements_of(source.train, mean, source.sums)
         known = {"mean": mean, "concentration": measured.concentration, "gain": measured.gain}
-        if labels is None or source.num_classes is None:
+        if labels is None or source.num_classes is None or source.num_classes * mean.numel() > _LARGEST_MEANS:
             return known
         return known | {"class_mean": class_means(source.train, labels, source.num_classes, mean)}
 
@@ -140,15 +151,16 @@ counts = model.sample(16, seed=0)  # integers [16, {", ".join(map(str, shape))}]
 """
 
 
-def mean_image(counts: Tensor) -> Tensor:
+def mean_image(counts: Tensor, known: Sums | None = None) -> Tensor:
     """E[X_0] per element, float32, without a floating-point copy of the data.
 
     One unit is added to each element's total: what never occurred in training must not be impossible.
 
     Args:
         counts: integers [N, *shape].
+        known: their sums, where they were taken before.
     """
-    return ((counts.sum(0, dtype=torch.int64) + 1).double() / (len(counts) + 1)).float()
+    return (((known or sums(counts)).element + 1).double() / (len(counts) + 1)).float()
 
 
 def class_means(counts: Tensor, labels: Tensor, num_classes: int, mean: Tensor) -> Tensor:
@@ -164,6 +176,11 @@ def class_means(counts: Tensor, labels: Tensor, num_classes: int, mean: Tensor) 
         members = counts[labels == number]
         means[number] = (members.sum(0, dtype=torch.int64).double() + mean.double()) / (len(members) + 1)
     return means
+
+
+def _check_missing(data: CountData, process: Any) -> None:
+    if data.train_seen is not None and not isinstance(process, PureDeath):
+        raise UserError(f"missing entries need process=pure_death, not {type(process).__name__}")
 
 
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from blackout.data import CountData
 from blackout.diffusion.assembly import make_network
 from blackout.diffusion.batches import draw_batches, number_of_particles
+from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.draws import CountDraw, requested
 from blackout.diffusion.ends import without_ends
 from blackout.diffusion.grids import pilot_ends, pilot_run
@@ -21,6 +22,7 @@ from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import CountLoss, Loss
+from blackout.diffusion.missing import at_expectation, of_seen
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.rehearsal import rehearse, rehearse_sampler
@@ -133,7 +135,10 @@ class BlackoutDiffusion(Model):
         if classes is not None and self.num_classes is not None:
             coins = SampleStreams(fold_seed(self.seed, _LABELS), position).at(number)
             classes = drop_labels(classes, self.num_classes, self.label_dropout, coins)
-        losses = self.loss(self(xt, t, classes), target, s, t)
+        seen = batch.get("seen")
+        state = xt if seen is None else at_expectation(xt, t, seen, self.mean)
+        losses = self.loss(self(state, t, classes), target, s, t)
+        losses = losses if seen is None else losses * seen
         loss = (losses.flatten(1).mean(1) * importance).mean().float()
         self.log("train/loss", loss)
         return loss
@@ -161,10 +166,11 @@ class BlackoutDiffusion(Model):
         noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
         denoiser, final_time = self.denoiser(classes := self._classes(batch)), self.schedule.times[-1]
         mean = start_mean(self.mean, self.class_mean, classes)
+        denoiser, mean, measured = of_seen(batch.get("seen"), denoiser, mean, self.mean)
         for draw in range(self.validation_draws):
             v = torch.frac(first + draw / self.validation_draws)
             nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean)
-            self.record("val/bits_per_dim", bits_per_dim(nats, self.shape))
+            self.record("val/bits_per_dim", bits_per_dim(nats / measured, self.shape))
 
     # --- what the programs ask for
 
@@ -178,7 +184,7 @@ class BlackoutDiffusion(Model):
     def preview(self, num_samples: int, num_steps: int | None = None) -> CountDraw:
         """Counts of all classes in turn, where there are classes."""
         sampler = self.sampler if num_steps is None else replace(self.sampler, num_steps=num_steps)
-        return CountDraw(self, sampler, {}, None if self.num_classes is None else torch.arange(self.num_classes))
+        return CountDraw(self, sampler, {}, all_labels(self))
 
     def rehearse(self) -> None:
         rehearse(self)

@@ -20,8 +20,13 @@ def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False) -> Te
     Between them brightness is the count or, if `logarithmic`, log(1 + count).
 
     One, three and four (alpha dropped) channels are shown as they are, other numbers side by side, vectors as one row
-    of pixels repeated to a band.
+    of pixels repeated to a band, series [B, C, L] as curves, one channel below the other, and of volumes
+    [B, C, D, H, W] the largest count along D.
     """
+    if counts.ndim == 3:
+        return _curves(_grey(counts, max_count, logarithmic))
+    if counts.ndim == 5:
+        counts = counts.amax(2)
     if counts.ndim == 2:
         counts = counts[:, None, None, :].expand(-1, 1, max(1, counts.shape[1] // 8), -1)
     if counts.ndim != 4:
@@ -36,6 +41,15 @@ def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False) -> Te
         factor = 1
     pictures = pictures.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
     return pictures.permute(0, 2, 3, 1).contiguous()
+
+
+def _curves(grey: Tensor) -> Tensor:
+    """Series [B, C, L] of brightness -> uint8 [B, H, L, 3]: white below the curve of each channel."""
+    height = torch.arange(_SMALLEST_SIDE - 1, -1, -1)[:, None]
+    below = grey.long()[:, :, None] * _SMALLEST_SIDE > 255 * height
+    factor = max(1, _SMALLEST_MAP // (4 * grey.shape[-1]))
+    drawn = (255 * below).to(torch.uint8).flatten(1, 2).repeat_interleave(factor, 2)
+    return drawn[..., None].expand(-1, -1, -1, 3).contiguous()
 
 
 def _grey(counts: Tensor, max_count: int, logarithmic: bool) -> Tensor:

@@ -24,7 +24,7 @@ def fitted(part: Any, facts: Mapping[str, Any]) -> Any:
 
     Args:
         part: plain containers.
-        facts: of the data.
+        facts: of the data, and whether a vector is `ordered`.
     """
     if isinstance(part, list):
         return [fitted(item, facts) for item in part]
@@ -46,6 +46,8 @@ def _with_body(network: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
     embeds = _is(network.get("inputs"), _SCALED_LEVELS) and len(facts["shape"]) == 1
     levels = facts["max_count"] + 2 if embeds else None  # those of the data, and a mask
     given = {name: value for name, value in network["body"].items() if not name.startswith("_")}
+    if given.get("ordered") is None:
+        given["ordered"] = facts.get("ordered")
     with naming("network.body"):
         body = described_body(facts["shape"], **{"levels": levels, **given})
     return {**network, "body": body} | ({"inputs": {"_target_": _STATES}} if embeds else {})

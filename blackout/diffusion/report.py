@@ -37,11 +37,14 @@ def likelihood_report(
         settings: images, repeats, finite_steps and baselines of conf/sample.yaml.
 
     Returns:
-        values: held-out and training bits per dimension by name; likelihood: how they were made.
+        values: held-out and training bits per dimension by name; likelihood: how they were made. Both are of samples
+        without missing entries, and empty where a split has none.
     """
     n, likelihood = settings["images"], dict[str, Any]()
-    if not n:
+    complete = data.complete
+    if not n or complete is None:
         return {"values": {}, "likelihood": likelihood}
+    data = complete
     for split, counts in (("train", data.train[:n]), ("test", data.test[:n])):
         likelihood[split] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"]))}
         if ends := end_bits(model, counts):

@@ -154,6 +154,8 @@ def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _states(data: Any, density: str | None) -> BinaryData:
     if not isinstance(data, CountData):
         raise UserError("dataset: family=energy learns from arrays of states, such as dataset=counts or dataset=planar")
+    if data.train_seen is not None:
+        raise UserError("dataset: missing entries need family=blackout")
     if data.max_count >= _MOST_LEVELS:
         raise UserError(f"dataset: states must be from 0 to {_MOST_LEVELS - 1}; this data has {data.max_count}")
     return BinaryData(data, None, density)

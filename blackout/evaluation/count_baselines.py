@@ -8,22 +8,27 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 Array = npt.NDArray[Any]
 LogMass = Callable[[Array], Array]
+_MOST_ELEMENTS = 2048
 _LEAST_SHAPE, _MOST_SHAPE = 1e-3, 1e6
 
 
 def baseline_bits(train: Tensor, test: Tensor) -> dict[str, float]:
     """Held-out bits per dimension of independent counts: `poisson`, `negative_binomial`, `zero_inflated`.
 
-    Every element is fitted on its own by maximum likelihood; the last is a negative binomial with more zeros.
+    Every element is fitted on its own by maximum likelihood, at most 2,048 evenly spaced ones; the last is a negative
+    binomial with more zeros.
 
     Args:
         train, test: counts [N, *shape] and [M, *shape].
     """
-    columns, held_out = _columns(train), _columns(test)
+    size = train[0].numel()
+    chosen = torch.arange(0, size, -(-size // _MOST_ELEMENTS))
+    columns, held_out = _columns(train, chosen), _columns(test, chosen)
     nats = {"poisson": 0.0, "negative_binomial": 0.0, "zero_inflated": 0.0}
     for column, fresh in zip(columns, held_out, strict=True):
         values, times = np.unique(column, return_counts=True)
@@ -34,8 +39,8 @@ def baseline_bits(train: Tensor, test: Tensor) -> dict[str, float]:
     return {name: total / number for name, total in nats.items()}
 
 
-def _columns(counts: Tensor) -> Array:
-    flat: Array = counts.flatten(1).T.contiguous().cpu().numpy()
+def _columns(counts: Tensor, chosen: Tensor) -> Array:
+    flat: Array = counts.flatten(1)[:, chosen.to(counts.device)].T.contiguous().cpu().numpy()
     return flat
 
 

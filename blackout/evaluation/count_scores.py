@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from blackout.counts import count_dtype
 from blackout.data import CountData
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.evaluation.count_baselines import baseline_bits
+from blackout.evaluation.count_figure import count_figure
 from blackout.evaluation.report import library_versions
 from blackout.evaluation.sources import read_samples
 from blackout.evaluation.two_samples import classifier_test, kolmogorov_smirnov, mean_discrepancy, nearest
 from blackout.family import Samples, Source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
 _FEWEST, _PAIR = 10, 2
@@ -83,7 +88,8 @@ class CountScores:
     ) -> None:
         self.num_samples = num_samples
         self._data, self._most, self._baselines, self._seed = data, most, baselines, seed
-        self._rows = torch.zeros(num_samples, *data.shape, dtype=torch.int64, device=device)
+        self._rows = torch.zeros(num_samples, *data.shape, dtype=count_dtype(data.max_count), device=device)
+        self._all = self._rows
 
     def update(self, samples: Samples, indices: torch.Tensor) -> None:
         """Add samples [b, *shape] with their numbers, int64 [b]."""
@@ -91,8 +97,12 @@ class CountScores:
 
     def compute(self) -> dict[str, float]:
         """All scores by name; every process must call it, and all get the same."""
-        rows = sum_over_processes(self._rows).cpu()
-        return compare(_flat(rows), self._data, self._most, self._seed)
+        self._all = sum_over_processes(self._rows).cpu()
+        return compare(_flat(self._all), self._data, self._most, self._seed)
+
+    def figure(self) -> Figure:
+        """The samples that were compared last beside held-out counts."""
+        return count_figure(_flat(self._all), _flat(self._data.test))
 
     def reset(self) -> None:
         """Forget all samples."""
@@ -132,7 +142,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
         **_ratios(samples, real),
         "zeros_difference": float((samples == 0).mean() - (real == 0).mean()),
         "largest_ratio": float(samples.max() / max(real.max(), 1)),
-        "novelty": _novelty(a, b, _some(_flat(data.train), 10 * most)),
+        "novelty": _novelty(a, b, _flat(data.train[_spaced(len(data.train), 10 * most)])),
     }
     if number >= _PAIR:
         scores |= {"correlation_difference": _correlation_difference(samples, real), "mmd": mean_discrepancy(a, b)}
@@ -170,7 +180,12 @@ def _correlation_difference(samples: Array, real: Array) -> float:
 
 def _some(rows: Array, number: int) -> Array:
     """At most so many rows, evenly spaced."""
-    return rows if len(rows) <= number else rows[np.linspace(0, len(rows) - 1, number).astype(int)]
+    return rows if len(rows) <= number else rows[_spaced(len(rows), number)]
+
+
+def _spaced(size: int, number: int) -> Array:
+    """At most so many of the numbers below `size`, evenly spaced."""
+    return np.linspace(0, size - 1, min(size, number)).astype(int)
 
 
 def _flat(counts: torch.Tensor) -> Array:
@@ -181,4 +196,4 @@ def _flat(counts: torch.Tensor) -> Array:
 def _counts(source: Source) -> CountData:
     if not isinstance(source, CountData):
         raise UserError(f"{source.name}: metrics=counts needs a dataset of counts, not a {type(source).__name__}")
-    return source
+    return source.complete or source

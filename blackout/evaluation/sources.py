@@ -39,6 +39,8 @@ def read_samples(path: Path, data: CountData) -> Tensor:
         UserError: unreadable, or not integers of the dataset's shape and range.
     """
     counts = read_folder(path, data.shape) if path.is_dir() else _to_counts(_read_array(path), path)
+    if tuple(counts.shape[1:]) == data.sample_shape:
+        counts = counts.reshape(len(counts), *data.shape)
     if counts.ndim == 4 and tuple(counts.shape[1:]) != data.shape:
         counts = counts.permute(0, 3, 1, 2).contiguous()
     if tuple(counts.shape[1:]) != data.shape:

@@ -15,6 +15,10 @@ from blackout.networks.unet import UNet
 _COARSEST, _MOST_LEVELS = 4, 3
 _DENSE = 2**13
 """Most numbers on a U-Net's coarsest level for perceptrons over all of them."""
+_PLACES, _FOLDED = 256, 16
+"""Most places of a U-Net's finest level, as far as at most 16 elements together are one of them."""
+_WIDTHS = ((64, 32), (512, 16))
+"""Channels of the finest level on up to so many places; 8 beyond."""
 _KINDS = {"ElementwiseMLP": ElementwiseMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
 
 
@@ -25,24 +29,26 @@ def described_body(
     depth: int | None = None,
     channels: int | None = None,
     dropout: float = 0.0,
+    ordered: bool | None = None,
 ) -> dict[str, Any]:
     """The description of a body that fits the data.
 
     A residual perceptron for vectors of counts, dilated convolutions for vectors of levels without an order, a U-Net
-    for images.
+    for images, series and volumes, and for vectors whose neighbours go together.
 
     Args:
-        shape: of the data, (D,) or (C, H, W).
+        shape: of the data, (D,), (C, L), (C, H, W) or (C, D, H, W).
         levels: states there can be, where they have no order; None for counts.
         width, depth: of the perceptron (None for 256 and 4) and the convolutions (None for 96 and 6).
-        channels: of the U-Net's finest level; None for 32 on up to 256 pixels, 8 beyond.
+        channels: of the U-Net's finest level; None for 32 on up to 64 places, 16 on up to 512, 8 beyond.
         dropout: of all.
+        ordered: a vector is a series.
 
     Returns:
         A mapping with `_target_`, without the shape.
     """
-    if len(shape) == 3:
-        return _described_unet(shape, channels, dropout)
+    if len(shape) > 1 or (ordered and levels is None):
+        return _described_unet(tuple(shape[1:]) or tuple(shape), channels, dropout)
     if levels is None:
         sizes: dict[str, Any] = {"width": width or 256, "depth": depth or 4}
         return {"_target_": "blackout.networks.ElementwiseMLP", **sizes, "dropout": dropout}
@@ -50,17 +56,27 @@ def described_body(
     return {"_target_": "blackout.networks.SequenceConvolution", **sizes, "dropout": dropout}
 
 
-def _described_unet(shape: Sequence[int], channels: int | None, dropout: float) -> dict[str, Any]:
-    sides, levels = tuple(shape[1:]), 1
-    while levels < _MOST_LEVELS and all(side % 2 == 0 and side // 2 >= _COARSEST for side in sides):
-        sides, levels = tuple(side // 2 for side in sides), levels + 1
-    finest = channels or (32 if math.prod(shape[1:]) <= 256 else 8)
-    multipliers = [2**level for level in range(levels)]
+def _described_unet(sides: tuple[int, ...], channels: int | None, dropout: float) -> dict[str, Any]:
+    fold = 1
+    while math.prod(sides) > _PLACES and (2 * fold) ** len(sides) <= _FOLDED and _halves(sides):
+        sides, fold = tuple(side // 2 for side in sides), 2 * fold
+    finest = channels or _finest(math.prod(sides))
+    multipliers = [1]
+    while len(multipliers) < _MOST_LEVELS and _halves(sides, _COARSEST):
+        sides, multipliers = tuple(side // 2 for side in sides), [*multipliers, 2 * multipliers[-1]]
     dense = 2 if finest * multipliers[-1] * math.prod(sides) <= _DENSE else 0
     return {
         "_target_": "blackout.networks.UNet", "channels": finest, "multipliers": multipliers, "blocks_per_level": 1,
-        "attention_resolutions": [], "dense_blocks": dense, "dense_width": 256, "dropout": dropout,
+        "attention_resolutions": [], "dense_blocks": dense, "dense_width": 256, "dropout": dropout, "fold": fold,
     }  # fmt: skip
+
+
+def _finest(places: int) -> int:
+    return next((width for most, width in _WIDTHS if places <= most), 8)
+
+
+def _halves(sides: Sequence[int], least: int = 1) -> bool:
+    return all(side % 2 == 0 and side // 2 >= least for side in sides)
 
 
 def body_for(
@@ -72,15 +88,19 @@ def body_for(
     channels: int | None = None,
     dropout: float = 0.0,
     num_classes: int | None = None,
+    ordered: bool | None = None,
+    covariate_levels: Sequence[int] | None = None,
 ) -> nn.Module:
     """The body of `described_body`; a saved model names the body itself.
 
     Args:
-        shape, levels, width, depth, channels, dropout: as for `described_body`.
+        shape, levels, width, depth, channels, dropout, ordered: as for `described_body`.
         outputs: number of output groups per element of the data.
         num_classes: number of classes of a conditional network; None for an unconditional one.
+        covariate_levels: levels of each covariate.
     """
-    arguments = described_body(shape, levels, width, depth, channels, dropout)
+    arguments = described_body(shape, levels, width, depth, channels, dropout, ordered)
     kind = _KINDS[arguments.pop("_target_").rsplit(".", 1)[-1]]
-    body: nn.Module = kind(shape=shape, outputs=outputs, num_classes=num_classes, **arguments)
+    classes = {"num_classes": num_classes, "covariate_levels": covariate_levels}
+    body: nn.Module = kind(shape=shape, outputs=outputs, **classes, **arguments)
     return body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,10 @@ from blackout.networks.precision import GroupNorm, full_precision
 NEAR_ZERO = 1e-10
 """Variance scale of layers that start silent: too small to be heard, large enough to pass gradients on."""
 
-Affine = TypeVar("Affine", nn.Conv2d, nn.Linear)
+Affine = TypeVar("Affine", nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
+CONVOLUTIONS: dict[int, type[Any]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+"""By the number of axes besides channels."""
 
 
 def initialised(layer: Affine, scale: float = 1.0) -> Affine:
@@ -30,14 +33,19 @@ def initialised(layer: Affine, scale: float = 1.0) -> Affine:
     return layer
 
 
-def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0) -> nn.Conv2d:
-    """A 3x3 convolution that keeps the image's size: [B, in_channels, H, W] -> [B, out_channels, H, W]."""
-    return initialised(nn.Conv2d(in_channels, out_channels, 3, padding=1), scale)
+def conv3x3(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> Convolution:
+    """A convolution of side 3 that keeps the image's size: [B, in_channels, H, W] -> [B, out_channels, H, W].
+
+    Of a series [B, in_channels, L] with one of the `axes`, of a volume with three.
+    """
+    made: Convolution = initialised(CONVOLUTIONS[axes](in_channels, out_channels, 3, padding=1), scale)
+    return made
 
 
-def conv1x1(in_channels: int, out_channels: int, scale: float = 1.0) -> nn.Conv2d:
+def conv1x1(in_channels: int, out_channels: int, scale: float = 1.0, axes: int = 2) -> Convolution:
     """A linear map of every pixel's channels: [B, in_channels, H, W] -> [B, out_channels, H, W]."""
-    return initialised(nn.Conv2d(in_channels, out_channels, 1), scale)
+    made: Convolution = initialised(CONVOLUTIONS[axes](in_channels, out_channels, 1), scale)
+    return made
 
 
 def dense(in_features: int, out_features: int, scale: float = 1.0) -> nn.Linear:
@@ -75,6 +83,8 @@ def sinusoids(label: Tensor, channels: int) -> Tensor:
 
 
 _LAYERS = ("depth", "blocks_per_level", "dense_blocks")
+_CURVE = 32
+"""Sinusoids of a covariate."""
 _MOST_LAYERS, _MOST_FEATURES = 10_000, 2**20
 
 
@@ -91,20 +101,28 @@ def check_sizes(network: str, least: int = 1, **sizes: int) -> None:
             raise ValueError(f"{name} of the {network} must be at most {most:,}, got {size}")
 
 
-def sides_per_level(shape: Sequence[int], levels: int) -> list[int]:
-    """The longer side of an image of `shape` (C, H, W) at each level of a network that halves it in between.
+def sides_per_level(shape: Sequence[int], levels: int, axes: Sequence[int] = (2,)) -> list[int]:
+    """The longest side of an image of `shape` (C, H, W) at each level of a network that halves it in between.
+
+    Args:
+        shape: of the data, channels first.
+        levels: of the network.
+        axes: how many sides there may be.
 
     Raises:
-        ValueError: no levels, a `shape` that is not an image's, or sides that cannot be halved that often.
+        ValueError: no levels, a `shape` with another number of sides, or sides that cannot be halved that often.
     """
     check_sizes("convolutional network", multipliers=levels)
-    factor = 2 ** (levels - 1)
-    if len(shape) != 3 or min(shape) < 1:
+    factor, sides = 2 ** (levels - 1), tuple(shape[1:])
+    if len(sides) not in axes or min(shape) < 1:
         raise ValueError(f"a convolutional network needs data of shape (C, H, W), got {tuple(shape)}")
-    if shape[1] % factor or shape[2] % factor:
-        need = f"height and width that are multiples of {factor}, got {shape[1]}x{shape[2]}"
-        raise ValueError(f"a network with {levels} multipliers halves the image {levels - 1} times and needs {need}")
-    return [max(shape[1:]) >> level for level in range(levels)]
+    if any(side % factor for side in sides):
+        need = f"{'height and width' if len(sides) == 2 else 'sides'} that are multiples of {factor}"
+        got = f"got {'x'.join(map(str, sides))}"
+        raise ValueError(
+            f"a network with {levels} multipliers halves the image {levels - 1} times and needs {need}, {got}"
+        )
+    return [max(sides) >> level for level in range(levels)]
 
 
 class TimeEmbedding(nn.Module):
@@ -132,39 +150,56 @@ class TimeEmbedding(nn.Module):
 class ClassEmbedding(nn.Module):
     """Adds a learned vector per class, and one for "no class", to the time embedding: [B, features] -> the same.
 
+    Where classes come with covariates, the number of a class is that of (class, level, level, ...), the last counted
+    fastest; a perceptron of sinusoids makes a smooth curve of the levels of each covariate.
+
+    Args:
+        num_classes: of all combinations.
+        features: of the embedding.
+        covariate_levels: levels of each covariate.
+
     Raises:
-        ValueError: `num_classes` is below 1.
+        ValueError: `num_classes` is below 1, or not a multiple of the product of the levels.
     """
 
-    def __init__(self, num_classes: int, features: int) -> None:
+    def __init__(self, num_classes: int, features: int, covariate_levels: Sequence[int] | None = None) -> None:
         super().__init__()
         if num_classes < 1:
             raise ValueError(f"num_classes must be at least 1, not {num_classes}")
-        self.null = num_classes
-        self.table = nn.Embedding(num_classes + 1, features)
+        self.null, self.levels = num_classes, tuple(covariate_levels or ())
+        alone, rest = divmod(num_classes, math.prod(self.levels))
+        if rest or min(self.levels, default=1) < 1:
+            raise ValueError(f"{num_classes} classes are not combinations with covariates of {self.levels} levels")
+        self.table = nn.Embedding(alone + 1, features)
         nn.init.normal_(self.table.weight, std=0.1)
+        self.curves = nn.ModuleList(TimeEmbedding(_CURVE, features) for _ in self.levels)
 
     def forward(self, embedding: Tensor, classes: Tensor | None) -> Tensor:
         """The embedding [B, features] of times plus that of classes, int64 [B]; None is "no class"."""
         if classes is None:
             classes = torch.full((len(embedding),), self.null, device=embedding.device)
+        told = (classes < self.null)[:, None]
+        for curve, levels in zip(reversed(self.curves), reversed(self.levels), strict=True):
+            label = 1000.0 * (classes % levels) / max(1, levels - 1)
+            embedding = embedding + torch.where(told, curve(label), 0.0).to(embedding.dtype)
+            classes = classes // levels
         return embedding + self.table(classes).to(embedding.dtype)
 
 
 class Attention(nn.Module):
-    """Single-head self-attention over all pixels, with a rescaled residual: [B, C, H, W] -> the same.
+    """Single-head self-attention over all pixels, with a rescaled residual: [B, C, H, W] -> the same; any `axes`.
 
     The projections are 1x1 convolutions. A reference that keeps them as matrices applied from the right
     (NIN layers, `W[in, out]`) maps as `conv.weight = W.T[:, :, None, None]`.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, axes: int = 2) -> None:
         super().__init__()
         self.norm = group_norm(channels)
-        self.query = conv1x1(channels, channels, scale=0.1)
-        self.key = conv1x1(channels, channels, scale=0.1)
-        self.value = conv1x1(channels, channels, scale=0.1)
-        self.out = conv1x1(channels, channels, scale=NEAR_ZERO)
+        self.query = conv1x1(channels, channels, 0.1, axes)
+        self.key = conv1x1(channels, channels, 0.1, axes)
+        self.value = conv1x1(channels, channels, 0.1, axes)
+        self.out = conv1x1(channels, channels, NEAR_ZERO, axes)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> the same."""

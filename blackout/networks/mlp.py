@@ -44,6 +44,7 @@ class ResidualMLP(nn.Module):
         depth: number of residual perceptrons.
         dropout: probability within them.
         num_classes: number of classes of a conditional network; None for an unconditional one.
+        covariate_levels: levels of each covariate, see `ClassEmbedding`.
 
     Raises:
         ValueError: a number is out of its range.
@@ -57,6 +58,7 @@ class ResidualMLP(nn.Module):
         depth: int = 4,
         dropout: float = 0.0,
         num_classes: int | None = None,
+        covariate_levels: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         check_sizes("perceptron", outputs=outputs, depth=depth, shape=min(shape))
@@ -67,7 +69,7 @@ class ResidualMLP(nn.Module):
         self.blocks = nn.ModuleList(FiLMPerceptron(width, dropout) for _ in range(depth))
         self.norm = LayerNorm(width)
         self.head = dense(width, outputs * size, scale=NEAR_ZERO)
-        self.classes = None if num_classes is None else ClassEmbedding(num_classes, width)
+        self.classes = None if num_classes is None else ClassEmbedding(num_classes, width, covariate_levels)
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map scaled data, float [B, *shape], and time labels, float [B], to raw outputs.
@@ -120,7 +122,7 @@ class ElementwiseMLP(ResidualMLP):
     In a perceptron alone every element's own curve must pass through hidden units that all elements share.
 
     Args:
-        shape, outputs, width, depth, dropout, num_classes: as for `ResidualMLP`.
+        shape, outputs, width, depth, dropout, num_classes, covariate_levels: as for `ResidualMLP`.
         units: hidden units of every element's own perceptron.
     """
 
@@ -133,8 +135,9 @@ class ElementwiseMLP(ResidualMLP):
         dropout: float = 0.0,
         num_classes: int | None = None,
         units: int = 8,
+        covariate_levels: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(shape, outputs, width, depth, dropout, num_classes)
+        super().__init__(shape, outputs, width, depth, dropout, num_classes, covariate_levels)
         check_sizes("perceptron", units=units)
         self.own = OwnFunctions(math.prod(shape), outputs, units)
 

@@ -17,14 +17,16 @@ def full_precision(x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def best_memory_format(device: torch.device) -> torch.memory_format:
+def best_memory_format(device: torch.device, volumes: bool = False) -> torch.memory_format:
     """The memory format in which convolutions with group norms between them are quickest.
 
     channels_last on CPUs (measured, docs/performance.md) and, from PyTorch 2.15 on, on CUDA devices: before that its
     CUDA group norm returned NCHW, so that every block converted back and forth (read in its sources, not measured).
+    `volumes` have three axes in space.
     """
     keeps = device.type == "cpu" or (device.type == "cuda" and torch.__version__ >= (2, 15))
-    return torch.channels_last if keeps else torch.contiguous_format
+    last = torch.channels_last_3d if volumes else torch.channels_last
+    return last if keeps else torch.contiguous_format
 
 
 class _Affine:

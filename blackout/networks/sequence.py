@@ -64,6 +64,7 @@ class SequenceConvolution(nn.Module):
         kernel: places that a convolution sees, an odd number.
         dropout: probability within the blocks.
         num_classes: number of classes of a conditional network; None for an unconditional one.
+        covariate_levels: levels of each covariate, see `ClassEmbedding`.
 
     Raises:
         ValueError: no sequence, an even kernel, or another number out of its range.
@@ -79,6 +80,7 @@ class SequenceConvolution(nn.Module):
         kernel: int = 3,
         dropout: float = 0.0,
         num_classes: int | None = None,
+        covariate_levels: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         check_sizes("sequence network", outputs=outputs, depth=depth, kernel=kernel)
@@ -95,7 +97,7 @@ class SequenceConvolution(nn.Module):
         )
         self.norm = group_norm(width)
         self.head = initialised(nn.Linear(width, outputs), NEAR_ZERO)
-        self.classes = None if num_classes is None else ClassEmbedding(num_classes, features)
+        self.classes = None if num_classes is None else ClassEmbedding(num_classes, features, covariate_levels)
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
         """Map states or scaled data, float [B, L], and time labels, float [B], to raw outputs [B, outputs * L].

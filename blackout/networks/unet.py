@@ -1,15 +1,18 @@
-"""A small, plain U-Net: for images of 8x8 to 32x32 pixels and for machines without an accelerator."""
+"""A small, plain U-Net: for images of 8x8 to 32x32 pixels, series and small volumes, without an accelerator."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.networks.layers import (
+    CONVOLUTIONS,
     NEAR_ZERO,
     Attention,
     ClassEmbedding,
@@ -23,30 +26,39 @@ from blackout.networks.layers import (
 )
 from blackout.networks.precision import full_precision
 
+_GROWING: dict[int, type[Any]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+
 
 class FiLMBlock(nn.Module):
     """Residual block whose second normalisation is scaled and shifted by the time embedding.
 
-    Maps [B, in_channels, H, W] and an embedding [B, features] to [B, out_channels, H, W].
+    Maps [B, in_channels, H, W] and an embedding [B, features] to [B, out_channels, H, W]; likewise other `axes`.
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, features: int, dropout: float = 0.0, attend: bool = False
+        self,
+        in_channels: int,
+        out_channels: int,
+        features: int,
+        dropout: float = 0.0,
+        attend: bool = False,
+        axes: int = 2,
     ) -> None:
         super().__init__()
         self.norm0 = group_norm(in_channels)
-        self.conv0 = conv3x3(in_channels, out_channels)
+        self.conv0 = conv3x3(in_channels, out_channels, axes=axes)
         self.film = dense(features, 2 * out_channels)
         self.norm1 = group_norm(out_channels)
         self.dropout = nn.Dropout(dropout)
-        self.conv1 = conv3x3(out_channels, out_channels, scale=NEAR_ZERO)
-        self.shortcut = conv1x1(in_channels, out_channels) if in_channels != out_channels else nn.Identity()
-        self.attention = Attention(out_channels) if attend else nn.Identity()
+        self.conv1 = conv3x3(out_channels, out_channels, NEAR_ZERO, axes)
+        changes = in_channels != out_channels
+        self.shortcut = conv1x1(in_channels, out_channels, axes=axes) if changes else nn.Identity()
+        self.attention = Attention(out_channels, axes) if attend else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H, W]."""
         h = self.conv0(F.silu(self.norm0(x)))
-        scale, shift = self.film(embedding)[:, :, None, None].chunk(2, dim=1)
+        scale, shift = self.film(embedding).unflatten(1, (-1, *[1] * (x.ndim - 2))).chunk(2, dim=1)
         h = F.silu(torch.addcmul(shift, self.norm1(h), 1 + scale))
         h = self.conv1(self.dropout(h))
         return self.attention(self.shortcut(x).to(h.dtype) + h)
@@ -60,7 +72,7 @@ class DenseBlock(nn.Module):
 
     def __init__(self, channels: int, sides: Sequence[int], width: int, features: int, dropout: float = 0.0) -> None:
         super().__init__()
-        size = channels * sides[0] * sides[1]
+        size = channels * math.prod(sides)
         self.norm = group_norm(channels)
         self.linear0 = dense(size, width)
         self.film = dense(features, 2 * width)
@@ -79,7 +91,8 @@ class UNet(nn.Module):
     """Residual blocks on halved levels, one skip connection per level, two blocks on the coarsest.
 
     Args:
-        shape: of the data, (channels, height, width); the sides must be divisible by 2 ** (levels - 1).
+        shape: of the data, (channels, height, width), (channels, length), (length,) or a volume's with three sides; the
+            sides must be divisible by 2 ** (levels - 1) times `fold`.
         outputs: number of output channel groups per data channel.
         channels: width of the finest level, an even number of at least 4.
         multipliers: width of each level, finest first, in units of `channels`.
@@ -89,6 +102,8 @@ class UNet(nn.Module):
         dense_width: their hidden width.
         dropout: probability in the residual blocks and the perceptrons.
         num_classes: number of classes of a conditional network; None for an unconditional one.
+        covariate_levels: levels of each covariate, see `ClassEmbedding`.
+        fold: so many neighbours along every side are channels of one place, which saves the finest level's work.
 
     Raises:
         ValueError: the levels do not fit the image, or a number is out of its range.
@@ -106,44 +121,49 @@ class UNet(nn.Module):
         dense_width: int = 512,
         dropout: float = 0.0,
         num_classes: int | None = None,
+        fold: int = 1,
+        covariate_levels: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        check_sizes("U-Net", outputs=outputs, blocks_per_level=blocks_per_level, dense_width=dense_width)
+        check_sizes("U-Net", outputs=outputs, blocks_per_level=blocks_per_level, dense_width=dense_width, fold=fold)
         check_sizes("U-Net", multipliers=min(multipliers, default=0))
         check_sizes("U-Net", 0, dense_blocks=dense_blocks)
-        attend = [side in attention_resolutions for side in sides_per_level(shape, len(multipliers))]
+        self.shape, self.fold, space = tuple(shape), fold, _folded_shape(shape, fold)
+        axes = len(space) - 1
+        attend = [side in attention_resolutions for side in sides_per_level(space, len(multipliers), (1, 2, 3))]
         widths = [channels * multiplier for multiplier in multipliers]
         features = 4 * channels
         self.time = TimeEmbedding(channels, features)
-        self.stem = conv3x3(shape[0], widths[0])
+        self.stem = conv3x3(space[0], widths[0], axes=axes)
         # where in the image a pixel is, which convolutions alone do not know
-        self.position = nn.Parameter(torch.zeros(1, widths[0], *shape[1:]))
+        self.position = nn.Parameter(torch.zeros(1, widths[0], *space[1:]))
 
         def blocks(first: int, level: int) -> nn.ModuleList:
             inputs = [first] + [widths[level]] * (blocks_per_level - 1)
-            return nn.ModuleList([FiLMBlock(w, widths[level], features, dropout, attend[level]) for w in inputs])
+            return nn.ModuleList([FiLMBlock(w, widths[level], features, dropout, attend[level], axes) for w in inputs])
 
         finer = range(len(widths) - 1)
         self.down = nn.ModuleList([blocks(widths[level], level) for level in finer])
-        self.shrink = nn.ModuleList([nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths)])
-        coarse, grid = widths[-1], [side >> len(finer) for side in shape[1:]]
-        self.middle = nn.ModuleList([FiLMBlock(coarse, coarse, features, dropout, attend[-1])])
+        self.shrink = nn.ModuleList([CONVOLUTIONS[axes](a, b, 3, stride=2, padding=1) for a, b in pairwise(widths)])
+        coarse, grid = widths[-1], [side >> len(finer) for side in space[1:]]
+        self.middle = nn.ModuleList([FiLMBlock(coarse, coarse, features, dropout, attend[-1], axes)])
         self.middle.extend(DenseBlock(coarse, grid, dense_width, features, dropout) for _ in range(dense_blocks))
-        self.middle.append(FiLMBlock(coarse, coarse, features, dropout))
-        self.grow = nn.ModuleList([nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in pairwise(widths)])
+        self.middle.append(FiLMBlock(coarse, coarse, features, dropout, axes=axes))
+        self.grow = nn.ModuleList([_GROWING[axes](b, a, 2, stride=2) for a, b in pairwise(widths)])
         self.up = nn.ModuleList([blocks(2 * widths[level], level) for level in finer])
         self.norm = group_norm(widths[0])
-        self.head = conv3x3(widths[0], outputs * shape[0], scale=NEAR_ZERO)
-        self.classes = None if num_classes is None else ClassEmbedding(num_classes, features)
+        self.head = conv3x3(widths[0], outputs * space[0], NEAR_ZERO, axes)
+        self.classes = None if num_classes is None else ClassEmbedding(num_classes, features, covariate_levels)
 
     def forward(self, x: Tensor, label: Tensor, classes: Tensor | None = None) -> Tensor:
-        """Map scaled data, float [B, C, H, W], and time labels, float [B], to raw [B, outputs * C, H, W].
+        """Map scaled data, float [B, *shape], and time labels, float [B], to raw [B, outputs * C, *sides].
 
         Classes, int64 [B], are for networks that were made with `num_classes`; None is the null class.
         """
         embedding = self.time(label)
         embedding = F.silu(embedding if self.classes is None else self.classes(embedding, classes))
-        x = x.to(self.stem.weight.dtype)
+        x = _folded(x.reshape(len(x), -1, *self.shape[-max(1, len(self.shape) - 1) :]), self.fold)
+        x = x.to(self.position.dtype)
         with full_precision(x):
             h = self.stem(x) + self.position
         skips: list[Tensor] = []
@@ -157,10 +177,38 @@ class UNet(nn.Module):
             h = torch.cat([h, skips.pop().to(h.dtype)], dim=1)
             h = self._through(self.up[level], h, embedding)
         with full_precision(h):
-            return self.head(F.silu(self.norm(h.to(self.head.weight.dtype))))
+            raw = self.head(F.silu(self.norm(h.to(self.position.dtype))))
+        return _unfolded(raw, self.fold).reshape(len(x), -1, *self.shape[1:])
 
     @staticmethod
     def _through(blocks: nn.Module, h: Tensor, embedding: Tensor) -> Tensor:
         for block in blocks.children():
             h = block(h, embedding)
         return h
+
+
+def _folded_shape(shape: Sequence[int], fold: int) -> tuple[int, ...]:
+    """Channels and sides of what a U-Net works on, where the data are of `shape`."""
+    channels, *sides = shape if len(shape) > 1 else (1, *shape)
+    if any(side % fold for side in sides):
+        raise ValueError(f"sides that are multiples of fold={fold} are needed, got {'x'.join(map(str, sides))}")
+    return (channels * fold ** len(sides), *(side // fold for side in sides))
+
+
+def _folded(x: Tensor, fold: int) -> Tensor:
+    """[B, C, n * fold, ...] -> [B, C * fold ** axes, n, ...]."""
+    if fold == 1:
+        return x
+    axes = x.ndim - 2
+    split = x.reshape(*x.shape[:2], *(size for side in x.shape[2:] for size in (side // fold, fold)))
+    return split.permute(0, 1, *range(3, 3 + 2 * axes, 2), *range(2, 2 + 2 * axes, 2)).flatten(1, 1 + axes)
+
+
+def _unfolded(x: Tensor, fold: int) -> Tensor:
+    """The inverse of `_folded`."""
+    if fold == 1:
+        return x
+    axes, sides = x.ndim - 2, [side * fold for side in x.shape[2:]]
+    split = x.unflatten(1, (-1, *[fold] * axes))
+    order = [axis for k in range(axes) for axis in (2 + axes + k, 2 + k)]
+    return split.permute(0, 1, *order).reshape(len(x), -1, *sides)

@@ -70,9 +70,10 @@ class CountNetwork(nn.Module):
         return self
 
     def _arrange(self) -> None:
-        parameter = next(self.body.parameters(), None)
-        if self.channels_last and parameter is not None:
-            self.body.to(memory_format=best_memory_format(parameter.device))
+        parameters = list(self.body.parameters())
+        if self.channels_last and parameters:
+            volumes = any(parameter.ndim == 5 for parameter in parameters)
+            self.body.to(memory_format=best_memory_format(parameters[0].device, volumes))
 
     @property
     def num_classes(self) -> int | None:

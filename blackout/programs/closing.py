@@ -98,7 +98,7 @@ def draw_samples(draw: Draw, directory: Path) -> dict[str, Any]:
     samples = draw_first(draw, _SAMPLES, seed=0, watch=trajectory.add)
     trajectory.save(draw, directory)
     save_picture(draw.picture(samples), directory / "final.png")
-    save_samples(samples, directory / "final.npz", draw.names.array)
+    save_samples(samples, directory / "final.npz", draw.names, draw.about(seed=0))
     outputs = draw.outputs(seed=0)
     if outputs is None:
         return {}

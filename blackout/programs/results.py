@@ -31,7 +31,7 @@ class Results:
     def __init__(self, draw: Draw, indices: Tensor, seed: int, out: Path, number_shown: int = 64) -> None:
         self._draw, self._out, self._number_shown = draw, out, number_shown
         self._to_come = indices
-        self._file = SampleFile(out / f"{draw.names.file}.npz", len(indices), draw.names.array)
+        self._file = SampleFile(out / f"{draw.names.file}.npz", len(indices), draw.names, draw.about(seed))
         self._outputs = draw.outputs(seed)
         self._shown: list[Samples] = []
 

@@ -87,7 +87,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
     with naming("sample"), taken as results:
         draw_all(draw, drawn, my_batches(indices, size), results, scoring, trajectory)
-    scored = {} if scoring is None else scoring.report(draw)
+    scored = {} if scoring is None else scoring.report(draw, out)
     if trajectory is not None:
         trajectory.save(draw, out)
     if results is not None:

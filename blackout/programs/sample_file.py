@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.family import Samples
+from blackout.family import Names, Samples
 from blackout.files import replacing
 
 
@@ -20,17 +21,20 @@ class SampleFile:
     """An .npz written batch by batch: `samples` at once, the other (small) arrays at the end.
 
     A context manager: the file appears, whole, when the context is left without an error and no sample is missing.
-    Samples [b, C, H, W] are images and are written channels last.
+    Samples [b, C, H, W] are images and are written channels last, unless `names` give a shape.
 
     Args:
         path: of the .npz.
         num_samples: how many samples it will hold.
-        array: what `samples` is called in the file.
+        names: what `samples` is called in the file, and of which shape each is.
+        about: numbers that the file holds beside the samples.
     """
 
-    def __init__(self, path: Path, num_samples: int, array: str = "samples") -> None:
+    def __init__(
+        self, path: Path, num_samples: int, names: Names = Names(), about: Mapping[str, int] | None = None
+    ) -> None:
         self._path, self._missing, self.num_samples = path, num_samples, num_samples
-        self._array = array
+        self._array, self._shape, self._about = names.array, names.shape, about or {}
         self._member: IO[bytes] | None = None
         self._others: dict[str, list[Tensor]] = {}
 
@@ -48,7 +52,11 @@ class SampleFile:
         main = samples["samples"]
         if len(main) > self._missing:
             raise ValueError(f"{len(main)} samples for a file that has capacity for {self._missing} more")
-        rows = (main.permute(0, 2, 3, 1) if main.ndim == 4 else main).contiguous().cpu().numpy()
+        if self._shape is not None:
+            main = main.reshape(len(main), *self._shape)
+        elif main.ndim == 4:
+            main = main.permute(0, 2, 3, 1)
+        rows = main.contiguous().cpu().numpy()
         if self._member is None:
             self._member = self._archive.open(f"{self._array}.npy", "w", force_zip64=True)
             shape = (self.num_samples, *rows.shape[1:])
@@ -70,15 +78,16 @@ class SampleFile:
                     self._member.close()
                 if error is not None:
                     raise error
-                for name, parts in self._others.items():
+                others = {name: torch.cat(parts).numpy() for name, parts in self._others.items()}
+                for name, array in {**others, **{name: np.array(one) for name, one in self._about.items()}}.items():
                     with self._archive.open(f"{name}.npy", "w") as member:
-                        np.lib.format.write_array(member, torch.cat(parts).numpy())
+                        np.lib.format.write_array(member, array)
             if self._missing:
                 raise ValueError(f"{self._missing} of {self.num_samples} samples were not written")
 
 
-def save_samples(samples: Samples, path: Path, array: str = "samples") -> None:
-    """Write samples to an .npz, where `samples` is called `array`; the file appears whole or not at all."""
+def save_samples(samples: Samples, path: Path, names: Names = Names(), about: Mapping[str, int] | None = None) -> None:
+    """Write samples to an .npz, see `SampleFile`; the file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with SampleFile(path, len(samples["samples"]), array) as file:
+    with SampleFile(path, len(samples["samples"]), names, about) as file:
         file.write(samples)

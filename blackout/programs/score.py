@@ -13,7 +13,7 @@ from blackout.distributed import my_batches, rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
 from blackout.family import Draw, Samples, Scorer, Scores, Source
-from blackout.files import write_json
+from blackout.files import replacing, write_json
 from blackout.programs.output import open_output
 from blackout.programs.results import now
 from blackout.programs.values import path
@@ -51,15 +51,17 @@ class Scoring:
         if self.scorer is not None:
             self.scores = self.scorer.begin(self.source, config["num_samples"], model.device)
 
-    def report(self, draw: Draw) -> dict[str, Any]:
+    def report(self, draw: Draw, out: Path) -> dict[str, Any]:
         """The content of metrics.json, once `scores` has the samples of the first seed; further seeds are drawn here.
 
-        Every process must call it, and gets the same.
+        Into the directory `out` goes the figure of the first seed, where the scores have one. Every process must call
+        it, and gets the same.
         """
         config, report = self.config, dict[str, Any](values={})
         seeds = [config["seed"] + i for i in range(config["seeds"])]
         if self.scores is not None and self.scorer is not None:
             runs = [self.scores.compute()]
+            save_figure(self.scores, out)
             for seed in seeds[1:]:
                 self.scores.reset()
                 runs.append(score_samples(self.scores, draw, seed))
@@ -71,6 +73,13 @@ class Scoring:
         said = self.model.report(self.source, config)
         report["values"] |= said.pop("values", {})
         return report | said
+
+
+def save_figure(scores: Scores | None, out: Path) -> None:
+    """Write scores.png, a matplotlib figure, where the scores make one."""
+    if (figure := getattr(scores, "figure", None)) is not None and rank() == 0:
+        with replacing(out / "scores.png") as part:
+            figure().savefig(part, format="png", dpi=100)
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
@@ -93,6 +102,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     scores = scorer.begin(source, number, device)
     report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
     report["date"] = now()
+    save_figure(scores, out)
     if rank() == 0:
         write_json(report, out / "metrics.json")
         print(f"scores of {number} samples in {out / 'metrics.json'}")

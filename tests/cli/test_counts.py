@@ -52,6 +52,7 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     assert "c2st_auc" in report["values"] and "c2st_auc" in report["held_out_data"]["values"]
     assert report["held_out_bits_of_baselines"]["poisson"] > 2
     assert "negative_binomial" in report["likelihood"]["baselines"]
+    assert (directory / "samples/scores.png").stat().st_size > 5000
     samples = np.load(directory / "samples/samples.npz")["samples"]
     assert samples.shape == (20, 3) and samples.max() <= counts.max()
 
@@ -94,3 +95,73 @@ def test_columns_that_are_not_there_are_named(run, tmp_path):
     )
     run("train", *given).assert_refused("no column 'type'", "'kind'")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("shape", [(2, 16), (1, 4, 8, 4)])
+def test_series_and_volumes_from_file_to_pictures(run, tmp_path, shape):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(3.0, (60, *shape)))
+    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", "network.body.channels=8", "metrics=none")
+    outcome = run("train", *SHORT, *given, f"runs_dir={tmp_path}", "run_id=a")
+    assert outcome.code == 0 and "UNet" in outcome.out, outcome.err
+    outcome = run("sample", f"ckpt={tmp_path / 'x/a'}", "num_samples=3", "seed=5", "trajectory=true")
+    assert outcome.code == 0, outcome.err
+    made = np.load(tmp_path / "x/a/samples/samples.npz")
+    assert made["samples"].shape == (3, *shape) and made["indices"].tolist() == [0, 1, 2]
+    assert made["seed"] == 5 and made["max_count"] >= made["samples"].max()
+    assert (tmp_path / "x/a/samples/grid.png").stat().st_size > 200
+
+
+def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
+    source = np.random.default_rng(0)
+    x = source.poisson(source.gamma(2.0, 2.0, (200, 1)) * [1.0, 3.0, 9.0]).astype(float)
+    x[source.random(x.shape) < 0.2] = np.nan
+    np.savez(tmp_path / "x.npz", counts=x, dose=np.arange(200) % 4 / 2)
+    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npz'}", "dataset.mask=finite", "metrics=none")
+    run("train", *given, "process=absorbing", f"runs_dir={tmp_path}").assert_refused("process=pure_death")
+    told = ("dataset.covariates=[dose,total]", "conditional=true")
+    outcome = run("train", *SHORT, *SMALL, *given, *told, f"runs_dir={tmp_path}", "run_id=a")
+    assert outcome.code == 0 and "missing" in outcome.out, outcome.err
+    asked = (f"ckpt={tmp_path / 'x/a'}", "num_samples=4", "covariates={dose: 1.5, total: 40}")
+    outcome = run("sample", *asked)
+    assert outcome.code == 0, outcome.err
+    made = np.load(tmp_path / "x/a/samples/samples.npz")
+    levels = json.loads((tmp_path / "x/a/model/config.json").read_text())["data"]["covariate_levels"]
+    assert levels[0] == 4 and set((made["classes"] // levels[1]).tolist()) == {3}
+    run("sample", *asked[:2], "covariates={total: 1e6}").assert_refused("covariates.total must be a number in")
+
+
+def test_processes_on_too_many_levels_say_what_they_would_need(run, tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(400_000).reshape(2000, 200))
+    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path / 'runs'}")
+    for process in ("absorbing", "ordinal"):
+        run("train", *given, f"process={process}").assert_refused("would need about", "GB", "process=blackout")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_anndata_comes_out_as_anndata(run, tmp_path):
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed")
+    pandas = pytest.importorskip("pandas")
+    counts = np.random.default_rng(0).poisson(3.0, (80, 4)).astype(np.float32)
+    observed = pandas.DataFrame({"type": np.array(["a", "b"])[np.arange(80) % 2]}, index=[f"c{k}" for k in range(80)])
+    named = pandas.DataFrame(index=list("wxyz"))
+    anndata.AnnData(counts, obs=observed, var=named).write_h5ad(tmp_path / "x.h5ad")
+    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.h5ad'}", "dataset.labels=type", "conditional=true")
+    assert run("train", *SHORT, *SMALL, *given, "metrics=none", f"runs_dir={tmp_path}", "run_id=a").code == 0
+    assert run("sample", f"ckpt={tmp_path / 'x/a'}", "num_samples=3", "classes=[b]").code == 0
+    made = anndata.read_h5ad(tmp_path / "x/a/samples/samples.h5ad")
+    assert list(made.var_names) == list("wxyz") and list(made.obs["class"]) == ["b"] * 3
+    assert np.array_equal(made.X.toarray(), np.load(tmp_path / "x/a/samples/samples.npz")["samples"])
+
+
+@pytest.mark.parametrize(("content", "options", "message"), [
+    ("a,b\n1,2\n", (), "at least 2 samples"),
+    ("a,b\n1,-2\n3,4\n", (), "must not be negative"),
+    ("a,b\n1,x\n3,4\n5,6\n", ("dataset.covariates=b",), "is text"),
+    ("a,b\n1,\n3,4\n", (), "dataset.mask=finite"),
+    ("a,b\n1,2\n3,x\n5,6\n", (), "column 'b' mixes numbers with text such as 'x'"),
+    ("a,b\n1,2\n3,4\n", ("dataset.labels=c",), "no column 'c'"),
+    ("\x00\xff", (), "x.csv"),
+])  # fmt: skip
+def test_bad_input_is_one_line(run, tmp_path, content, options, message):
+    (tmp_path / "x.csv").write_text(content)
+    run("train", "dataset=counts", f"dataset.path={tmp_path / 'x.csv'}", *options).assert_refused(message)

@@ -51,7 +51,7 @@ def test_fingerprint_depends_on_values_order_shape_and_type() -> None:
     [
         (torch.zeros(4, 1, 2, 2), "train data: counts must be integers, got torch.float32"),
         (torch.zeros(4, 1, 2, 2, dtype=torch.bool), "must be integers"),
-        (torch.zeros(4, 2, 2, dtype=torch.int64), r"\[N, C, H, W\] or \[N, D\], got \[4, 2, 2\]"),
+        (torch.zeros(4, dtype=torch.int64), r"\[N, D\], .* or \[N, C, D, H, W\], got \[4\]"),
         (torch.zeros(0, 1, 2, 2, dtype=torch.int64), "at least one sample"),
         (torch.zeros(4, 1, 2, 3, dtype=torch.int64), r"same shape, got \(1, 2, 3\) and \(1, 2, 2\)"),
         (torch.eye(4).long().view(4, 1, 2, 2) * 11, r"at most max_count=10, got 11 at index \[0, 0, 0, 0\]"),

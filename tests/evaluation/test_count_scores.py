@@ -97,3 +97,19 @@ def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
         CountScorer(most=3)
     np.savez(tmp_path / "s.npz", samples=draw(30).numpy().astype(np.int32))
     assert SCORER.read(tmp_path / "s.npz", DATA)["samples"].shape == (30, 6)
+
+
+def test_samples_laid_out_as_the_file_was_are_read(tmp_path: Path) -> None:
+    images = torch.arange(60).reshape(10, 1, 2, 3)
+    data = CountData("images", images, images, 60, sample_shape=(2, 3))
+    np.savez(tmp_path / "s.npz", samples=images[:, 0].numpy())
+    assert torch.equal(SCORER.read(tmp_path / "s.npz", data)["samples"].long(), images)
+
+
+def test_the_figure_shows_both_sets(tmp_path: Path) -> None:
+    scores = SCORER.begin(DATA, 40)
+    scores.update({"samples": DATA.test[:40].int()}, torch.arange(40))
+    scores.compute()
+    scores.figure().savefig(tmp_path / "scores.png")
+    panels = scores.figure().axes[:6]
+    assert len({panel.get_title() for panel in panels}) == 6 and (tmp_path / "scores.png").stat().st_size > 5000

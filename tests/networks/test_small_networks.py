@@ -18,6 +18,9 @@ NETWORKS: list[tuple[Make, tuple[int, ...]]] = [
         (3, 28, 28),
     ),
     (partial(UNet, channels=8, multipliers=(2,)), (2, 5, 3)),
+    (partial(UNet, channels=8, fold=2), (2, 16)),
+    (partial(UNet, channels=8, attention_resolutions=(4,), dense_blocks=1, dense_width=32), (1, 4, 8, 4)),
+    (partial(UNet, channels=8), (16,)),
     (partial(ResidualMLP, width=32), (50,)),
     (partial(ResidualMLP, width=16, depth=1), (2, 4, 4)),
 ]
@@ -63,7 +66,9 @@ def test_dropout_state_dict_and_autocast(make: Make, shape: tuple[int, ...]) -> 
     ("make", "message"),
     [
         (lambda: UNet((1, 9, 9)), "multiples of 2, got 9x9"),
-        (lambda: UNet((9,)), "needs data of shape"),
+        (lambda: UNet((9,)), "multiples of 2, got 9"),
+        (lambda: UNet((1, 8, 8), fold=3), "multiples of fold=3"),
+        (lambda: UNet((1, 2, 2, 2, 2)), "needs data of shape"),
         (lambda: UNet((1, 8, 8), multipliers=()), "at least 1"),
         (lambda: UNet((1, 8, 8), channels=9), "even number"),
         (lambda: ResidualMLP((4,), depth=0), "at least 1"),

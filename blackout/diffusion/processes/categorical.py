@@ -14,8 +14,98 @@ from blackout.diffusion.processes.clocks import Clock
 from blackout.diffusion.processes.finite import FiniteJumpProcess
 from blackout.diffusion.processes.matrix_exponential import MatrixExponential
 
+_TINY = 1e-300
 
-class Uniform(FiniteJumpProcess):
+
+class _Forgetting(FiniteJumpProcess):
+    """At rate 1 an element is replaced by a draw from pi: Q = 1 pi^T - I, exp(Q t) = e^-t I + (1 - e^-t) 1 pi^T.
+
+    Rows, columns and products of such matrices need no matrix [S, S], so that levels may be thousands.
+
+    Args:
+        max_count: largest data level.
+        stationary: pi, float64 [S].
+        clock: time change.
+    """
+
+    tables = False
+
+    def __init__(self, max_count: int, stationary: Tensor, clock: Clock | None) -> None:
+        super().__init__(max_count, len(stationary), clock)
+        self._stationary = stationary
+
+    def generator(self) -> Tensor:
+        """Q, float64 [S, S]."""
+        return self._stationary - torch.eye(self.num_states, dtype=torch.float64)
+
+    def transition_after(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+        tau, pi = tau[:, None, None], self._stationary.to(tau)
+        return torch.exp(-tau) * torch.eye(len(pi), dtype=pi.dtype, device=pi.device) - torch.expm1(-tau) * pi
+
+    def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """P_st[x, .], [B, D, S]."""
+        kept, pi = self._kept(s, t)
+        return ((1 - kept) * pi).expand(*x.shape, -1).scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
+
+    def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """P_st[., x], [B, D, S]."""
+        kept, pi = self._kept(s, t)
+        spread = ((1 - kept) * pi[x][..., None]).expand(*x.shape, self.num_states)
+        return spread.scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
+
+    def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """sum_i weights_i P_st[i, .], [B, D, S]."""
+        kept, pi = self._kept(s, t)
+        return kept * weights + (1 - kept) * weights.sum(-1, keepdim=True) * pi
+
+    def prior_pmf(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
+        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
+        kept, pi = (one.flatten() for one in self._kept(torch.zeros_like(t), t))
+        data = torch.arange(self.num_states, device=pi.device) <= self.max_count
+        return (1 - kept) * pi + kept * data / (self.max_count + 1)
+
+    def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
+        kept, pi = self._kept(torch.zeros_like(t), t)
+        kept = kept[..., 0].expand(u.shape)
+        reached, spread = pi.cumsum(0), (1 - kept).clamp(min=_TINY)
+        below = torch.searchsorted(reached, (u / spread).contiguous(), right=True)
+        above = torch.searchsorted(reached, ((u - kept) / spread).contiguous(), right=True)
+        drawn = torch.where(below < x, below, torch.maximum(above, x))
+        return drawn.clamp(max=self.num_states - 1)
+
+    def _rates_into(self, x: Tensor) -> Tensor:
+        into = self._stationary.to(x.device)[x][..., None].expand(*x.shape, self.num_states)
+        return into.scatter(-1, x[..., None], 0.0)
+
+    def _rates_out(self, x: Tensor) -> Tensor:
+        out = self._stationary.to(x.device).expand(*x.shape, -1)
+        return out.scatter(-1, x[..., None], 0.0)
+
+    def _divergences(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+        prior, others, own = self._against_prior(t, device)
+        term, of_own = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior) for p in (others, own))
+        return (term.sum() - term + of_own)[: self.max_count + 1].clamp(min=0.0)
+
+    def _distances(self, t: Tensor | float) -> Tensor:
+        prior, others, own = self._against_prior(t, None)
+        off = (others - prior).abs()
+        return (off.sum() - off + (own - prior).abs())[: self.max_count + 1] / 2
+
+    def _against_prior(self, t: Tensor | float, device: torch.device | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The prior, and P_0t[o, j] for j other than o and for j = o, float64 [S] each."""
+        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
+        kept, pi = (one.flatten() for one in self._kept(torch.zeros_like(t), t))
+        return self.prior_pmf(t, device), (1 - kept) * pi, (1 - kept) * pi + kept
+
+    def _kept(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """The probability of no replacement, [b, 1, 1], and pi, [S]."""
+        tau = (self.elapsed(t) - self.elapsed(s))[:, None, None]
+        return torch.exp(-tau), self._stationary.to(tau)
+
+
+class Uniform(_Forgetting):
     """At rate 1 an element is replaced by a uniform draw from all S = max_count + 1 levels (D3PM's uniform family).
 
     exp(Q t) = e^-t I + (1 - e^-t) / S.
@@ -26,19 +116,11 @@ class Uniform(FiniteJumpProcess):
     """
 
     def __init__(self, max_count: int = 255, clock: Clock | None = None) -> None:
-        super().__init__(max_count, max_count + 1, clock)
-
-    def generator(self) -> Tensor:
-        """Q, float64 [S, S]."""
-        identity = torch.eye(self.num_states, dtype=torch.float64)
-        return torch.full_like(identity, 1 / self.num_states) - identity
-
-    def transition_after(self, tau: Tensor) -> Tensor:
-        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
-        return _mixture(tau, torch.full((self.num_states,), 1 / self.num_states, dtype=tau.dtype, device=tau.device))
+        states = max_count + 1
+        super().__init__(max_count, torch.full((states,), 1 / states, dtype=torch.float64), clock)
 
 
-class Absorbing(FiniteJumpProcess):
+class Absorbing(_Forgetting):
     """At rate 1 an element is replaced by the mask, for good (D3PM's absorbing family, masked diffusion).
 
     Args:
@@ -54,26 +136,10 @@ class Absorbing(FiniteJumpProcess):
     def __init__(self, max_count: int = 255, mask: int | None = None, clock: Clock | None = None) -> None:
         if mask is not None and not (isinstance(mask, int) and 0 <= mask <= max_count):
             raise ValueError(f"mask must be a count in 0..{max_count}, or null for a state of its own, not {mask}")
-        super().__init__(max_count, max_count + (2 if mask is None else 1), clock)
         self.mask = max_count + 1 if mask is None else mask
-
-    def generator(self) -> Tensor:
-        """Q, float64 [S, S]."""
-        generator = -torch.eye(self.num_states, dtype=torch.float64)
-        generator[:, self.mask] += 1.0
-        return generator
-
-    def transition_after(self, tau: Tensor) -> Tensor:
-        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
-        masked = torch.zeros(self.num_states, dtype=tau.dtype, device=tau.device)
+        masked = torch.zeros(max_count + (2 if mask is None else 1), dtype=torch.float64)
         masked[self.mask] = 1.0
-        return _mixture(tau, masked)
-
-
-def _mixture(tau: Tensor, pi: Tensor) -> Tensor:
-    """e^-tau I + (1 - e^-tau) 1 pi^T, [b, S, S]."""
-    tau = tau[:, None, None]
-    return torch.exp(-tau) * torch.eye(len(pi), dtype=pi.dtype, device=pi.device) - torch.expm1(-tau) * pi
+        super().__init__(max_count, masked, clock)
 
 
 class Ordinal(FiniteJumpProcess):

@@ -43,6 +43,8 @@ class FiniteProcess(ABC):
     """
 
     prediction: ClassVar[type[CategoricalPrediction]] = CategoricalPrediction
+    tables: ClassVar[bool] = True
+    """Whether matrices [S, S] are made, one for every time of a batch."""
 
     def __init__(self, max_count: int, num_states: int) -> None:
         if not 1 <= max_count < num_states:
@@ -172,8 +174,7 @@ class FiniteProcess(ABC):
         Raises:
             ValueError: X_t given some level is further than 0.05 (total variation) from the prior.
         """
-        levels = torch.arange(self.max_count + 1)[None]
-        distance = (self.pmf(levels, t)[0] - self.prior_pmf(t)).abs().sum(-1) / 2
+        distance = self._distances(t)
         worst = int(distance.argmax())
         if distance[worst] > _REMEMBERED:
             raise ValueError(
@@ -182,6 +183,11 @@ class FiniteProcess(ABC):
                 "average over all counts; a later final time, a faster clock or a generator with one closed class "
                 "of states is needed"
             )
+
+    def _distances(self, t: Tensor | float) -> Tensor:
+        """Total variation between P_0t[o, .] of every level o and the prior, float64 [max_count + 1]."""
+        levels = torch.arange(self.max_count + 1)[None]
+        return (self.pmf(levels, t)[0] - self.prior_pmf(t)).abs().sum(-1) / 2
 
     @property
     def dtype(self) -> torch.dtype:

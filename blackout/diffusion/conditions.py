@@ -1,0 +1,150 @@
+"""What `sample.py` asks of a conditional model: classes by name or number, covariates by value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.data.labels import TOTAL
+from blackout.diffusion.interface import CountModel
+from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
+from blackout.diffusion.processes import PureDeath
+from blackout.errors import UserError
+
+_SHARES = 16
+"""Parts of a whole in which the two levels about a value are taken, so that their mean is that value."""
+_SEED = 0
+_LEAST = 1e-12
+"""Units that are still missing where the total is there already."""
+
+
+@dataclass(frozen=True)
+class TotalDenoiser:
+    """Predictions given the total count of X_0 too: as much is missing in all as the total lacks.
+
+    E[sum N | X_t, sum X_0 = T] = T - sum X_t exactly, whatever the data; a network that was told a total satisfies it
+    only nearly. What it says of how that is divided among the elements is left as it is.
+
+    Args:
+        denoiser: of pure death, told the total.
+        total: T.
+    """
+
+    denoiser: Denoiser
+    total: float
+
+    def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
+        prediction = self.denoiser(xt, t)
+        if type(prediction) is not CountPrediction:
+            raise ValueError("a total needs a head that predicts means alone, such as head=gamma")
+        axes = tuple(range(1, xt.ndim))
+        lacking = self.total - xt.sum(axes, keepdim=True, dtype=torch.float64)
+        factor = lacking.clamp(min=_LEAST) / prediction.expected.sum(axes, keepdim=True).clamp(min=_LEAST)
+        log_mean = prediction.log_mean + factor.log().float()
+        return CountPrediction(log_mean.exp(), log_mean)
+
+
+def total_asked(model: CountModel, covariates: Any) -> float | None:
+    """The total count that samples are to have, where one was asked for and means are predicted."""
+    value = covariates.get(TOTAL) if isinstance(covariates, Mapping) else None
+    return float(value) if value is not None and isinstance(model.process, PureDeath) else None
+
+
+def all_labels(model: CountModel) -> Tensor | None:
+    """Every label of a model with classes, in turn; with covariates in an order that is random but always the same."""
+    if model.num_classes is None:
+        return None
+    labels = torch.arange(model.num_classes)
+    return _shuffled(labels) if model.config.get("data", {}).get("covariates") else labels
+
+
+def _shuffled(labels: Tensor) -> Tensor:
+    return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
+
+
+def labels_asked(model: CountModel, classes: Any, covariates: Any) -> Tensor | None:
+    """The labels of samples, taken in turn: those of the classes and values that were asked for.
+
+    A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes
+    and covariates that were not asked for take all values, in an order that is random but always the same.
+
+    Args:
+        model: with classes, and perhaps covariates.
+        classes: names or numbers; None for all.
+        covariates: value by name; None for all.
+
+    Returns:
+        int64 [n], or None where nothing was asked.
+
+    Raises:
+        UserError: a class or a covariate that the model does not know, or a value that training did not have.
+    """
+    if classes is None and not covariates:
+        return None
+    alone, known = _known(model)
+    asked = covariates or {}
+    if not isinstance(asked, Mapping) or asked.keys() - known.keys():
+        shown = ", ".join(map(repr, known)) or "none"
+        raise UserError(f"covariates must be values by name, such as {{total: 1000}}; this model's are {shown}")
+    names = model.config.get("data", {}).get("class_names") or ()
+    labels = _classes(classes, alone, names)
+    for name, values in known.items():
+        labels = (labels[:, None] * len(values) + _levels(name, asked.get(name), values)).flatten()
+    return _shuffled(labels) if len(known) > len(asked) else labels
+
+
+def _known(model: CountModel) -> tuple[int, Mapping[str, Sequence[float]]]:
+    """Number of classes without covariates, and the values of the levels of each covariate."""
+    known: Mapping[str, Sequence[float]] = model.config.get("data", {}).get("covariates") or {}
+    if model.num_classes is None:
+        raise UserError("classes: this model was trained without classes")
+    alone, rest = divmod(model.num_classes, math.prod(map(len, known.values())))
+    if rest or not alone:
+        raise UserError(f"the model's {model.num_classes} classes are not combinations with its covariates")
+    return alone, known
+
+
+def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:
+    """The levels that stand for a value, or all."""
+    if value is None:
+        return torch.arange(len(values))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not values[0] <= value <= values[-1]:
+        raise UserError(
+            f"covariates.{name} must be a number in {values[0]:g}..{values[-1]:g}, as in training: {value!r}"
+        )
+    upper = max(1, sum(one < value for one in values)) if len(values) > 1 else 0
+    lower = max(0, upper - 1)
+    width = values[upper] - values[lower]
+    share = round(_SHARES * (value - values[lower]) / width) if width else 0
+    order = torch.randperm(_SHARES, generator=torch.Generator().manual_seed(_SEED))
+    return torch.where(order < share, upper, lower)
+
+
+def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
+    if classes is None:
+        return torch.arange(number)
+    classes = _numbers(classes, names)
+    if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
+        raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
+    if not all(0 <= one < number for one in classes):
+        raise UserError(f"classes must be in 0..{number - 1}, not {classes}")
+    return torch.tensor(classes)
+
+
+def _numbers(classes: Any, names: Sequence[str]) -> Any:
+    return [_number_of(one, names) for one in classes] if isinstance(classes, list) and names else classes
+
+
+def _number_of(one: Any, names: Sequence[str]) -> Any:
+    """The number of a class by its name; whatever else it is, as it is."""
+    if not isinstance(one, str):
+        return one
+    if one not in names:
+        shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+        raise UserError(f"classes: there is no class {one!r}, only {shown}")
+    return names.index(one)

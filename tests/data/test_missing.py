@@ -1,0 +1,110 @@
+"""Entries that nobody measured: found, filled for moments, and left out of everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from blackout.data import CountData, counts
+from blackout.data.missing import filled
+from blackout.errors import UserError
+
+GENERATOR = np.random.default_rng(0)
+MATRIX = GENERATOR.poisson(GENERATOR.gamma(0.5, 9.0, (400, 4)))
+SEEN = GENERATOR.random(MATRIX.shape) < 0.7
+
+
+@pytest.mark.parametrize("form", ["finite", "array", "file"])
+def test_masks_of_every_form(tmp_path: Path, form: str) -> None:
+    path, mask = tmp_path / "x.npz", "finite"
+    if form == "finite":
+        np.savez(path, counts=np.where(SEEN, MATRIX, np.nan))
+    elif form == "array":
+        np.savez(path, counts=MATRIX, seen=SEEN)
+        mask = "seen"
+    else:
+        np.savez(path, counts=MATRIX)
+        np.save(tmp_path / "seen.npy", SEEN)
+        mask = str(tmp_path / "seen.npy")
+    data = counts(path, mask=mask)
+    assert data.train_seen is not None and data.test_seen is not None and "missing" in str(data)
+    both = torch.cat([data.train_seen, data.test_seen])
+    assert sorted(both.sum(1).tolist()) == sorted(SEEN.sum(1).tolist())
+    batch = data.batch("train", torch.arange(50))
+    assert not batch["x0"][~batch["seen"]].any() and torch.equal(batch["seen"], data.train_seen[:50])
+    assert torch.equal(batch["x0"][batch["seen"]], data.train[:50][batch["seen"]])
+    assert data.fingerprint("train") != CountData("x", data.train, data.test, data.max_count).fingerprint("train")
+
+
+def test_filled_elements_keep_their_means_and_variances() -> None:
+    whole = torch.poisson(torch.rand(1, 3).expand(20_000, 3) * 9, generator=torch.Generator().manual_seed(0)).long()
+    seen = torch.rand(whole.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    found = filled(whole * seen, seen).double()
+    assert torch.equal(found[seen], whole[seen].double())
+    assert torch.allclose(found.mean(0), whole.double().mean(0), rtol=0.03)
+    assert torch.allclose(found.var(0), whole.double().var(0), rtol=0.06)
+
+
+def test_complete_samples_are_those_without_missing_entries() -> None:
+    train, test = torch.from_numpy(MATRIX[:300]), torch.from_numpy(MATRIX[300:])
+    seen = torch.from_numpy(SEEN)
+    data = CountData("x", train, test, 200, train_seen=seen[:300], test_seen=seen[300:])
+    assert data.complete is not None and len(data.complete.train) == int(seen[:300].all(1).sum())
+    assert CountData("x", train, test, 200).complete is not None
+    none = torch.zeros_like(seen[300:])
+    assert CountData("x", train, test, 200, train_seen=seen[:300], test_seen=none).complete is None
+
+
+@pytest.mark.parametrize(("array", "mask", "message"), [
+    (np.where(SEEN, MATRIX, np.nan), None, "dataset.mask=finite takes these entries for missing"),
+    (MATRIX, "absent", "neither 'finite', nor an array of the file, nor a file"),
+    (np.where(np.arange(4) > 0, MATRIX, np.nan), "finite", "element 0 is missing in every sample"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused(tmp_path: Path, array: Any, mask: str | None, message: str) -> None:
+    np.save(tmp_path / "x.npy", array)
+    with pytest.raises(UserError, match=message) as error:
+        counts(tmp_path / "x.npy", mask=mask)
+    assert "\n" not in str(error.value)
+
+
+def test_masks_of_another_shape_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", counts=MATRIX, seen=SEEN[:9])
+    with pytest.raises(UserError, match=r"shape \[400, 4\], got \[9, 4\]"):
+        counts(tmp_path / "x.npz", mask="seen")
+
+
+@pytest.mark.parametrize(("shape", "series", "expected"), [
+    ((30, 2, 8), None, (2, 8)), ((30, 6, 8), None, (1, 6, 8)), ((30, 6, 8), True, (6, 8)),
+    ((30, 2, 8), False, (1, 2, 8)), ((30, 1, 4, 4, 4), None, (1, 4, 4, 4)),
+])  # fmt: skip
+def test_series_images_and_volumes(tmp_path: Path, shape: Any, series: bool | None, expected: Any) -> None:
+    np.save(tmp_path / "x.npy", GENERATOR.poisson(3.0, shape))
+    data = counts(tmp_path / "x.npy", series=series)
+    assert data.shape == expected and data.facts["sample_shape"] == list(shape[1:])
+
+
+def test_series_in_vectors_are_told_from_elements_without_order() -> None:
+    time = torch.arange(40) / 6
+    bursts = torch.poisson(4 + 3 * torch.sin(time + 6.3 * torch.rand(500, 1))).long()
+    shuffled = bursts[:, torch.randperm(40, generator=torch.Generator().manual_seed(0))]
+    assert CountData("x", bursts, bursts, 99).ordered and not CountData("x", shuffled, shuffled, 99).ordered
+
+
+def test_covariates_are_levels_of_equally_many_samples(tmp_path: Path) -> None:
+    rows = [f"{a},{b},{dose},{kind}" for (a, b, *_), dose, kind in zip(MATRIX, [0.5, 4] * 200, "ab" * 200, strict=True)]
+    (tmp_path / "x.csv").write_text("\n".join(["g,h,dose,kind", *rows]))
+    data = counts(tmp_path / "x.csv", labels="kind", covariates=["dose", "total"])
+    assert data.covariates["dose"] == (0.5, 4.0) and data.train_labels is not None
+    totals = data.covariates["total"]
+    assert data.facts["covariate_levels"] == [2, len(totals)] and list(totals) == sorted(totals)
+    assert data.num_classes == 2 * 2 * len(totals) and data.class_names == ("a", "b")
+    label, level = data.train_labels // (2 * len(totals)), data.train_labels % len(totals)
+    assert torch.equal(label, data.train_labels // len(totals) % 2)  # a with .5, b with 4
+    told = torch.tensor(totals)[level]
+    assert float((told - data.train.sum(1)).abs().mean()) < 0.1 * float(told.mean())
+    with pytest.raises(UserError, match="column 'kind' is text"):
+        counts(tmp_path / "x.csv", covariates=["dose", "kind"])

@@ -1,0 +1,90 @@
+"""Classes and covariates asked for by name and value; embeddings of combinations."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
+from blackout.diffusion.assembly import elements_of
+from blackout.diffusion.batches import draw_batches
+from blackout.diffusion.conditions import TotalDenoiser, labels_asked
+from blackout.diffusion.predictions import CountPrediction
+from blackout.diffusion.samplers import make_sampler
+from blackout.errors import UserError
+from blackout.networks import CountInputs, CountNetwork, ElementwiseMLP, measure
+from blackout.networks.layers import ClassEmbedding
+
+TOTALS = [100.0, 200.0, 400.0]
+DATA = {"class_names": ["B", "T"], "covariates": {"dose": [0.0, 1.0], "total": TOTALS}}
+MODEL: Any = SimpleNamespace(num_classes=12, config={"data": DATA})
+
+
+def decoded(labels: torch.Tensor) -> torch.Tensor:
+    return torch.stack([labels // 6, labels // 3 % 2, labels % 3], 1)
+
+
+def test_values_between_levels_have_the_mean_asked_for() -> None:
+    labels = labels_asked(MODEL, ["T"], {"total": 250.0, "dose": 1})
+    assert labels is not None
+    found = decoded(labels)
+    assert set(found[:, 0].tolist()) == {1} and set(found[:, 1].tolist()) == {1}
+    assert float(torch.tensor(TOTALS)[found[:, 2]].mean()) == 250.0
+    exact = labels_asked(MODEL, [0], {"total": 400, "dose": 0})
+    assert exact is not None and set(decoded(exact)[:, 2].tolist()) == {2}
+
+
+def test_what_is_not_asked_for_takes_every_value() -> None:
+    labels = labels_asked(MODEL, None, {"total": 100})
+    assert labels is not None
+    found = decoded(labels)
+    assert len(set(map(tuple, found.tolist()))) == 4 and set(found[:, 2].tolist()) == {0}
+    assert labels_asked(MODEL, None, None) is None
+
+
+@pytest.mark.parametrize(("classes", "covariates", "message"), [
+    (["C"], None, "no class 'C'"), ([2], None, "classes must be in 0..1"), (None, {"age": 3}, "'dose', 'total'"),
+    (None, {"total": 99}, "covariates.total must be a number in 100..400"), (None, {"total": "x"}, "in 100..400"),
+    (None, 5, "values by name"),
+])  # fmt: skip
+def test_what_the_model_does_not_know_is_refused(classes: Any, covariates: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        labels_asked(MODEL, classes, covariates)
+    assert "\n" not in str(error.value)
+    plain: Any = SimpleNamespace(num_classes=None, config={})
+    with pytest.raises(UserError, match="without classes"):
+        labels_asked(plain, [0], None)
+
+
+def test_totals_are_those_that_were_asked_for() -> None:
+    data = torch.poisson(torch.rand(200, 5, generator=torch.Generator().manual_seed(0)) * 30).int()
+    elements = elements_of(data, data.float().mean(0))
+    network = CountNetwork(ElementwiseMLP((5,), width=8, depth=1), CountInputs((5,)))
+    measure(network, elements)
+    model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
+    drawn = list(draw_batches(model, torch.arange(300), 0, make_sampler(num_steps=30), total=120.0))
+    totals = torch.cat([samples["samples"] for _, samples in drawn]).sum(1).double()
+    assert float(totals.mean()) == pytest.approx(120.0, rel=0.02) and float(totals.std()) < 6
+
+    def sharp(xt: torch.Tensor, t: torch.Tensor) -> CountPrediction:
+        mean = torch.ones(xt.shape) * torch.tensor([1.0, 3.0])
+        return CountPrediction(mean, mean.log())
+
+    told = TotalDenoiser(sharp, 20.0)(torch.tensor([[2, 6], [30, 0]]), torch.ones(2))
+    assert torch.allclose(told.mean, torch.tensor([[3.0, 9.0], [0.0, 0.0]]), atol=1e-6)
+
+
+def test_embeddings_of_combinations_are_sums_and_no_class_is_none() -> None:
+    torch.manual_seed(0)
+    embedding, none = ClassEmbedding(12, 8, [2, 3]), torch.zeros(12, 8)
+    each = embedding(none, torch.arange(12)).view(2, 2, 3, 8)
+    assert torch.allclose(each[1] - each[0], (each[1] - each[0])[:1, :1].expand(2, 3, 8), atol=1e-6)
+    assert not torch.allclose(each[0, 0, 0], each[0, 0, 1])
+    assert torch.equal(embedding(none[:1], None), embedding.table.weight[2:3])
+    with pytest.raises(ValueError, match="not combinations"):
+        ClassEmbedding(7, 8, [2])
+    body = ElementwiseMLP((5,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3])
+    assert body(torch.zeros(2, 5), torch.zeros(2), torch.tensor([3, 12])).shape == (2, 5)
