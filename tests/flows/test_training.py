@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,8 +14,8 @@ from PIL import Image
 from blackout import load_model
 from blackout.flows.partition import effective_sample_size
 from blackout.flows.targets import exact_values
-from tests.cli.conftest import run  # noqa: F401  (a fixture)
-from tests.killed import killed_and_continued
+from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests.killed import ENVIRONMENT, killed_and_continued
 
 SMALL = (
     "family=flow", "callbacks.progress=null", "network.channels=8", "trainer.accelerator=cpu", "trainer.devices=1",
@@ -51,8 +53,7 @@ def test_two_processes_hold_one_buffer_and_train_like_one(run, tmp_path):  # noq
     assert run("train", *settings, "run_id=one").code == 0
     settings = [option for option in settings if option != "trainer.devices=1"]
     command = [sys.executable, str(ROOT / "train.py"), *settings, "trainer.devices=2", "trainer.strategy=ddp"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    two = subprocess.run([*command, "run_id=two"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    two = subprocess.run([*command, "run_id=two"], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     assert two.returncode == 0, two.stderr
     one, two = (tmp_path / "ising" / name for name in ("one", "two"))
     states = [torch.load(part / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for part in (one, two)]
