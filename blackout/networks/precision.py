@@ -23,7 +23,7 @@ def best_memory_format(device: torch.device) -> torch.memory_format:
     channels_last on CPUs (measured, docs/performance.md) and, from PyTorch 2.15 on, on CUDA devices: before that its
     CUDA group norm returned NCHW, so that every block converted back and forth (read in its sources, not measured).
     """
-    keeps = device.type == "cpu" or (device.type == "cuda" and torch.__version__ >= (2, 15))
+    keeps = device.type == "cpu" or (device.type == "cuda" and torch.__version__ >= "2.15")
     return torch.channels_last if keeps else torch.contiguous_format
 
 
