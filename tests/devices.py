@@ -33,7 +33,7 @@ def fake_cuda(bfloat16: bool = False) -> Iterator[None]:
 
 
 class Watch(TorchDispatchMode):
-    """Counts kernels by name, notes the dtypes they return, and refuses copies between host and device that are waited for.
+    """Notes what kernels are called with and return, and refuses copies between host and device that are waited for.
 
     Anything else that would wait (a value, a selection by a mask) fails on fake tensors by itself.
     """

@@ -24,7 +24,7 @@ def best_memory_format(device: torch.device, volumes: bool = False) -> torch.mem
     CUDA group norm returned NCHW, so that every block converted back and forth (read in its sources, not measured).
     `volumes` have three axes in space.
     """
-    keeps = device.type == "cpu" or (device.type == "cuda" and torch.__version__ >= (2, 15))
+    keeps = device.type == "cpu" or (device.type == "cuda" and torch.__version__ >= "2.15")
     last = torch.channels_last_3d if volumes else torch.channels_last
     return last if keeps else torch.contiguous_format
 

@@ -66,7 +66,8 @@ class StepProgressBar(RichProgressBar):
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Any:
         """What the bar shows: from an accelerator as often as the loggers get it, since every reading waits for it."""
-        due = pl_module.device.type == "cpu" or trainer.global_step % max(1, trainer.log_every_n_steps) == 0
+        every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        due = pl_module.device.type == "cpu" or trainer.global_step % every == 0
         if due or self._shown is None:
             self._shown = super().get_metrics(trainer, pl_module)
         return self._shown

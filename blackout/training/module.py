@@ -98,7 +98,7 @@ class LightningRecorder:
 
     def log(self, name: str, value: Tensor) -> None:
         """Log a scalar of this training step; processes exchange it when it reaches the loggers, not at every step."""
-        trainer = self._module.trainer
+        trainer: Any = self._module.trainer  # Lightning's annotations lack what is asked here
         if trainer.log_every_n_steps and (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
             value = trainer.strategy.reduce(value.detach(), reduce_op="mean")
         self._module.log(name, value, prog_bar=True)
