@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blackout.diffusion.correctors import BirthDeath as BirthDeathCorrector
 from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
+from blackout.diffusion.counting import CountingDenoiser
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead, VarianceHead
 from blackout.diffusion.importance import GradientImportance
@@ -29,7 +30,7 @@ from blackout.diffusion.losses import BirthDeathLoss, CrossEntropy
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
-from blackout.diffusion.samplers import CountingDenoiser, Sampler
+from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
