@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, counts, gamma
 from tests.devices import CUDA, Watch, fake_cuda
 
 SHAPE = (1, 8, 8)
@@ -48,6 +49,17 @@ STEPS = [
     (IMMIGRATION, PAIR, BirthDeathBridge()), (IMMIGRATION, PAIR, TauLeap()),
     (UNIFORM, LevelHead(UNIFORM, 16), LevelBridge()), (ABSORBING, LevelHead(ABSORBING, 16), TauLeap()),
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the loops of fixed length: which ones are there does not depend on how long they are."""
+    for module, name in (
+        (counts, "_SEARCH_LIMIT"),
+        (counts, "_ATTEMPTS"),
+        (sys.modules[gamma.__module__], "_ATTEMPTS"),
+    ):
+        monkeypatch.setattr(module, name, 2)
 
 
 @pytest.mark.parametrize(("process", "head", "kernel"), STEPS)
