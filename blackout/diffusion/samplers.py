@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ from torch import Tensor, nn
 
 from blackout.counts import count_dtype
 from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Churned, Correction, Corrector
+from blackout.diffusion.counting import CountingDenoiser
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import BinomialBridge, Kernel, StatefulKernel
-from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
+from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process
-from blackout.errors import UserError
 from blackout.random import RandomSource, SampleStreams
 
 Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
@@ -28,46 +27,6 @@ Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
 last one made in that step: of X_0 given an earlier state; None at the start."""
 
 BINOMIAL_BRIDGE, NO_CORRECTION, NO_GUIDANCE = BinomialBridge(), Correction(), Guidance()
-
-
-class CountingDenoiser:
-    """A denoiser that counts how often it was evaluated, keeps its last prediction and checks that all are finite.
-
-    Args:
-        denoiser: what is evaluated.
-    """
-
-    def __init__(self, denoiser: Denoiser) -> None:
-        self._denoiser = denoiser
-        self.evaluations = 0
-        self.last: Prediction | None = None
-        self._sum: Tensor | float = 0.0  # finite as long as all that was predicted is
-
-    def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        self.evaluations += 1
-        self.last = self._denoiser(xt, t)
-        self._sum = self._sum + sum(map(_total, getattr(self.last, "both", (self.last,))))
-        if xt.device.type == "cpu":
-            self.check()
-        return self.last
-
-    def check(self) -> None:
-        """Wait for the device and look.
-
-        Raises:
-            UserError: a prediction was not finite.
-        """
-        if not math.isfinite(self._sum):
-            raise UserError("the network's output is not finite (NaN or infinity): its weights cannot be sampled with")
-
-
-def _total(prediction: Prediction) -> Tensor:
-    """A number that is finite if the prediction is."""
-    if isinstance(prediction, CategoricalPrediction):
-        return prediction.log_probs.amax(1).sum()  # others may be -inf
-    total = prediction.mean.sum()
-    variance = getattr(prediction, "variance", None)
-    return total if variance is None else total + variance.sum()
 
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation

@@ -254,19 +254,12 @@ def _transformed_rejection(
     def below(k: Tensor, edge: Tensor, v: Tensor, i: At) -> Tensor:
         return torch.log(v) - torch.log(_at(a, i) / edge**2 + _at(b, i)) <= log_density(k, i)
 
-    drawn = torch.zeros_like(a)
     if at is None:
-        wanted = torch.ones_like(a, dtype=torch.bool)
-        for attempt in range(_ATTEMPTS):
-            k, accepted, edge, v = proposed(attempt, None)
-            accepted |= (k >= 0) & (k <= largest) & below(k, edge, v, None)
-            drawn = torch.where(wanted & accepted, k, drawn)
-            wanted &= ~accepted
-        return drawn
+        return _in_fixed_turns(proposed, lambda k, edge, v: (k >= 0) & (k <= largest) & below(k, edge, v, None))
     if not bool(torch.isfinite(centre).all()):  # it would be tried for ever
         raise ValueError("a rate or probability is not finite")
     todo: At = None
-    attempt = 0
+    drawn, attempt = torch.zeros_like(a), 0
     while todo is None or todo.numel():
         k, accepted, edge, v = proposed(attempt, todo)
         unsure = (~accepted & (k >= 0) & (k <= _at(largest, todo))).nonzero().squeeze(1)
@@ -276,4 +269,19 @@ def _transformed_rejection(
         drawn.index_copy_(0, done if todo is None else _at(todo, done), _at(k, done))
         todo = again if todo is None else _at(todo, again)
         attempt += 1
+    return drawn
+
+
+def _in_fixed_turns(
+    proposed: Callable[[int, At], tuple[Tensor, Tensor, Tensor, Tensor]],
+    below: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> Tensor:
+    """The first accepted proposal of every element; see `_transformed_rejection`."""
+    drawn, accepted, edge, v = proposed(0, None)
+    wanted = ~(accepted | below(drawn, edge, v))
+    for attempt in range(1, _ATTEMPTS):
+        k, accepted, edge, v = proposed(attempt, None)
+        accepted |= below(k, edge, v)
+        drawn = torch.where(wanted & accepted, k, drawn)
+        wanted &= ~accepted
     return drawn

@@ -71,8 +71,7 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
         drawn[todo[accepted]] = value[accepted]
         todo = todo[~accepted]
         attempt += 3
-    small = (alpha < 1).nonzero().squeeze(1)
-    if small.numel():
+    if (small := (alpha < 1).nonzero().squeeze(1)).numel():
         drawn[small] *= torch.exp(torch.log(numbers(0, small)) / alpha[small])
     return drawn.view(shape.shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from blackout.diffusion.correctors import BirthDeath as BirthDeathCorrector
 from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
+from blackout.diffusion.counting import CountingDenoiser
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead, VarianceHead
 from blackout.diffusion.importance import GradientImportance
@@ -29,11 +31,11 @@ from blackout.diffusion.losses import BirthDeathLoss, CrossEntropy
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
-from blackout.diffusion.samplers import CountingDenoiser, Sampler
+from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, counts, gamma
 from tests.devices import CUDA, Watch, fake_cuda
 
 SHAPE = (1, 8, 8)
@@ -47,6 +49,17 @@ STEPS = [
     (IMMIGRATION, PAIR, BirthDeathBridge()), (IMMIGRATION, PAIR, TauLeap()),
     (UNIFORM, LevelHead(UNIFORM, 16), LevelBridge()), (ABSORBING, LevelHead(ABSORBING, 16), TauLeap()),
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the loops of fixed length: which ones are there does not depend on how long they are."""
+    for module, name in (
+        (counts, "_SEARCH_LIMIT"),
+        (counts, "_ATTEMPTS"),
+        (sys.modules[gamma.__module__], "_ATTEMPTS"),
+    ):
+        monkeypatch.setattr(module, name, 2)
 
 
 @pytest.mark.parametrize(("process", "head", "kernel"), STEPS)

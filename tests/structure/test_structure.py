@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    ("family", "random", "networks", "errors", "files", "distributed", "counts", "addresses", "version"),
+    ("family", "random", "networks", "errors", "files", "distributed", "counts", "times", "addresses", "version"),
     ("data",),
     ("evaluation",),
     ("training",),
