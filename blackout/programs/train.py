@@ -26,12 +26,10 @@ from blackout.training.components import make
 from blackout.training.feed import Feed
 from blackout.training.loggers import KeepWandbRun, continue_run, dashboards
 from blackout.training.metrics_csv import MetricsCSV
-from blackout.training.model import Model
+from blackout.training.model import INITIALISATION, Model
 from blackout.training.module import TrainingModule
 from blackout.training.preemption import signals
 
-_INITIALISATION = 1000
-"""The key of the initial weights among the uses of a run's seed."""
 _MOST_PER_PROCESSOR = 16
 
 
@@ -94,7 +92,7 @@ def continued(directory: Path, model: Model) -> tuple[Path | None, dict[str, Any
 def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Model:
     """The untrained model for `source`, initialised from the seed."""
     description = {"family": config["family"], **family.describe(config, source)}
-    torch.manual_seed(fold_seed(config["seed"], _INITIALISATION))
+    torch.manual_seed(fold_seed(config["seed"], INITIALISATION))
     model: Model = family.build(
         description, family.tensors(source), settings=config, ema_decay=ema_decay(config), seed=config["seed"]
     )
