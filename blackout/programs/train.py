@@ -126,8 +126,8 @@ def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
     """
     _check_devices(config["trainer"].get("devices"))
     loggers = [MetricsCSV(run / "metrics.csv")]
-    if config["logger"]:
-        loggers.append(make(config["logger"], "logger", save_dir=str(run)))
+    for name, logger in (config["logger"] or {}).items():
+        loggers.append(make(logger, f"logger.{name}", save_dir=str(run)))
     folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}
     given = {name: {"directory": str(folder)} for name, folder in folders.items()}
     chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}

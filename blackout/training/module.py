@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import pytorch_lightning as pl
@@ -34,7 +33,6 @@ class TrainingModule(pl.LightningModule):
         self.means = nn.ModuleDict(
             {_key(name): MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in model.means}
         )
-        self._validated = 0  # samples of a DataLoader of the user's own, in this validation
         model.recorder = LightningRecorder(self)
 
     def __repr__(self) -> str:
@@ -45,20 +43,6 @@ class TrainingModule(pl.LightningModule):
         """Begin with new means: those of a `Trainer.validate` before are tensors of inference mode."""
         for mean in self.means.values():
             mean.reset()  # type: ignore[operator]  # nn.ModuleDict does not know its values
-
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Number a batch of a DataLoader of the user's own, as a `Feed` numbers its batches."""
-        if self.trainer.predicting or (isinstance(batch, Mapping) and "index" in batch):
-            return batch
-        named, world = self.model.batch_of(batch), self.trainer.world_size
-        size = len(next(iter(named.values())))
-        position = self.global_rank + world * torch.arange(size)
-        if not self.trainer.training:
-            index, self._validated = self._validated + position, self._validated + world * size
-            return {**named, "index": index}
-        number = self.trainer.fit_loop.epoch_loop.batch_progress.total.processed
-        index = number * world * size + position
-        return {**named, "index": index, "position": position, "batch": number, "batch_size": world * size}
 
     def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Seed dropout by the number of the batch and of the process."""
@@ -81,12 +65,6 @@ class TrainingModule(pl.LightningModule):
         for name in self.model.means:
             shown = prefix + name.removeprefix("val/")
             self.log(shown, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
-
-    def on_validation_epoch_start(self) -> None:
-        """Count the samples of a DataLoader of the user's own from the first."""
-        self._validated = 0
-
-    on_test_epoch_start = on_validation_epoch_start
 
     def predict_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Samples by the model's own sampler.

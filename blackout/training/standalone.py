@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from blackout.training.feed import Feed
@@ -29,6 +31,27 @@ class Standalone(TrainingModule):
     def __init__(self, model: Model, optimization: Optimization, feed: Feed) -> None:
         super().__init__(model, optimization)
         self._feed = feed
+        self._validated = 0  # samples of a DataLoader of the user's own, in this validation
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Number a batch of a DataLoader of the user's own, as a `Feed` numbers its batches."""
+        if self.trainer.predicting or (isinstance(batch, Mapping) and "index" in batch):
+            return batch
+        named, world = self.model.batch_of(batch), self.trainer.world_size
+        size = len(next(iter(named.values())))
+        position = self.global_rank + world * torch.arange(size)
+        if not self.trainer.training:
+            index, self._validated = self._validated + position, self._validated + world * size
+            return {**named, "index": index}
+        number = self.trainer.fit_loop.epoch_loop.batch_progress.total.processed
+        index = number * world * size + position
+        return {**named, "index": index, "position": position, "batch": number, "batch_size": world * size}
+
+    def on_validation_epoch_start(self) -> None:
+        """Count the samples of a DataLoader of the user's own from the first."""
+        self._validated = 0
+
+    on_test_epoch_start = on_validation_epoch_start
 
     def train_dataloader(self) -> TrainStream:
         """Batches of the training data."""
