@@ -1,11 +1,19 @@
-"""The two lists of dependencies say the same, and the pair that must match does."""
+"""Lists of dependencies agree, the pair that must match does, and a wheel is whole."""
 
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
 import yaml
 
+from tests.cli.conftest import TINY
+
 ROOT = Path(__file__).parents[1]
+TEXT = {"capture_output": True, "text": True}
 
 
 def test_conda_and_pip_users_get_the_same_packages():
@@ -23,3 +31,29 @@ def test_the_installed_torchvision_fits_the_installed_torch():
 
     boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [5.0, 5.0, 6.0, 6.0]])
     assert nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist() == [0, 2]
+
+
+def test_a_wheel_trains_in_another_folder(tmp_path):
+    """As `pip install .` would: built, installed and used outside the repository, without a network."""
+    source, home, work = tmp_path / "source", tmp_path / "home", tmp_path / "work"
+    work.mkdir()
+    for name in ("blackout", "conf"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-index"]
+    subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "-w", tmp_path, source], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*pip, "install", *offline, "--no-warn-script-location", "--prefix", home, wheel], check=True)
+    library = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
+    assert (Path(library) / "blackout" / "py.typed").exists()
+    environment = {**os.environ, "PYTHONPATH": library, "OMP_NUM_THREADS": "1"}
+    command = [home / "bin" / "blackout-train", *TINY, "trainer.max_steps=2", "run_id=a"]
+    done = subprocess.run(command, cwd=work, env=environment, **TEXT)
+    assert done.returncode == 0, done.stderr
+    assert (work / "runs" / "digits" / "a" / "report.html").exists()
+    wrong = subprocess.run([home / "bin" / "blackout-sample", "num_sample=3"], cwd=work, env=environment, **TEXT)
+    assert (wrong.returncode, wrong.stderr) == (2, "error: num_sample: no such option (did you mean num_samples?)\n")
+    laws = subprocess.run([home / "bin" / "blackout-laws", "--help"], cwd=work, env=environment, **TEXT)
+    assert laws.returncode == 0 and "--process" in laws.stdout

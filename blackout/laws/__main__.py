@@ -10,7 +10,9 @@ from blackout.laws.permutations import verify_permutations
 from blackout.laws.posteriors import verify_posteriors
 from blackout.laws.verify import CLAIMS, verify
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Check, print, and leave with the exit code."""
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(prog="python -m blackout.laws", description=__doc__.split(": ", 1)[1])
     parser.add_argument("--process", nargs="+", choices=[*CLAIMS, "flow"], default=[], help="only these")
@@ -30,3 +32,7 @@ if __name__ == "__main__":
         good &= verify_flows()
     print("\nall claims hold" if good else "\nsome claims FAIL", file=sys.stdout if good else sys.stderr)
     sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

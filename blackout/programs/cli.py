@@ -19,6 +19,8 @@ from blackout.errors import Preempted, UserError, debugging
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
 T = TypeVar("T")
+CONF = next(path for folder in Path(__file__).parents[1:] if (path := folder / "conf").is_dir())
+"""The configurations: in a wheel inside the package, in the repository beside it."""
 _in_job = False  # Hydra has parsed the command line: any other kind of error from now on is a bug
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.ENAMETOOLONG}
 _DISK |= {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
@@ -125,9 +127,8 @@ def without_data(command: list[str]) -> list[str]:
     chosen = [word.partition("=")[2] for word in command[1:] if word.startswith("family=")]
     if not chosen or any(word.lstrip("+~").startswith(("dataset", "experiment=")) for word in command[1:]):
         return command
-    path = Path(command[0]).resolve().parent / "conf" / "family" / f"{chosen[-1]}.yaml"
-    has_none = path.is_file() and re.search(r"^dataset: null\b", path.read_text(), re.MULTILINE)
-    return [*command, "~dataset"] if has_none else command
+    none = (path := CONF / "family" / f"{chosen[-1]}.yaml").is_file() and re.search(r"^dataset: null\b", path.read_text(), re.MULTILINE)
+    return [*command, "~dataset"] if none else command
 
 
 def end_of_sweep() -> None:
@@ -191,10 +192,9 @@ def _default_keys() -> list[str]:
             if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
                 yield from walk(child, f"{path}.")
 
-    command = Path(sys.argv[0]).resolve()
-    folder = command.parent / "conf"
-    if not (folder / f"{command.stem}.yaml").exists():
+    command = Path(sys.argv[0]).stem.removeprefix("blackout-")
+    if not (CONF / f"{command}.yaml").exists():
         return []
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(folder), version_base="1.3"):
-        return list(walk(compose(command.stem), ""))
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return list(walk(compose(command), ""))

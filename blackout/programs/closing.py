@@ -17,6 +17,8 @@ from blackout.family import Draw
 from blackout.files import save_picture, write_json
 from blackout.programs.curves import save_curves
 from blackout.programs.passport import passport
+from blackout.programs.pictures import Trajectory
+from blackout.programs.report import command, save_report
 from blackout.programs.results import now
 from blackout.programs.sample_file import save_samples
 from blackout.training.callbacks import draw_first
@@ -29,6 +31,8 @@ from blackout.training.scoring import Scores
 
 _SAMPLES = 64
 _FEWEST_STEPS = 10
+_SHOWN = 4
+"""Samples whose way is shown."""
 
 
 def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) -> None:
@@ -45,18 +49,19 @@ def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) ->
     more = draw_samples(draw, run / "samples")
     values |= more.pop("values", {})
     report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": draw.steps}
-    report |= more
+    report |= {"command": command(), **more}
     if scorer is not None:
         values |= scorer.values
         report |= scorer.provenance | {"sampler": dict(model.draw({}).description)}
     report |= {"date": now(), **passport(model.device, began, feed.source)}
     write_json(report, run / "metrics.json")
     save_curves(run / "metrics.csv", run / "curves.png")
+    page = save_report(run)
     log_results(trainer, values, run)
     for name, value in values.items():
         if not name.startswith("share_"):
             print(f"{name}: {value:.4f}")
-    print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}")
+    print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}\nreport:  {page}")
 
 
 def keep_affordable_scorer(trainer: pl.Trainer, model: Model, budget: int) -> Scores | None:
@@ -88,8 +93,10 @@ def closing_draw(model: Model, budget: int) -> Draw:
 
 
 def draw_samples(draw: Draw, directory: Path) -> dict[str, Any]:
-    """Write the closing samples to final.npz and, if the family has pictures, final.png, and what else it makes."""
-    samples = draw_first(draw, _SAMPLES, seed=0)
+    """Write the closing samples to final.npz and, where the family has pictures, final.png and the way there."""
+    trajectory = Trajectory(_SHOWN)
+    samples = draw_first(draw, _SAMPLES, seed=0, watch=trajectory.add)
+    trajectory.save(draw, directory)
     save_picture(draw.picture(samples), directory / "final.png")
     save_samples(samples, directory / "final.npz", draw.names.array)
     outputs = draw.outputs(seed=0)

@@ -18,7 +18,7 @@ _ROWS, _COLUMNS = 4, 12
 
 
 class Trajectory:
-    """States of the first batch for an animation, about evenly spaced, the start first.
+    """States of the first batch that it is shown, for an animation, about evenly spaced, the start first.
 
     Args:
         samples: how many of the batch are shown.
@@ -27,10 +27,14 @@ class Trajectory:
     def __init__(self, samples: int) -> None:
         self.states: list[Tensor] = []
         self._samples = samples
+        self._whole = False
 
     def add(self, step: int, steps: int, state: Tensor) -> None:
         """Keep the state [B, ...] after `step` of `steps` steps if it is one of the frames."""
         k = steps - step
+        if self._whole:
+            return
+        self._whole = k == 0
         if k in (0, steps) or (k * _FRAMES) // steps != ((k + 1) * _FRAMES) // steps:
             self.states.append(state[: self._samples].cpu().clone())
 

@@ -177,17 +177,15 @@ def draw_all(
     """
     with Progress(transient=True, disable=rank() > 0) as progress:
         bar = progress.add_task("sampling", total=len(mine) * draw.steps)
-        first = True
 
         def watch(step: int, steps: int, state: Tensor) -> None:
             if step > 0:
                 progress.advance(bar)
-            if trajectory is not None and first:
+            if trajectory is not None:
                 trajectory.add(step, steps, state)
 
         batches = drawn.batches(torch.cat([*mine, torch.arange(0)]), watch, again=trajectory is not None)
         for samples in _in_order(batches, drawn.rounds, None if scoring is None else scoring.scores):
-            first = False
             if results is not None:
                 results.take(samples)
 

@@ -18,6 +18,7 @@ FLOORS = (
     ("diffusion", "flows", "permutations"),
     ("energy", "posterior", "compress"),
     ("laws", "programs"),
+    ("report", "compare", "table"),
     ("",),  # blackout/__init__.py
 )
 """Folders and files of blackout/, from the ground floor up."""

@@ -1,0 +1,125 @@
+"""Digits drawn by a model, judged by classifiers of the real ones: the tables of docs/results.md and of classes.
+
+    python -m benchmarks.judges runs/digits/<run_id> --seeds 0 1
+    python -m benchmarks.judges runs/digits/<run_id> --seeds 0 1 --samplers trapezoidal@logit poisson@logit --evaluations 49
+    python -m benchmarks.judges runs/digits/<run_id> --guidance 1 1.5 2 3 --num_samples 400
+
+"Recognised" is a class probability above 0.8. With `--guidance` the classes are asked for in turn, and what is printed
+is the share of samples that the classifier of `metrics=digits` finds in the class asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from benchmarks.quality_curve import make_sampler, statistics_of
+from blackout import BlackoutDiffusion, load_model
+from blackout.data import CountData, digits
+from blackout.diffusion.samplers import Guidance
+from blackout.evaluation import frechet_distance
+from blackout.evaluation.extractors import Classifier
+from blackout.evaluation.images import to_rgb, to_uint8
+from blackout.programs.cli import one_line_errors
+
+Judge = Callable[[Tensor], Tensor]
+"""Counts [n, 1, 8, 8] -> probabilities of the classes [n, 10]."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Judge the samples of a model and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="run directory, .ckpt file or exported model of dataset=digits")
+    parser.add_argument("--num_samples", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--samplers", nargs="+", default=[], help="as of quality_curve.py; default: the model's own")
+    parser.add_argument("--evaluations", type=int, default=49, help="of the named samplers")
+    parser.add_argument("--guidance", type=float, nargs="+", default=[], help="of a model with classes")
+    given = parser.parse_args(arguments)
+    with one_line_errors():
+        model, data = load_model(given.model), digits()
+        if given.guidance:
+            agreement(model, data, given)
+        else:
+            judge(model, data, given)
+
+
+def judge(model: BlackoutDiffusion, data: CountData, given: argparse.Namespace) -> None:
+    """Print what the judges say of every sampler's samples, and the least and the largest class by each of them."""
+    assert data.test_labels is not None
+    judges = all_judges(data)
+    print(f"{'':<40}" + "".join(f"{name:>16}" for name in judges) + f"{'nearest':>10}{'pixels':>10}")
+    correct = [(says(data.test).argmax(1) == data.test_labels).double().mean() for says in judges.values()]
+    print(f"{'held-out digits: accuracy':<40}" + "".join(f"{float(share):>16.1%}" for share in correct))
+    show("held-out digits: recognised", data.test, judges, data)
+    show("as many training digits, drawn evenly", data.train[evenly(len(data.train), given.num_samples)], judges, data)
+    for name in given.samplers or [""]:
+        sampler = make_sampler(name, model, given.evaluations) if name else None
+        for seed in given.seeds:
+            drawn = model.sample(given.num_samples, seed, sampler)
+            show(f"{name or 'samples'}, seed {seed}: recognised", drawn, judges, data)
+
+
+def show(name: str, counts: Tensor, judges: dict[str, Judge], data: CountData) -> None:
+    """One row: recognised by each judge with least and largest class, distances to the nearest digit, and of pixels."""
+    cells = []
+    for says in judges.values():
+        probabilities = says(counts)
+        shares = torch.bincount(probabilities.argmax(1), minlength=10) / len(counts)
+        recognised = float((probabilities.amax(1) > 0.8).double().mean())
+        cells.append(f"{recognised:.1%} {100 * float(shares.min()):.0f}-{100 * float(shares.max()):.0f}")
+    near = float(nearest(counts, data.train).median() / nearest(data.test, data.train).median())
+    pixels = frechet_distance(*statistics_of(counts), *statistics_of(data.test))
+    print(f"{name:<40}" + "".join(f"{cell:>16}" for cell in cells) + f"{near:>10.2f}{pixels:>10.1f}", flush=True)
+
+
+def agreement(model: BlackoutDiffusion, data: CountData, given: argparse.Namespace) -> None:
+    """Print the share of samples in the class asked for, at every scale of guidance."""
+    says = network_judge()
+    wanted = torch.arange(given.num_samples) % 10
+    assert model.sampler is not None
+    for scale in given.guidance:
+        for seed in given.seeds:
+            sampler = replace(model.sampler, guidance=Guidance(scale))
+            found = says(model.sample(given.num_samples, seed, sampler, classes=wanted)).argmax(1)
+            print(f"guidance {scale:g}, seed {seed}: agreement {float((found == wanted).double().mean()):.2%}", flush=True)
+
+
+def all_judges(data: CountData) -> dict[str, Judge]:
+    """A support vector machine and a perceptron of scikit-learn, and the classifier of metrics=digits."""
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.svm import SVC
+
+    x, y = data.train.flatten(1).numpy() / 16, data.train_labels
+    machine = CalibratedClassifierCV(SVC(C=10), ensemble=False).fit(x, y)
+    perceptron = MLPClassifier((100,), max_iter=400, random_state=0).fit(x, y)
+
+    def of(model: CalibratedClassifierCV | MLPClassifier) -> Judge:
+        return lambda counts: torch.from_numpy(model.predict_proba(counts.flatten(1).numpy() / 16))
+
+    return {"SVM": of(machine), "perceptron": of(perceptron), "convolutional": network_judge()}
+
+
+def network_judge() -> Judge:
+    """The classifier of metrics=digits."""
+    network = Classifier(digits)
+    return lambda counts: network(to_rgb(to_uint8(counts, 16))).logits.softmax(1)
+
+
+def nearest(counts: Tensor, others: Tensor) -> Tensor:
+    """Euclidean distance of each to the nearest of the others, [n]."""
+    return torch.cdist(counts.flatten(1).double(), others.flatten(1).double()).amin(1)
+
+
+def evenly(total: int, number: int) -> Sequence[int]:
+    """`number` indices spread over `total`: the first so many of an ordered set are no fair yardstick."""
+    return [i * total // number for i in range(min(number, total))]
+
+
+if __name__ == "__main__":
+    main()

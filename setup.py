@@ -1,0 +1,10 @@
+"""What pyproject.toml cannot say: conf/ lies beside the package in the repository, and inside it in a wheel."""
+
+from setuptools import find_namespace_packages, find_packages, setup
+
+conf = [f"blackout.{name}" for name in find_namespace_packages(include=["conf*"])]
+setup(
+    packages=[*find_packages(include=["blackout*"]), *conf],
+    package_dir={"blackout.conf": "conf"},
+    package_data={"": ["*.yaml", "py.typed"]},
+)
