@@ -138,8 +138,8 @@ def described(component: Any, where: str, inner: bool = False) -> Any:
         return {"_target_": _address(type(component)), **values}
     kind = type(component).__name__
     raise UserError(
-        f"{where}: a {kind} that is made already could not be made again from a file: give functools.partial({kind}, ...) "
-        "with its arguments by name"
+        f"{where}: a {kind} that is made already could not be made again from a file: give functools.partial({kind}, "
+        "...) with its arguments by name"
     )
 
 

@@ -57,9 +57,7 @@ def likelihood_report(
     return {"values": values, "likelihood": likelihood}
 
 
-def _bounds(
-    model: CountModel, counts: Tensor, labels: Tensor | None, settings: Mapping[str, Any]
-) -> dict[str, Any]:
+def _bounds(model: CountModel, counts: Tensor, labels: Tensor | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The bounds that are asked for, of counts given their labels or not."""
     found: dict[str, Any] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"], labels=labels))}
     if ends := end_bits(model, counts, labels=labels):

@@ -85,7 +85,9 @@ class Scripting:
             given = dict(zip(("x0", "label"), given, strict=False))
         x0 = given.get("x0") if isinstance(given, Mapping) else None
         if not isinstance(x0, Tensor) or tuple(x0.shape[1:]) != self.shape or x0.is_floating_point():
-            raise UserError(f"a DataLoader must give counts, integers [b, {', '.join(map(str, self.shape))}], or x0=...")
+            raise UserError(
+                f"a DataLoader must give counts, integers [b, {', '.join(map(str, self.shape))}], or x0=..."
+            )
         if x0.min() < 0 or x0.max() > self.process.max_count:
             raise UserError(f"a DataLoader must give counts in 0..{self.process.max_count}")
         return dict(given)

@@ -28,6 +28,13 @@ class StepProgressBar(RichProgressBar):
         steps = self.trainer.max_steps
         return steps * self.trainer.accumulate_grad_batches if steps > 0 else super().total_train_batches
 
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move on by the batches of the whole run: where batches are repeated, every epoch has only these."""
+        done = trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, done - 1)
+
     def _get_train_description(self, current_epoch: int) -> str:
         return "training"
 

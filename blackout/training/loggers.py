@@ -77,7 +77,8 @@ class Wandb(WandbLogger):
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
         name, group = Path(save_dir).name, group or sweep_name()
-        about = {"entity": entity, "group": group, "tags": list(tags), "notes": notes, "job_type": job_type}
+        about: dict[str, Any] = {"entity": entity, "group": group, "tags": list(tags)}
+        about |= {"notes": notes, "job_type": job_type}
         super().__init__(name, save_dir, project=project, **about)
         self._wandb_init.pop("anonymous", None)  # Lightning still passes what W&B has deprecated
         self._mode = mode

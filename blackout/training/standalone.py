@@ -43,7 +43,7 @@ class Standalone(TrainingModule):
         if not self.trainer.training:
             index, self._validated = self._validated + position, self._validated + world * size
             return {**named, "index": index}
-        number = self.trainer.fit_loop.epoch_loop.batch_progress.total.processed
+        number = self.trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
         index = number * world * size + position
         return {**named, "index": index, "position": position, "batch": number, "batch_size": world * size}
 

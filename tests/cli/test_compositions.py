@@ -20,7 +20,7 @@ from blackout.programs.run_directory import run_id
 from tests.cli.conftest import ROOT
 
 STORED = json.loads((Path(__file__).parent / "compositions.json").read_text())
-YOUNGER = ("family", "ema_half_life")
+YOUNGER = ("family", "ema_half_life", "ckpt_path", "init_from")
 """Settings that there were not."""
 
 
