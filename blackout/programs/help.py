@@ -49,8 +49,10 @@ def help_text(program: str, command: str, words: list[str]) -> str:
     of_family = [name for name in others if f"- /{name}: " in family]
     own_family = family.split("\n\n")[-1]  # after its groups and its component
     shown = own + of_family if program == "train" else own
-    parts = [text.splitlines()[0].removeprefix("# "), "", "Examples:", _EXAMPLES[program], "", "Settings, <name>=<value>:"]
-    parts += [*_settings(text), *(_settings(own_family) if program == "train" else ()), "", "Groups, <group>=<choice>, and <group>.<setting>=<value>:", *_groups(shown)]
+    parts = [text.splitlines()[0].removeprefix("# "), "", "Examples:", _EXAMPLES[program]]
+    parts += ["", "Settings, <name>=<value>:", *_settings(text)]
+    parts += _settings(own_family) if program == "train" else ()
+    parts += ["", "Groups, <group>=<choice>, and <group>.<setting>=<value>:", *_groups(shown)]
     if program == "train":
         rest = [name for name in others if name not in shown]
         parts += ["", "Groups of other families (family=flow, energy, shuffle, codes) and of sampling:", *_groups(rest)]

@@ -1,10 +1,10 @@
 """Models made, trained, saved and loaded from Python alone."""
 
 import functools
-from copy import deepcopy
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
