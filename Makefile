@@ -6,18 +6,21 @@ SEED ?= 0
 # tested versions; LOCK=/dev/null takes the newest that pyproject.toml allows
 LOCK ?= requirements.lock
 
-.PHONY: train sample test soak lock clean
+.PHONY: train sample test docs soak lock clean
 
 train: $(VENV)/installed  ## train, sample and score the embedded default (two to five minutes on two cores)
 	$(RUN) train.py
 
 sample: $(VENV)/installed  ## more samples from the default run
-	$(RUN) sample.py ckpt=$$(ls -td runs/digits/*/ | head -1) num_samples=256 trajectory=true
+	$(RUN) sample.py ckpt=$$(ls -td runs/digits/*/model | head -1) num_samples=256 trajectory=true
 
 test: $(VENV)/installed  ## formatting, types, tests
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy blackout train.py sample.py tests/structure/test_protocols.py
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n 2 --dist loadfile
+
+docs: $(VENV)/documents  ## the site in site/; a broken link or an unreadable docstring is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 soak: $(VENV)/installed  ## kill runs, and give the programs nonsense, for about a quarter of an hour; SEED=1 for others
 	OMP_NUM_THREADS=1 $(RUN) -m tests.soak.kills --points 20 --seed $(SEED)
@@ -30,6 +33,10 @@ $(VENV)/installed: pyproject.toml $(LOCK)
 	$(RUN) -m pip install --quiet --constraint $(LOCK) --editable ".[test]"
 	touch $@
 
+$(VENV)/documents: $(VENV)/installed
+	$(RUN) -m pip install --quiet --constraint $(LOCK) --editable ".[docs]"
+	touch $@
+
 lock:  ## write the newest versions that pyproject.toml allows to requirements.lock, from an environment of their own
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --editable ".[test]"
@@ -37,4 +44,4 @@ lock:  ## write the newest versions that pyproject.toml allows to requirements.l
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build site .pytest_cache .mypy_cache .ruff_cache

@@ -1,7 +1,7 @@
 """Digits drawn by a model, judged by classifiers of the real ones: the tables of docs/results.md and of classes.
 
     python -m benchmarks.judges runs/digits/<run_id> --seeds 0 1
-    python -m benchmarks.judges runs/digits/<run_id> --seeds 0 1 --samplers trapezoidal@logit poisson@logit --evaluations 49
+    python -m benchmarks.judges runs/digits/<run_id> --samplers trapezoidal@logit poisson@logit --evaluations 49
     python -m benchmarks.judges runs/digits/<run_id> --guidance 1 1.5 2 3 --num_samples 400
 
 "Recognised" is a class probability above 0.8. With `--guidance` the classes are asked for in turn, and what is printed
@@ -86,7 +86,9 @@ def agreement(model: BlackoutDiffusion, data: CountData, given: argparse.Namespa
         for seed in given.seeds:
             sampler = replace(model.sampler, guidance=Guidance(scale))
             found = says(model.sample(given.num_samples, seed, sampler, classes=wanted)).argmax(1)
-            print(f"guidance {scale:g}, seed {seed}: agreement {float((found == wanted).double().mean()):.2%}", flush=True)
+            print(
+                f"guidance {scale:g}, seed {seed}: agreement {float((found == wanted).double().mean()):.2%}", flush=True
+            )
 
 
 def all_judges(data: CountData) -> dict[str, Judge]:

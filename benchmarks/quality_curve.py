@@ -16,7 +16,7 @@ import argparse
 import csv
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,8 @@ def run(options: argparse.Namespace) -> None:
     jobs = [(name, n) for name in options.samplers for n in options.evaluations]
     if options.baseline:
         jobs.append(("binomial_bridge_nearest@fisher", options.baseline))
-    real = {name: measure(data.train[: options.num_samples]) for name, measure in measures.items()}
-    print(f"{'real training images':<40}" + "".join(f"{real[name]:>10.2f} {name}" for name in real), flush=True)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
+    print_real(data, measures, options.num_samples, seeds)
     rows = []
     for name, evaluations in jobs:
         try:
@@ -97,6 +96,19 @@ def run(options: argparse.Namespace) -> None:
         writer.writeheader()
         writer.writerows(rows)
     plot(rows, options.metrics[0], options.out.with_suffix(".png"))
+
+
+def print_real(data: CountData, measures: Mapping[str, Score], number: int, seeds: Sequence[int]) -> None:
+    """What training images score that are drawn as samples are, independently: the yardstick for all rows."""
+    drawn = []
+    for seed in seeds:
+        chosen = torch.randint(len(data.train), (number,), generator=torch.Generator().manual_seed(seed))
+        drawn.append(data.train[chosen])
+    line = f"{'real training images':<46}"
+    for measure in measures.values():
+        scores = [measure(counts) for counts in drawn]
+        line += f"{statistics.fmean(scores):>10.2f} +- {statistics.stdev(scores) if len(scores) > 1 else 0.0:<8.2f}"
+    print(line, flush=True)
 
 
 def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Sampler:

@@ -1,4 +1,4 @@
-"""`python -m blackout.compare runs/digits/*`: one page with the scores, settings, curves and samples of several runs."""
+"""`python -m blackout.compare runs/digits/*`: one page with scores, settings, curves and samples of several runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from blackout.programs import pages
 from blackout.programs.cli import one_line_errors
 from blackout.programs.curves import read_curves
 from blackout.programs.report import scores_of, settings_of
+from blackout.training.descriptions import plain
 
 _WHERE = ("run_id", "runs_dir", "data_dir")
 """Settings in which all runs differ, or that say nothing of what was computed."""
@@ -32,12 +33,15 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
     scores = [_flat(scores_of(run)) for run in runs]
     known = list(dict.fromkeys(name for values in scores for name in values))
     rows = [(name, *(values.get(name, "") for values in scores)) for name in known]
-    settings = [dict(leaves(settings_of(run))) for run in runs]
+    settings = [dict(leaves(plain(settings_of(run), str(run)))) for run in runs]
     sections = [
         ("Scores", pages.table(rows, ("", *names))),
         ("Settings that differ", pages.table(_differences(settings), ("", *names))),
         ("Curves", _curves(dict(zip(names, runs, strict=True)))),
-        ("Samples", "".join(pages.picture(run / "samples" / "final.png", n) for n, run in zip(names, runs, strict=True))),
+        (
+            "Samples",
+            "".join(pages.picture(run / "samples" / "final.png", n) for n, run in zip(names, runs, strict=True)),
+        ),
     ]
     with replacing(path) as part:
         part.write_text(pages.page(f"{len(runs)} runs", sections))

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 
 import torch
 
@@ -19,17 +20,16 @@ def main() -> None:
     parser.add_argument("--permutations", action="store_true", help="only permutations")
     parser.add_argument("--posteriors", action="store_true", help="only posteriors; all if nothing is given")
     options = parser.parse_args()
-    everything = not (options.process or options.permutations or options.posteriors)
     processes = [name for name in options.process if name in CLAIMS]
-    good = True
-    if everything or processes:
-        good &= verify(processes=processes)
-    if everything or options.permutations:
-        good &= verify_permutations()
-    if everything or options.posteriors:
-        good &= verify_posteriors()
-    if everything or "flow" in options.process:
-        good &= verify_flows()
+    checks = (
+        (bool(processes), partial(verify, processes=processes)),
+        (options.permutations, verify_permutations),
+        (options.posteriors, verify_posteriors),
+        ("flow" in options.process, verify_flows),
+    )
+    everything = not any(chosen for chosen, _ in checks)
+    results = [check() for chosen, check in checks if chosen or everything]
+    good = all(results)
     print("\nall claims hold" if good else "\nsome claims FAIL", file=sys.stdout if good else sys.stderr)
     sys.exit(0 if good else 1)
 

@@ -49,10 +49,10 @@ def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) ->
     more = draw_samples(draw, run / "samples")
     values |= more.pop("values", {})
     report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": draw.steps}
-    report |= {"command": command(), **more}
+    report |= {"command": command(), "sampler": dict(model.draw({}).description), **more}
     if scorer is not None:
         values |= scorer.values
-        report |= scorer.provenance | {"sampler": dict(model.draw({}).description)}
+        report |= scorer.provenance
     report |= {"date": now(), **passport(model.device, began, feed.source)}
     write_json(report, run / "metrics.json")
     save_curves(run / "metrics.csv", run / "curves.png")

@@ -14,12 +14,17 @@ from PIL import Image
 from blackout.addresses import leaves
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff }
-h1, h2 { line-height: 1.2 } h2 { margin-top: 2.5rem; border-bottom: 1px solid #ddd }
-img { max-width: 100%; height: auto; image-rendering: pixelated } figure { display: inline-block; margin: 0 1rem 1rem 0; vertical-align: top }
-figcaption { color: #666; font-size: .85rem } .wide { overflow-x: auto }
-table { border-collapse: collapse; font-size: .9rem } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #eee }
-td.number { text-align: right; font-variant-numeric: tabular-nums } pre { background: #f6f6f6; padding: .8rem; overflow-x: auto }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+h1, h2 { line-height: 1.2 }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid #ddd }
+img { max-width: 100%; height: auto; image-rendering: pixelated }
+figure { display: inline-block; margin: 0 1rem 1rem 0; vertical-align: top }
+figcaption { color: #666; font-size: .85rem }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; font-size: .9rem }
+td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #eee }
+td.number { text-align: right; font-variant-numeric: tabular-nums }
+pre { background: #f6f6f6; padding: .8rem; overflow-x: auto }
 """
 _LARGEST = 400_000
 """Bytes of a picture that is embedded as it is; a larger one is made smaller."""

@@ -42,6 +42,7 @@ def save_report(run: Path) -> Path:
         ("Curves", pages.picture(run / "curves.png", "of metrics.csv")),
         ("Samples", "".join(_pictures(run))),
         ("Model", _model(run)),
+        ("Sampler", pages.fields(scores.get("metrics.json", {}).get("sampler") or {})),
         ("How to repeat it", _repeat(run, config, scores.get("metrics.json", {}))),
     ]
     steps = scores.get("metrics.json", {}).get("training_steps", "an unknown number of")
@@ -119,9 +120,9 @@ def _model(run: Path) -> str:
 
 def _repeat(run: Path, config: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     said = report.get("command")
-    lines = [f"{said}  # the same settings are the same run" if said else "# trained by Python code, not by a command"]
+    lines = [f"{said}  # the same settings are the same run" if said else "# no command is known: see all settings"]
     lines.append(f"blackout-sample {shlex.quote(f'ckpt={run}')} num_samples=64 evaluate=true trajectory=true")
     lines.append(f"python -m blackout.report {shlex.quote(str(run))}  # this page, with the new samples")
     settings = pages.code(yaml.safe_dump(dict(config), sort_keys=False))
-    note = "In the repository `python train.py` and `python sample.py` stand for the two commands."
+    note = "In the repository, python train.py and python sample.py are the two commands."
     return pages.code("\n".join(lines)) + pages.paragraph(note) + pages.folded("all settings", settings)

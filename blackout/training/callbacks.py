@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, RichProgressBar
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
+from rich import get_console
 from torch import Tensor
 
 from blackout.family import Draw, Samples, Watch
@@ -20,20 +23,47 @@ from blackout.training.preemption import signals
 
 
 class StepProgressBar(RichProgressBar):
-    """A bar over all steps of the run, whose length Lightning cannot tell from the endless data stream."""
+    """A bar over all steps of the run, whose length Lightning cannot tell from the endless data stream.
+
+    Args:
+        refresh_rate: steps between two looks at the metrics.
+        seconds: between two plain lines where the output is no terminal, such as a cluster's log.
+    """
+
+    def __init__(self, refresh_rate: int = 1, seconds: float = 30.0) -> None:
+        super().__init__(refresh_rate)
+        self._seconds = seconds
+        self._began, self._said = (0, 0.0), 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock of the plain lines."""
+        super().on_train_start(trainer, pl_module)
+        self._said = time.monotonic()
+        self._began = trainer.global_step, self._said
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the bar by the batches of the whole run, of which repeated ones are many; print a line when one is due."""
+        done = trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, done - 1)
+        now, console = time.monotonic(), get_console()
+        if now - self._said < self._seconds or console.is_terminal or console.is_jupyter or not trainer.is_global_zero:
+            return
+        self._said = now
+        (first, began), step = self._began, trainer.global_step
+        rate = (step - first) / (now - began)
+        line = f"step {step:,} of {trainer.max_steps:,}, {rate:.3g} steps/s"
+        if rate > 0:
+            line += f", about {timedelta(seconds=round((trainer.max_steps - step) / rate))} left"
+        values = ", ".join(f"{name} {float(value):.4g}" for name, value in sorted(trainer.callback_metrics.items()))
+        print(f"{line}; {values}" if values else line, flush=True)
 
     @property
     def total_train_batches(self) -> int | float:
         """Batches of the whole run."""
         steps = self.trainer.max_steps
         return steps * self.trainer.accumulate_grad_batches if steps > 0 else super().total_train_batches
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Move on by the batches of the whole run: where batches are repeated, every epoch has only these."""
-        done = trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, done - 1)
 
     def _get_train_description(self, current_epoch: int) -> str:
         return "training"

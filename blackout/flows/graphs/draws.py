@@ -117,8 +117,8 @@ class GraphDraw(BaseDraw):
         return GraphOutputs(self, seed)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
-        """The first graphs, each with the best of its solutions here."""
-        return graphs_picture(self.target, samples)
+        """The first graphs, each with the best of its solutions here; None for states on their way, without graphs."""
+        return graphs_picture(self.target, samples) if "graph" in samples else None
 
 
 def requested(model: GraphModel, request: Mapping[str, Any]) -> GraphDraw:

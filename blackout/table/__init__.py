@@ -1,0 +1,1 @@
+"""`python -m blackout.table`: a published table, run cell by cell and printed beside the published figures."""

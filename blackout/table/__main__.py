@@ -1,0 +1,139 @@
+"""`python -m blackout.table blackout_cifar10`: run a published table, and print it beside the published figures.
+
+    python -m blackout.table blackout_cifar10 --plan                      # what would be run, and what is there already
+    python -m blackout.table blackout_cifar10 --train trainer.devices=8   # the same command again goes on
+    python -m blackout.table blackout_cifar10 --train trainer.max_steps=9 --sample num_samples=20    # a rehearsal
+
+A table is a YAML file beside this program, or one of your own: trainings, and rows that each sample one of them. What a
+row leaves lies in `<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`; your own settings
+add a hash of them to these names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blackout.errors import UserError
+from blackout.programs.cli import CONF, one_line_errors
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command of a table.
+
+    Args:
+        program: train or sample.
+        settings: of the program.
+        result: the file that it writes last.
+    """
+
+    program: str
+    settings: tuple[str, ...]
+    result: Path
+
+    def values(self) -> Mapping[str, Any] | None:
+        """What it reached; None before it has ended."""
+        return json.loads(self.result.read_text()).get("values", {}) if self.result.exists() else None
+
+
+def read_table(name: str) -> Mapping[str, Any]:
+    """The table of that name or in that file.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = Path(name) if name.endswith(".yaml") else HERE / f"{name}.yaml"
+    if not path.is_file():
+        raise UserError(f"{name}: no such table; one of {', '.join(sorted(p.stem for p in HERE.glob('*.yaml')))}")
+    content: Mapping[str, Any] = yaml.safe_load(path.read_text())
+    return content
+
+
+def jobs(
+    name: str, table: Mapping[str, Any], runs: str, train: Sequence[str], sample: Sequence[str]
+) -> tuple[list[Job], list[Job]]:
+    """The trainings, and a sampling for every row; settings given for all come last."""
+    folder = Path(runs) / Path(name).stem
+    trainings, samplings = dict[str, Job](), []
+    for key, settings in table["train"].items():
+        run = f"table_{key}{_suffix(train)}"
+        where = (f"experiment_name={folder.name}", f"run_id={run}", f"runs_dir={runs}")
+        trainings[key] = Job("train", (*settings, *where, *train), folder / run / "metrics.json")
+    for number, row in enumerate(table["rows"], 1):
+        trained = trainings[row["train"]].result.parent
+        out = trained / f"table_{number}{_suffix(sample)}"
+        settings = (f"ckpt={trained}", f"out={out}", *row["sample"], *table["sample"], *sample)
+        samplings.append(Job("sample", settings, out / "metrics.json"))
+    return list(trainings.values()), samplings
+
+
+def _suffix(given: Sequence[str]) -> str:
+    """Of directories: what was made with other settings, such as a rehearsal, is another table."""
+    return f"_{hashlib.sha256(' '.join(given).encode()).hexdigest()[:6]}" if given else ""
+
+
+def run(job: Job) -> None:
+    """Run a job that has not ended, or continue it; leave with its exit code if it does not end well."""
+    if job.values() is not None:
+        return
+    print(f"$ {job.program} {' '.join(job.settings)}", flush=True)
+    script = CONF.parent / f"{job.program}.py"  # in the repository; else the command of the wheel
+    program = (
+        [sys.executable, script] if script.exists() else [Path(sys.executable).with_name(f"blackout-{job.program}")]
+    )
+    code = subprocess.run([*program, *job.settings], check=False).returncode
+    if code:
+        sys.exit(code)
+
+
+def lines(table: Mapping[str, Any], samplings: Sequence[Job]) -> Iterator[str]:
+    """The table, with what was published in brackets."""
+    scores: Mapping[str, str] = table["scores"]
+    yield table["title"] + "; published values in brackets"
+    yield f"{'':<40}" + "".join(f"{title:>20}" for title in scores.values())
+    for row, job in zip(table["rows"], samplings, strict=True):
+        values = job.values() or {}
+        cells = [
+            f"{format(values[key], '.3f') if key in values else '-'} ({row['published'].get(key, '-')})"
+            for key in scores
+        ]
+        yield f"{row['name']:<40}" + "".join(f"{cell:>20}" for cell in cells)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is missing and print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m blackout.table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("table", help="a name, such as blackout_cifar10, or a .yaml file")
+    parser.add_argument("--plan", action="store_true", help="print the commands and run none")
+    parser.add_argument("--runs_dir", default="runs")
+    parser.add_argument("--train", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every training")
+    parser.add_argument("--sample", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every sampling")
+    given = parser.parse_args(arguments)
+    with one_line_errors():
+        table = read_table(given.table)
+        trainings, samplings = jobs(given.table, table, given.runs_dir, given.train, given.sample)
+        for job in (*trainings, *samplings):
+            if given.plan:
+                state = "to do" if job.values() is None else "done "
+                print(f"{state} {job.program} {' '.join(job.settings)}")
+            else:
+                run(job)
+        print("\n".join(lines(table, samplings)))
+
+
+if __name__ == "__main__":
+    main()

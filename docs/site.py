@@ -1,0 +1,65 @@
+"""What MkDocs needs besides mkdocs.yml: pages from the repository's root, one for every package, formulas as MathML."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import latex2mathml.converter
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "", "CHANGELOG.md": "", "SECURITY.md": ""}
+"""Pages that lie beside docs/, and their names in the site where these differ."""
+OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)?((?:LICENSE|CITATION\.cff|examples|benchmarks|tests)[\w/.]*)\)")
+"""Links to files that are no pages: their names stay."""
+
+
+def on_files(files: Files, config: Mapping[str, Any]) -> Files:
+    """Add the pages of the root, and the API: a page for each package, with all its modules."""
+    for name, called in AT_ROOT.items():
+        files.append(File.generated(config, called or name, content=(ROOT / name).read_text()))
+    packages = sorted(path.parent for path in (ROOT / "blackout").glob("**/__init__.py"))
+    for package in packages:
+        files.append(File.generated(config, _page(package), content=_api(package)))
+    listed = "\n".join(f"- [{_address(package)}]({Path(_page(package)).name})" for package in packages)
+    files.append(
+        File.generated(config, "api/index.md", content=f"# API\n\nEvery public name of every module.\n\n{listed}\n")
+    )
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links as they are in the site, and formulas as MathML, which needs no script."""
+    if page.file.src_uri.startswith("api/"):
+        return markdown
+    markdown = OUTSIDE.sub(r"`\2`", markdown.replace("](docs/", "]("))
+    markdown = re.sub(r"\]\((?:\.\./)?README\.md", "](index.md", markdown).replace("](../", "](")
+    parts = re.split(r"(```.*?```|`[^`\n]*`)", markdown, flags=re.DOTALL)  # code stays as it is
+    parts[::2] = [re.sub(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", _formula, part, flags=re.DOTALL) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _formula(match: re.Match[str]) -> str:
+    block, inline = match.groups()
+    if block:
+        return latex2mathml.converter.convert(block.strip(), display="block")
+    return (
+        f"<span>{latex2mathml.converter.convert(inline)}</span>"  # a line that begins with <math> would be a paragraph
+    )
+
+
+def _page(package: Path) -> str:
+    return f"api/{_address(package)}.md"
+
+
+def _address(package: Path) -> str:
+    return ".".join(package.relative_to(ROOT).parts)
+
+
+def _api(package: Path) -> str:
+    """The package and its modules, those of packages below it apart."""
+    modules = [path.stem for path in sorted(package.glob("*.py")) if not path.stem.startswith("__")]
+    names = [_address(package), *(f"{_address(package)}.{name}" for name in modules)]
+    blocks = [f"::: {names[0]}\n    options: {{ members: false }}", *(f"::: {name}" for name in names[1:])]
+    return f"# {names[0]}\n\n" + "\n\n".join(blocks) + "\n"

@@ -1,0 +1,159 @@
+"""Pages on runs: valid HTML, whole without a network, no larger than promised; and tables of the paper."""
+
+import json
+import os
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from hydra import compose, initialize_config_dir
+from PIL import Image
+
+from blackout import compare, report
+from blackout.programs import pages
+from blackout.table import __main__ as table
+from tests.cli.conftest import ROOT, TINY
+
+
+@pytest.fixture
+def runs(run, tmp_path):
+    """A run, and another one that says to have had another learning rate."""
+    assert run("train", *TINY, "trainer.max_steps=4", f"runs_dir={tmp_path}", "run_id=a").code == 0
+    shutil.copytree(tmp_path / "digits" / "a", tmp_path / "digits" / "b")
+    config = tmp_path / "digits" / "b" / "config.yaml"
+    config.write_text(config.read_text().replace("lr: 0.003", "lr: 0.001"))
+    return tmp_path / "digits"
+
+
+def test_pages_of_runs(runs, run, capsys):
+    assert (
+        run("sample", f"ckpt={runs / 'a'}", "num_samples=6", "evaluate=true", "metrics=none", "trajectory=true").code
+        == 0
+    )
+    report.main([str(runs / "a")])
+    compare.main([str(runs / "a"), str(runs / "b"), "--out", str(runs / "both.html")])
+    page, both = ((path.read_text()) for path in (runs / "a" / "report.html", runs / "both.html"))
+    for words in (
+        "val/bits_per_dim",
+        "samples/metrics.json",
+        "samples/grid.png",
+        "samples/trajectory.webp",
+        "of metrics.csv",
+    ):
+        assert words in page, words
+    assert f"blackout-train {TINY[0]}" in page and "optimizer.lr" in both and "0.001" in both
+    assert page.count("<img") == 6 and both.count("<img") == 3
+    for content in (page, both):
+        assert len(content) < 5_000_000
+        check(content)
+
+
+def check(content):
+    """Well-formed, every tag closed in its turn, no reference to anything outside, ids and text alternatives there."""
+
+    class Checker(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            given = dict(attributes)
+            assert "href" not in given and tag != "script"
+            assert tag != "img" or (given["src"].startswith("data:image/") and given["alt"])
+            if tag not in ("meta", "img"):
+                self.open.append(tag)
+
+        def handle_endtag(self, tag):
+            assert self.open.pop() == tag
+
+    checker = Checker()
+    checker.open = []
+    checker.feed(content)
+    assert checker.open == []
+    html5lib = pytest.importorskip("html5lib", reason="html5lib, of the extra `test`, checks the rest")
+    html5lib.HTMLParser(strict=True).parse(content)
+
+
+def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
+    """BLACKOUT_BROWSER is a Chromium; without it `playwright install chromium` must have been run."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
+    Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
+    (tmp_path / "page.html").write_text(pages.page("Page", [("Picture", pages.picture(tmp_path / "green.png"))]))
+    with playwright.sync_playwright() as started:
+        program = os.environ.get("BLACKOUT_BROWSER") or started.chromium.executable_path
+        if not os.path.exists(program):
+            pytest.skip("no Chromium: playwright install chromium, or BLACKOUT_BROWSER=<program>")
+        arguments = ["--no-sandbox", "--no-zygote", "--single-process", "--use-gl=angle", "--use-angle=swiftshader"]
+        browser = started.chromium.launch(executable_path=program, args=arguments)
+        page = browser.new_page(offline=True)
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"file://{tmp_path / 'page.html'}")
+        page.screenshot(path=tmp_path / "shot.png")
+        assert page.evaluate("[...document.images].map(i => i.naturalWidth)") == [200] and page.title() == "Page"
+        browser.close()
+    assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
+    colours = {colour: count for count, colour in Image.open(tmp_path / "shot.png").convert("RGB").getcolors(1 << 20)}
+    assert colours.get((0, 200, 0), 0) >= 15_000  # nearly all pixels of the picture
+
+
+def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
+    (tmp_path / "x.png").write_text("<script>")
+    assert pages.picture(tmp_path / "x.png") == "" and pages.picture(tmp_path / "none.png") == ""
+    page = pages.page(
+        "<b>", [("&", pages.table([("<i>", 1.23456789)]) + pages.fields({"a": {"b": "<"}})), ("empty", "")]
+    )
+    assert "&lt;b&gt;" in page and "<i>" not in page and "1.2346" in page and "a.b" in page and "empty" not in page
+    check(page)
+
+
+def test_a_large_picture_is_made_smaller(tmp_path):
+    Image.effect_noise((2000, 2000), 80).save(tmp_path / "noise.png")
+    assert (tmp_path / "noise.png").stat().st_size > 2_000_000 and len(
+        pages.picture(tmp_path / "noise.png")
+    ) < 1_000_000
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    for program in (report, compare):
+        with pytest.raises(SystemExit, match="2"):
+            program.main([str(tmp_path)])
+        assert "no run directory: it has no config.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in table.HERE.glob("*.yaml")))
+def test_every_cell_of_a_table_composes(name):
+    content = table.read_table(name)
+    trainings, samplings = table.jobs(name, content, "runs", [], [])
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        for job in (*trainings, *samplings):
+            config = compose(job.program, list(job.settings))
+            if job.program == "train":
+                assert job.result.parts[:3] == (config.runs_dir, config.experiment_name, config.run_id)
+            else:
+                assert config.evaluate and str(job.result) == f"{config.out}/metrics.json"
+
+
+def test_a_table_runs_what_is_missing_and_prints_what_was_published(tmp_path, monkeypatch, capfd):
+    scores = iter((4.771, 5.0, 6.0, 7.0))
+
+    def instead(command, check):
+        settings = dict(word.split("=", 1) for word in command[2:])
+        result = settings.get("out") or f"{settings['runs_dir']}/{settings['experiment_name']}/{settings['run_id']}"
+        if settings.get("sampler.corrector_steps"):  # a signal asks this one to leave
+            return subprocess.CompletedProcess(command, 75)
+        os.makedirs(result)
+        value = {"fid": next(scores), "is": 9.0} if "out" in settings else {}
+        with open(f"{result}/metrics.json", "w") as file:
+            json.dump({"values": value}, file)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(table.subprocess, "run", instead)
+    given = ["blackout_cifar10", "--runs_dir", str(tmp_path)]
+    for expected in (6, 0):  # the second time only the one that left is run
+        with pytest.raises(SystemExit, match="75"):
+            table.main(given)
+        assert capfd.readouterr().out.count("$ ") == expected + 1
+    table.main([*given, "--plan"])
+    shown = capfd.readouterr().out
+    assert shown.count("done ") == 6 and shown.count("to do") == 1
+    assert "4.771 (4.77)" in shown and "- (4.58)" in shown
+    with pytest.raises(SystemExit, match="2"):
+        table.main(["unknown"])

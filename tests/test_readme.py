@@ -1,0 +1,193 @@
+"""Every command of the README is run, at a reduced size, and leaves what it promises."""
+
+import importlib.util
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from PIL import Image
+
+from blackout import compare
+from blackout.compress import __main__ as compress
+from blackout.table import __main__ as table
+from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
+
+README = (ROOT / "README.md").read_text()
+LISTED = [
+    line.split("  #")[0].strip()
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+LISTED += [code for code in re.findall(r"\| `([^`]+)` \|", README) if code.startswith("python ")]
+COMMANDS = [
+    line.replace("<run_id>", "a").replace("<run>", "runs/digits/a") for line in LISTED if line.startswith("python ")
+]
+SHORT = (*TINY, "trainer.max_steps=2", "callbacks.samples=null")
+ONE_RUN = (*SHORT, "network=mlp", "network.body.width=8")
+ELSEWHERE = {
+    "experiment=flow_ising", "experiment=dnfs_couplings", "experiment=symmetric_jigsaw", "experiment=codes_cycles",
+    "experiment=blackout_cifar10", "dataset=cifar10",
+}  # fmt: skip
+"""Commands whose reduced runs are in the tests of their families, or that need data: here they are composed."""
+PROMISED = (
+    "report.html", "config.yaml", "metrics.csv", "metrics.json", "checkpoints/last.ckpt", "samples/final.png",
+    "samples/final.npz", "model/config.json", "curves.png",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with what the README's commands are given."""
+    folder = tmp_path_factory.mktemp("readme")
+    generator = np.random.default_rng(0)
+    (folder / "photos").mkdir()
+    for number in range(20):
+        pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "photos" / f"{number}.png")
+    np.save(folder / "counts.npy", generator.integers(0, 17, (30, 1, 8, 8)))
+    np.savez(folder / "mine.npz", samples=generator.integers(0, 17, (200, 8, 8, 1)).astype(np.uint8))
+    if importlib.util.find_spec("anndata"):
+        import anndata
+
+        cells = anndata.AnnData(generator.poisson(3.0, (60, 5)).astype(np.int32))
+        cells.obs["cell_type"] = ["B cell", "T cell"] * 30
+        cells.write_h5ad(folder / "cells.h5ad")
+    return folder
+
+
+@pytest.fixture
+def here(folder, run, monkeypatch):  # noqa: F811
+    """That folder with a trained run in it."""
+    monkeypatch.chdir(folder)
+    if not Path("runs/digits/a").exists():
+        done = run("train", *SHORT, "run_id=a")
+        assert done.code == 0, done.err
+    return run
+
+
+def small(settings):
+    """What makes a training command small."""
+    words = " ".join(settings)
+    if "image_folder" in words:
+        return [*ONE_RUN[:-2], "dataset.size=8", "network=mlp", "network.body.width=8", "batch_size=4", "metrics=none"]
+    if "dataset=counts" in words:
+        return [
+            "trainer.max_steps=2",
+            "callbacks.progress=null",
+            "callbacks.samples=null",
+            "batch_size=8",
+            "metrics=none",
+        ]
+    return SHORT
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python train.py")])
+def test_training(command, here):
+    settings = shlex.split(command)[2:]
+    if any(word in ELSEWHERE for word in settings):
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            assert compose("train", settings).trainer.max_steps > 100
+        return
+    if "dataset.path=..." in settings:
+        settings[-1] = "dataset.path=counts.npy"
+    if "dataset.path=cells.h5ad" in settings:
+        pytest.importorskip("anndata", reason="of the extra `science`")
+    kept = [
+        word.replace("seed=1,2,3", "seed=1,2")
+        for word in settings
+        if not word.startswith(("trainer.max_steps", "dataset.size"))
+    ]
+    if "debug=fast" in settings:
+        kept += ["network=mlp", "network.body.width=8"]
+    elif "--help" not in settings:
+        kept += small(settings)
+    done = here("train", *kept)
+    assert done.code == 0, done.err
+    if "--help" in settings:
+        assert "== Config ==" in done.out and "batch_size: 128" in done.out
+    elif "-m" in settings:
+        assert len(list(Path("runs/sweeps").glob("*/results.csv"))) == 1 and "report.html" in done.out
+    else:
+        run_ = Path(re.findall(r"^run:     (\S+)", done.out, re.MULTILINE)[0])
+        for name in PROMISED:
+            assert (run_ / name).exists(), name
+
+
+def test_the_files_of_a_run_are_listed():
+    listed = README.split("## What a run leaves")[1].split("```")[1]
+    assert [name for name in PROMISED if name.split("/")[0] not in listed or name.split("/")[-1] not in listed] == []
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python sample.py")])
+def test_sampling(command, here):
+    settings = [word for word in shlex.split(command)[2:] if not word.startswith(("num_samples", "sampler.num_steps"))]
+    reduced = ["num_samples=200", "likelihood.images=4"] if "evaluate=true" in settings else ["num_samples=4"]
+    if "task=photons" in settings:
+        settings, reduced = [*settings[:-1], "measurement=test:0"], ["num_samples=2", "posterior.sweeps=2"]
+    elif "samples=mine.npz" not in settings:
+        reduced.append("sampler.num_steps=3")
+    else:
+        reduced = []
+    done = here("sample", *settings, *reduced)
+    assert done.code == 0, done.err
+    where = Path(re.findall(r"(?:evaluations|samples) in (\S+)", done.out)[0])
+    where = where.parent if where.suffix else where
+    if "evaluate=true" in settings:
+        assert json.loads((where / "metrics.json").read_text())["values"]
+    if "trajectory=true" in settings:
+        assert (where / "trajectory.webp").exists()
+
+
+def test_other_commands(here, capsys):
+    rest = [c for c in COMMANDS if c.startswith("python -m")]
+    assert [c.split()[2] for c in rest] == ["blackout.compare", "blackout.table", "blackout.compress"]
+    compare.main(["runs/digits/a"])
+    table.main(["blackout_cifar10", "--plan"])
+    compress.main.__globals__["sys"].argv = [
+        "compress",
+        "encode",
+        "runs/digits/a",
+        "counts.npy",
+        "--out",
+        "counts.bits",
+        "--steps",
+        "3",
+    ]
+    compress.main()
+    assert Path("compare.html").exists() and Path("counts.bits").exists()
+    assert "(4.77)" in capsys.readouterr().out
+
+
+def test_the_python_block_runs(here, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    scope = {}
+    exec(block.replace("<run_id>", "a"), scope)
+    assert str(scope["counts"].dtype) == "torch.uint8" and tuple(scope["counts"].shape) == (16, 1, 8, 8)
+
+
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "examples" / "digits.ipynb").read_text())["cells"]
+    scope = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            code = "".join(cell["source"]).replace("STEPS = 1500", "STEPS = 3").replace("num_steps=25", "num_steps=3")
+            exec(compile(code.replace("width=256", "width=16"), cell["id"], "exec"), scope)
+    assert tuple(scope["samples"].shape) == (64, 1, 8, 8)
+
+
+def test_the_sweep_of_an_agent_composes():
+    sweep = yaml.safe_load((ROOT / "examples" / "wandb_sweep.yaml").read_text())
+    assert sweep["command"][-1] == "${args_no_hyphens}" and (ROOT / sweep["program"]).exists()
+    first = {
+        key: given.get("value", given.get("min", given.get("values", [0])[0]))
+        for key, given in sweep["parameters"].items()
+    }
+    settings = [word for word in sweep["command"] if "=" in word] + [f"{key}={value}" for key, value in first.items()]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        assert compose("train", settings).optimizer.lr == first["optimizer.lr"]
