@@ -41,12 +41,15 @@ class StepProgressBar(RichProgressBar):
         self._said = time.monotonic()
         self._began = trainer.global_step, self._said
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Move the bar by the batches of the whole run, of which repeated ones are many; print a line when one is due."""
-        done = trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, done - 1)
+    def _update(self, progress_bar_id: Any, current: int, *args: Any, **options: Any) -> None:
+        """Move a bar; that of training by the batches of the whole run, whatever an epoch is."""
+        if progress_bar_id == self.train_progress_bar_id:
+            current = self.trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
+        super()._update(progress_bar_id, current, *args, **options)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
+        """Move the bar, or print a line when one is due."""
+        super().on_train_batch_end(trainer, pl_module, *args)
         now, console = time.monotonic(), get_console()
         if now - self._said < self._seconds or console.is_terminal or console.is_jupyter or not trainer.is_global_zero:
             return

@@ -8,12 +8,12 @@ import torch
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from pytorch_lightning.callbacks import RichProgressBar
 
 from blackout import load_model
 from blackout.programs.help import help_text
 from blackout.programs.passport import git_commit
 from blackout.programs.words import completed
-from blackout.training.callbacks import StepProgressBar
 from tests.cli.conftest import ROOT, TINY
 
 QUICK = (*TINY, "metrics=none", "callbacks.samples=null")
@@ -116,7 +116,7 @@ def test_a_profile_is_printed(run, tmp_path):
 
 def test_the_bar_moves_on_where_batches_are_repeated(run, tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(StepProgressBar, "_update", lambda self, bar, current, **_: shown.append(current))
+    monkeypatch.setattr(RichProgressBar, "_update", lambda self, bar, current, *_, **__: shown.append(current))
     bar = [option for option in QUICK if option != "callbacks.progress=null"]
     overfit = ("trainer.overfit_batches=1", "trainer.max_steps=5", "trainer.val_check_interval=1")
     outcome = run("train", *bar, *overfit, f"runs_dir={tmp_path}")
