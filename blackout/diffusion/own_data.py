@@ -80,24 +80,27 @@ def from_data(
     Raises:
         UserError: data or components that do not fit, or a component that could not be made again.
     """
-    if unknown := parts.keys() - RECIPE.keys():
-        raise UserError(f"{min(unknown)}: no such option; components are {', '.join(RECIPE)}")
     data = data if isinstance(data, CountData) else CountData.from_array(data)
-    chosen = {name: described(part, name) for name, part in parts.items()}
-    family = CountDiffusion()
-    settings = {**RECIPE, "network": _network(network), **chosen, "conditional": conditional}
-    if "scale" not in settings["loss"] and settings["loss"] is RECIPE["loss"]:
-        settings["loss"] = {**RECIPE["loss"], "scale": settings["schedule"].get("num_steps", 1000)}
-    description = {"family": dict(FIRST_FAMILY), **family.describe(settings, data)}
+    family, description = CountDiffusion(), _described_model(data, network, parts, conditional)
     training = {"label_dropout": label_dropout, "validation_draws": validation_draws}
     with torch.random.fork_rng():
         torch.manual_seed(fold_seed(seed, INITIALISATION))
         model = family.build(description, family.tensors(data), training, ema_decay=ema_decay, seed=seed)
     model.source = lambda: data
     model.rehearse()
-    return Standalone(
-        model, Optimization(lr, optimizer, warmup_steps, decay_steps), Feed(data, batch_size, seed, epochs=True)
-    )
+    optimization = Optimization(lr, optimizer, warmup_steps, decay_steps)
+    return Standalone(model, optimization, Feed(data, batch_size, seed, epochs=True))
+
+
+def _described_model(data: CountData, network: Any, parts: Mapping[str, Any], conditional: bool) -> dict[str, Any]:
+    """The recipe with the parts that are given, completed with what the data decide."""
+    if unknown := parts.keys() - RECIPE.keys():
+        raise UserError(f"{min(unknown)}: no such option; components are {', '.join(RECIPE)}")
+    chosen = {name: described(part, name) for name, part in parts.items()}
+    settings: dict[str, Any] = {**RECIPE, "network": _network(network), **chosen, "conditional": conditional}
+    if "loss" not in chosen:
+        settings["loss"] = {**RECIPE["loss"], "scale": settings["schedule"].get("num_steps", 1000)}
+    return {"family": dict(FIRST_FAMILY), **CountDiffusion().describe(settings, data)}
 
 
 def _network(given: Any) -> Mapping[str, Any]:
@@ -120,27 +123,29 @@ def described(component: Any, where: str, inner: bool = False) -> Any:
     Raises:
         UserError: an object whose arguments are not known any more.
     """
-    if component is None or isinstance(component, bool | int | float | str):
-        return component
     if isinstance(component, Mapping):
-        return {key: described(value, f"{where}.{key}", True) for key, value in component.items()}
+        return _all_described(component, where)
     if isinstance(component, list | tuple):
         return [described(one, where, True) for one in component]
     if inspect.isclass(component) or inspect.isfunction(component):
         component = functools.partial(component)
     if isinstance(component, functools.partial) and not component.args:
         passed_on = {"_partial_": True} if inner and inspect.isfunction(component.func) else {}
-        given = {key: described(value, f"{where}.{key}", True) for key, value in component.keywords.items()}
-        return {"_target_": _address(component.func), **passed_on, **given}
+        return {"_target_": _address(component.func), **passed_on, **_all_described(component.keywords, where)}
     if dataclasses.is_dataclass(component) and not isinstance(component, torch.nn.Module):
-        names = [one.name for one in dataclasses.fields(component) if one.init]
-        values = {name: described(getattr(component, name), f"{where}.{name}", True) for name in names}
-        return {"_target_": _address(type(component)), **values}
+        given = {one.name: getattr(component, one.name) for one in dataclasses.fields(component) if one.init}
+        return {"_target_": _address(type(component)), **_all_described(given, where)}
+    if isinstance(component, bool | int | float | str | None):
+        return component
     kind = type(component).__name__
     raise UserError(
         f"{where}: a {kind} that is made already could not be made again from a file: give functools.partial({kind}, "
         "...) with its arguments by name"
     )
+
+
+def _all_described(arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {key: described(value, f"{where}.{key}", True) for key, value in arguments.items()}
 
 
 def _address(target: Any) -> str:

@@ -79,15 +79,18 @@ class Scripting:
         Raises:
             UserError: something else, or counts that are not whole numbers in 0..max_count of the model's shape.
         """
-        if isinstance(given, Tensor):
-            given = (given,)
-        if isinstance(given, Sequence) and all(isinstance(one, Tensor) for one in given):
-            given = dict(zip(("x0", "label"), given, strict=False))
-        x0 = given.get("x0") if isinstance(given, Mapping) else None
+        named = _named(given)
+        x0, form = named.get("x0"), ", ".join(map(str, self.shape))
         if not isinstance(x0, Tensor) or tuple(x0.shape[1:]) != self.shape or x0.is_floating_point():
-            raise UserError(
-                f"a DataLoader must give counts, integers [b, {', '.join(map(str, self.shape))}], or x0=..."
-            )
+            raise UserError(f"a DataLoader must give counts, integers [b, {form}], or a mapping with them as x0")
         if x0.min() < 0 or x0.max() > self.process.max_count:
             raise UserError(f"a DataLoader must give counts in 0..{self.process.max_count}")
+        return named
+
+
+def _named(given: Any) -> dict[str, Any]:
+    """Counts, or counts and labels, by name; nothing if it is neither."""
+    if isinstance(given, Mapping):
         return dict(given)
+    parts = [given] if isinstance(given, Tensor) else given
+    return dict(zip(("x0", "label"), parts, strict=False)) if isinstance(parts, Sequence) else {}

@@ -56,10 +56,15 @@ def help_text(program: str, command: str, words: list[str]) -> str:
     if program == "train":
         rest = [name for name in others if name not in shown]
         parts += ["", "Groups of other families (family=flow, energy, shuffle, codes) and of sampling:", *_groups(rest)]
+    parts += _choices(words)
+    return "\n".join([*parts, "", "More:", _TAIL]).format_map({"command": command})
+
+
+def _choices(words: list[str]) -> Iterator[str]:
+    """The files of the choices in a command line."""
     for group, choice in (word.lstrip("+").split("=", 1) for word in words if "=" in word):
         if (file := CONF / group / f"{choice}.yaml").is_file():
-            parts += ["", f"{group}={choice}:", textwrap.indent(_visible(file.read_text()), "  ")]
-    return "\n".join([*parts, "", "More:", _TAIL]).format_map({"command": command})
+            yield f"\n{group}={choice}:\n{textwrap.indent(_visible(file.read_text()), '  ')}"
 
 
 def _settings(text: str) -> Iterator[str]:

@@ -34,13 +34,23 @@ def explain(error: Exception) -> str:
         reader = text.split("full_key: ")[-1].split()[0]
         wanted, group = match.group(1), reader.split(".")[0]
         return f"{reader} is made from {wanted}, which the chosen family lacks: choose another {group}"
+    return _of_values(text, cause) or _plain(text, cause, type(error).__name__)
+
+
+def _of_values(text: str, cause: str) -> str:
+    """Messages about values: one that is missing, or is a sweep without -m."""
     if match := re.search(r"Missing mandatory value: (\S+)", f"{text} {cause}"):
         name = match.group(1)
         return f"{name} must be given: {name}=...; --help beside the other words of the command says what it is"
     if match := re.search(r"Ambiguous value for argument '([^=]+)=([^']*)'", text):
         name, value = match.groups()
         return f"{name}={value} is a sweep, which needs -m; a list is {name}=[{value}], text '{name}=\"{value}\"'"
-    line = (text.splitlines() or [type(error).__name__])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
+    return ""
+
+
+def _plain(text: str, cause: str, kind: str) -> str:
+    """The first line, with advice where Hydra's grammar refuses a value."""
+    line = (text.splitlines() or [kind])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
     grammar = r"mismatched input|token recognition error|extraneous input|no viable alternative"
     return f"{line}; {_QUOTES}" if re.search(grammar, text) else line
 
