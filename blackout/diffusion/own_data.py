@@ -63,8 +63,7 @@ def from_data(
     """A model of counts with its data: `trainer.fit(model)`, `model.sample(16)`, `model.save_pretrained("folder")`.
 
     Components are given as a class, as `functools.partial(<class>, <arguments>)`, as one of the frozen dataclasses
-    (`Sampler`, `Schedule`, ...) or as a mapping with `_target_`, so that a saved model can be made again; what the data
-    decide (shape, max_count, ...) need not be given.
+    (`Sampler`, `Schedule`, ...) or as a mapping with `_target_`, so that a saved model can be made again.
 
     Args:
         data: `CountData`, or integers [N, D] or [N, C, H, W] as a tensor or NumPy array, of which a tenth is held out.
@@ -75,7 +74,7 @@ def from_data(
         ema_decay: of the averaged weights, which samples are drawn with.
         seed: of weights, order, noise and times.
         label_dropout, validation_draws: see `BlackoutDiffusion`.
-        parts: head, process, schedule, loss, sampler; those that are not given are the recipe's.
+        parts: head, process, schedule, loss, sampler, in place of the recipe's.
 
     Raises:
         UserError: data or components that do not fit, or a component that could not be made again.
@@ -88,8 +87,8 @@ def from_data(
         model = family.build(description, family.tensors(data), training, ema_decay=ema_decay, seed=seed)
     model.source = lambda: data
     model.rehearse()
-    optimization = Optimization(lr, optimizer, warmup_steps, decay_steps)
-    return Standalone(model, optimization, Feed(data, batch_size, seed, epochs=True))
+    how = Optimization(lr, optimizer, warmup_steps, decay_steps)
+    return Standalone(model, how, Feed(data, batch_size, seed, epochs=True))
 
 
 def _described_model(data: CountData, network: Any, parts: Mapping[str, Any], conditional: bool) -> dict[str, Any]:
@@ -123,20 +122,26 @@ def described(component: Any, where: str, inner: bool = False) -> Any:
     Raises:
         UserError: an object whose arguments are not known any more.
     """
+    if isinstance(component, bool | int | float | str | None):
+        return component
     if isinstance(component, Mapping):
         return _all_described(component, where)
     if isinstance(component, list | tuple):
         return [described(one, where, True) for one in component]
+    target, given = _taken_apart(component, where)
+    passed_on = {"_partial_": True} if inner and inspect.isfunction(target) else {}
+    return {"_target_": _address(target), **passed_on, **_all_described(given, where)}
+
+
+def _taken_apart(component: Any, where: str) -> tuple[Any, Mapping[str, Any]]:
+    """A component's class or function, and its arguments."""
     if inspect.isclass(component) or inspect.isfunction(component):
-        component = functools.partial(component)
+        return component, {}
     if isinstance(component, functools.partial) and not component.args:
-        passed_on = {"_partial_": True} if inner and inspect.isfunction(component.func) else {}
-        return {"_target_": _address(component.func), **passed_on, **_all_described(component.keywords, where)}
+        return component.func, component.keywords
     if dataclasses.is_dataclass(component) and not isinstance(component, torch.nn.Module):
         given = {one.name: getattr(component, one.name) for one in dataclasses.fields(component) if one.init}
-        return {"_target_": _address(type(component)), **_all_described(given, where)}
-    if isinstance(component, bool | int | float | str | None):
-        return component
+        return type(component), given
     kind = type(component).__name__
     raise UserError(
         f"{where}: a {kind} that is made already could not be made again from a file: give functools.partial({kind}, "
