@@ -14,7 +14,8 @@ def completed(command: list[str]) -> list[str]:
 
     Arguments of Lightning's Trainer that no YAML file lists need no `+`, and a family without data no `~dataset`.
     """
-    return _without_data([command[0], *map(_forced, command[1:])])
+    words = map(_forced, command[1:]) if Path(command[0]).stem.endswith("train") else command[1:]
+    return _without_data([command[0], *words])
 
 
 def _forced(word: str) -> str:

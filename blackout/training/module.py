@@ -77,7 +77,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Log the learning rate and the norm of the gradients before clipping, at the steps that are logged."""
-        if (self.global_step + 1) % self.trainer.log_every_n_steps:  # type: ignore[attr-defined]
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if not every or (self.global_step + 1) % every:
             return
         self.log("train/learning_rate", float(optimizer.param_groups[0]["lr"]))
         gradients = [p.grad for p in self.model.network.parameters() if p.grad is not None]
