@@ -30,10 +30,12 @@ def composed(overrides):
 
 
 def composed_then(overrides):
-    """With the precision that the digits' recipe had."""
+    """With the precision that the digits' recipe had, and the one logger that there could be."""
     config = composed(overrides)
     if str((config["dataset"] or {}).get("_target_")).endswith(".digits"):
         config["trainer"]["precision"] = "bf16-mixed"
+    for chosen in (config["logger"] or {}).values():  # one at most, without the name it has among several now
+        config["logger"] = {name: value for name, value in chosen.items() if name not in ("notes", "job_type")}
     return config
 
 
