@@ -40,7 +40,8 @@ def explain(error: Exception) -> str:
 def _of_values(text: str, cause: str) -> str:
     """Messages about values: one that is missing, or is a sweep without -m."""
     if match := re.search(r"Missing mandatory value: (\S+)", f"{text} {cause}"):
-        name = match.group(1)
+        whole = re.search(r"full_key: (\S+)", f"{text} {cause}")
+        name = (whole or match).group(1)
         return f"{name} must be given: {name}=...; --help beside the other words of the command says what it is"
     if match := re.search(r"Ambiguous value for argument '([^=]+)=([^']*)'", text):
         name, value = match.groups()

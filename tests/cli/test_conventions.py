@@ -34,6 +34,7 @@ def settings(*overrides):
     ("optimizer.factory.betas=[2,3]", ["optimizer", "beta"]),
     ("init_from=/nowhere", ["/nowhere"]),
     ("ckpt_path=/nowhere", ["/nowhere"]),
+    ("dataset=counts", ["dataset.path must be given", "--help"]),
     ("logger=csv,wandb", ["logger=[csv,wandb]", "-m"]),
     ("dataset.path=/data/my file (1).npy", ["quotes"]),
 ])  # fmt: skip
