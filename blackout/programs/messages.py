@@ -52,7 +52,7 @@ def _of_values(text: str, cause: str) -> str:
 def _plain(text: str, cause: str, kind: str) -> str:
     """The first line, with advice where Hydra's grammar refuses a value."""
     line = (text.splitlines() or [kind])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
-    grammar = r"mismatched input|token recognition error|extraneous input|no viable alternative"
+    grammar = r"mismatched input|token recognition error|extraneous input|[Nn]o ?[Vv]iable ?[Aa]lt"
     return f"{line}; {_QUOTES}" if re.search(grammar, text) else line
 
 
