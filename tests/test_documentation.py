@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 CODE = [
     (page, code)
-    for page in ("processes.md", "permutations.md", "posterior.md", "science.md")
+    for page in ("python.md", "processes.md", "permutations.md", "posterior.md", "science.md")
     for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 ]
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]

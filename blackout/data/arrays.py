@@ -22,6 +22,8 @@ from blackout.data.moments import (
     sums,
     total_dispersion,
 )
+from blackout.data.splits import held_out_split
+from blackout.data.whole import to_counts
 from blackout.family import Split
 
 _ORDERED = 0.1
@@ -94,6 +96,35 @@ class CountData:
         if self.flip and len(self.shape) != 3:
             raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
         object.__setattr__(self, "_served", self.train)
+
+    @classmethod
+    def from_array(
+        cls,
+        counts: Any,
+        labels: Any = None,
+        max_count: int | None = None,
+        holdout: float = 0.1,
+        seed: int = 0,
+        name: str = "counts",
+    ) -> CountData:
+        """Counts in memory, with a part of them held out.
+
+        Args:
+            counts: tensor, NumPy array or SciPy sparse matrix of whole numbers, [N, D], [N, H, W] or [N, C, H, W].
+            labels: class of each sample, whole numbers [N], or None.
+            max_count: largest count there can be; None takes the largest there is.
+            holdout: share of the samples to hold out, of every class alike.
+            seed: of the choice.
+            name: for logs and file names.
+
+        Raises:
+            ValueError: counts or labels that are none, or too few.
+        """
+        whole = to_counts(name, counts.cpu().numpy() if isinstance(counts, Tensor) else counts)
+        classes = None if labels is None else torch.as_tensor(labels)
+        train, test = held_out_split(len(whole), holdout, seed, classes)
+        of_split = (None, None) if classes is None else (classes[train], classes[test])
+        return cls(name, whole[train], whole[test], int(whole.max()) if max_count is None else max_count, *of_split)
 
     def __str__(self) -> str:
         sizes = f"{len(self.train):,} + {len(self.test):,} held out"

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blackout.diffusion.guidance import start_mean
 from blackout.diffusion.interface import CountModel
 from blackout.diffusion.likelihood import bits_per_dim, end_bound, likelihood_bound, start_bound, step_bound
+from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.weighted_paths import weighted_path_bound
 from blackout.distributed import my_batches, sum_over_processes
@@ -40,7 +42,12 @@ class Estimate:
 
 
 def continuous_bits(
-    module: CountModel, counts: Tensor, repeats: int = 1, seed: int = 0, batch_size: int = 256
+    module: CountModel,
+    counts: Tensor,
+    repeats: int = 1,
+    seed: int = 0,
+    batch_size: int = 256,
+    labels: Tensor | None = None,
 ) -> Estimate:
     """The bound of the process (an upper bound on the negative log-likelihood); in continuous time where it runs in it.
 
@@ -51,39 +58,56 @@ def continuous_bits(
         module: the model, in eval mode.
         counts: integer counts [n, *shape].
         repeats: pairs of network evaluations per image.
+        labels: class of each image, int64 [n], for -log p(x | class) as validation bounds it; None for -log p(x).
     """
-    denoiser = module.denoiser()
     total = torch.zeros(len(counts), dtype=torch.float64)
     for index in my_batches(len(counts), batch_size):
         x0 = counts[index].to(module.device)
+        denoiser, mean = _given(module, labels, index)
         for repeat in range(repeats):
             v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
             for half, times in enumerate((v, 1 - v)):
                 streams = SampleStreams(fold_seed(seed, repeat, half), index.to(module.device)).at(0)
                 v_here, end = times.to(module.device), module.schedule.times[-1]
-                nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end, mean=module.mean)
+                nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end, mean=mean)
                 total[index] += nats.cpu() / (2 * repeats)
     return Estimate.of(sum_over_processes(total), module.shape)
 
 
-def end_bits(module: CountModel, counts: Tensor, seed: int = 0, batch_size: int = 256) -> Estimate | None:
+def _given(module: CountModel, labels: Tensor | None, index: Tensor) -> tuple[Denoiser, Tensor]:
+    """What predicts the images with these numbers, and their expected counts: given their classes, or not."""
+    if labels is None:
+        return module.denoiser(), module.mean
+    classes = labels[index].to(module.device)
+    return module.denoiser(classes), start_mean(module.mean, module.class_mean, classes)
+
+
+def end_bits(
+    module: CountModel, counts: Tensor, seed: int = 0, batch_size: int = 256, labels: Tensor | None = None
+) -> Estimate | None:
     """What the ends of the continuous bound of pure death cost, start and last step; None for other processes.
 
     The continuous bound contains it for counts beyond 255 alone, see `likelihood.likelihood_bound`. One evaluation
     per image.
     """
-    process, denoiser = module.process, module.denoiser()
+    process = module.process
     if not isinstance(process, PureDeath):
         return None
     total = torch.zeros(len(counts), dtype=torch.float64)
     for index in my_batches(len(counts), batch_size):
         streams = SampleStreams(fold_seed(seed, 2), index.to(module.device)).at(0)
-        total[index] = end_bound(denoiser, process, counts[index].to(module.device), module.mean, streams).cpu()
+        denoiser, mean = _given(module, labels, index)
+        total[index] = end_bound(denoiser, process, counts[index].to(module.device), mean, streams).cpu()
     return Estimate.of(sum_over_processes(total), module.shape)
 
 
 def finite_time_bits(
-    module: CountModel, counts: Tensor, num_steps: int, seed: int = 0, batch_size: int = 256
+    module: CountModel,
+    counts: Tensor,
+    num_steps: int,
+    seed: int = 0,
+    batch_size: int = 256,
+    labels: Tensor | None = None,
 ) -> dict[str, Estimate]:
     """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule, and its parts.
 
@@ -97,11 +121,11 @@ def finite_time_bits(
         ValueError: the process is not pure death, or its max_count is above 4095.
     """
     process, times = _pure_death(module), module.schedule.grid(num_steps)
-    denoiser = module.denoiser()
     parts = torch.zeros(3, len(counts), dtype=torch.float64)
     for index in my_batches(len(counts), batch_size):
         x0 = counts[index].to(module.device)
-        parts[0, index] = start_bound(process, x0, times[-1], module.mean).cpu()
+        denoiser, mean = _given(module, labels, index)
+        parts[0, index] = start_bound(process, x0, times[-1], mean).cpu()
         for k in range(num_steps, 0, -1):
             streams = SampleStreams(fold_seed(seed, 1), index.to(module.device)).at(k)
             nats = step_bound(denoiser, process, x0, times[k - 1], times[k], streams)
@@ -112,7 +136,13 @@ def finite_time_bits(
 
 
 def weighted_path_bits(
-    module: CountModel, counts: Tensor, num_steps: int, paths: int, seed: int = 0, batch_size: int = 256
+    module: CountModel,
+    counts: Tensor,
+    num_steps: int,
+    paths: int,
+    seed: int = 0,
+    batch_size: int = 256,
+    labels: Tensor | None = None,
 ) -> Estimate:
     """The importance-weighted bound of the Poisson sampler with `num_steps` steps, by `paths` paths per image.
 
@@ -122,12 +152,13 @@ def weighted_path_bits(
         ValueError: the process is not pure death.
     """
     process, times = _pure_death(module), module.schedule.grid(num_steps)
-    denoiser, total = module.denoiser(), torch.zeros(len(counts), dtype=torch.float64)
+    total = torch.zeros(len(counts), dtype=torch.float64)
     for index in my_batches(len(counts), batch_size):
         here = index.to(module.device)
         streams = [SampleStreams(fold_seed(seed, _PATHS, path), here) for path in range(paths)]
         x0 = counts[index].to(module.device)
-        total[index] = weighted_path_bound(denoiser, process, times, x0, module.mean, streams).cpu()
+        denoiser, mean = _given(module, labels, index)
+        total[index] = weighted_path_bound(denoiser, process, times, x0, mean, streams).cpu()
     return Estimate.of(sum_over_processes(total), module.shape)
 
 

@@ -148,6 +148,11 @@ from blackout import load_model
 model = load_model("path/to/this/directory")
 counts = model.sample(16, seed=0)  # integers [16, {", ".join(map(str, shape))}]
 ```
+
+## Citation
+
+Santos, Fox, Lubbers and Lin, [Blackout Diffusion: Generative Diffusion Models in Discrete-State
+Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
 """
 
 

@@ -29,6 +29,7 @@ from blackout.diffusion.rehearsal import rehearse, rehearse_sampler
 from blackout.diffusion.report import check_settings, likelihood_report
 from blackout.diffusion.samplers import Callback, Sampler, count_evaluations
 from blackout.diffusion.schedules import Schedule, stratified
+from blackout.diffusion.scripting import Scripting
 from blackout.errors import UserError
 from blackout.family import Draw, Source
 from blackout.networks.elements import Elements
@@ -42,7 +43,7 @@ _PILOT_SAMPLES, _PILOT_STEPS = 64, (20, 200)
 """Of the pilot run at the end of training; fewest and most steps."""
 
 
-class BlackoutDiffusion(Model):
+class BlackoutDiffusion(Scripting, Model):
     """A diffusion model on counts.
 
     Args:
@@ -107,6 +108,13 @@ class BlackoutDiffusion(Model):
     def num_classes(self) -> int | None:
         """Number of classes of a conditional network; None for an unconditional one."""
         return getattr(self.network, "num_classes", None)
+
+    def traits(self) -> dict[str, Any]:
+        data = self.config.get("data", {}).get("name")
+        parts = {"process": self.process, "head": self.head, "kernel": self.sampler.kernel}
+        kinds = {name: type(part).__name__ for name, part in parts.items()}
+        counts = {"data": data, "shape": self.shape, "max_count": self.process.max_count, "classes": self.num_classes}
+        return {**counts, **super().traits(), **kinds, "num_steps": self.sampler.num_steps}
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
         """Predict with the trained (not the averaged) network, given classes [B] or None."""
@@ -223,23 +231,6 @@ class BlackoutDiffusion(Model):
         return likelihood_report(self, untrained, source, wanted)
 
     # --- sampling
-
-    @torch.no_grad()
-    def sample(
-        self,
-        num_samples: int,
-        seed: int = 0,
-        sampler: Sampler | None = None,
-        callback: Callback | None = None,
-        classes: Tensor | None = None,
-        known: KnownElements | None = None,
-    ) -> Tensor:
-        """Samples 0..num_samples - 1 of a seed, as integer counts [num_samples, *shape] on the CPU.
-
-        See `sample_batches`.
-        """
-        batches = self.sample_batches(torch.arange(num_samples), seed, sampler, callback, classes, known)
-        return torch.cat([counts.cpu() for _, counts in batches])
 
     @torch.no_grad()
     def sample_batches(

@@ -30,6 +30,9 @@ def likelihood_report(
 ) -> dict[str, Any]:
     """What `sample.py evaluate=true` says of likelihoods.
 
+    Those of a model with classes are given the classes, as in validation, and its bounds on -log p(x), by the null
+    class, are called unconditional.
+
     Args:
         model: in eval mode.
         untrained: the same with fresh weights, a baseline; None for no baselines.
@@ -44,34 +47,45 @@ def likelihood_report(
     complete = data.complete
     if not n or complete is None:
         return {"values": {}, "likelihood": likelihood}
-    data = complete
-    for split, counts in (("train", data.train[:n]), ("test", data.test[:n])):
-        likelihood[split] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"]))}
-        if ends := end_bits(model, counts):
-            likelihood[split]["ends"] = asdict(ends)
-        if settings["finite_steps"]:
-            likelihood[split] |= _finite(model, counts, likelihood[split], settings["finite_steps"], settings["paths"])
+    data, values = complete, dict[str, float]()
+    given = {"": True, "_unconditional": False} if model.num_classes is not None else {"": False}
+    for split, counts, of_split in (("train", data.train, data.train_labels), ("test", data.test, data.test_labels)):
+        for suffix, conditional in given.items():
+            labels = of_split[:n] if conditional and of_split is not None else None
+            bounds = _bounds(model, counts[:n], labels, settings)
+            likelihood[f"{split}{suffix}"] = bounds
+            values[f"bits_per_dim_{split}{suffix}"] = bounds["continuous"]["value"]
     if settings["finite_steps"] and rank() == 0:
         cost, steps = likelihood["test"]["finite_time"]["cost_of_steps"], settings["finite_steps"]
         print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
-    values = {f"bits_per_dim_{split}": bounds["continuous"]["value"] for split, bounds in likelihood.items()}
     if untrained is not None:
         likelihood["baselines"] = _baselines(untrained, data, data.test[:n], settings["repeats"])
     return {"values": values, "likelihood": likelihood}
 
 
+def _bounds(model: CountModel, counts: Tensor, labels: Tensor | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The bounds that are asked for, of counts given their labels or not."""
+    found: dict[str, Any] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"], labels=labels))}
+    if ends := end_bits(model, counts, labels=labels):
+        found["ends"] = asdict(ends)
+    if settings["finite_steps"]:
+        found |= _finite(model, counts, labels, found, settings)
+    return found
+
+
 def _finite(
-    model: CountModel, counts: Tensor, found: Mapping[str, Any], steps: int, paths: int | None
+    model: CountModel, counts: Tensor, labels: Tensor | None, found: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The bounds of the sampler with so many steps, and what these cost beside infinitely many."""
-    parts = {name: asdict(bound) for name, bound in finite_time_bits(model, counts, steps).items()}
+    steps, paths = settings["finite_steps"], settings["paths"]
+    parts = {name: asdict(bound) for name, bound in finite_time_bits(model, counts, steps, labels=labels).items()}
     total = parts.pop("total")
     limit = found["continuous"]["value"]
     if isinstance(model.process, PureDeath) and not adds_ends(model.process):
         limit += found["ends"]["value"]
     bounds = {"finite_time": {"num_steps": steps, **total, "cost_of_steps": total["value"] - limit, "parts": parts}}
     if paths:
-        weighted = weighted_path_bits(model, counts, steps, paths)
+        weighted = weighted_path_bits(model, counts, steps, paths, labels=labels)
         bounds["importance_weighted"] = {"num_steps": steps, "paths": paths, **asdict(weighted)}
     return bounds
 

@@ -17,7 +17,7 @@ from blackout.diffusion.counting import CountingDenoiser
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements, KnownPath
-from blackout.diffusion.kernels import BinomialBridge, Kernel, StatefulKernel
+from blackout.diffusion.kernels import BinomialBridge, Kernel, StatefulKernel, Trapezoidal
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process
 from blackout.random import RandomSource, SampleStreams
@@ -26,7 +26,8 @@ Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
 """Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0. The prediction is the
 last one made in that step: of X_0 given an earlier state; None at the start."""
 
-BINOMIAL_BRIDGE, NO_CORRECTION, NO_GUIDANCE = BinomialBridge(), Correction(), Guidance()
+BINOMIAL_BRIDGE, TRAPEZOIDAL = BinomialBridge(), Trapezoidal()
+NO_CORRECTION, NO_GUIDANCE = Correction(), Guidance()
 
 
 @torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation
@@ -212,7 +213,7 @@ EVALUATION = Evaluation()
 
 @dataclass(frozen=True)
 class Sampler:
-    """How a model is sampled.
+    """How a model is sampled; by default as `sampler=trapezoidal`, the command line's.
 
     Args:
         kernel: the reverse step.
@@ -229,8 +230,8 @@ class Sampler:
         ValueError: num_steps or inpainting_particles is not a positive whole number.
     """
 
-    kernel: Kernel = BINOMIAL_BRIDGE
-    num_steps: int = 1000
+    kernel: Kernel = TRAPEZOIDAL
+    num_steps: int = 100
     grid: Callable[[int], Tensor] | None = None
     poisson_start: bool = True
     correction: Correction = NO_CORRECTION
@@ -245,8 +246,8 @@ class Sampler:
 
 
 def make_sampler(
-    kernel: Kernel = BINOMIAL_BRIDGE,
-    num_steps: int = 1000,
+    kernel: Kernel = TRAPEZOIDAL,
+    num_steps: int = 100,
     grid: Callable[[int], Tensor] | None = None,
     poisson_start: bool = True,
     corrector_steps: int = 0,

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from blackout.errors import Preempted, UserError, debugging
+from blackout.programs.messages import explain
+from blackout.programs.words import completed
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
 T = TypeVar("T")
-CONF = next(path for folder in Path(__file__).parents[1:] if (path := folder / "conf").is_dir())
-"""The configurations: in a wheel inside the package, in the repository beside it."""
 _in_job = False  # Hydra has parsed the command line: any other kind of error from now on is a bug
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.ENAMETOOLONG}
 _DISK |= {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
@@ -38,7 +35,7 @@ def one_line_errors() -> Iterator[None]:
 
     global _in_job
     _in_job = False
-    sys.argv = without_data(sys.argv)
+    sys.argv = completed(sys.argv)
     _check_environment()
     if not isinstance(sys.stdout, _Unbroken):
         sys.stdout = _Unbroken(sys.stdout)
@@ -60,7 +57,10 @@ def one_line_errors() -> Iterator[None]:
     except Exception as error:
         if _in_job:
             raise
-        _leave(f"this command line cannot be understood: {(str(error).splitlines() or [type(error).__name__])[0]}")
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        if "slurm" in line.lower():
+            _leave(f"hydra/launcher: {line}; hydra/launcher=submitit_local needs no SLURM")
+        _leave(f"this command line cannot be understood: {line}")
     except KeyboardInterrupt:
         print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         sys.exit(130)
@@ -122,16 +122,6 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
     return wrapped
 
 
-def without_data(command: list[str]) -> list[str]:
-    """A command line without the default dataset, if its family says `dataset: null` and nothing else chooses one."""
-    chosen = [word.partition("=")[2] for word in command[1:] if word.startswith("family=")]
-    if not chosen or any(word.lstrip("+~").startswith(("dataset", "experiment=")) for word in command[1:]):
-        return command
-    path = CONF / "family" / f"{chosen[-1]}.yaml"
-    none = path.is_file() and re.search(r"^dataset: null\b", path.read_text(), re.MULTILINE)
-    return [*command, "~dataset"] if none else command
-
-
 def end_of_sweep() -> None:
     """Exit code 1 after a sweep with jobs that failed."""
     sweeps = sys.modules.get("blackout.programs.sweeps")  # not imported: no job has run, only --help or the like
@@ -147,54 +137,3 @@ def _leave(message: str) -> NoReturn:
         traceback.print_exc()
     print("error: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
-
-
-def explain(error: Exception) -> str:
-    """Hydra's and OmegaConf's messages in one sentence, with the nearest valid name where a name is wrong."""
-    text, cause = str(error), str(error.__cause__ or "")
-    if match := re.search(
-        r"Could not find '([^']+)'\s+Available options in '([^']+)':((?:\s+\S+)*?)(?:\s*\n\s*Config search|\Z)", text
-    ):
-        wrong, group, options = match.group(1).rsplit("/", 1)[-1], match.group(2), match.group(3).split()
-        return f"{group}={wrong}: no such choice{_nearest(wrong, options)}; one of {', '.join(options)}"
-    if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
-        recipe, group = match.group(1), match.group(2).split("@")[0]
-        where, _, choice = recipe.rpartition("/")
-        return f"{where}={choice} chooses a {group}, which the chosen family lacks: choose another {where}, or ~{where}"
-    if match := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
-        key = match.group(1).split("=")[0]
-        keys = _default_keys()
-        return f"{key}: no such option" + (" of the chosen groups" if key in keys else _nearest(key, keys))
-    if match := re.search(r"Interpolation key '([^']+)' not found", text):
-        reader = text.split("full_key: ")[-1].split()[0]
-        wanted, group = match.group(1), reader.split(".")[0]
-        return f"{reader} is made from {wanted}, which the chosen family lacks: choose another {group}"
-    if match := re.search(r"Missing mandatory value: (\S+)", f"{text} {cause}"):
-        return f"{match.group(1)} must be given"
-    return (text.splitlines() or [type(error).__name__])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
-
-
-def _nearest(word: str, options: list[str]) -> str:
-    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
-
-
-def _default_keys() -> list[str]:
-    """Every key of the default configuration of the running command, in dotted form."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import DictConfig
-
-    def walk(node: DictConfig, prefix: str) -> Iterator[str]:
-        for key in node:
-            path = prefix + str(key)
-            yield path
-            child = node._get_node(key)
-            if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
-                yield from walk(child, f"{path}.")
-
-    if not (CONF / f"{(command := Path(sys.argv[0]).stem.removeprefix('blackout-'))}.yaml").exists():
-        return []
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return list(walk(compose(command), ""))

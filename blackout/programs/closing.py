@@ -6,6 +6,7 @@ an hour of sampling.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch
 from blackout.family import Draw
 from blackout.files import save_picture, write_json
 from blackout.programs.curves import save_curves
+from blackout.programs.passport import passport
 from blackout.programs.pictures import Trajectory
 from blackout.programs.report import command, save_report
+from blackout.programs.results import now
 from blackout.programs.sample_file import save_samples
 from blackout.training.callbacks import draw_first
 from blackout.training.export import export_model
@@ -35,7 +38,7 @@ _SHOWN = 4
 
 def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) -> None:
     """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
-    model = module.model
+    model, began = module.model, time.perf_counter()
     for logger in trainer.loggers:
         if isinstance(logger, MetricsCSV):
             logger.close(trainer.global_step)
@@ -45,7 +48,7 @@ def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) ->
     if not trainer.is_global_zero:
         return
     model.before_export(budget)
-    export_model(model, run / "model")
+    export_model(model, run / "model", values | ({} if scorer is None else scorer.values))
     draw = closing_draw(model, budget)
     more = draw_samples(draw, run / "samples")
     values |= more.pop("values", {})
@@ -54,10 +57,11 @@ def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) ->
     if scorer is not None:
         values |= scorer.values
         report |= scorer.provenance
+    report |= {"date": now(), **passport(model.device, began, feed.source)}
     write_json(report, run / "metrics.json")
     save_curves(run / "metrics.csv", run / "curves.png")
     page = save_report(run)
-    log_results(trainer.loggers, values, trainer.global_step, run)
+    log_results(trainer, values, run)
     for name, value in values.items():
         if not name.startswith("share_"):
             print(f"{name}: {value:.4f}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
 
-from blackout.programs.cli import CONF, end_of_sweep, one_line_errors, task
+from blackout.programs.cli import end_of_sweep, one_line_errors, task
+from blackout.programs.help import asks_for_help, help_text, program_of
+from blackout.programs.words import CONF
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -31,6 +34,10 @@ def sample(cfg: DictConfig) -> Path:
 
 def run(main: Callable[[], object]) -> None:
     """Run one of the two on this process's command line; the process ends with its exit code."""
+    if asks_for_help(sys.argv):
+        name = Path(sys.argv[0]).name
+        print(help_text(program_of(sys.argv), f"python {name}" if name.endswith(".py") else name, sys.argv[1:]))
+        return
     with one_line_errors():
         main()
         end_of_sweep()

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blackout.family import Draw, Samples
+from blackout.family import Draw, Samples, Source
 from blackout.files import save_picture, write_json
+from blackout.programs.passport import passport
 from blackout.programs.sample_file import SampleFile
 from blackout.training.model import Model
 
@@ -76,9 +77,12 @@ class Results:
         return {name: torch.cat([part[name] for part in self._shown])[: self._number_shown] for name in names}
 
 
-def provenance(config: Mapping[str, Any], model: Model, draw: Draw) -> dict[str, Any]:
+def provenance(
+    config: Mapping[str, Any], model: Model, draw: Draw, began: float, source: Source | None
+) -> dict[str, Any]:
     """How samples were made, as plain values for metrics.json."""
     return {
+        **passport(model.device, began, source),
         "num_samples": config["num_samples"],
         "seeds": [config["seed"] + i for i in range(config["seeds"] if config["evaluate"] else 1)],
         "network_evaluations": draw.nfe,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -72,7 +73,7 @@ def _run(config: Mapping[str, Any]) -> Path:
 
 
 def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
-    chosen, (model, place) = listed(config), _model(config)
+    began, chosen, (model, place) = time.perf_counter(), listed(config), _model(config)
     with naming("sample"):
         request = _request(config)
         draw: Draw = model.draw(request)
@@ -92,7 +93,8 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
         trajectory.save(draw, out)
     if results is not None:
         drawn.forget()
-        results.finish(scored, provenance(config, model, draw))
+        source = None if scoring is None else scoring.source
+        results.finish(scored, provenance(config, model, draw, began, source))
     return out
 
 

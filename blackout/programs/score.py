@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from blackout.evaluation import over_seeds
 from blackout.family import Draw, Samples, Scorer, Scores, Source
 from blackout.files import replacing, write_json
 from blackout.programs.output import open_output
+from blackout.programs.passport import passport
 from blackout.programs.results import now
 from blackout.programs.values import path
 from blackout.training.components import fill, make
@@ -88,7 +90,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     Raises:
         UserError: no dataset, unreadable samples, or samples that do not fit the dataset.
     """
-    samples_path = Path(str(path(config, "samples")))
+    samples_path, began = Path(str(path(config, "samples"))), time.perf_counter()
     if not config["dataset"]:
         raise UserError("samples= needs the dataset to compare with: dataset=...")
     source: Source = make(fill(config["dataset"], {"data_dir": config["data_dir"]}, "dataset"), "dataset")
@@ -101,7 +103,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     number = len(samples["samples"])
     scores = scorer.begin(source, number, device)
     report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
-    report["date"] = now()
+    report |= {"date": now(), **passport(device, began, source)}
     save_figure(scores, out)
     if rank() == 0:
         write_json(report, out / "metrics.json")

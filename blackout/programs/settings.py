@@ -43,7 +43,7 @@ _MAY_NOT = frozenset(
     )
 )
 """Parts of groups that may change, which may not: they decide what a step does."""
-_YOUNGER = {"family": FIRST_FAMILY, "ema_half_life": None}
+_YOUNGER = {"family": FIRST_FAMILY, "ema_half_life": None, "ckpt_path": None, "init_from": None}
 """Settings younger than the first runs; with these values a run's id is what it was without them."""
 
 
@@ -96,6 +96,8 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
     """
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     _leave_out_debug(config)
+    if config.get("ckpt_path") == "last":  # the run's own, as always
+        config["ckpt_path"] = None
     defaults = _defaults(cfg)
     settings = table(defaults)
     for name in sorted(config.keys() | {name for name in settings if "." not in name}):

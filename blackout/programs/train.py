@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from omegaconf import DictConfig
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -20,20 +19,21 @@ from blackout.programs.output import sweeping
 from blackout.programs.plan import plan
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import resolve, set_libraries
+from blackout.programs.starting import continued, make_model
 from blackout.programs.sweeps import claim
-from blackout.random import fold_seed
-from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
+from blackout.programs.trainers import check_length, check_trainer, describe_profile
+from blackout.programs.values import path
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
 from blackout.training.components import make
+from blackout.training.export import start_from
 from blackout.training.feed import Feed
 from blackout.training.loggers import KeepWandbRun, continue_run, dashboards
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.model import Model
 from blackout.training.module import TrainingModule
+from blackout.training.optimization import Optimization
 from blackout.training.preemption import signals
 
-_INITIALISATION = 1000
-"""The key of the initial weights among the uses of a run's seed."""
 _MOST_PER_PROCESSOR = 16
 
 
@@ -51,15 +51,17 @@ def train(cfg: DictConfig) -> Path:
 
 def _train(config: dict[str, Any]) -> Path:
     set_libraries()
-    steps = config["trainer"]["max_steps"]
-    if type(steps) is not int or steps < 1:
-        raise UserError(f"trainer.max_steps must be a whole number of at least 1, not {steps}")
+    check_trainer(config["trainer"])
+    optimization: Optimization = make(config["optimizer"], "optimizer")
     family: Family = make(config["family"], "family")
     source = family.source(config)
+    check_length(config, source)
     model = make_model(family, config, source)
     with naming("dataset"):
         feed = Feed(source, config["batch_size"], config["seed"], config["data_on_device"])
-    module = TrainingModule(model, make(config["optimizer"], "optimizer"))
+    with naming("optimizer"):
+        optimization.configure(model.parameter_groups(optimization.lr))
+    module = TrainingModule(model, optimization)
     if config["plan"]:
         model.rehearse()
         plan(config, module, feed)
@@ -67,61 +69,24 @@ def _train(config: dict[str, Any]) -> Path:
     if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
         claim(run_directory(config, source.name))
     with running(run_directory(config, source.name)) as directory:
-        last, checkpoint = continued(directory, model)
+        last, checkpoint = continued(directory, model, path(config, "ckpt_path"))
+        if last is None and config["init_from"] is not None:
+            start_from(model, str(path(config, "init_from")))
         model.rehearse()
         trainer = make_trainer(config, open_run(config, source.name))
         check_launch(trainer)
         if last is not None and checkpoint is not None:
             check_fits(checkpoint, model, last)
-            continue_run(trainer.loggers, checkpoint)
+            if last.is_relative_to(directory):
+                continue_run(trainer.loggers, checkpoint)
         print_summary(model, source, config, directory, resumed=last is not None)
         if config["compile"]:
             model.compile_networks("default" if config["compile"] is True else config["compile"])
         with dashboards(trainer.loggers, config):
             fit(trainer, module, feed, last)
+            describe_profile(trainer)
             close(trainer, module, feed, directory)
     return directory
-
-
-def continued(directory: Path, model: Model) -> tuple[Path | None, dict[str, Any] | None]:
-    """The checkpoint from which the run in a directory continues, with its contents; the model becomes what it was."""
-    last = find_checkpoint(directory / "checkpoints")
-    if last is None:
-        return None, None
-    checkpoint = read_checkpoint(last)
-    model.began_as(checkpoint["blackout"], checkpoint["state_dict"])
-    if last.name == PREVIOUS and getattr(rank_zero_only, "rank", 0) == 0:
-        set_damaged_aside(last.parent)
-    return last, checkpoint
-
-
-def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Model:
-    """The untrained model for `source`, initialised from the seed."""
-    description = {"family": config["family"], **family.describe(config, source)}
-    torch.manual_seed(fold_seed(config["seed"], _INITIALISATION))
-    model: Model = family.build(
-        description, family.tensors(source), settings=config, ema_decay=ema_decay(config), seed=config["seed"]
-    )
-    model.source = lambda: source
-    return model
-
-
-def ema_decay(config: Mapping[str, Any]) -> float | None:
-    """The decay of the averaged weights per optimiser step: `ema_decay`, or from `ema_half_life` in images.
-
-    Returns:
-        None for no average: a decay of 0 or null.
-
-    Raises:
-        UserError: a half-life that is not positive.
-    """
-    half_life = config["ema_half_life"]
-    if half_life is None:
-        return float(config["ema_decay"]) if config["ema_decay"] else None
-    if isinstance(half_life, bool) or not isinstance(half_life, int | float) or not half_life > 0:
-        raise UserError(f"ema_half_life must be a positive number of images, or null, not {half_life!r}")
-    images = config["batch_size"] * (config["trainer"].get("accumulate_grad_batches") or 1)
-    return float(0.5 ** (images / half_life))
 
 
 def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
@@ -132,8 +97,8 @@ def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
     """
     _check_devices(config["trainer"].get("devices"))
     loggers = [MetricsCSV(run / "metrics.csv")]
-    if config["logger"]:
-        loggers.append(make(config["logger"], "logger", save_dir=str(run)))
+    for name, logger in (config["logger"] or {}).items():
+        loggers.append(make(logger, f"logger.{name}", save_dir=str(run)))
     folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}
     given = {name: {"directory": str(folder)} for name, folder in folders.items()}
     chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}

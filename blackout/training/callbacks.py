@@ -41,6 +41,12 @@ class StepProgressBar(RichProgressBar):
         self._said = time.monotonic()
         self._began = trainer.global_step, self._said
 
+    def _update(self, progress_bar_id: Any, current: int, *args: Any, **options: Any) -> None:
+        """Move a bar; that of training by the batches of the whole run, whatever an epoch is."""
+        if progress_bar_id == self.train_progress_bar_id:
+            current = self.trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
+        super()._update(progress_bar_id, current, *args, **options)
+
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
         """Move the bar, or print a line when one is due."""
         super().on_train_batch_end(trainer, pl_module, *args)

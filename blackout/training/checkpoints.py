@@ -90,6 +90,11 @@ class Checkpoints(Checkpoint):
         self._warned = False
         self._validation_is_due = False  # the loaded checkpoint was saved in the middle of one
 
+    @property
+    def best(self) -> dict[str, float]:
+        """The best value so far of the monitored metric, as `best/<its name>`."""
+        return {} if self._best is None else {f"best/{self._monitor}": self._best}
+
     def state_dict(self) -> dict[str, Any]:
         """The best score so far, and whether a validation is going on."""
         return {"best": self._best, "validating": self._validating}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import reprlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from blackout import addresses
 from blackout.errors import UserError, naming
@@ -21,7 +23,6 @@ from blackout.files import opened, replacing_folder
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
 from blackout.training.components import make
 from blackout.training.descriptions import check, plain
-from blackout.training.model import Model
 from blackout.version import __version__
 
 _LARGEST = 2**28
@@ -31,26 +32,72 @@ _SWAP = 0.05
 """Seconds, more than it takes to put a new folder in an old one's place."""
 
 
-def export_model(model: Model, directory: Path) -> None:
+class Exportable(Protocol):
+    """What is written of a model: a `blackout.training.model.Model` has it."""
+
+    config: dict[str, Any]
+
+    @property
+    def averaged(self) -> nn.Module: ...
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+
+def export_model(
+    model: Exportable, directory: Path, scores: Mapping[str, float] | None = None, license: str | None = None
+) -> None:
     """Write `model.safetensors` (averaged weights where there are any), `config.json` and `README.md` to a directory.
 
     The directory appears whole or not at all; an existing one is replaced. config.json holds the hash of the weights.
 
+    Args:
+        model: to be written.
+        directory: where to.
+        scores: by name, for the model card.
+        license: of the weights, for the model card: an identifier such as cc-by-4.0.
+
     Raises:
-        UserError: `directory` is a link.
+        UserError: `directory` is a link, or the model has no description from which it could be made again.
     """
     if directory.is_symlink():
         raise UserError(f"{directory} is a link; a model is not written to where it leads")
+    if "model" not in model.config:
+        raise UserError("a model put together by hand has no description to be saved: make it with `from_data`")
     weights = {f"network.{name}": value.contiguous().cpu() for name, value in model.averaged.state_dict().items()}
     weights |= {name: value.cpu() for name, value in model.tensors().items()}
     description = {"format": FORMAT, "blackout": __version__, **model.config}
     parameters = sum(p.numel() for p in model.averaged.parameters())
     family: Family = make(description.get("family", addresses.FIRST_FAMILY), "family")
+    card = family.card(description, parameters)
     with replacing_folder(directory) as part:
         save_file(weights, part / "model.safetensors")
         description[_HASH] = digest(part / "model.safetensors")
         (part / "config.json").write_text(json.dumps(description, indent=2) + "\n")
-        (part / "README.md").write_text(family.card(description, parameters))
+        (part / "README.md").write_text(with_front_matter(card, description, scores or {}, license))
+
+
+def with_front_matter(
+    card: str, description: Mapping[str, Any], scores: Mapping[str, float], license: str | None
+) -> str:
+    """A model card with the metadata that hubs read, and a table of scores.
+
+    Args:
+        card: Markdown.
+        description: of the model.
+        scores: by name; those that are not finite are left out.
+        license: of the weights; None where nobody has said.
+    """
+    data = str(description.get("data", {}).get("name", "")) or None
+    finite = {name: float(value) for name, value in scores.items() if math.isfinite(value)}
+    matter: dict[str, Any] = {"library_name": "blackout", "license": license or "unknown", "tags": ["blackout"]}
+    if data and finite:
+        metrics = [{"type": name, "value": value} for name, value in finite.items()]
+        result = {"task": {"type": "other"}, "dataset": {"name": data, "type": data}, "metrics": metrics}
+        matter["model-index"] = [{"name": f"blackout-{data}", "results": [result]}]
+    rows = "".join(f"| {name} | {value:.6g} |\n" for name, value in finite.items())
+    table = f"\n## Scores\n\n| score | value |\n|---|---|\n{rows}" if rows else ""
+    said = license or "not stated by whoever trained the model"
+    return f"---\n{yaml.safe_dump(matter, sort_keys=False)}---\n{card}{table}\n## Licence of the weights\n\n{said}\n"
 
 
 def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
@@ -63,9 +110,9 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
     Raises:
         UserError: nothing there, not a model, damaged, or of another format.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     with naming(str(path)):
-        return _load(path, trusted)
+        return _load(path, tuple(trusted))
 
 
 def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> Family:
@@ -80,14 +127,8 @@ def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> 
     return made
 
 
-def _load(path: Path, trusted: tuple[str, ...]) -> Model:
-    if not path.exists():
-        raise UserError(f"no model at {path}")
-    try:
-        description, tensors = _read(path)
-    except UserError:
-        time.sleep(_SWAP)  # a run may be replacing its model at this moment
-        description, tensors = _read(path)
+def _load(path: Path, trusted: tuple[str, ...]) -> Any:
+    description, tensors = read_model(path)
     check(description["model"], "model", trusted)
     weights = {
         name.removeprefix("network."): tensors.pop(name) for name in list(tensors) if name.startswith("network.")
@@ -95,13 +136,52 @@ def _load(path: Path, trusted: tuple[str, ...]) -> Model:
     for name, value in {**weights, **tensors}.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise UserError(f"{path}: weight {name} is not finite")
-    model: Model = family_of(description, trusted).build(description, tensors)
+    model = family_of(description, trusted).build(description, tensors)
     try:
         model.network.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: the weights do not fit the network described beside them: {reason[:300]}") from None
     return model.eval()
+
+
+def start_from(model: Any, path: str | Path) -> None:
+    """Begin a new run with the averaged weights of a trained model, in the network and in its average.
+
+    Nothing that the file describes is made: only its weights are read.
+
+    Args:
+        model: in training, of whatever description.
+        path: as for `load_model`.
+
+    Raises:
+        UserError: as `load_model` does; or the weights are of another network.
+    """
+    path = Path(path).expanduser()
+    with naming(str(path)):
+        _, tensors = read_model(path)
+        weights = {name.removeprefix("network."): w for name, w in tensors.items() if name.startswith("network.")}
+        own = model.network.state_dict()
+        for name in sorted(own.keys() | weights.keys()):
+            if name not in own or name not in weights or own[name].shape != weights[name].shape:
+                raise UserError(f"{path}: its network is another one: {name} differs")
+        for network in {model.network, model.averaged}:
+            network.load_state_dict(weights)
+
+
+def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description and the tensors of a model, which is not made.
+
+    Raises:
+        UserError: nothing there, not a model, damaged, or of another format.
+    """
+    if not path.exists():
+        raise UserError(f"no model at {path}")
+    try:
+        return _read(path)
+    except UserError:
+        time.sleep(_SWAP)  # a run may be replacing its model at this moment
+        return _read(path)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

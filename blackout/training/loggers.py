@@ -26,6 +26,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError
 from blackout.training.callbacks import log_picture
+from blackout.training.checkpoints import Checkpoints
 
 _PATIENCE = 5.0
 """Seconds in which the W&B server must answer."""
@@ -53,6 +54,8 @@ class Wandb(WandbLogger):
         entity: user or team; None for the key's own.
         group: runs shown together; None for the name of the sweep, if there is one.
         tags: of the run.
+        notes: text about the run.
+        job_type: such as train or sweep, to group runs by.
         mode: online, offline or disabled; None for what `WANDB_MODE` or `wandb offline` say, else online if there are
             an API key and a network connection.
 
@@ -67,12 +70,16 @@ class Wandb(WandbLogger):
         entity: str | None = None,
         group: str | None = None,
         tags: Sequence[str] = (),
+        notes: str | None = None,
+        job_type: str | None = None,
         mode: str | None = None,
     ) -> None:
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
         name, group = Path(save_dir).name, group or sweep_name()
-        super().__init__(name, save_dir, project=project, entity=entity, group=group, tags=list(tags))
+        about: dict[str, Any] = {"entity": entity, "group": group, "tags": list(tags)}
+        about |= {"notes": notes, "job_type": job_type}
+        super().__init__(name, save_dir, project=project, **about)
         self._wandb_init.pop("anonymous", None)  # Lightning still passes what W&B has deprecated
         self._mode = mode
 
@@ -101,7 +108,7 @@ class Wandb(WandbLogger):
             run = super().experiment
         except wandb.Error as error:
             problem = str(error).rstrip(".")
-            raise UserError(f"logger=wandb: {problem}; logger.mode=offline keeps the run on disk") from error
+            raise UserError(f"logger=wandb: {problem}; logger.wandb.mode=offline keeps the run on disk") from error
         if mode == "offline":
             folder = Path(run.settings.sync_dir)
             print(f"wandb:   offline{reason}; to upload it: wandb sync {folder}", flush=True)
@@ -195,15 +202,24 @@ def _close(logger: Wandb, exit_code: int) -> None:
 
 
 @rank_zero_only
-def log_results(loggers: Sequence[Logger], values: Mapping[str, float], step: int, run: Path) -> None:
-    """Log a finished run: its last samples, and on W&B the scores as summary and the exported model as artifact."""
+def log_results(trainer: pl.Trainer, values: Mapping[str, float], run: Path) -> None:
+    """Log a finished run: its last samples, and its results where dashboards compare runs.
+
+    On W&B these are the summary, with the best value of the monitored metric, and the exported model as artifact; on
+    TensorBoard the scores beside the hyperparameters.
+    """
     picture = run / "samples" / "final.png"
-    for logger in loggers:
+    keepers = [callback for callback in trainer.callbacks if isinstance(callback, Checkpoints)]  # type: ignore[attr-defined]
+    best = {name: value for callback in keepers for name, value in callback.best.items()}
+    for logger in trainer.loggers:
         if picture.exists():
-            log_picture(logger, Image.open(picture), step)
+            log_picture(logger, Image.open(picture), trainer.global_step)
         if isinstance(logger, Wandb):
-            logger.experiment.summary.update(dict(values))
+            logger.experiment.summary.update({**values, **best})
             _log_model(logger.experiment, run / "model")
+        if isinstance(logger, TensorBoardLogger):
+            results = {f"result/{name}": value for name, value in {**values, **best}.items()}
+            logger.log_hyperparams(dict(logger.hparams), results)
 
 
 def _log_model(run: Any, model: Path) -> None:

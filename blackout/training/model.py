@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from blackout.errors import UserError
 from blackout.family import Draw, Source
 from blackout.training.ema import EMA
+from blackout.training.pretrained import Pretrained
 
-DROPOUT = 2
-"""Key of a step's dropout among the uses of a run's seed; a family's own uses need other keys."""
+DROPOUT, INITIALISATION = 2, 1000
+"""Keys of a step's dropout and of the first weights among the uses of a run's seed; a family's own need other keys."""
 
 
 class Recorder(Protocol):
@@ -33,7 +34,7 @@ class Recorder(Protocol):
         ...
 
 
-class Model(nn.Module, ABC):
+class Model(Pretrained, nn.Module, ABC):
     """A family implements the two steps, `draw` and `example`, and may override the methods after these.
 
     Args:
@@ -83,6 +84,16 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def example(self) -> tuple[Any, ...]:
         """Arguments of one network evaluation for one sample, to measure its FLOPs and memory."""
+
+    def batch_of(self, given: Any) -> dict[str, Any]:
+        """What a DataLoader of the user's own gives, as the steps take it: named tensors with one row per sample.
+
+        Raises:
+            UserError: it is of no such form.
+        """
+        if not isinstance(given, Mapping):
+            raise UserError(f"a DataLoader must give mappings from names to tensors, not {type(given).__name__}")
+        return dict(given)
 
     @property
     def validation_cost(self) -> int:
@@ -143,6 +154,16 @@ class Model(nn.Module, ABC):
         if self.source is None:
             raise UserError("this needs the data the model was trained on: set model.source to a function giving them")
         return self.source()
+
+    def __repr__(self) -> str:
+        """One line that says what the model is, in place of all its layers."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.traits().items())})"
+
+    def traits(self) -> dict[str, Any]:
+        """What `repr` says of the model, by name."""
+        network = getattr(self.network, "body", self.network)
+        parameters = sum(p.numel() for p in self.network.parameters())
+        return {"network": type(network).__name__, "parameters": f"{parameters:,}", "device": self.device}
 
     @property
     def device(self) -> torch.device:

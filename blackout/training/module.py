@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 from torchmetrics import MeanMetric
 
+from blackout.errors import UserError
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import FORMAT
 from blackout.training.model import DROPOUT, Model
 from blackout.training.optimization import Optimization
+from blackout.training.pretrained import CHECKPOINTS
 
 
 class TrainingModule(pl.LightningModule):
@@ -32,6 +35,15 @@ class TrainingModule(pl.LightningModule):
         )
         model.recorder = LightningRecorder(self)
 
+    def __repr__(self) -> str:
+        """The model in one line."""
+        return f"{type(self).__name__}({self.model!r})"
+
+    def on_fit_start(self) -> None:
+        """Begin with new means: those of a `Trainer.validate` before are tensors of inference mode."""
+        for mean in self.means.values():
+            mean.reset()  # type: ignore[operator]  # nn.ModuleDict does not know its values
+
     def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Seed dropout by the number of the batch and of the process."""
         if self.trainer._results is not None:  # or Lightning logs what an earlier step reported once more
@@ -44,9 +56,36 @@ class TrainingModule(pl.LightningModule):
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Add a batch to the validation metrics."""
+        self._held_out_step(batch, "val/")
+
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """The same of the test data, under names that begin with `test/`."""
+        self._held_out_step(batch, "test/")
+
+    def _held_out_step(self, batch: dict[str, Any], prefix: str) -> None:
         self.model.validation_step(batch)
         for name in self.model.means:
-            self.log(name, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
+            shown = prefix + name.removeprefix("val/")
+            self.log(shown, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
+
+    def predict_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        """Samples by the model's own sampler.
+
+        Args:
+            batch: numbers of the samples, int64 [b]: sample k is a function of the model's seed and k.
+        """
+        draw = self.model.draw({})
+        return torch.cat([samples["samples"] for _, samples in draw.batches(batch.cpu(), self.model.seed)])
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Log the learning rate and the norm of the gradients before clipping, at the steps that are logged."""
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if not every or (self.global_step + 1) % every:
+            return
+        self.log("train/learning_rate", float(optimizer.param_groups[0]["lr"]))
+        gradients = [p.grad for p in self.model.network.parameters() if p.grad is not None]
+        if gradients:  # a step that is skipped has none
+            self.log("train/gradient_norm", get_total_norm(gradients))
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Take the step, then move the average."""
@@ -70,6 +109,11 @@ class TrainingModule(pl.LightningModule):
         if self.optimization is None:
             raise ValueError("this model was loaded for use; give it an `optimization` to train it")
         return self.optimization.configure(self.model.parameter_groups(self.optimization.lr))
+
+    @classmethod
+    def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Lightning's way, which would need the arguments of this class: raises UserError that names ours."""
+        raise UserError(CHECKPOINTS)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Let the checkpoint describe its model."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.optim import Adam, Optimizer
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Muon as MatrixMuon
 from torch.optim.lr_scheduler import LambdaLR
 
 
@@ -50,3 +53,82 @@ class Optimization:
         optimizer = self.factory(parameters, lr=self.lr)
         scheduler = {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+def sgd(
+    parameters: Any,
+    lr: float,
+    momentum: float = 0.9,
+    nesterov: bool = True,
+    weight_decay: float = 0.0,
+    betas: Sequence[float] = (),
+) -> SGD:
+    """Stochastic gradient descent; `betas`, which recipes give for Adam, are not used."""
+    return SGD(parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+
+
+class Muon(Optimizer):
+    """Muon (Jordan et al. 2024) for matrices, AdamW for everything else, as one optimiser.
+
+    Updates of matrices are scaled to the size of AdamW's, so that one learning rate serves both.
+
+    Args:
+        parameters: tensors, or groups of them.
+        lr: learning rate.
+        momentum: of the matrices.
+        betas: of the others.
+        weight_decay: of all.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        lr: float,
+        momentum: float = 0.95,
+        betas: Sequence[float] = (0.9, 0.999),
+        weight_decay: float = 0.1,
+    ) -> None:
+        given = list(parameters)
+        groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+        parts = [_only(groups, matrices) for matrices in (True, False)]
+        self._inner: list[Optimizer] = []
+        if parts[0]:
+            self._inner.append(MatrixMuon(parts[0], lr, weight_decay, momentum, adjust_lr_fn="match_rms_adamw"))
+        if parts[1]:
+            self._inner.append(AdamW(parts[1], lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay))
+        super().__init__([group for inner in self._inner for group in inner.param_groups], {"lr": lr})
+        self._share()
+
+    def _share(self) -> None:
+        """Let both keep their groups and moments here, where schedulers and checkpoints find them."""
+        first = 0
+        for inner in self._inner:
+            number = len(inner.param_groups)
+            inner.param_groups, inner.state = self.param_groups[first : first + number], self.state
+            first += number
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._share()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of both."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for inner in self._inner:
+            inner.step()
+        return loss
+
+
+def _only(groups: Sequence[dict[str, Any]], matrices: bool) -> list[dict[str, Any]]:
+    """The groups with their matrices alone, or with the rest; empty ones left out."""
+    chosen = [
+        {**group, "params": [p for p in _listed(group["params"]) if (p.ndim == 2) == matrices]} for group in groups
+    ]
+    return [group for group in chosen if group["params"]]
+
+
+def _listed(parameters: Any) -> list[Tensor]:
+    return [parameters] if isinstance(parameters, Tensor) else list(parameters)

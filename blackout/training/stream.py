@@ -36,6 +36,7 @@ class TrainStream:
         world_size: number of processes.
         start_batch: number of the first batch to serve.
         period: repeat batches 0 .. period - 1, to overfit them; None for the whole source.
+        length: batches of one pass, for trainers that count epochs; None for no end.
 
     Raises:
         ValueError: sizes or ranks out of range.
@@ -48,6 +49,7 @@ class TrainStream:
     world_size: int = 1
     start_batch: int = 0
     period: int | None = None
+    length: int | None = None
 
     def __post_init__(self) -> None:
         check_sharding(self.batch_size, self.rank, self.world_size)
@@ -57,9 +59,15 @@ class TrainStream:
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        while True:
+        end = None if self.length is None else (self._next // self.length + 1) * self.length
+        while self._next != end:
             self._next += 1
             yield self.batch(self._next - 1)
+
+    def __len__(self) -> int:
+        if self.length is None:
+            raise TypeError("the stream has no end")
+        return self.length
 
     def batch(self, number: int) -> dict[str, Any]:
         """This process's part of global batch `number`."""

@@ -20,7 +20,7 @@ from blackout.programs.run_directory import run_id
 from tests.cli.conftest import ROOT
 
 STORED = json.loads((Path(__file__).parent / "compositions.json").read_text())
-YOUNGER = ("family", "ema_half_life")
+YOUNGER = ("family", "ema_half_life", "ckpt_path", "init_from")
 """Settings that there were not."""
 
 
@@ -30,12 +30,14 @@ def composed(overrides):
 
 
 def composed_then(overrides):
-    """With the precision that the digits' recipe had, and without what is new for binarised MNIST."""
+    """With the precision that the digits' recipe had, without what is new for binarised MNIST, one logger at most."""
     config = composed(overrides)
     if config["experiment_name"] == "blackout_binarized_mnist":
         assert config["network"].pop("final_time") == 10.0
     if str((config["dataset"] or {}).get("_target_")).endswith(".digits"):
         config["trainer"]["precision"] = "bf16-mixed"
+    for chosen in (config["logger"] or {}).values():  # one at most, without the name it has among several now
+        config["logger"] = {name: value for name, value in chosen.items() if name not in ("notes", "job_type")}
     return config
 
 

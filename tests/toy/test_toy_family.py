@@ -59,8 +59,8 @@ def test_it_plans_and_sweeps(run, tmp_path):  # noqa: F811
 
 
 def test_it_logs_to_wandb_offline(run, tmp_path):  # noqa: F811
-    logged = run("train", *TOY, "logger=wandb", "logger.mode=offline", "trainer.max_steps=6", f"runs_dir={tmp_path}",
-                 "run_id=a")  # fmt: skip
+    options = ("logger=wandb", "logger.wandb.mode=offline", "trainer.max_steps=6")
+    logged = run("train", *TOY, *options, f"runs_dir={tmp_path}", "run_id=a")  # fmt: skip
     assert logged.code == 0, logged.err
     assert list((tmp_path / "toy/a/wandb").glob("offline-run-*/*.wandb"))
 

@@ -156,9 +156,11 @@ def test_wandb_does_as_it_is_told(run, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.setenv("WANDB_MODE", "dryrun")
     assert find_mode(settings) == ("offline", "")
     options = (*TINY, "metrics=none", "logger=wandb", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
-    run("train", *options, "logger.mode=on").assert_refused("logger", "online, offline, disabled")
-    run("train", *options, "logger.mode=online").assert_refused("logger=wandb", "API key", "logger.mode=offline")
-    outcome = run("train", *options, "logger.mode=disabled")
+    run("train", *options, "logger.wandb.mode=on").assert_refused("logger", "online, offline, disabled")
+    run("train", *options, "logger.wandb.mode=online").assert_refused(
+        "logger=wandb", "API key", "logger.wandb.mode=offline"
+    )
+    outcome = run("train", *options, "logger.wandb.mode=disabled")
     assert outcome.code == 0 and "wandb:" not in outcome.out + outcome.err, outcome.err
 
 
@@ -223,4 +225,5 @@ def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatc
 
 
 def test_a_run_without_pictures_is_logged_too(tmp_path):
-    log_results([SimpleNamespace()], {"val/kl": 1.0}, 5, tmp_path)
+    trainer = SimpleNamespace(loggers=[SimpleNamespace()], callbacks=[], global_step=5)
+    log_results(trainer, {"val/kl": 1.0}, tmp_path)

@@ -144,7 +144,8 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     outcome = subprocess.run(
         [
             sys.executable, ROOT / "train.py", *TINY, *options, "trainer.max_steps=6", "trainer.accelerator=cpu",
-            "trainer.devices=2", "trainer.strategy=ddp", "sampler.batch_size=10", "logger=wandb", "logger.mode=offline",
+            "trainer.devices=2", "trainer.strategy=ddp", "sampler.batch_size=10", "logger=wandb",
+            "logger.wandb.mode=offline",
             "sampler.num_steps=4", f"runs_dir={tmp_path}", "run_id=a",
         ],
         capture_output=True, text=True, cwd=tmp_path, timeout=300,

@@ -1,0 +1,33 @@
+"""The words of a command line, before Hydra reads them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+CONF = next(path for folder in Path(__file__).parents[1:] if (path := folder / "conf").is_dir())
+"""The configurations: in a wheel inside the package, in the repository beside it."""
+
+
+def completed(command: list[str]) -> list[str]:
+    """A command line with what Hydra would need to be told besides.
+
+    Arguments of Lightning's Trainer that no YAML file lists need no `+`, and a family without data no `~dataset`.
+    """
+    words = map(_forced, command[1:]) if Path(command[0]).stem.endswith("train") else command[1:]
+    return _without_data([command[0], *words])
+
+
+def _forced(word: str) -> str:
+    """`trainer.<name>=...` added where there is no such setting yet; names that the Trainer lacks are refused later."""
+    return f"++{word}" if re.match(r"trainer\.\w+[\w.]*=", word) else word
+
+
+def _without_data(command: list[str]) -> list[str]:
+    """A command line without the default dataset, if its family says `dataset: null` and nothing else chooses one."""
+    chosen = [word.partition("=")[2] for word in command[1:] if word.startswith("family=")]
+    if not chosen or any(word.lstrip("+~").startswith(("dataset", "experiment=")) for word in command[1:]):
+        return command
+    path = CONF / "family" / f"{chosen[-1]}.yaml"
+    has_none = path.is_file() and re.search(r"^dataset: null\b", path.read_text(), re.MULTILINE)
+    return [*command, "~dataset"] if has_none else command

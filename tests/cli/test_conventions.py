@@ -1,0 +1,150 @@
+"""What users of Lightning and Hydra type on their first day."""
+
+import json
+import math
+
+import pytest
+import torch
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from pytorch_lightning.callbacks import RichProgressBar
+
+from blackout import load_model
+from blackout.programs.help import help_text
+from blackout.programs.passport import git_commit
+from blackout.programs.words import completed
+from tests.cli.conftest import ROOT, TINY
+
+QUICK = (*TINY, "metrics=none", "callbacks.samples=null")
+
+
+def settings(*overrides):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return OmegaConf.to_container(compose("train", list(overrides)), resolve=True)
+
+
+@pytest.mark.parametrize("argument, words", [
+    ("trainer.max_epochs=3", ["trainer.max_steps=68", "3", "digits"]),
+    ("trainer.min_epochs=1", ["lengths are in steps"]),
+    ("trainer.max_stops=3", ["max_steps"]),
+    ("trainer.fast_dev_run=true", ["debug=fast"]),
+    ("trainer.logger=false", ["logger=none"]),
+    ("optimizer.lr=abc", ["optimizer.lr must be a number"]),
+    ("optimizer.factory.betas=[2,3]", ["optimizer", "beta"]),
+    ("init_from=/nowhere", ["/nowhere"]),
+    ("ckpt_path=/nowhere", ["/nowhere"]),
+    ("dataset=counts", ["dataset.path must be given", "--help"]),
+    ("logger=csv,wandb", ["logger=[csv,wandb]", "-m"]),
+    ("dataset.path=/data/my file (1).npy", ["quotes"]),
+])  # fmt: skip
+def test_one_line_says_what_to_type_instead_and_leaves_nothing(run, tmp_path, argument, words):
+    runs = tmp_path / "runs"
+    run("train", *QUICK, f"runs_dir={runs}", argument).assert_refused(*words)
+    assert not runs.exists()
+
+
+def test_arguments_of_the_trainer_need_no_plus():
+    words = completed(["train.py", "trainer.max_time=00:01:00:00", "trainer.max_steps=3", "seed=1", "-m"])
+    assert words == ["train.py", "++trainer.max_time=00:01:00:00", "++trainer.max_steps=3", "seed=1", "-m"]
+    config = settings(*words[1:4])
+    assert config["trainer"]["max_steps"] == 3 and config["trainer"]["max_time"] == "00:01:00:00"
+
+
+def test_loggers_are_combined():
+    assert set(settings("logger=[tensorboard,wandb]")["logger"]) == {"tensorboard", "wandb"}
+    assert not settings("logger=none")["logger"] and settings("logger=none") == settings("logger=csv")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+def test_other_optimisers_train_and_continue_exactly(run, tmp_path, optimizer):
+    options = (*QUICK, f"optimizer={optimizer}", f"runs_dir={tmp_path}")
+    for name, stops in (("whole", [4]), ("parts", [2, 4])):
+        for steps in stops:
+            outcome = run("train", *options, f"run_id={name}", f"trainer.max_steps={steps}")
+            assert outcome.code == 0, outcome.err
+    samples = [load_model(tmp_path / "digits" / name).sample(4) for name in ("whole", "parts")]
+    assert torch.equal(*samples)
+
+
+def test_a_run_starts_from_weights_and_from_checkpoints(run, tmp_path):
+    options = (*QUICK, f"runs_dir={tmp_path}")
+    assert run("train", *options, "run_id=first", "trainer.max_steps=2").code == 0
+    first = tmp_path / "digits" / "first"
+    assert run("train", *options, "run_id=on", f"ckpt_path={first}", "trainer.max_steps=4").code == 0
+    assert run("train", *options, "run_id=first", "ckpt_path=last", "trainer.max_steps=4").code == 0
+    assert torch.equal(load_model(tmp_path / "digits" / "on").sample(4), load_model(first).sample(4))
+
+    frozen = ("optimizer.lr=1e-30", "seed=5", "trainer.max_steps=1")
+    tuned = run("train", *options, *frozen, "run_id=tuned", f"init_from={first}")
+    assert tuned.code == 0, tuned.err
+    mine, theirs = (load_model(tmp_path / "digits" / name).network.state_dict() for name in ("tuned", "first"))
+    assert all(torch.allclose(mine[name], theirs[name], atol=1e-12) for name in theirs)
+    other = run("train", *options, "run_id=other", f"init_from={first}", "network.body.width=12", "trainer.max_steps=1")
+    other.assert_refused("another one")
+
+    report = json.loads((first / "metrics.json").read_text())
+    made = report["made_with"]
+    assert made["versions"]["torch"] == torch.__version__ and made["python"] and made["device"].startswith("cpu")
+    assert made["git_commit"] == git_commit() and report["seconds"] > 0 and report["date"]
+    data = load_model(first).config["data"]
+    assert report["data"]["name"] == data["name"] and len(report["data"]["train_sha256"]) == 64
+    header = (first / "metrics.csv").read_text().splitlines()[0]
+    assert {"train/learning_rate", "train/gradient_norm"} <= set(header.split(","))
+
+
+def test_a_model_with_classes_is_bounded_with_and_without_them(run, tmp_path):
+    options = (*QUICK, "conditional=true", "label_dropout=0", f"runs_dir={tmp_path}", "run_id=a", "trainer.max_steps=4")
+    assert run("train", *options, "optimizer.lr=0.02").code == 0
+    directory = tmp_path / "digits" / "a"
+    outcome = run(
+        "sample", f"ckpt={directory}", "num_samples=4", "evaluate=true", "metrics=none", "likelihood.images=359",
+        "likelihood.repeats=4", f"out={tmp_path / 'out'}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    report = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    values, validated = report["values"], json.loads((directory / "metrics.json").read_text())["values"]
+    assert math.isclose(values["bits_per_dim_test"], validated["val/bits_per_dim"], rel_tol=0.03)
+    assert values["bits_per_dim_test_unconditional"] != values["bits_per_dim_test"]
+    assert report["data"]["test_sha256"] and report["made_with"]["versions"]["numpy"] and report["seconds"] > 0
+
+
+def test_a_profile_is_printed(run, tmp_path):
+    profile = ("trainer.profiler=simple", "trainer.max_steps=2", f"runs_dir={tmp_path}")
+    outcome = run("train", *QUICK, *profile)
+    assert outcome.code == 0 and "run_training_epoch" in outcome.out
+
+
+def test_the_bar_moves_on_where_batches_are_repeated(run, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(RichProgressBar, "_update", lambda self, bar, current, *_, **__: shown.append(current))
+    bar = [option for option in QUICK if option != "callbacks.progress=null"]
+    overfit = ("trainer.overfit_batches=1", "trainer.max_steps=5", "trainer.val_check_interval=1")
+    outcome = run("train", *bar, *overfit, f"runs_dir={tmp_path}")
+    assert outcome.code == 0 and [n for n in dict.fromkeys(shown) if n <= 5][-1] == 5, (shown, outcome.err)
+
+
+def test_help_shows_every_setting_with_its_comment_and_no_internals():
+    for program in ("train", "sample"):
+        text = help_text(program, f"python {program}.py", ["dataset=digits", "nonsense=1"])
+        plain = yaml.safe_load((ROOT / f"conf/{program}.yaml").read_text())
+        for name in plain.keys() - {"defaults", "hydra"} - set(_groups(plain)):
+            assert f"  {name}=" in text or f"  {name}:" in text, name
+        assert "_target_" not in text and "hydra/" not in text and f"python {program}.py" in text
+    assert "holdout: 0.2" in text and "random horizontal flips" in help_text("train", "t", [])
+
+
+def _groups(plain):
+    return [name for entry in plain["defaults"] if isinstance(entry, dict) for name in entry]
+
+
+def test_groups_in_a_folder_of_ones_own(run, tmp_path):
+    own = tmp_path / "conf" / "optimizer"
+    own.mkdir(parents=True)
+    (own / "slow.yaml").write_text(
+        (ROOT / "conf/optimizer/adam.yaml").read_text().replace("eps: 1.0e-8", "eps: 1.0e-3")
+    )
+    outcome = run(
+        "train", "--config-dir", tmp_path / "conf", "optimizer=slow", "--cfg", "job", "-p", "optimizer.factory"
+    )
+    assert outcome.code == 0 and "eps: 0.001" in outcome.out

@@ -1,0 +1,201 @@
+"""Models made, trained, saved and loaded from Python alone."""
+
+import functools
+import re
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch.utils.data import DataLoader, TensorDataset
+
+from blackout import BlackoutDiffusion, load_model
+from blackout.addresses import leaves
+from blackout.data import CountData
+from blackout.diffusion import PoissonLeap, Sampler, make_sampler
+from blackout.diffusion.named_samplers import _KERNELS, named_sampler
+from blackout.diffusion.own_data import RECIPE, described
+from blackout.errors import UserError
+from blackout.networks import ResidualMLP
+from blackout.training.components import make
+from blackout.training.module import TrainingModule
+from blackout.training.optimization import Muon, Optimization
+from tests.cli.conftest import ROOT
+
+COUNTS = torch.poisson(torch.full((60, 4), 3.0), generator=torch.Generator().manual_seed(0)).int()
+BODY = functools.partial(ResidualMLP, width=8, depth=1)
+
+
+def made(data=COUNTS, network=BODY, **options):
+    return BlackoutDiffusion.from_data(data, network, **{"batch_size": 16, "validation_draws": 1, **options})
+
+
+def trainer(**options):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return pl.Trainer(**{**quiet, "enable_model_summary": False, "accelerator": "cpu", "max_epochs": 2, **options})
+
+
+def test_a_strangers_script_trains_saves_loads_elsewhere_and_samples_the_same_bits(tmp_path, monkeypatch):
+    script = re.search(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL).group(1)
+    assert len([line for line in script.splitlines() if line.strip()]) <= 15
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(script, "python.md", "exec"), names)
+    elsewhere = "import blackout, torch; torch.save(blackout.load_model('my_model').sample(16), 'samples.pt')"
+    subprocess.run([sys.executable, "-c", elsewhere], check=True, cwd=tmp_path)
+    assert torch.equal(torch.load("samples.pt"), names["samples"])
+    files = [path.read_text() for path in (tmp_path / "my_model").iterdir() if path.suffix in (".json", ".md")]
+    assert len(files) == 2 and not any(str(tmp_path) in text or str(ROOT) in text for text in files)
+
+
+def test_the_recipe_is_that_of_the_command():
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = OmegaConf.to_container(compose("train", ["dataset=counts", "dataset.path=x"]), resolve=True)
+    composed = dict(leaves(config))
+    for name, value in leaves(RECIPE):
+        assert composed[name] == value, name
+    assert (config["optimizer"]["lr"], config["batch_size"], config["ema_decay"]) == (2e-3, 128, 0.998)
+    assert config["validation_draws"] == 8 and config["optimizer"]["warmup_steps"] == 100
+    assert make_sampler() == Sampler() == named_sampler("trapezoidal")
+
+
+@pytest.mark.parametrize("name", _KERNELS)
+def test_named_samplers_are_the_commands(name):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = OmegaConf.to_container(compose("sample", [f"sampler={name}"]), resolve=True)["sampler"]
+    theirs, ours = make(config, "sampler"), named_sampler(name)
+    assert repr(theirs.kernel).split(" at ")[0] == repr(ours.kernel).split(" at ")[0]
+    assert theirs.num_steps == ours.num_steps and theirs.correction.steps == ours.correction.steps == 0
+
+
+def test_validate_fit_test_and_predict():
+    model, fitter = made(warmup_steps=0, lr=1e-2, ema_decay=0.5), trainer()
+    (before,) = fitter.validate(model, verbose=False)
+    fitter.fit(model)
+    assert fitter.global_step == 2 * round(54 / 16)  # two epochs, not an endless one
+    (after,) = fitter.test(model, verbose=False)
+    assert after["test/bits_per_dim"] < before["val/bits_per_dim"]
+    (drawn,) = fitter.predict(model, DataLoader(torch.arange(5, 9), batch_size=4))
+    assert torch.equal(drawn, model.sample(9)[5:])
+
+
+def test_a_dataloader_of_ones_own_gives_the_same_steps_as_numbered_batches():
+    own = TensorDataset(COUNTS[:48], torch.arange(48) % 2)
+    runs = []
+    for _ in range(2):
+        model = made(CountData.from_array(COUNTS.numpy(), np.arange(60) % 2), conditional=True)
+        trainer().fit(model, DataLoader(own, batch_size=16), DataLoader(COUNTS[48:], batch_size=6))
+        runs.append(model.sample(4, classes=[0, 1]))
+    assert torch.equal(*runs)
+    model = made(max_count := CountData.from_array(COUNTS))
+    assert max_count.max_count == int(COUNTS.max())
+    with pytest.raises(UserError, match=r"in 0\.\."):
+        trainer().fit(model, DataLoader(COUNTS + 100, batch_size=16))
+
+
+def test_checkpoints_of_lightning_are_loaded_and_continued(tmp_path):
+    model = made()
+    saver = pl.callbacks.ModelCheckpoint(tmp_path, save_last=True)
+    trainer(max_epochs=1, callbacks=[saver], enable_checkpointing=True).fit(model)
+    path = tmp_path / "last.ckpt"
+    assert torch.equal(load_model(path).sample(3), model.sample(3))
+    again, whole = made(), made()
+    trainer(max_epochs=3).fit(again, ckpt_path=path)
+    trainer(max_epochs=3).fit(whole)
+    assert torch.equal(again.sample(8), whole.sample(8))
+    for kind in (TrainingModule, BlackoutDiffusion):
+        with pytest.raises(UserError, match="load_model"):
+            kind.load_from_checkpoint(path)
+
+
+def test_what_could_not_be_made_again_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"functools\.partial\(ResidualMLP"):
+        made(network=ResidualMLP((4,), width=8, depth=1))
+    with pytest.raises(UserError, match="no such sampler"):
+        made().sample(1, sampler="poison")
+    with pytest.raises(UserError, match="components are"):
+        made(heads=None)
+    model = made()
+    model.model.config = {}
+    with pytest.raises(UserError, match="from_data"):
+        model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_descriptions_name_public_addresses():
+    sampler = described(Sampler(PoissonLeap(), 7), "sampler")
+    assert sampler["_target_"] == "blackout.diffusion.Sampler" and make(sampler, "sampler") == Sampler(PoissonLeap(), 7)
+    assert described(BODY, "network") == {"_target_": "blackout.networks.ResidualMLP", "width": 8, "depth": 1}
+
+
+def test_a_model_says_what_it_is():
+    said = repr(made())
+    for word in ("BlackoutDiffusion", "counts", "shape=(4,)", "ResidualMLP", "PureDeath", "GammaHead", "Trapezoidal"):
+        assert word in said
+    assert "\n" not in said
+
+
+def test_the_hub_gets_the_folder_with_its_card(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="the optional extra `hub` is not installed")
+    kept = {}
+
+    class Api:
+        def __init__(self, token=None):
+            pass
+
+        def create_repo(self, repo_id, **options):
+            return type("Repo", (), {"repo_id": repo_id})
+
+        def upload_folder(self, repo_id, folder_path, **options):
+            kept.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
+            return f"https://hub/{repo_id}"
+
+    monkeypatch.setattr(hub.hub_mixin, "HfApi", Api)
+    address = made().push_to_hub("me/counts", scores={"fid": 3.25}, license="cc-by-4.0", private=True)
+    assert address == "https://hub/me/counts" and set(kept) == {"README.md", "config.json", "model.safetensors"}
+    card = kept["README.md"].decode()
+    for line in ("---\nlibrary_name: blackout", "license: cc-by-4.0", "| fid | 3.25 |", "## Citation"):
+        assert line in card
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    assert BlackoutDiffusion.from_pretrained(tmp_path).sample(2).shape == (2, 4)
+
+
+def test_without_the_hub_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match="pip install huggingface_hub"):
+        made().push_to_hub("me/counts")
+
+
+def test_muon_moves_matrices_and_the_rest_and_continues_exactly():
+    def parameters():
+        torch.manual_seed(0)
+        return [torch.nn.Parameter(torch.randn(shape)) for shape in ((4, 3), (4,), (2, 3, 3, 3))]
+
+    def step(optimizer, scheduler, weights):
+        for number, weight in enumerate(weights):
+            weight.grad = torch.sin(weight.detach() + number)
+        optimizer.step()
+        scheduler.step()
+
+    how = Optimization(1e-2, Muon, decay_steps=10)
+    weights = parameters()
+    optimizer, scheduler = (how.configure(weights)[name] for name in ("optimizer", "lr_scheduler"))
+    for _ in range(3):
+        step(optimizer, scheduler["scheduler"], weights)
+    assert all(bool((a != b).all()) for a, b in zip(weights, parameters(), strict=True))
+    copy = [torch.nn.Parameter(weight.detach().clone()) for weight in weights]
+    other, following = (how.configure(copy)[name] for name in ("optimizer", "lr_scheduler"))
+    other.load_state_dict(deepcopy(optimizer.state_dict()))
+    following["scheduler"].load_state_dict(scheduler["scheduler"].state_dict())
+    for _ in range(2):
+        step(optimizer, scheduler["scheduler"], weights)
+        step(other, following["scheduler"], copy)
+    assert all(torch.equal(a, b) for a, b in zip(weights, copy, strict=True))
+    assert {group["lr"] for group in other.param_groups} == {how.lr * how.factor(5)}
