@@ -81,9 +81,14 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _scores(place: str, content: Mapping[str, Any]) -> str:
     """The values of one metrics.json, beside those of real data, and how they were made."""
-    values, real = content.get("values", {}), content.get("held_out_data") or {}
-    rows = [(name, value, *([real.get(name, "")] if real else [])) for name, value in values.items()]
-    provenance = {name: value for name, value in content.items() if name not in ("values", "held_out_data")}
+    values = content.get("values", {})
+    real = (content.get("held_out_data") or {}).get("values", {})
+    rows = [
+        (name, value, *([real.get(name, "")] if real else []))
+        for name, value in values.items()
+        if not name.startswith("share_")
+    ]
+    provenance = {name: value for name, value in content.items() if name != "held_out_data"}
     head = (place, "value", *(["held-out data"] if real else []))
     return pages.table(rows, head) + pages.folded("how they were made", pages.fields(provenance))
 
