@@ -48,13 +48,14 @@ class Passes:
         if self.distinct and not inline:
             raise ValueError("distinct is for code=inline: digits of the other codes may be equal")
         causal = objective == "autoregressive"
-        passes = (n if causal else 1) if self.passes is None else self.passes
-        order = ("left_to_right" if causal else "random") if self.order is None else self.order
+        usual: tuple[int, Order] = (n, "left_to_right") if causal else (1, "random")
+        passes = usual[0] if self.passes is None else self.passes
+        order = usual[1] if self.order is None else self.order
         if not 1 <= passes <= n:
             raise ValueError(f"passes must be 1..{n}, not {passes}")
         if order not in _ORDERS:
             raise ValueError(f"order must be one of {', '.join(_ORDERS)}, not {order}")
-        if causal and (passes, order) != (n, "left_to_right"):
+        if causal and (passes, order) != usual:
             raise ValueError(
                 f"an autoregressive model draws digit by digit from left to right: passes={n} order=left_to_right"
             )
