@@ -72,7 +72,7 @@ def test_weights_are_cast_once_while_sampling() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0, 10, 100, 1000])
-@pytest.mark.parametrize("size", [(2, 64, 8, 8), (3, 24, 5, 7), (2, 32, 1, 1)])
+@pytest.mark.parametrize("size", [(2, 64, 8, 8), (3, 24, 5, 7)])
 def test_float32_group_norms_are_exact_in_any_memory_format(ratio: float, size: tuple[int, ...]) -> None:
     norm, x = group_norm(size[1]), ratio + torch.randn(size)
     expected = F.group_norm(x.double(), norm.num_groups, eps=norm.eps)
