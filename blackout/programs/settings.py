@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -191,10 +190,9 @@ def _plain_family(name: str, value: Any) -> Any:
 
 
 def set_libraries() -> None:
-    """Silence Lightning's warnings about choices that are deliberate here, and let float32 be float32.
+    """Silence Lightning's warnings about deliberate choices, and keep cuDNN from rounding float32 to TF32's 11 bits."""
+    import torch
 
-    cuDNN's convolutions would by default round float32 to TF32, 11 significant bits, on GPUs that have it.
-    """
     torch.backends.cudnn.allow_tf32 = False
     for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -148,7 +148,7 @@ class Observation:
 
 def jump_axis(values: list[int], x: Tensor) -> Tensor:
     """Constants of R types as int64 [R, 1, ...], to broadcast against [B, R, ...] for x of shape [B, ...]."""
-    return torch.tensor(values, device=x.device).view(-1, *[1] * (x.ndim - 1))
+    return torch.cat([torch.full((1,), value, device=x.device) for value in values]).view(-1, *[1] * (x.ndim - 1))
 
 
 def widening(max_count: int) -> float:
