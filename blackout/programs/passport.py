@@ -6,14 +6,16 @@ import platform
 import subprocess
 import time
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from blackout.evaluation.report import library_versions
 from blackout.family import Source
+from blackout.version import __version__
 
+_LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "torch-fidelity", "numpy", "scipy")
 _PATIENCE = 5.0
 
 
@@ -27,7 +29,7 @@ def passport(device: torch.device, began: float, source: Source | None = None) -
     """
     on = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     made_with: dict[str, Any] = {
-        "versions": library_versions(),
+        "versions": {"blackout": __version__, **{name: version(name) for name in _LIBRARIES}},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": f"{device} ({on})",

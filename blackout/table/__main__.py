@@ -24,7 +24,8 @@ from typing import Any
 import yaml
 
 from blackout.errors import UserError
-from blackout.programs.cli import CONF, one_line_errors
+from blackout.programs.cli import one_line_errors
+from blackout.programs.words import CONF
 
 HERE = Path(__file__).parent
 
