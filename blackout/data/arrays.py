@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
+from blackout.data.checks import check_counts, check_labels, check_seen
 from blackout.data.moments import (
     Sums,
     covariance_excess,
@@ -79,7 +80,7 @@ class CountData:
             limits = f"a whole number between 1 and {LARGEST_COUNT}"
             raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
         for split, counts in (("train", self.train), ("test", self.test)):
-            _check_counts(f"{self.name} {split} data", counts, self.max_count)
+            check_counts(f"{self.name} {split} data", counts, self.max_count)
             # written once to the frozen object: everyone downstream may rely on the dtype
             object.__setattr__(self, split, counts.to(count_dtype(self.max_count)).contiguous())
         if self.train.shape[1:] != self.test.shape[1:]:
@@ -89,10 +90,10 @@ class CountData:
             raise ValueError(f"{self.name}: labels must be given for both splits or for neither")
         for split, counts, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):
             if labels is not None:
-                _check_labels(f"{self.name} {split} labels", labels, len(counts))
+                check_labels(f"{self.name} {split} labels", labels, len(counts))
                 object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
-        _check_seen(f"{self.name}: train_seen", self.train, self.train_seen)
-        _check_seen(f"{self.name}: test_seen", self.test, self.test_seen)
+        check_seen(f"{self.name}: train_seen", self.train, self.train_seen)
+        check_seen(f"{self.name}: test_seen", self.test, self.test_seen)
         if self.flip and len(self.shape) != 3:
             raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
         object.__setattr__(self, "_served", self.train)
@@ -277,42 +278,3 @@ def _mirrored(x0: Tensor, chosen: Tensor) -> Tensor:
         return x0
     # a selection by a mask would wait for the device
     return torch.where(chosen.to(x0.device, non_blocking=True)[:, None, None, None], x0.flip(-1), x0)
-
-
-def _check_integers(what: str, values: Tensor) -> None:
-    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{what} must be integers, got {values.dtype}")
-
-
-def _check_counts(what: str, counts: Tensor, max_count: int) -> None:
-    _check_integers(f"{what}: counts", counts)
-    if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
-        allowed = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
-        raise ValueError(f"{what}: the shape must be {allowed}, got {list(counts.shape)}")
-    if len(counts) == 0:
-        raise ValueError(f"{what}: at least one sample is needed, got none")
-    info = torch.iinfo(counts.dtype)
-    if info.min >= 0 and info.max <= max_count:
-        return  # guaranteed by the dtype
-    for start, chunk in parts(counts):
-        wide = chunk.long()
-        bad = (wide < 0) | (wide > max_count)
-        if bad.any():
-            first = torch.nonzero(bad)[0]
-            value = int(wide[tuple(first)])
-            index = [start + int(first[0]), *first[1:].tolist()]
-            allowed = "must not be negative" if value < 0 else f"must be at most max_count={max_count}"
-            raise ValueError(f"{what}: counts {allowed}, got {value} at index {index}")
-
-
-def _check_seen(what: str, counts: Tensor, seen: Tensor | None) -> None:
-    if seen is not None and (seen.dtype != torch.bool or seen.shape != counts.shape):
-        raise ValueError(f"{what} must be booleans {list(counts.shape)}")
-
-
-def _check_labels(what: str, labels: Tensor, count: int) -> None:
-    _check_integers(f"{what}: labels", labels)
-    if labels.shape != (count,):
-        raise ValueError(f"{what}: one label per sample is needed, [{count}], got {list(labels.shape)}")
-    if labels.min() < 0:
-        raise ValueError(f"{what}: labels must not be negative, got {int(labels.min())}")

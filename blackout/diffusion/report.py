@@ -55,12 +55,17 @@ def likelihood_report(
             bounds = _bounds(model, counts[:n], labels, settings)
             likelihood[f"{split}{suffix}"] = bounds
             values[f"bits_per_dim_{split}{suffix}"] = bounds["continuous"]["value"]
-    if settings["finite_steps"] and rank() == 0:
-        cost, steps = likelihood["test"]["finite_time"]["cost_of_steps"], settings["finite_steps"]
-        print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
+    if settings["finite_steps"]:
+        _print_cost(likelihood["test"]["finite_time"])
     if untrained is not None:
         likelihood["baselines"] = _baselines(untrained, data, data.test[:n], settings["repeats"])
     return {"values": values, "likelihood": likelihood}
+
+
+def _print_cost(bound: Mapping[str, Any]) -> None:
+    if rank() == 0:
+        steps, cost = bound["num_steps"], bound["cost_of_steps"]
+        print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
 
 
 def _bounds(model: CountModel, counts: Tensor, labels: Tensor | None, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,8 +95,7 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
     """
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     _leave_out_debug(config)
-    if config.get("ckpt_path") == "last":  # the run's own, as always
-        config["ckpt_path"] = None
+    config |= {"ckpt_path": None} if config.get("ckpt_path") == "last" else {}  # the run's own, as always
     defaults = _defaults(cfg)
     settings = table(defaults)
     for name in sorted(config.keys() | {name for name in settings if "." not in name}):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 from omegaconf import DictConfig
-from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies import DDPStrategy, Strategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError, mendable, naming, summary
@@ -80,8 +80,7 @@ def _train(config: dict[str, Any]) -> Path:
             if last.is_relative_to(directory):
                 continue_run(trainer.loggers, checkpoint)
         print_summary(model, source, config, directory, resumed=last is not None)
-        if config["compile"]:
-            model.compile_networks("default" if config["compile"] is True else config["compile"])
+        model.compile_networks(config["compile"])
         with dashboards(trainer.loggers, config):
             fit(trainer, module, feed, last)
             describe_profile(trainer)
@@ -112,9 +111,14 @@ def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
         use_distributed_sampler=False, plugins=[AtomicCheckpointIO()],
         enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip
-    if isinstance(trainer.strategy, DDPStrategy):  # buffers are constants, or the same function of the seed everywhere
-        trainer.strategy._ddp_kwargs.setdefault("broadcast_buffers", False)
+    _keep_buffers(trainer.strategy)
     return trainer
+
+
+def _keep_buffers(strategy: Strategy) -> None:
+    """No broadcast of buffers at every step: they are constants, or the same function of the seed everywhere."""
+    if isinstance(strategy, DDPStrategy):
+        strategy._ddp_kwargs.setdefault("broadcast_buffers", False)
 
 
 def _check_devices(devices: Any) -> None:

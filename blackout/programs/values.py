@@ -37,15 +37,17 @@ def checked(name: str, value: Any, kind: type | None, default: Any = None) -> An
         return _checked_group(name, value, default)
     if value is None and name in _OPTIONAL:
         return None
-    if name in _ALSO and isinstance(value, str):
-        if value in _ALSO[name]:
-            return value
-        raise UserError(f"{name} must be true, false or one of {', '.join(_ALSO[name])}, not {value!r}")
+    if isinstance(value, str) and value in _ALSO.get(name, ()):
+        return value
     if kind in (float, str) and type(value) in (int, kind, float):
         return kind(value)  # a directory may be called 17
     if kind is not None and type(value) is not kind:
-        raise UserError(f"{name} must be {KINDS[kind]}, not {value!r}")
+        raise UserError(f"{name} must be {_described(name, kind)}, not {value!r}")
     return value
+
+
+def _described(name: str, kind: type) -> str:
+    return ", ".join((KINDS[kind], *_ALSO.get(name, ())))
 
 
 def _checked_group(name: str, given: Any, default: Any) -> dict[str, Any] | str:

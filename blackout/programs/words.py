@@ -15,12 +15,19 @@ def completed(command: list[str]) -> list[str]:
     Arguments of Lightning's Trainer that no YAML file lists need no `+`, and a family without data no `~dataset`.
     """
     words = map(_forced, command[1:]) if Path(command[0]).stem.endswith("train") else command[1:]
-    return _without_data([command[0], *words])
+    return _without_data([command[0], *_of_its_logger(list(words))])
 
 
 def _forced(word: str) -> str:
     """`trainer.<name>=...` added where there is no such setting yet; names that the Trainer lacks are refused later."""
     return f"++{word}" if re.match(r"trainer\.\w+[\w.]*=", word) else word
+
+
+def _of_its_logger(words: list[str]) -> list[str]:
+    """`logger.mode=` and its like are W&B's where that is the one logger, which had no name before there were several."""
+    if "logger=wandb" not in words:
+        return words
+    return [re.sub(r"^(\+*~?)logger\.(?!wandb\b)", r"\1logger.wandb.", word) for word in words]
 
 
 def _without_data(command: list[str]) -> list[str]:

@@ -185,14 +185,17 @@ class Model(Pretrained, nn.Module, ABC):
         if self.recorder is not None:
             self.recorder.mean(name, values)
 
-    def compile_networks(self, mode: str = "default") -> None:
+    def compile_networks(self, choice: bool | str) -> None:
         """Compile the networks in place with torch.compile, at their first use; names of weights stay as they are.
 
         Args:
-            mode: of torch.compile, for the network in training. The averaged one is compiled in the default mode: a
-                sampler may hold two of its predictions, and a CUDA graph's second would overwrite the first.
+            choice: False for not at all, True, or a mode of torch.compile for the network in training. The averaged one
+                is compiled in the default mode: a sampler may hold two of its predictions, and a CUDA graph's second
+                would overwrite the first.
         """
-        self.network.compile(mode=mode)
+        if choice is False:
+            return
+        self.network.compile(mode="default" if choice is True else choice)
         if self.ema is not None:
             self.ema.module.compile()
 
