@@ -24,7 +24,7 @@ def _forced(word: str) -> str:
 
 
 def _of_its_logger(words: list[str]) -> list[str]:
-    """`logger.mode=` and its like are W&B's where that is the one logger, which had no name before there were several."""
+    """`logger.mode=` and its like are W&B's where that is the one logger: it had no name before there were several."""
     if "logger=wandb" not in words:
         return words
     return [re.sub(r"^(\+*~?)logger\.(?!wandb\b)", r"\1logger.wandb.", word) for word in words]
