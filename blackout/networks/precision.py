@@ -78,14 +78,19 @@ class GroupNorm(nn.GroupNorm):
         if slow and x.dtype == torch.bfloat16:
             weight, bias = self.weight.float(), self.bias.float()
             return F.group_norm(x.float(), self.num_groups, weight, bias, self.eps).to(x.dtype)
-        if x.dtype == torch.float32 and x.ndim == 4 and not x.is_contiguous():
+        if x.dtype == torch.float32 and _has_channels_last(x):
             x = x - self._group_means(x.detach())
         return super().forward(x)
 
     def _group_means(self, x: Tensor) -> Tensor:
-        """The mean of its group for every channel, [B, C, 1, 1]."""
-        means = x.mean((2, 3)).unflatten(1, (self.num_groups, -1))
-        return means.mean(2, keepdim=True).expand_as(means).reshape(*x.shape[:2], 1, 1)
+        """The mean of its group for every channel, [B, C, 1, ...]."""
+        means = x.mean(tuple(range(2, x.ndim))).unflatten(1, (self.num_groups, -1))
+        return means.mean(2, keepdim=True).expand_as(means).reshape(*x.shape[:2], *[1] * (x.ndim - 2))
+
+
+def _has_channels_last(x: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
 
 
 class LayerNorm(nn.LayerNorm):

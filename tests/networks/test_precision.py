@@ -72,13 +72,14 @@ def test_weights_are_cast_once_while_sampling() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0, 10, 100, 1000])
-@pytest.mark.parametrize("size", [(2, 64, 8, 8), (3, 24, 5, 7)])
+@pytest.mark.parametrize("size", [(2, 64, 8, 8), (3, 24, 5, 7), (3, 64, 1, 1), (2, 24, 3, 4, 5)])
 def test_float32_group_norms_are_exact_in_any_memory_format(ratio: float, size: tuple[int, ...]) -> None:
     norm, x = group_norm(size[1]), ratio + torch.randn(size)
     expected = F.group_norm(x.double(), norm.num_groups, eps=norm.eps)
     weight = torch.randn(size)
     gradients = []
-    for memory_format in (torch.contiguous_format, torch.channels_last):
+    last = torch.channels_last if len(size) == 4 else torch.channels_last_3d
+    for memory_format in (torch.contiguous_format, last):
         given = x.clone(memory_format=memory_format).requires_grad_()
         y = norm(given)
         assert float((y.detach() - expected).abs().max()) < 5e-7 * max(10, ratio)
@@ -133,5 +134,5 @@ def test_channels_last_is_chosen_where_it_pays(monkeypatch: pytest.MonkeyPatch) 
     network = CountNetwork(NCSNpp((3, 16, 16), channels=16, **SMALL), PaperInputs(255), channels_last=True)
     convolution = network.body.stem.weight
     assert convolution.is_contiguous(memory_format=torch.channels_last) and not convolution.is_contiguous()
-    monkeypatch.setattr("blackout.networks.wrapper.best_memory_format", lambda device: torch.contiguous_format)
+    monkeypatch.setattr("blackout.networks.wrapper.best_memory_format", lambda *_: torch.contiguous_format)
     assert network.double().body.stem.weight.is_contiguous()
