@@ -13,8 +13,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-CUDA = torch.device("cuda:0")
+CUDA, META = torch.device("cuda:0"), torch.device("meta")
 COPIES = ("_to_copy", "copy_")
+
+
+class Fake(FakeTensorMode):
+    """For the engine of gradients a fake GPU is a meta device: without a real one it has no queue for it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default and args[0].device == CUDA:
+            return META
+        if kwargs and kwargs.get("device") == META:
+            kwargs = {**kwargs, "device": CUDA}
+        return super().__torch_dispatch__(func, types, args, kwargs or {})
 
 
 @contextmanager
@@ -24,7 +35,7 @@ def fake_cuda(bfloat16: bool = False) -> Iterator[None]:
     torch.set_autocast_enabled("cuda", bfloat16)  # torch.autocast looks for a GPU
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), CUDA:
+        with Fake(allow_non_fake_inputs=True), CUDA:
             yield
     finally:
         torch.clear_autocast_cache()
@@ -33,20 +44,21 @@ def fake_cuda(bfloat16: bool = False) -> Iterator[None]:
 
 
 class Watch(TorchDispatchMode):
-    """Notes what kernels are called with and return, and refuses copies between host and device that are waited for.
+    """Notes what kernels are called with and return; `refuses` copies between host and device that are waited for.
 
     Anything else that would wait (a value, a selection by a mask) fails on fake tensors by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refuses: bool = True) -> None:
         super().__init__()
         self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
+        self.refuses = refuses
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         self.calls.append((name, args, out))
-        if name in COPIES and not (kwargs or {}).get("non_blocking"):
+        if self.refuses and name in COPIES and not (kwargs or {}).get("non_blocking"):
             devices = {x.device.type for x in tree_leaves((args, out)) if isinstance(x, Tensor)}
             assert len(devices) == 1, f"{name} between {devices}"
         return out

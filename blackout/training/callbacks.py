@@ -62,21 +62,11 @@ class StepProgressBar(RichProgressBar):
         values = ", ".join(f"{name} {float(value):.4g}" for name, value in sorted(trainer.callback_metrics.items()))
         print(f"{line}; {values}" if values else line, flush=True)
 
-    _shown: Any = None
-
     @property
     def total_train_batches(self) -> int | float:
         """Batches of the whole run."""
         steps = self.trainer.max_steps
         return steps * self.trainer.accumulate_grad_batches if steps > 0 else super().total_train_batches
-
-    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Any:
-        """What the bar shows: from an accelerator as often as the loggers get it, since every reading waits for it."""
-        every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
-        due = pl_module.device.type == "cpu" or trainer.global_step % every == 0
-        if due or self._shown is None:
-            self._shown = super().get_metrics(trainer, pl_module)
-        return self._shown
 
     def _get_train_description(self, current_epoch: int) -> str:
         return "training"

@@ -145,6 +145,8 @@ class LightningRecorder:
         trainer: Any = self._module.trainer  # Lightning's annotations lack what is asked here
         if trainer.log_every_n_steps and (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
             value = trainer.strategy.reduce(value.detach(), reduce_op="mean")
+        elif value.device.type != "cpu":
+            return  # Lightning reads what it is given for the progress bar at every step, and an accelerator waits
         self._module.log(name, value, prog_bar=True)
 
     def mean(self, name: str, values: Tensor) -> None:

@@ -1,8 +1,9 @@
-"""Sampling never waits for the device: on fake tensors whatever asks for a value fails."""
+"""Neither training nor sampling waits for the device: on fake tensors whatever asks for a value fails."""
 
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.correctors import BirthDeath as BirthDeathCorrector
-from blackout.diffusion.correctors import ThinAndBridge
+from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.counting import CountingDenoiser
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead, VarianceHead
+from blackout.diffusion.importance import GradientImportance
 from blackout.diffusion.kernels import (
     BinomialBridge,
     BirthDeathBridge,
@@ -26,13 +28,17 @@ from blackout.diffusion.kernels import (
     Trapezoidal,
     nearest_rounding,
 )
+from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
 from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
-from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
+from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
 from blackout.random import SampleStreams, counts, gamma
+from blackout.training.guards import NonFiniteGuard
+from blackout.training.module import LightningRecorder
 from tests.devices import CUDA, Watch, fake_cuda
 
 SHAPE = (1, 8, 8)
@@ -59,10 +65,8 @@ def _few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 2)
 
 
-@pytest.mark.parametrize(
-    ("process", "head", "kernel"), [case for case in STEPS if case[1:] not in ((COUNT, TauLeap()), (PAIR, TauLeap()))]
-)
-@pytest.mark.parametrize("corrector", [None, ThinAndBridge(), BirthDeathCorrector()])
+@pytest.mark.parametrize(("process", "head", "kernel"), STEPS)
+@pytest.mark.parametrize("corrector", [None, ThinAndBridge(), BirthDeathCorrector(), LevelCorrector()])
 @pytest.mark.parametrize("last", [False, True])
 def test_no_sampling_step_waits(process: Any, head: Any, kernel: Any, corrector: Any, last: bool) -> None:
     if (corrector, last) != (None, False) and not (
@@ -85,6 +89,61 @@ def test_no_sampling_step_waits(process: Any, head: Any, kernel: Any, corrector:
                 if corrector is not None and not last:
                     xs = corrector(kernel, denoiser, process, xs, s, t, streams.at(step))
         assert xs.device == CUDA and xs.dtype == xt.dtype and xs.shape == xt.shape
+
+
+@pytest.mark.parametrize(
+    ("process", "head", "loss", "settings"),
+    [
+        (DEATH, COUNT, CountLoss(), {}),
+        (DEATH, COUNT, CountLoss(), {"continuous": True}),
+        (IMMIGRATION, PAIR, BirthDeathLoss(), {"importance": GradientImportance()}),
+        (UNIFORM, LevelHead(UNIFORM, 16), CrossEntropy(), {}),
+    ],
+)
+def test_no_training_step_waits(process: Any, head: Any, loss: Loss, settings: dict[str, Any]) -> None:
+    """Draw, network, loss, logging, backward, guard, clipping, optimiser and average."""
+    schedule, guard = Schedule(**settings), NonFiniteGuard(".")
+    trainer: Any = SimpleNamespace(log_every_n_steps=50, precision="bf16-mixed")
+    # Lightning reads what it is given for the progress bar
+    module: Any = SimpleNamespace(trainer=trainer, log=lambda name, value, prog_bar: float(value))
+    with fake_cuda(bfloat16=True):
+        network = CountNetwork(UNet(SHAPE, head.outputs, channels=8), StandardisedInputs(5.0, 3.0))
+        model = BlackoutDiffusion(network, head, process, torch.ones(SHAPE), schedule, loss, ema_decay=0.9)
+        model.recorder = LightningRecorder(module)
+        optimizer = torch.optim.Adam(network.parameters(), fused=True)
+        batch = {"x0": torch.zeros(4, *SHAPE, dtype=torch.uint8), "position": torch.arange(4), "batch_size": 4}
+        for trainer.global_step in range(2):
+            with Watch(refuses=trainer.global_step == 1) as watch:  # the first step fills caches
+                optimizer.zero_grad()
+                found = model.training_step({**batch, "batch": trainer.global_step})
+                guard.on_before_backward(trainer, module, found)
+                found.backward()
+                guard.on_before_optimizer_step(trainer, model)  # type: ignore[arg-type]  # it looks at parameters only
+                torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+                optimizer.step()
+                model.ema.update(network, trainer.global_step)
+    assert watch.kernels["convolution_backward"] > 3
+
+
+def test_times_go_to_the_device_once() -> None:
+    schedule, other = Schedule(), Schedule()
+    with fake_cuda():
+        for again in (False, True):
+            with Watch(refuses=again):
+                schedule.intervals(torch.zeros(4, dtype=torch.float64))
+        with pytest.raises(AssertionError, match="_to_copy between"), Watch():
+            other.intervals(torch.zeros(4, dtype=torch.float64))
+
+
+def test_processes_exchange_the_loss_as_often_as_it_is_logged() -> None:
+    logged: list[Any] = []
+    reduced: list[int] = []
+    trainer = SimpleNamespace(log_every_n_steps=5, global_step=0)
+    trainer.strategy = SimpleNamespace(reduce=lambda x, reduce_op: reduced.append(trainer.global_step) or x)
+    module: Any = SimpleNamespace(trainer=trainer, log=lambda name, value, prog_bar: logged.append(value))
+    for trainer.global_step in range(10):
+        LightningRecorder(module).log("train/loss", torch.ones(()))
+    assert reduced == [4, 9] and len(logged) == 10
 
 
 @pytest.mark.parametrize(

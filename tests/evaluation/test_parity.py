@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torch_fidelity
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -173,6 +174,14 @@ def test_density_and_coverage_by_their_definition() -> None:
     result = precision_recall(fake, real, neighbours=1, density_neighbours=1)
     assert result.density == pytest.approx(sum(map(sum, inside)) / len(fake))
     assert result.coverage == pytest.approx(sum(any(row[i] for row in inside) for i in range(4)) / 4)
+
+
+def test_near_duplicates_are_found_far_from_the_origin() -> None:
+    """In float32 distances of 1e-3 are lost in the rounding of squares of norm 26."""
+    generator = torch.Generator().manual_seed(0)
+    x, offset = (F.normalize(torch.randn(200, 2048, generator=generator)) * size for size in (26, 1e-3))
+    real, fake = torch.cat([x, x + offset]), torch.cat([x + offset / 4, x + 5 * offset / 4])
+    assert precision_recall(fake, real, neighbours=1)[:2] == (1.0, 1.0)
 
 
 def test_the_same_set_is_perfect() -> None:

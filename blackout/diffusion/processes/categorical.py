@@ -33,6 +33,7 @@ class _Forgetting(FiniteJumpProcess):
     def __init__(self, max_count: int, stationary: Tensor, clock: Clock | None) -> None:
         super().__init__(max_count, len(stationary), clock)
         self._stationary = stationary
+        self._copies: dict[torch.device, Tensor] = {}
 
     def generator(self) -> Tensor:
         """Q, float64 [S, S]."""
@@ -40,7 +41,7 @@ class _Forgetting(FiniteJumpProcess):
 
     def transition_after(self, tau: Tensor) -> Tensor:
         """exp(Q tau) for tau [b]: float64 [b, S, S]."""
-        tau, pi = tau[:, None, None], self._stationary.to(tau)
+        tau, pi = tau[:, None, None], self._on(tau.device)
         return torch.exp(-tau) * torch.eye(len(pi), dtype=pi.dtype, device=pi.device) - torch.expm1(-tau) * pi
 
     def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
@@ -76,11 +77,11 @@ class _Forgetting(FiniteJumpProcess):
         return drawn.clamp(max=self.num_states - 1)
 
     def _rates_into(self, x: Tensor) -> Tensor:
-        into = self._stationary.to(x.device)[x][..., None].expand(*x.shape, self.num_states)
+        into = self._on(x.device)[x][..., None].expand(*x.shape, self.num_states)
         return into.scatter(-1, x[..., None], 0.0)
 
     def _rates_out(self, x: Tensor) -> Tensor:
-        out = self._stationary.to(x.device).expand(*x.shape, -1)
+        out = self._on(x.device).expand(*x.shape, -1)
         return out.scatter(-1, x[..., None], 0.0)
 
     def _divergences(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
@@ -102,7 +103,13 @@ class _Forgetting(FiniteJumpProcess):
     def _kept(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """The probability of no replacement, [b, 1, 1], and pi, [S]."""
         tau = (self.elapsed(t) - self.elapsed(s))[:, None, None]
-        return torch.exp(-tau), self._stationary.to(tau)
+        return torch.exp(-tau), self._on(tau.device)
+
+    def _on(self, device: torch.device) -> Tensor:
+        """pi on a device: copied once, since copies are waited for."""
+        if device not in self._copies:
+            self._copies[device] = self._stationary.to(device)
+        return self._copies[device]
 
 
 class Uniform(_Forgetting):
