@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,12 +22,18 @@ class FastSampling:
     """What one step of `blackout.diffusion.samplers.sample` does."""
 
     def __init__(
-        self, network: CountNetwork, xt: torch.Tensor, num_steps: int, kernel: Kernel, bfloat16: bool, compiled: bool
+        self,
+        network: CountNetwork,
+        xt: torch.Tensor,
+        times: Sequence[torch.Tensor],
+        kernel: Kernel,
+        bfloat16: bool,
+        compiled: bool,
     ) -> None:
         self.network, self.xt, self.kernel, self.bfloat16 = network.eval(), xt, kernel, bfloat16
         if compiled:
             self.network.compile()
-        self.head, self.process, self.times = SoftplusHead(), PureDeath(255), fisher_times(num_steps)
+        self.head, self.process, self.times = SoftplusHead(), PureDeath(255), times
         self.streams = SampleStreams(0, torch.arange(len(xt), device=xt.device))
 
     def denoise(self, xt: torch.Tensor, t: torch.Tensor) -> CountPrediction:
@@ -74,7 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.compile:
         variants["binomial bf16 channels_last compiled"] = (nearest, True, True, True)
     for name, (kernel, bfloat16, channels_last, compiled) in variants.items():
-        sampling = FastSampling(network(channels_last), xt, num_steps, kernel, bfloat16, compiled)
+        sampling = FastSampling(network(channels_last), xt, fisher_times(num_steps), kernel, bfloat16, compiled)
         cases[name] = lambda sampling=sampling: sampling.step(k)
     facts = {f"first_call_{name}_s": round(first_call(cases[name], device), 1) for name in cases if "compiled" in name}
     with torch.autocast(device.type, enabled=False):  # as in a run of many steps, autocast keeps its cast weights

@@ -23,13 +23,15 @@ from blackout.training.ema import EMA
 class FastTraining:
     """What `train.py` does in a step, without Lightning around it."""
 
-    def __init__(self, network: CountNetwork, x0: torch.Tensor, num_steps: int, bfloat16: bool, compiled: bool) -> None:
+    def __init__(
+        self, network: CountNetwork, x0: torch.Tensor, schedule: Schedule, bfloat16: bool, compiled: bool
+    ) -> None:
         self.network, self.x0, self.bfloat16 = network.train(), x0, bfloat16
         self.ema = EMA(network, 0.9999)
         if compiled:
             self.network.compile()
-        self.head, self.process, self.schedule = SoftplusHead(), PureDeath(255), Schedule(num_steps=num_steps)
-        self.loss = CountLoss("instantaneous", scale=num_steps)
+        self.head, self.process, self.schedule = SoftplusHead(), PureDeath(255), schedule
+        self.loss = CountLoss("instantaneous", scale=schedule.num_steps)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=2e-4, fused=True)
         self.position = torch.arange(len(x0), device=x0.device)
         self.steps = itertools.count()
@@ -81,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
             steps[name] = ReferenceTraining(made, x0, num_steps, two_lines=two_lines).step
     for name, (bfloat16, channels_last, compiled) in variants.items():
         network = paper_network(options.quick, channels_last).to(device)
-        steps[name] = FastTraining(network, x0, num_steps, bfloat16, compiled).step
+        steps[name] = FastTraining(network, x0, Schedule(num_steps=num_steps), bfloat16, compiled).step
     facts = {f"first_call_{name}_s": round(first_call(steps[name], device), 1) for name in steps if "compiled" in name}
     timings = {name: summary(seconds) for name, seconds in interleaved(steps, repetitions, device).items()}
 

@@ -17,8 +17,11 @@ CUDA, META = torch.device("cuda:0"), torch.device("meta")
 COPIES = ("_to_copy", "copy_")
 
 
-class Fake(FakeTensorMode):
-    """For the engine of gradients a fake GPU is a meta device: without a real one it has no queue for it."""
+class FakeWithGradients(FakeTensorMode):
+    """PyTorch's own code takes the fake GPU for a meta device: its engine of gradients has no queue for a missing GPU.
+
+    Its autocast, which looks at the device too, does nothing then.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default and args[0].device == CUDA:
@@ -29,13 +32,14 @@ class Fake(FakeTensorMode):
 
 
 @contextmanager
-def fake_cuda(bfloat16: bool = False) -> Iterator[None]:
-    """Tensors are made on a fake GPU unless they name a device, in its autocast if wanted."""
+def fake_cuda(bfloat16: bool = False, gradients: bool = False) -> Iterator[None]:
+    """Tensors are made on a fake GPU unless they name a device, in its autocast or with backward passes if wanted."""
+    mode = FakeWithGradients if gradients else FakeTensorMode
     enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", bfloat16)  # torch.autocast looks for a GPU
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     try:
-        with Fake(allow_non_fake_inputs=True), CUDA:
+        with mode(allow_non_fake_inputs=True), CUDA:
             yield
     finally:
         torch.clear_autocast_cache()

@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks import counts, flow_quality, flow_tables, flows, permutations, sampling, scores, training
+from benchmarks import all as everything
+from benchmarks import counts, device_counts, flow_quality, flow_tables, flows, permutations, sampling, scores, training
 from benchmarks.reference import ReferenceTraining, paper_network, reference_network
 from blackout.diffusion.schedules import fisher_times
 from blackout.flows.path import States
@@ -17,13 +18,19 @@ from blackout.networks import LESite
 from tests.random.test_counts import assert_law
 
 
-@pytest.mark.parametrize("benchmark", [counts, training, sampling, scores, permutations, flows])
+@pytest.mark.parametrize("benchmark", [counts, training, sampling, device_counts, scores, permutations, flows])
 def test_quick_mode_prints_a_table_and_writes_json(benchmark, tmp_path, capsys):
     benchmark.main(["--quick", "--threads", "1", "--device", "cpu", "--json", str(tmp_path / "result.json")])
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["machine"]["torch"] == torch.__version__ and result["machine"]["threads"] == 1
     assert len(capsys.readouterr().out.splitlines()) == 2 + len(result["rows"])
     assert all(value > 0 for row in result["rows"] for value in row.values() if isinstance(value, float))
+
+
+def test_all_of_them_in_one_file(tmp_path):
+    everything.main(["--quick", "--threads", "1", "--device", "cpu", "--json", str(tmp_path / "result.json")])
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert list(found) == ["counts", "training", "sampling"] and all(part["rows"] for part in found.values())
 
 
 @pytest.mark.parametrize("table", flow_tables.TABLES)

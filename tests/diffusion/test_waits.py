@@ -103,10 +103,10 @@ def test_no_sampling_step_waits(process: Any, head: Any, kernel: Any, corrector:
 def test_no_training_step_waits(process: Any, head: Any, loss: Loss, settings: dict[str, Any]) -> None:
     """Draw, network, loss, logging, backward, guard, clipping, optimiser and average."""
     schedule, guard = Schedule(**settings), NonFiniteGuard(".")
-    trainer: Any = SimpleNamespace(log_every_n_steps=50, precision="bf16-mixed")
+    trainer: Any = SimpleNamespace(log_every_n_steps=50, precision="32-true")
     # Lightning reads what it is given for the progress bar
     module: Any = SimpleNamespace(trainer=trainer, log=lambda name, value, prog_bar: float(value))
-    with fake_cuda(bfloat16=True):
+    with fake_cuda(gradients=True):
         network = CountNetwork(UNet(SHAPE, head.outputs, channels=8), StandardisedInputs(5.0, 3.0))
         model = BlackoutDiffusion(network, head, process, torch.ones(SHAPE), schedule, loss, ema_decay=0.9)
         model.recorder = LightningRecorder(module)

@@ -1,0 +1,99 @@
+"""Kernels, bytes and waits of a step on a GPU, without one: `python -m benchmarks.device_counts`.
+
+Counted on fake tensors: kernels are calls of operators that compute (one for a whole list of tensors), bytes are what
+they read and write, waits are copies between host and device. Asking for a value would end the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.measure import arguments, report
+from benchmarks.reference import paper_network
+from benchmarks.sampling import FastSampling
+from benchmarks.training import FastTraining
+from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, Trapezoidal
+from blackout.diffusion.schedules import Schedule
+from tests.devices import COPIES, fake_cuda
+
+_FREE = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh", "_unsafe_view")
+
+
+class Counter(TorchDispatchMode):
+    """Counts what is done on the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = self.bytes = self.waits = self.norms = self.norms_in_bfloat16 = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        tensors = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
+        if name in COPIES:
+            self.waits += len({x.device.type for x in tensors}) > 1 and not (kwargs or {}).get("non_blocking")
+            if len({(x.device, x.dtype) for x in tensors}) == 1 and name == "_to_copy":
+                return out  # a fake GPU copies where a real one would find nothing to do
+        on_device = [x for x in tensors if x.device.type == "cuda"]
+        if on_device and not func.is_view and name not in _FREE:
+            self.kernels += 1
+            self.bytes += sum(x.numel() * x.element_size() for x in on_device)
+        if name == "native_group_norm":
+            self.norms += 1
+            self.norms_in_bfloat16 += out[0].dtype == torch.bfloat16
+        return out
+
+
+def counted(step: Callable[[], Any], batch: int) -> dict[str, Any]:
+    """Of the second step: the first fills caches."""
+    step()
+    with Counter() as counter:
+        step()
+    return {
+        "kernels": counter.kernels,
+        "MB per image": counter.bytes / batch / 1e6,
+        "waits": counter.waits,
+        "norms in bfloat16": f"{counter.norms_in_bfloat16} of {counter.norms}",
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--batch", type=int, default=2)
+    options = parser.parse_args(argv)
+    cases: list[tuple[str, Kernel, bool]] = [
+        ("binomial, float32", BinomialBridge(), False),
+        ("binomial, bfloat16", BinomialBridge(), True),
+        ("Poisson, bfloat16", PoissonLeap(), True),
+        ("trapezoidal, bfloat16", Trapezoidal(), True),
+    ]
+    schedule = Schedule(num_steps=1000)
+    host = schedule.times[499:501].tolist()
+    rows: list[dict[str, Any]] = []
+    shape, batch = (options.batch, 3, 32, 32), options.batch
+    with fake_cuda(gradients=True):
+        counts = torch.zeros(shape, dtype=torch.uint8)
+        training = FastTraining(paper_network(options.quick, False), counts, schedule, False, False)
+        rows.append({"step": "training, float32"} | counted(training.step, batch))
+    # torch.autocast looks for a GPU
+    available = mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False)
+    with available, mock.patch("torch.cuda.is_bf16_supported", return_value=True), fake_cuda():
+        counts = torch.zeros(shape, dtype=torch.uint8)
+        times = [torch.tensor(time, dtype=torch.float64, device="cpu") for time in host]
+        for name, kernel, bfloat16 in cases:
+            sampling = FastSampling(paper_network(options.quick, False), counts, times, kernel, bfloat16, False)
+            with torch.autocast("cuda", enabled=False):  # as in a run of many steps, autocast keeps its cast weights
+                rows.append({"step": f"sampling, {name}"} | counted(partial(sampling.step, 1), batch))
+    report(f"counts of a step, batch {batch}, NCHW", rows, options)
+
+
+if __name__ == "__main__":
+    main()
