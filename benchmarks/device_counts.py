@@ -21,6 +21,7 @@ from benchmarks.reference import paper_network
 from benchmarks.sampling import FastSampling
 from benchmarks.training import FastTraining
 from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, Trapezoidal
+from blackout.diffusion.samplers import Evaluation
 from blackout.diffusion.schedules import Schedule
 from tests.devices import COPIES, fake_cuda
 
@@ -43,7 +44,7 @@ class Counter(TorchDispatchMode):
             if len({(x.device, x.dtype) for x in tensors}) == 1 and name == "_to_copy":
                 return out  # a fake GPU copies where a real one would find nothing to do
         on_device = [x for x in tensors if x.device.type == "cuda"]
-        if on_device and not func.is_view and name not in _FREE:
+        if on_device and func.namespace != "prim" and not func.is_view and name not in _FREE:
             self.kernels += 1
             self.bytes += sum(x.numel() * x.element_size() for x in on_device)
         if name == "native_group_norm":
@@ -67,7 +68,7 @@ def counted(step: Callable[[], Any], batch: int) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=128)
     options = parser.parse_args(argv)
     cases: list[tuple[str, Kernel, bool]] = [
         ("binomial, float32", BinomialBridge(), False),
@@ -90,7 +91,7 @@ def main(argv: list[str] | None = None) -> None:
         times = [torch.tensor(time, dtype=torch.float64, device="cpu") for time in host]
         for name, kernel, bfloat16 in cases:
             sampling = FastSampling(paper_network(options.quick, False), counts, times, kernel, bfloat16, False)
-            with torch.autocast("cuda", enabled=False):  # as in a run of many steps, autocast keeps its cast weights
+            with Evaluation(bfloat16=bfloat16).of(sampling.network):
                 rows.append({"step": f"sampling, {name}"} | counted(partial(sampling.step, 1), batch))
     report(f"counts of a step, batch {batch}, NCHW", rows, options)
 
