@@ -45,7 +45,8 @@ def test_a_wheel_trains_in_another_folder(tmp_path):
     offline = ["--no-deps", "--no-index"]
     subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "-w", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("*.whl")
-    subprocess.run([*pip, "install", *offline, "--no-warn-script-location", "--prefix", home, wheel], check=True)
+    anew = ["--ignore-installed", "--no-warn-script-location", "--prefix", home]
+    subprocess.run([*pip, "install", *offline, *anew, wheel], check=True)
     library = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
     assert (Path(library) / "blackout" / "py.typed").exists()
     environment = {**os.environ, "PYTHONPATH": library, "OMP_NUM_THREADS": "1"}

@@ -57,7 +57,7 @@ def help_text(program: str, command: str, words: list[str]) -> str:
         rest = [name for name in others if name not in shown]
         parts += ["", "Groups of other families (family=flow, energy, shuffle, codes) and of sampling:", *_groups(rest)]
     parts += _choices(words)
-    return "\n".join([*parts, "", "More:", _TAIL]).format_map({"command": command})
+    return "\n".join([*parts, "", "More:", _TAIL]).replace("{command}", command)
 
 
 def _choices(words: list[str]) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _settings(text: str) -> Iterator[str]:
     for line in body.splitlines():
         if match := re.match(r"( *\w+): ?(.*?)(?: *# (.*))?$", line):
             name, value, comment = (part or "" for part in match.groups())
-            head = (f"  {name}={value}" if value else f"  {name}:").replace("{", "{{").replace("}", "}}")
+            head = f"  {name}={value}" if value else f"  {name}:"
             if not comment:
                 yield head
                 continue
@@ -92,7 +92,7 @@ def _visible(text: str) -> str:
     """A YAML file without what is not for users: addresses of components, defaults lists, packages."""
     text = re.sub(r"^defaults:\n(?:  .*\n)*", "", text, flags=re.MULTILINE)
     lines = [line for line in text.splitlines() if not re.match(r"\s*_\w+_:|# @package", line)]
-    return "\n".join(lines).strip().replace("{", "{{").replace("}", "}}")
+    return "\n".join(lines).strip()
 
 
 def asks_for_help(command: list[str]) -> bool:

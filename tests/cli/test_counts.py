@@ -154,7 +154,6 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
 
 
 @pytest.mark.parametrize(("content", "options", "message"), [
-    ("a,b\n1,2\n", (), "at least 2 samples"),
     ("a,b\n1,-2\n3,4\n", (), "must not be negative"),
     ("a,b\n1,x\n3,4\n5,6\n", ("dataset.covariates=b",), "is text"),
     ("a,b\n1,\n3,4\n", (), "dataset.mask=finite"),

@@ -74,7 +74,7 @@ def test_bfloat16_sampling_reaches_the_network_and_the_same_mean():
         bfloat16: module.sample(200, sampler=Sampler(num_steps=20, evaluation=Evaluation(bfloat16=bfloat16)))
         for bfloat16 in (False, True)
     }
-    assert seen == [False] * 20 + [True] * 20
+    assert seen == [False] * 39 + [True] * 39
     means = [float(counts.double().mean()) for counts in drawn.values()]
     assert means[0] > 1 and abs(means[0] - means[1]) < 0.05
 

@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from PIL import Image
 
-from blackout.programs.cli import without_data
+from blackout.programs.words import completed
 from tests.cli.conftest import ROOT, TINY
 from tests.security.attacks import ATTACKS, hide_in_a_tuple, interpolation
 
@@ -78,7 +78,7 @@ def cases(seed: int, good: Path, scratch: Path) -> Iterator[Callable[[], Case]]:
 def leaves(name: str, base: tuple[str, ...] = ()) -> list[str]:
     """Dotted names of the settings of a program, without those that only make it slow."""
     GlobalHydra.instance().clear()
-    composed = without_data([str(ROOT / "train.py"), *base])[1:]
+    composed = completed([str(ROOT / "train.py"), *base])[1:]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = OmegaConf.to_container(
             compose(name, composed or (["network=mlp"] if name == "train" else [])), resolve=False

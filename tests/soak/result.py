@@ -21,6 +21,7 @@ def result(run: Path) -> dict[str, str]:
     last, best = read_checkpoint(run / "checkpoints/last.ckpt"), read_checkpoint(run / "checkpoints/best.ckpt")
     weights = last["state_dict"]
     loops = last["loops"]["fit_loop"]
+    report = json.loads((run / "metrics.json").read_text())
     parts: dict[str, Any] = {
         "weights": {name: value for name, value in weights.items() if not name.startswith("ema.")},
         "average": {name: value for name, value in weights.items() if name.startswith("ema.")},
@@ -33,7 +34,7 @@ def result(run: Path) -> dict[str, str]:
         "samples": sorted((name, array.tobytes()) for name, array in arrays(run / "samples/final.npz").items()),
         "previews": [(path.name, path.read_bytes()) for path in sorted((run / "samples").glob("*.png"))],
         "metrics": [sorted(timeless(row).items()) for row in csv.DictReader((run / "metrics.csv").open())],
-        "scores": (run / "metrics.json").read_text(),
+        "scores": {name: value for name, value in report.items() if name not in ("date", "seconds", "command")},
         "leftovers": sorted(str(path.relative_to(run)) for path in run.rglob("*") if ".part" in path.name),
     }
     return {name: hashlib.sha256(_bytes(part)).hexdigest() for name, part in parts.items()}

@@ -94,7 +94,9 @@ class SpinDraw(BaseDraw):
             yield part, {"samples": x.to(torch.uint8), "log_weight": (x * self.model.field).sum(1)}
 
     def picture(self, samples, columns=None):
-        return Image.fromarray(255 * samples["samples"].cpu().numpy()).resize((160, 160), Image.Resampling.NEAREST)
+        return Image.fromarray(255 * samples["samples"].byte().cpu().numpy()).resize(
+            (160, 160), Image.Resampling.NEAREST
+        )
 
 
 @dataclass(frozen=True)
