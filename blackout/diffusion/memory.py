@@ -11,8 +11,9 @@ from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.errors import UserError
 from blackout.training.components import find
 
-_BYTES, _ARRAYS = 8, 12
-"""Of a number, and how many arrays [B, *shape, S] a training step holds at once: rates, their logarithms, gradients."""
+_BYTES, _ARRAYS = 8, 3
+"""Of a number, and how many arrays [B, *shape, S] any training step holds at once: logits, probabilities, gradients.
+Losses of rates hold about four times as many; what might fit is not refused."""
 
 
 def check_memory(process: Mapping[str, Any], shape: Sequence[int], max_count: int, batch_size: int) -> None:
@@ -35,7 +36,7 @@ def check_memory(process: Mapping[str, Any], shape: Sequence[int], max_count: in
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if (need := _BYTES * numbers) > here:
         raise UserError(
-            f"process: {kind.__name__} on {states:,} states of {elements:,} elements would need about "
+            f"process: {kind.__name__} on {states:,} states of {elements:,} elements would need at least "
             f"{need / 1e9:,.0f} GB for batch_size={batch_size}, of {here / 1e9:,.0f} GB here; counts as large as "
             f"{max_count:,} are for process=blackout"
         )

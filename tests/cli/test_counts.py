@@ -134,7 +134,7 @@ def test_processes_on_too_many_levels_say_what_they_would_need(run, tmp_path):
     np.save(tmp_path / "x.npy", np.arange(400_000).reshape(2000, 200))
     given = ("dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path / 'runs'}")
     for process in ("absorbing", "ordinal"):
-        run("train", *given, f"process={process}").assert_refused("would need about", "GB", "process=blackout")
+        run("train", *given, f"process={process}").assert_refused("would need at least", "GB", "process=blackout")
     assert not (tmp_path / "runs").exists()
 
 
