@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.devices import COPIES, fake_cuda
 from benchmarks.measure import arguments, report
 from benchmarks.reference import paper_network
 from benchmarks.sampling import FastSampling
@@ -23,7 +24,6 @@ from benchmarks.training import FastTraining
 from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, Trapezoidal
 from blackout.diffusion.samplers import Evaluation
 from blackout.diffusion.schedules import Schedule
-from tests.devices import COPIES, fake_cuda
 
 _FREE = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh", "_unsafe_view")
 

@@ -7,8 +7,9 @@
 A sampler is the name of a file in conf/sampler, with @ and the name of a file in conf/sampler/grid for another grid
 than the training schedule's, and with settings of its own after commas: trapezoidal@logit,grid.last=-7,bfloat16=true.
 It takes as many steps as the evaluations allow. A score is a Frechet distance to the held-out images: between pixels,
-or in the features of the classifier of `--metrics digits` or `mnist`. The plot is of the first one. Every sampler is
-also compared with the first one at as many evaluations, seed by seed: the mean difference and its standard error.
+between means of 4x4 pixels (`coarse`), or in the features of the classifier of `--metrics digits` or `mnist`. The plot
+is of the first one. Every sampler is also compared with the first one at as many evaluations, seed by seed: the mean
+difference and its standard error.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData
@@ -54,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--num_samples", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--metrics", nargs="+", choices=["pixels", "digits", "mnist"], default=["pixels"])
+    parser.add_argument("--metrics", nargs="+", choices=["pixels", "coarse", "digits", "mnist"], default=["pixels"])
     parser.add_argument("--data_dir", default="data")
     parser.add_argument("--out", type=Path, default=Path("quality_curve"), help="writes <out>.csv and <out>.png")
     options = parser.parse_args(arguments)
@@ -150,9 +152,10 @@ def load_data(name: str, data_dir: str) -> CountData:
 
 def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Score:
     """Counts -> Frechet distance to the held-out images."""
-    if metrics == "pixels":
-        reference = statistics_of(data.test)
-        return lambda counts: frechet_distance(*statistics_of(counts), *reference)
+    if metrics in ("pixels", "coarse"):
+        side = 4 if metrics == "coarse" else 1
+        reference = statistics_of(data.test, side)
+        return lambda counts: frechet_distance(*statistics_of(counts, side), *reference)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = compose("train", [f"metrics={metrics}", f"data_dir={data_dir}"]).metrics
     plain: Any = OmegaConf.to_container(config, resolve=True)
@@ -167,10 +170,11 @@ def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Sc
     return score
 
 
-def statistics_of(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of pixels."""
-    features = FeatureStatistics(counts[0].numel())
-    features.update(counts.flatten(1).double())
+def statistics_of(counts: Tensor, side: int = 1) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of the means of squares of so many pixels a side."""
+    values = avg_pool2d(counts.double(), side).flatten(1)
+    features = FeatureStatistics(values.shape[1])
+    features.update(values)
     mean, covariance = features.compute()[:2]
     return mean, covariance
 

@@ -11,9 +11,10 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
+from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.measure import arguments, interleaved, peak_memory, report, summary
 from blackout.evaluation.extractors import Extractor, Inception
@@ -46,11 +47,31 @@ class Ready:
 
 
 def random_inception() -> Extractor:
-    from tests.evaluation.networks import write_inception_weights
-
     with tempfile.TemporaryDirectory() as folder:
         write_inception_weights(Path(folder) / "weights.pth")
         return Inception(Path(folder) / "weights.pth")
+
+
+def write_inception_weights(path: Path, seed: int = 0) -> None:
+    """A weights file for torch-fidelity's Inception: He initialisation, so that features have size O(1)."""
+    from torch_fidelity import FeatureExtractorInceptionV3, feature_extractor_inceptionv3
+
+    found: dict[str, Tensor] = {}
+
+    def keep(module: nn.Module, _: object) -> None:
+        found.update(nn.Module.state_dict(module))
+
+    with (
+        torch.random.fork_rng(devices=[]),
+        mock.patch.object(feature_extractor_inceptionv3, "load_state_dict_from_url", return_value={}),
+        mock.patch.object(FeatureExtractorInceptionV3, "load_state_dict", keep),
+    ):
+        torch.manual_seed(seed)
+        FeatureExtractorInceptionV3("inception-v3-compat", ["2048"])
+        for name, value in found.items():
+            if name.endswith("conv.weight"):
+                nn.init.kaiming_normal_(value)
+    torch.save(found, path)
 
 
 def main(argv: list[str] | None = None) -> None:

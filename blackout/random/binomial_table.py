@@ -38,13 +38,13 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
         n: uint8 [B, ...].
         p: float64, at most 1/2; a scalar, or one per sample [B].
         flipped: bool of p's shape.
-        fused: `blackout.random.fused`, to look up in one kernel per digit of n, for accelerators.
+        fused: `blackout.random.fused` or `.compiled`, to look up in one kernel per digit of n.
 
     Returns:
         uint8 of n's shape.
     """
     flat = n.reshape(len(n), -1)
-    if fused or not can_look(n):
+    if not can_look(n):
         tables = _tables(p.view(-1), 255, _DIVIDED)
         return _look_up(draw, flat, flipped, _DIVIDED, tables, fused).view(n.shape)
     drawn, size = torch.empty_like(flat), max(1, _CHUNK // max(1, flat.shape[1]))
@@ -54,13 +54,14 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
         tables = _tables(p.view(1), largest, digits)
         for i in range(0, len(flat), size):
             part = slice(i, i + size)
-            drawn[part] = _look_up(draw.samples(part), flat[part], flipped, digits, tables)
+            drawn[part] = _look_up(draw.samples(part), flat[part], flipped, digits, tables, fused)
         return drawn.view(n.shape)
     order, few = p.argsort(), int((p < _SMALL).sum())  # tables of like length are made together
     for digits, ranks in ((_WHOLE, order[:few]), (_DIVIDED, order[few:])):
         for which in ranks.split(size) if len(ranks) else ():
             tables = _tables(p[which], largest, digits)
-            found = _look_up(draw.samples(which), flat.index_select(0, which), flipped[which], digits, tables)
+            some = flat.index_select(0, which)
+            found = _look_up(draw.samples(which), some, flipped[which], digits, tables, fused)
             drawn.index_copy_(0, which, found)
     return drawn.view(n.shape)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from types import ModuleType
 from typing import TypeAlias
 
@@ -52,12 +53,14 @@ def binomial(n: Tensor, p: Tensor, generator: RandomSource = None, complement: T
         if rare.ndim:
             flipped, rare = (x.expand(len(n), *x.shape[1:]).reshape(-1) for x in (flipped, rare))
         return binomial_by_table(_draw(generator, n), n, rare, flipped, _kernels(n.device))
-    size, rare = n.to(torch.float64).contiguous(), rare.expand(n.shape).contiguous()
+    size, rare = n.to(torch.float64).contiguous(), rare.expand(n.shape)
     if isinstance(generator, StepStreams):
         draw, kernels = generator.next_draw(), _kernels(n.device)
         drawn = kernels.binomial(draw.keys, size, rare) if kernels else _binomial_from(draw, size, rare)
     else:
         drawn = torch.binomial(size, rare, generator=generator)
+    if can_look(flipped) and not bool(flipped.any()):
+        return drawn.to(n.dtype)
     return torch.where(flipped, n - drawn, drawn).to(n.dtype)
 
 
@@ -84,24 +87,26 @@ def bernoulli(p: Tensor, generator: RandomSource = None) -> Tensor:
 
 @lru_cache
 def _kernels(device: torch.device) -> ModuleType | None:
-    """`blackout.random.fused` where it runs: on CUDA, with Triton, once it has drawn there what this file draws."""
-    if device.type != "cuda" or not torch.cuda.is_available():
+    """`fused` on CUDA with Triton, `compiled` on a CPU with numba, once they have drawn there what this file draws."""
+    name = {"cuda": "fused", "cpu": "compiled"}.get(device.type)
+    if name is None or (name == "fused" and not torch.cuda.is_available()):
         return None
     try:
-        from blackout.random import fused
+        kernels = import_module(f"blackout.random.{name}")
     except ImportError:
         return None
+    sizes = (64, 512) if name == "fused" else (4, 64)
     try:
-        agree = fused_draws_agree(fused, device)
+        agree = fused_draws_agree(kernels, device, *sizes)
     except Exception as error:  # a compiler or a driver that does not fit: the general path needs neither
-        warnings.warn(f"fused draws do not run on {device}, the general ones do: {error}", stacklevel=3)
+        warnings.warn(f"{name} draws do not run on {device}, the general ones do: {error}", stacklevel=3)
         return None
     if not agree:
-        warnings.warn(f"fused draws differ from the general ones on {device} and are not used", stacklevel=3)
-    return fused if agree else None
+        warnings.warn(f"{name} draws differ from the general ones on {device} and are not used", stacklevel=3)
+    return kernels if agree else None
 
 
-def fused_draws_agree(fused: ModuleType, device: torch.device, samples: int = 64, elements: int = 512) -> bool:
+def fused_draws_agree(fused: ModuleType, device: torch.device, samples: int, elements: int) -> bool:
     """Whether the kernels of `fused` draw the same Poisson and binomial counts, in all regimes, as the general path."""
     streams = SampleStreams(0, torch.arange(samples, device=device)).at(0)
     rate = torch.logspace(-1, 3, elements, dtype=torch.float64, device=device).repeat(samples, 1)

@@ -45,9 +45,9 @@ def poisson(keys: Tensor, rate: Tensor) -> Tensor:
 
 
 def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
-    """Binomial(n, p) for p <= 1/2: float64 [B, ...] like n and p, both contiguous; NaN where they are not finite."""
+    """Binomial(n, p) for p <= 1/2: float64 [B, ...] like n (contiguous) and p; NaN where they are not finite."""
     drawn = torch.empty_like(n)
-    _binomial[_programs(n)](keys, n, p, drawn, _per_sample(n), n.numel(), _BLOCK, **_OPTIONS)
+    _binomial[_programs(n)](keys, n, p.contiguous(), drawn, _per_sample(n), n.numel(), _BLOCK, **_OPTIONS)
     return drawn
 
 

@@ -140,7 +140,7 @@ class _PartialDraw(Draw):
     """A draw seen by some of its samples."""
 
     def __init__(self, whole: Draw, which: slice | Tensor) -> None:
-        self._whole, self._which = whole, which
+        self.keys, self._whole, self._which = whole.keys[which], whole, which
 
     def _pair(self, attempt: int) -> tuple[Tensor, Tensor]:
         first, second = self._whole._pair(attempt)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.devices import CUDA, fake_cuda
 from blackout.diffusion.correctors import BirthDeath as BirthDeathCorrector
 from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.counting import CountingDenoiser
@@ -39,7 +40,7 @@ from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNe
 from blackout.random import SampleStreams, counts, gamma
 from blackout.training.guards import NonFiniteGuard
 from blackout.training.module import LightningRecorder
-from tests.devices import CUDA, Watch, fake_cuda
+from tests.devices import Watch
 
 SHAPE = (1, 8, 8)
 DEATH, IMMIGRATION, UNIFORM, ABSORBING = PureDeath(16), BirthDeath(16, 5.0), Uniform(16), Absorbing(16)

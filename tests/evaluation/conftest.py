@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.scores import write_inception_weights
 from blackout.data import digits
 from blackout.evaluation.extractors import Classifier
-from tests.evaluation.networks import write_inception_weights
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from unittest import mock
-
 import torch
 from torch import Tensor, nn
 
@@ -44,25 +41,3 @@ def images(count: int, seed: int, spread: float = 1.0, size: int = 8) -> Tensor:
 
 def colour_data(train: int = 150, test: int = 60) -> CountData:
     return CountData("colours", images(train, 1), images(test, 2), 255)
-
-
-def write_inception_weights(path: Path, seed: int = 0) -> None:
-    """A weights file for torch-fidelity's Inception: He initialisation, so that features have size O(1)."""
-    from torch_fidelity import FeatureExtractorInceptionV3, feature_extractor_inceptionv3
-
-    found: dict[str, Tensor] = {}
-
-    def keep(module: nn.Module, _: object) -> None:
-        found.update(nn.Module.state_dict(module))
-
-    with (
-        torch.random.fork_rng(devices=[]),
-        mock.patch.object(feature_extractor_inceptionv3, "load_state_dict_from_url", return_value={}),
-        mock.patch.object(FeatureExtractorInceptionV3, "load_state_dict", keep),
-    ):
-        torch.manual_seed(seed)
-        FeatureExtractorInceptionV3("inception-v3-compat", ["2048"])
-        for name, value in found.items():
-            if name.endswith("conv.weight"):
-                nn.init.kaiming_normal_(value)
-    torch.save(found, path)

@@ -6,36 +6,16 @@ Prints a line for each case in which they differ, and "compared" at the end.
 import torch
 
 from blackout.random import counts, fused
-from blackout.random.binomial_table import binomial_by_table
-from blackout.random.streams import Draw, SampleStreams
-
-SAMPLES, ELEMENTS = 3, 31
-
-
-def draw() -> Draw:
-    return SampleStreams(3, torch.arange(SAMPLES)).at(1).next_draw()
-
-
-def values(largest: float) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.rand(SAMPLES, ELEMENTS, generator=generator, dtype=torch.float64) * largest
+from blackout.random.streams import SampleStreams
+from tests.random.kernel_cases import differences
 
 
 def compare() -> None:
-    for largest in (0.0, 1.0, 12.0, 300.0, 1e8):
-        rate = values(largest)
-        if not torch.equal(fused.poisson(draw().keys, rate), counts._poisson_from(draw(), rate)):
-            print("Poisson", largest)
-    for largest, share in ((1, 0.5), (15, 0.5), (255, 0.1), (65535, 1e-4), (65535, 0.5), (2**31 - 1, 1e-8)):
-        n, p = torch.floor(values(largest + 1)).clamp(max=largest), values(share).flip(1).contiguous()
-        if not torch.equal(fused.binomial(draw().keys, n, p), counts._binomial_from(draw(), n, p)):
-            print("binomial", largest, share)
-    n, p, flipped = values(256).byte(), values(0.5)[:, 0].clamp(min=0.04), torch.tensor([True, False, True])
-    by_table = [binomial_by_table(draw(), n, p, flipped, kernels) for kernels in (fused, None)]
-    if not torch.equal(*by_table):
-        print("tables")
+    for case in differences(fused, samples=3, elements=31):
+        print(case)
     rate = torch.tensor([[torch.nan, torch.inf, -1.0, 3.0, 30.0]], dtype=torch.float64)
-    if fused.poisson(draw().keys[:1], rate).isnan().tolist() != [[True, True, True, False, False]]:
+    keys = SampleStreams(3, torch.arange(1)).at(1).next_draw().keys
+    if fused.poisson(keys, rate).isnan().tolist() != [[True, True, True, False, False]]:
         print("not finite")
 
 

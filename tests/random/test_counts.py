@@ -126,4 +126,5 @@ def test_draws_of_fixed_length_are_the_same_bits(monkeypatch):
     looking = drawn()
     for module in (counts, binomial_table, sys.modules[gamma.__module__]):
         monkeypatch.setattr(module, "can_look", lambda x: False)
+    monkeypatch.setattr(counts, "_kernels", lambda device: None)
     assert all(map(torch.equal, looking, drawn()))
