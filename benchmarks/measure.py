@@ -27,15 +27,15 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def interleaved(
-    cases: Mapping[str, Callable[[], Any]],
-    repetitions: int,
-    device: torch.device,
-    clock: Callable[[], float] = time.perf_counter,
+    cases: Mapping[str, Callable[[], Any]], repetitions: int, device: torch.device
 ) -> dict[str, list[float]]:
     """Seconds of every case, run in turn `repetitions` times after one unmeasured round.
 
-    Taking turns lets a disturbance of the machine strike all alternatives alike.
+    Taking turns lets a disturbance of the machine strike all alternatives alike. On one thread of a CPU they are
+    seconds of processor time, which others' work on the machine changes least.
     """
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if alone else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for repetition in range(repetitions + 1):
         for name, run in cases.items():
