@@ -93,11 +93,9 @@ def _kernels(device: torch.device) -> ModuleType | None:
         return None
     try:
         kernels = import_module(f"blackout.random.{name}")
+        agree = fused_draws_agree(kernels, device, *((64, 512) if name == "fused" else (4, 64)))
     except ImportError:
         return None
-    sizes = (64, 512) if name == "fused" else (4, 64)
-    try:
-        agree = fused_draws_agree(kernels, device, *sizes)
     except Exception as error:  # a compiler or a driver that does not fit: the general path needs neither
         warnings.warn(f"{name} draws do not run on {device}, the general ones do: {error}", stacklevel=3)
         return None
