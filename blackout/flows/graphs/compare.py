@@ -105,9 +105,10 @@ def save_picture(lines: list[Line], title: str, path: Path) -> None:
         axes.plot(seconds, drops[1], "v", color=f"C{number % 10}", markersize=5)
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=0.1)
-    axes.set_ylim(bottom=-0.02)
+    axes.set_ylim(-0.02, max(0.1, *(150 * line.mean for line in lines)))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set(xlabel="processor seconds for all samples of a graph", ylabel="drop from the best known value, %")
-    axes.set_title(f"{title}: mean of the samples (dot), best of them (triangle)", fontsize=10)
+    axes.set_title(f"{title}\nmean of the samples (dot), best of them (triangle)", fontsize=10)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     with replacing(path) as part:
         figure.savefig(part, format="png", dpi=100)
