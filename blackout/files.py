@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
 from blackout.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PART = ".part"
 """Ends the hidden names of what is not yet whole."""
@@ -45,6 +49,27 @@ def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file.
+
+    Args:
+        about: what it says of itself.
+
+    Raises:
+        OSError: with its number, where the disk refuses, which the library tells as text.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(dict(tensors), path, None if about is None else dict(about))
+    except SafetensorError as error:
+        refused = re.search(r"os error (\d+)", str(error))
+        if refused is None:
+            raise
+        raise OSError(number := int(refused[1]), os.strerror(number), str(path)) from error
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def one_line_errors() -> Iterator[None]:
     sys.argv = completed(sys.argv)
     _check_environment()
     if not isinstance(sys.stdout, _Unbroken):
-        sys.stdout = _Unbroken(sys.stdout)
+        sys.stdout = _Unbroken(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (None where `>&-` closed it)
     usage = argparse.ArgumentParser.error
     argparse.ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
     try:

@@ -16,7 +16,7 @@ _SMOOTHED = 60
 def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     """(steps, values) of every column of a metrics.csv, finite values only."""
     curves: dict[str, tuple[list[int], list[float]]] = {}
-    if not path.exists():
+    if not path.is_file():
         return curves
     with path.open(newline="") as file:
         for row in csv.DictReader(file):

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from blackout.distributed import world_size
 from blackout.family import Draw, Samples, Watch
-from blackout.files import PART, replacing
+from blackout.files import PART, replacing, save_tensors
 from blackout.training.model import Model
 
 
@@ -73,7 +73,7 @@ class Drawn:
     def _keep(self, part: Tensor, samples: Samples) -> None:
         if self._folder is not None:
             with replacing(self._file(part)) as hidden:
-                save_file({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
+                save_tensors({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
 
     def _file(self, part: Tensor) -> Path:
         assert self._folder is not None

@@ -42,8 +42,15 @@ def run_id(config: Mapping[str, Any]) -> str:
 
 
 def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
-    """`runs/<experiment>/<run_id>`, whether it exists or not."""
-    return Path(config["runs_dir"]) / str(config["experiment_name"] or dataset) / run_id(config)
+    """`runs/<experiment>/<run_id>`, whether it exists or not.
+
+    Raises:
+        UserError: one of the names would leave `runs`.
+    """
+    experiment = Path(str(config["experiment_name"] or dataset))
+    if experiment.is_absolute() or ".." in experiment.parts:
+        raise UserError(f"experiment_name must stay within runs_dir, not '{experiment}'")
+    return Path(config["runs_dir"]) / experiment / run_id(config)
 
 
 @contextmanager
