@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -121,6 +123,20 @@ def opened(path: Path) -> IO[bytes]:
         os.close(descriptor)
         raise UserError(f"{path} is not a file")
     return os.fdopen(descriptor, "rb")
+
+
+def read_rows(path: Path) -> dict[int, dict[str, Any]]:
+    """The rows of a metrics.csv by their step, as text without empty fields.
+
+    Raises:
+        UserError: no run has written this file so.
+    """
+    try:
+        with opened(path) as file:
+            lines = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
+            return {int(row["step"]): {name: text for name, text in row.items() if text} for row in lines}
+    except (csv.Error, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it to go on") from None
 
 
 def refuse_links(directory: Path, *names: str) -> None:
