@@ -27,6 +27,7 @@ SETTINGS = {
     "a batch that no memory holds": (["batch_size=1000000000"], "GB"),
     "more validation than anybody waits for": (["validation_draws=1000000000"], "1,000"),
     "nodes that nobody knows": (["trainer.num_nodes=2", "trainer.accelerator=cpu"], "torchrun"),
+    "how a component is made": (["schedule.grid._partial_=false"], "no such option"),
     "an experiment outside runs_dir": (["experiment_name=.."], "experiment_name"),
     "no batch": (["batch_size=0"], "batch_size"),
     "a negative learning rate": (["optimizer.lr=-1"], "lr"),
