@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from blackout.errors import Preempted, UserError, debugging
 from blackout.programs.messages import explain
-from blackout.programs.words import completed
+from blackout.programs.words import completed, refuse_structure
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
@@ -114,8 +114,11 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
         global _in_job
         with one_line_errors():
             _in_job = True
+            from hydra.core.hydra_config import HydraConfig
+
             from blackout.programs import output, sweeps
 
+            refuse_structure(HydraConfig.get().overrides.task)
             return sweeps.job(function, *args, **kwargs) if output.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 

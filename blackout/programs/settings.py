@@ -93,7 +93,6 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
     Raises:
         UserError: an unknown setting (added with +), one that was removed, or a value of the wrong kind.
     """
-    _refuse_structure()
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     _leave_out_debug(config)
     config |= {"ckpt_path": None} if config.get("ckpt_path") == "last" else {}  # the run's own, as always
@@ -109,14 +108,6 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
         if name in settings:
             config[name] = checked(name, config[name], settings[name].kind, defaults.get(name))
     return config
-
-
-def _refuse_structure() -> None:
-    """Refuse `..._partial_=` on the command line: whether a component is made or passed on is no one's choice."""
-    for word in HydraConfig.get().overrides.task if HydraConfig.initialized() else ():
-        name = word.lstrip("+~").partition("=")[0]
-        if name.endswith("._partial_"):
-            raise UserError(f"{name}: no such option")
 
 
 def _defaults(cfg: DictConfig) -> Mapping[str, Any]:
