@@ -48,9 +48,8 @@ def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
             with part.open("rb") as file:
                 os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    finally:
+        part.unlink(missing_ok=True)  # also where both were links to one file, which a rename leaves as they are
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str] | None = None) -> None:
@@ -94,15 +93,16 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def remove_parts(directory: Path, names: str = "*", older_than: float = 0.0) -> None:
+def remove_parts(directory: Path, names: str = "*", older_than: float = 0.0, suffix: str = "*") -> None:
     """Remove what processes that were killed left of files and folders that they were replacing.
 
     Args:
         directory: where it is.
         names: pattern of the names, without suffix, of what was being replaced.
         older_than: least age in seconds, where the writers may be alive.
+        suffix: pattern of what follows `PART`; "" leaves alone what is replaced durably.
     """
-    for part in directory.glob(f".{names}-{'[0-9a-f]' * 32}{PART}*"):
+    for part in directory.glob(f".{names}-{'[0-9a-f]' * 32}{PART}{suffix}"):
         if time.time() - part.lstat().st_mtime < older_than:
             continue
         if part.is_dir() and not part.is_symlink():

@@ -35,7 +35,7 @@ class Drawn:
         self._draw, self._seed, self._size = draw, seed, size
         self.rounds = -(-len(indices) // (size * world_size()))
         """How many batches a process draws at most."""
-        self._folder = out / f".drawn-{key}{PART}" if draw.resumable and len(indices) > size else None
+        self._folder = out / f".drawn-{key}{PART}.batches" if draw.resumable and len(indices) > size else None
 
     def batches(self, indices: Tensor, watch: Watch, again: bool) -> Iterator[tuple[Tensor, Samples]]:
         """(indices [b], samples) of a process's share, drawn or as they were drawn before.

@@ -97,8 +97,10 @@ def _remove(folders: Sequence[Path]) -> None:
 def _note_holder(directory: Path) -> None:
     with replacing(directory / _HOLDER) as part:
         part.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
-    for folder, names in ((directory, "*"), (directory / "checkpoints", "*"), (directory / "samples", "step_*")):
-        remove_parts(folder, names)
+    for folder in (directory, directory / "checkpoints"):
+        remove_parts(folder)
+    remove_parts(directory / "samples", "final")
+    remove_parts(directory / "samples", suffix="")  # not what a `sample.py` may be drawing for hours
 
 
 def _holder(directory: Path) -> str:
