@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
 from blackout.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PART = ".part"
 """Ends the hidden names of what is not yet whole."""
@@ -42,9 +48,29 @@ def replacing(path: Path, durably: bool = False) -> Iterator[Path]:
             with part.open("rb") as file:
                 os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    finally:
+        part.unlink(missing_ok=True)  # also where both were links to one file, which a rename leaves as they are
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file.
+
+    Args:
+        about: what it says of itself.
+
+    Raises:
+        OSError: with its number, where the disk refuses, which the library tells as text.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(dict(tensors), path, None if about is None else dict(about))
+    except SafetensorError as error:
+        refused = re.search(r"os error (\d+)", str(error))
+        if refused is None:
+            raise
+        raise OSError(number := int(refused[1]), os.strerror(number), str(path)) from error
 
 
 @contextmanager
@@ -67,15 +93,16 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def remove_parts(directory: Path, names: str = "*", older_than: float = 0.0) -> None:
+def remove_parts(directory: Path, names: str = "*", older_than: float = 0.0, suffix: str = "*") -> None:
     """Remove what processes that were killed left of files and folders that they were replacing.
 
     Args:
         directory: where it is.
         names: pattern of the names, without suffix, of what was being replaced.
         older_than: least age in seconds, where the writers may be alive.
+        suffix: pattern of what follows `PART`; "" leaves alone what is replaced durably.
     """
-    for part in directory.glob(f".{names}-{'[0-9a-f]' * 32}{PART}*"):
+    for part in directory.glob(f".{names}-{'[0-9a-f]' * 32}{PART}{suffix}"):
         if time.time() - part.lstat().st_mtime < older_than:
             continue
         if part.is_dir() and not part.is_symlink():
@@ -96,6 +123,20 @@ def opened(path: Path) -> IO[bytes]:
         os.close(descriptor)
         raise UserError(f"{path} is not a file")
     return os.fdopen(descriptor, "rb")
+
+
+def read_rows(path: Path) -> dict[int, dict[str, Any]]:
+    """The rows of a metrics.csv by their step, as text without empty fields.
+
+    Raises:
+        UserError: no run has written this file so.
+    """
+    try:
+        with opened(path) as file:
+            lines = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
+            return {int(row["step"]): {name: text for name, text in row.items() if text} for row in lines}
+    except (csv.Error, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it to go on") from None
 
 
 def refuse_links(directory: Path, *names: str) -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from blackout.files import replacing, write_json
+from blackout.files import replacing, save_tensors, write_json
 
 
 @pytest.mark.parametrize("durably", [False, True])
@@ -38,3 +41,12 @@ def test_writers_of_a_shared_file_do_not_meet(tmp_path: Path) -> None:
 def test_json_has_no_infinity(tmp_path: Path) -> None:
     write_json({"a": [1.5, math.nan], "b": (math.inf, "text")}, tmp_path / "x.json")
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": [1.5, None], "b": [None, "text"]}
+
+
+def test_a_disk_that_refuses_tensors_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError) as caught:
+        save_tensors({"x": torch.zeros(2)}, tmp_path / "folder")
+    assert caught.value.errno == errno.EISDIR
+    save_tensors({"x": torch.arange(3)}, tmp_path / "file", {"accuracy": "1"})
+    assert load_file(tmp_path / "file")["x"].tolist() == [0, 1, 2]

@@ -38,6 +38,8 @@ from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
 _TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT = 0, 1, 3, 4, 5
+_MOST_DRAWS = 1_000
+"""Of one image in a validation."""
 _GOLDEN_RATIO = 0.6180339887498949
 _PILOT_SAMPLES, _PILOT_STEPS = 64, (20, 200)
 """Of the pilot run at the end of training; fewest and most steps."""
@@ -62,7 +64,7 @@ class BlackoutDiffusion(Scripting, Model):
         validation_draws: times, evenly spaced, at which validation observes each image.
 
     Raises:
-        ValueError: label_dropout outside [0, 1], or validation_draws below 1.
+        ValueError: label_dropout outside [0, 1], or validation_draws outside 1..1,000.
     """
 
     means = ("val/bits_per_dim",)
@@ -85,8 +87,8 @@ class BlackoutDiffusion(Scripting, Model):
         gain: Tensor | None = None,
     ) -> None:
         super().__init__(network, ema_decay, seed)
-        if validation_draws < 1:
-            raise ValueError(f"validation_draws must be at least 1, not {validation_draws}")
+        if not 1 <= validation_draws <= _MOST_DRAWS:
+            raise ValueError(f"validation_draws must be in 1..{_MOST_DRAWS:,}, not {validation_draws}")
         if not 0 <= label_dropout <= 1:
             raise ValueError(f"label_dropout must be in [0, 1], not {label_dropout}")
         self.head, self.process, self.schedule, self.loss = head, process, schedule, loss

@@ -24,6 +24,7 @@ from blackout.random import SampleStreams, StepStreams, fold_seed
 
 Scores: TypeAlias = Callable[[States, float], Tensor]
 """(states, time) -> G, float64 [B, d, S]."""
+_MOST_STEPS = 1_000_000
 _RESAMPLING = 7
 """Key of the resampling among the uses of a seed."""
 
@@ -84,8 +85,10 @@ class Simulation(ABC):
     """
 
     def __init__(self, num_steps: int = 64, resample_below: float | None = None, group: int = 256) -> None:
-        if num_steps < 1 or group < 2:
-            raise ValueError(f"num_steps must be at least 1 and group 2, not {num_steps} and {group}")
+        if not 1 <= num_steps <= _MOST_STEPS or group < 2:
+            raise ValueError(
+                f"num_steps must be in 1..{_MOST_STEPS:,} and group at least 2, not {num_steps} and {group}"
+            )
         if resample_below is not None and not 0 < resample_below <= 1:
             raise ValueError(f"resample_below must be in (0, 1], or null, not {resample_below}")
         self.num_steps, self.resample_below, self.group = num_steps, resample_below, group

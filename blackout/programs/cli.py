@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from blackout.errors import Preempted, UserError, debugging
 from blackout.programs.messages import explain
-from blackout.programs.words import completed
+from blackout.programs.words import completed, refuse_structure
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
@@ -38,7 +38,7 @@ def one_line_errors() -> Iterator[None]:
     sys.argv = completed(sys.argv)
     _check_environment()
     if not isinstance(sys.stdout, _Unbroken):
-        sys.stdout = _Unbroken(sys.stdout)
+        sys.stdout = _Unbroken(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (None where `>&-` closed it)
     usage = argparse.ArgumentParser.error
     argparse.ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
     try:
@@ -114,8 +114,11 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
         global _in_job
         with one_line_errors():
             _in_job = True
+            from hydra.core.hydra_config import HydraConfig
+
             from blackout.programs import output, sweeps
 
+            refuse_structure(HydraConfig.get().overrides.task)
             return sweeps.job(function, *args, **kwargs) if output.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 

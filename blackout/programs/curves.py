@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 from typing import Any
 
-from blackout.files import replacing
+from blackout.errors import UserError
+from blackout.files import read_rows, replacing
 
 _SMOOTHED = 60
 """Points of a training curve beyond which a running mean is drawn over it."""
 
 
 def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """(steps, values) of every column of a metrics.csv, finite values only."""
+    """(steps, values) of every column of a metrics.csv, finite values only.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     curves: dict[str, tuple[list[int], list[float]]] = {}
-    if not path.exists():
-        return curves
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            for name, text in row.items():
-                if name != "step" and text and math.isfinite(value := float(text)):
-                    steps, values = curves.setdefault(name, ([], []))
-                    steps.append(int(row["step"]))
-                    values.append(value)
+    rows = read_rows(path) if path.exists() else {}
+    for step, row in rows.items():
+        for name, text in row.items():
+            try:
+                value = float(text)
+            except (TypeError, ValueError):
+                raise UserError(f"{path} is damaged: {text!r} is no number") from None
+            if name != "step" and math.isfinite(value):
+                steps, values = curves.setdefault(name, ([], []))
+                steps.append(step)
+                values.append(value)
     return curves
 
 

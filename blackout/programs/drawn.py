@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from blackout.distributed import world_size
 from blackout.family import Draw, Samples, Watch
-from blackout.files import PART, replacing
+from blackout.files import PART, replacing, save_tensors
 from blackout.training.model import Model
 
 
@@ -35,7 +35,7 @@ class Drawn:
         self._draw, self._seed, self._size = draw, seed, size
         self.rounds = -(-len(indices) // (size * world_size()))
         """How many batches a process draws at most."""
-        self._folder = out / f".drawn-{key}{PART}" if draw.resumable and len(indices) > size else None
+        self._folder = out / f".drawn-{key}{PART}.batches" if draw.resumable and len(indices) > size else None
 
     def batches(self, indices: Tensor, watch: Watch, again: bool) -> Iterator[tuple[Tensor, Samples]]:
         """(indices [b], samples) of a process's share, drawn or as they were drawn before.
@@ -73,7 +73,7 @@ class Drawn:
     def _keep(self, part: Tensor, samples: Samples) -> None:
         if self._folder is not None:
             with replacing(self._file(part)) as hidden:
-                save_file({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
+                save_tensors({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
 
     def _file(self, part: Tensor) -> Path:
         assert self._folder is not None

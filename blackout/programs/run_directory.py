@@ -42,8 +42,15 @@ def run_id(config: Mapping[str, Any]) -> str:
 
 
 def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
-    """`runs/<experiment>/<run_id>`, whether it exists or not."""
-    return Path(config["runs_dir"]) / str(config["experiment_name"] or dataset) / run_id(config)
+    """`runs/<experiment>/<run_id>`, whether it exists or not.
+
+    Raises:
+        UserError: one of the names would leave `runs`.
+    """
+    experiment = Path(str(config["experiment_name"] or dataset))
+    if experiment.is_absolute() or ".." in experiment.parts:
+        raise UserError(f"experiment_name must stay within runs_dir, not '{experiment}'")
+    return Path(config["runs_dir"]) / experiment / run_id(config)
 
 
 @contextmanager
@@ -90,8 +97,10 @@ def _remove(folders: Sequence[Path]) -> None:
 def _note_holder(directory: Path) -> None:
     with replacing(directory / _HOLDER) as part:
         part.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
-    for folder, names in ((directory, "*"), (directory / "checkpoints", "*"), (directory / "samples", "step_*")):
-        remove_parts(folder, names)
+    for folder in (directory, directory / "checkpoints"):
+        remove_parts(folder)
+    remove_parts(directory / "samples", "final")
+    remove_parts(directory / "samples", suffix="")  # not what a `sample.py` may be drawing for hours
 
 
 def _holder(directory: Path) -> str:

@@ -39,7 +39,7 @@ class SampleFile:
         self._others: dict[str, list[Tensor]] = {}
 
     def __enter__(self) -> SampleFile:
-        self._replacing = replacing(self._path)
+        self._replacing = replacing(self._path, durably=True)
         self._archive = zipfile.ZipFile(self._replacing.__enter__(), "x", zipfile.ZIP_DEFLATED)
         return self
 

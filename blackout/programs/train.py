@@ -21,7 +21,7 @@ from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import resolve, set_libraries
 from blackout.programs.starting import continued, make_model
 from blackout.programs.sweeps import claim
-from blackout.programs.trainers import check_length, check_trainer, describe_profile
+from blackout.programs.trainers import check_batch, check_length, check_trainer, describe_profile
 from blackout.programs.values import path
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
 from blackout.training.components import make
@@ -56,6 +56,7 @@ def _train(config: dict[str, Any]) -> Path:
     family: Family = make(config["family"], "family")
     source = family.source(config)
     check_length(config, source)
+    check_batch(config, source)
     model = make_model(family, config, source)
     with naming("dataset"):
         feed = Feed(source, config["batch_size"], config["seed"], config["data_on_device"])
@@ -128,16 +129,19 @@ def _check_devices(devices: Any) -> None:
 
 
 def check_launch(trainer: pl.Trainer) -> None:
-    """Refuse a sweep whose jobs would start further processes, each of which would run the whole sweep.
+    """Refuse a sweep whose jobs would start further processes, each of which would run the whole sweep, and several
+    nodes of which nobody says where they are: each would wait for the others for half an hour.
 
     Raises:
-        UserError: this is such a sweep.
+        UserError: this is one of these.
     """
     launcher = trainer.strategy.launcher
     outside = getattr(getattr(launcher, "cluster_environment", None), "creates_processes_externally", True)
     if sweeping() and not outside:
         ways = "torchrun train.py -m ..., or hydra/launcher=submitit_slurm; or trainer.devices=1"
         raise UserError(f"a sweep on several devices needs processes from outside: {ways}")
+    if trainer.num_nodes > 1 and not outside and "MASTER_ADDR" not in os.environ:
+        raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs torchrun or srun on every node, or MASTER_ADDR")
 
 
 def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ _OURS = {
     "reload_dataloaders_every_n_epochs": None,
 }
 """Arguments that this program gives itself, and what to say instead."""
+_COUNTS = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes"}
 _IN_EPOCHS = ("max_epochs", "min_epochs", "check_val_every_n_epoch")
 
 
@@ -39,9 +41,17 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
         instead = f": say {_OURS[name]}" if _OURS[name] else ""
         raise UserError(f"trainer.{name} is set by the program{instead}")
     check_arguments(find(settings, "trainer"), given, "trainer", partial=True)
-    steps = settings["max_steps"]
-    if type(steps) is not int or steps < 1:
-        raise UserError(f"trainer.max_steps must be a whole number of at least 1, not {steps}")
+    _check_numbers(given)
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    for name in sorted(_COUNTS & given.keys()):
+        empty = given[name] is None and name != "max_steps"
+        if not empty and (type(given[name]) is not int or given[name] < 1):
+            raise UserError(f"trainer.{name} must be a whole number of at least 1, not {given[name]}")
+    norm = given.get("gradient_clip_val")
+    if norm is not None and not (isinstance(norm, int | float) and 0 <= norm < math.inf):
+        raise UserError(f"trainer.gradient_clip_val must be at least 0 (no clipping) and finite, not {norm}")
 
 
 def check_length(config: Mapping[str, Any], source: Source) -> None:
@@ -60,6 +70,19 @@ def check_length(config: Mapping[str, Any], source: Source) -> None:
         if size and isinstance(epochs, int) and epochs > 0:
             told += f", trainer.{steps}={math.ceil(epochs * size / images)} is as many epochs of {source.name}"
         raise UserError(told)
+
+
+def check_batch(config: Mapping[str, Any], source: Source) -> None:
+    """Refuse a batch of which three copies as float32 are more than this machine's memory: any step holds more.
+
+    Raises:
+        UserError: how much memory it would need.
+    """
+    need = 3 * 4 * config["batch_size"] * math.prod(source.facts.get("shape", ()))
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if need > here:
+        told = f"would need at least {need / 1e9:,.0f} GB, of {here / 1e9:,.0f} GB here"
+        raise UserError(f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
 
 
 def describe_profile(trainer: pl.Trainer) -> None:

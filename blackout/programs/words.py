@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+
+from blackout.errors import UserError
 
 CONF = next(path for folder in Path(__file__).parents[1:] if (path := folder / "conf").is_dir())
 """The configurations: in a wheel inside the package, in the repository beside it."""
@@ -16,6 +19,18 @@ def completed(command: list[str]) -> list[str]:
     """
     words = map(_forced, command[1:]) if Path(command[0]).stem.endswith("train") else command[1:]
     return _without_data([command[0], *_of_its_logger(list(words))])
+
+
+def refuse_structure(words: Iterable[str]) -> None:
+    """Refuse `..._partial_=...`: whether a component is made or passed on is no one's choice.
+
+    Raises:
+        UserError: one of the words is such.
+    """
+    for word in words:
+        name = word.lstrip("+~").partition("=")[0]
+        if name.endswith("._partial_"):
+            raise UserError(f"{name}: no such option")
 
 
 def _forced(word: str) -> str:

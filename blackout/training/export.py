@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import torch
 import yaml
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from blackout import addresses
 from blackout.errors import UserError, naming
 from blackout.family import Family
-from blackout.files import opened, replacing_folder
+from blackout.files import opened, replacing_folder, save_tensors
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
 from blackout.training.components import make
 from blackout.training.descriptions import check, plain
@@ -70,7 +70,7 @@ def export_model(
     family: Family = make(description.get("family", addresses.FIRST_FAMILY), "family")
     card = family.card(description, parameters)
     with replacing_folder(directory) as part:
-        save_file(weights, part / "model.safetensors")
+        save_tensors(weights, part / "model.safetensors")
         description[_HASH] = digest(part / "model.safetensors")
         (part / "config.json").write_text(json.dumps(description, indent=2) + "\n")
         (part / "README.md").write_text(with_front_matter(card, description, scores or {}, license))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from blackout.errors import UserError
-from blackout.files import opened, replacing
+from blackout.files import read_rows, replacing
 
 
 class MetricsCSV(Logger):
@@ -31,8 +29,8 @@ class MetricsCSV(Logger):
         self._rows: dict[int, dict[str, str | float]] = {}
         self._written = time.monotonic()
         if path.exists():
-            self._rows = _read(path)
-        for step, row in _read(self._closing).items() if self._closing.exists() else ():
+            self._rows = read_rows(path)
+        for step, row in read_rows(self._closing).items() if self._closing.exists() else ():
             self._rows.pop(step, None)  # the run goes on: it has not ended there
             if len(row) > 1:
                 self._rows[step] = row
@@ -100,13 +98,3 @@ class MetricsCSV(Logger):
             writer = csv.DictWriter(file, ["step", *columns])
             writer.writeheader()
             writer.writerows(rows[step] for step in sorted(rows))
-
-
-def _read(path: Path) -> dict[int, dict[str, str | float]]:
-    """The rows by step; raises UserError for a file that this logger has not written."""
-    try:
-        with opened(path) as file:
-            lines = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
-            return {int(row["step"]): {k: v for k, v in row.items() if v} for row in lines}
-    except (csv.Error, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it to go on") from None

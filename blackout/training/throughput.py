@@ -56,7 +56,8 @@ class Throughput(Callback):
         previews = sum(callback.drawn for callback in trainer.callbacks if isinstance(callback, SampleGrid))
         if previews != self._previews:
             self._previews, self._began = previews, None
-        if self._began is None or trainer.global_step % trainer.log_every_n_steps:
+        every = trainer.log_every_n_steps
+        if self._began is None or not every or trainer.global_step % every:
             return
         (step, began), now = self._began, time.perf_counter()
         self._began = trainer.global_step, now

@@ -1,7 +1,9 @@
 """curves.png says what metrics.csv holds."""
 
+import pytest
 from PIL import Image
 
+from blackout.errors import UserError
 from blackout.programs.curves import read_curves, save_curves
 
 
@@ -23,3 +25,15 @@ def test_a_picture_has_a_panel_for_each_curve_and_one_for_single_values(tmp_path
 def test_without_metrics_there_is_no_picture(tmp_path):
     save_curves(tmp_path / "metrics.csv", tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
+
+
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"step,loss\n1,abc\n", b"\xff\xfe\x00\x01", b"step,loss\n\0,1\n"])
+def test_a_damaged_file_is_said_to_be(tmp_path, content):
+    (tmp_path / "metrics.csv").write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        read_curves(tmp_path / "metrics.csv")
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path):
+    (tmp_path / "metrics.csv").write_bytes(b"\xef\xbb\xbfstep,loss\n1,2\n")
+    assert read_curves(tmp_path / "metrics.csv") == {"loss": ([1], [2.0])}

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from blackout.data import CountData
@@ -18,6 +17,7 @@ from blackout.errors import UserError
 from blackout.evaluation.cache import cache_dir, keep, key_hash
 from blackout.evaluation.extractors.base import ModuleExtractor
 from blackout.evaluation.images import to_rgb, to_uint8
+from blackout.files import save_tensors
 
 RECIPE = 1
 """To be increased with every change to the network or its training: older cached classifiers are then not used."""
@@ -160,7 +160,7 @@ def _scrambled(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def _save(network: _Network, accuracy: float, path: Path) -> None:
     state = network.state_dict()
-    keep(path, lambda part: save_file(state, part, metadata={"accuracy": repr(accuracy)}))
+    keep(path, lambda part: save_tensors(state, part, {"accuracy": repr(accuracy)}))
 
 
 def _load(network: _Network, path: Path) -> float | None:
