@@ -142,6 +142,7 @@ def test_a_model_says_what_it_is():
     for word in ("BlackoutDiffusion", "counts", "shape=(4,)", "ResidualMLP", "PureDeath", "GammaHead", "Trapezoidal"):
         assert word in said
     assert "\n" not in said
+    assert made(lr=0.01).hparams["lr"] == 0.01  # what Lightning's loggers show
 
 
 def test_the_hub_gets_the_folder_with_its_card(tmp_path, monkeypatch):
