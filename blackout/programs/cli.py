@@ -60,6 +60,8 @@ def one_line_errors() -> Iterator[None]:
         line = (str(error).splitlines() or [type(error).__name__])[0]
         if "slurm" in line.lower():
             _leave(f"hydra/launcher: {line}; hydra/launcher=submitit_local needs no SLURM")
+        if "Config group override" in line:
+            _leave("groups take the names of their files, not null: metrics=none, logger=none")
         _leave(f"this command line cannot be understood: {line}")
     except KeyboardInterrupt:
         print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)

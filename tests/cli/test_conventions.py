@@ -36,6 +36,7 @@ def settings(*overrides):
     ("init_from=/nowhere", ["/nowhere"]),
     ("ckpt_path=/nowhere", ["/nowhere"]),
     ("dataset=counts", ["dataset.path must be given", "--help"]),
+    ("metrics=null", ["metrics=none"]),
     ("logger=csv,wandb", ["logger=[csv,wandb]", "-m"]),
     ("dataset.path=/data/my file (1).npy", ["quotes"]),
 ])  # fmt: skip

@@ -122,6 +122,8 @@ def test_what_could_not_be_made_again_is_refused(tmp_path):
         made(network=ResidualMLP((4,), width=8, depth=1))
     with pytest.raises(UserError, match="no such sampler"):
         made().sample(1, sampler="poison")
+    with pytest.raises(UserError, match="at least 1"):
+        made().sample(0)
     with pytest.raises(UserError, match="components are"):
         made(heads=None)
     model = made()
