@@ -88,10 +88,7 @@ def from_data(
     model.source = lambda: data
     model.rehearse()
     how = Optimization(lr, optimizer, warmup_steps, decay_steps)
-    module = Standalone(model, how, Feed(data, batch_size, seed, epochs=True))
-    shown = {"lr": lr, "batch_size": batch_size, "ema_decay": ema_decay, "seed": seed, "warmup_steps": warmup_steps}
-    module.save_hyperparameters({**shown, "decay_steps": decay_steps, **description["model"]})  # for loggers
-    return module
+    return Standalone(model, how, Feed(data, batch_size, seed, epochs=True))
 
 
 def _described_model(data: CountData, network: Any, parts: Mapping[str, Any], conditional: bool) -> dict[str, Any]:
