@@ -81,27 +81,31 @@ class _Births:
         self._rate, self._headroom = rate, headroom
 
     def push(self, coder: Coder, births: Integers) -> None:
+        start, stop = (self._start(slice(None), births + by) for by in (0, 1))
         for part in _chunks(len(births), coder.lanes):
-            start, stop = (self._start(part, births[part] + by) for by in (0, 1))
-            coder.push(start, stop - start)
+            coder.push(start[part], stop[part] - start[part])
 
     def pop(self, coder: Coder) -> Integers:
         births = np.zeros(len(self._rate), dtype=np.int64)
+        one = self._start(slice(None), births + 1)
         for part in _chunks(len(births), coder.lanes, backwards=True):
-            births[part] = coder.pop(len(self._rate[part]), lambda bar, part=part: self._find(part, bar))  # type: ignore[misc]
+            births[part] = coder.pop(len(self._rate[part]), lambda bar, part=part: self._find(part, bar, one[part]))  # type: ignore[misc]
         return births
 
-    def _find(self, part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
-        """The last number of births whose interval starts at or before `bar`, by bisection."""
-        low, high = np.zeros_like(bar), self._headroom[part].copy()
-        while (low < high).any():
-            middle = (low + high + 1) // 2
-            inside = self._start(part, middle) <= bar
-            low, high = np.where(inside, middle, low), np.where(inside, high, middle - 1)
-        start = self._start(part, low)
-        return low, start, self._start(part, low + 1) - start
+    def _find(self, part: slice, bar: Integers, one: Integers) -> tuple[Integers, Integers, Integers]:
+        """The last number of births whose interval starts at or before `bar`, by bisection where it is not 0."""
+        births, start, stop = np.zeros_like(bar), np.zeros_like(bar), one.copy()
+        if len(some := np.flatnonzero(bar >= one)):
+            where, wanted = part.start + some, bar[some]
+            low, high = np.ones_like(wanted), self._headroom[where]
+            while (low < high).any():
+                middle = (low + high + 1) // 2
+                inside = self._start(where, middle) <= wanted
+                low, high = np.where(inside, middle, low), np.where(inside, high, middle - 1)
+            births[some], start[some], stop[some] = low, self._start(where, low), self._start(where, low + 1)
+        return births, start, stop - start
 
-    def _start(self, part: slice, births: Integers) -> Integers:
+    def _start(self, part: slice | Integers, births: Integers) -> Integers:
         """2^24 P(fewer births), with 1 for each of them, and all of it beyond the headroom."""
         rate, headroom = self._rate[part], self._headroom[part]
         below = np.where(births > 0, special.pdtr(np.maximum(births, 1) - 1, rate), 0.0)
@@ -148,9 +152,9 @@ class _Deaths:
 
     def push(self, coder: Coder, before: Integers, survivors: Integers) -> None:
         # in the opposite order of `pop`, which undoes it
+        start, stop = (self._starts[before, survivors + by] for by in (0, 1))
         for part in _chunks(len(before), coder.lanes):
-            start = self._starts[before[part], survivors[part]]
-            coder.push(start, self._starts[before[part], survivors[part] + 1] - start)
+            coder.push(start[part], stop[part] - start[part])
 
     def pop(self, coder: Coder, before: Integers) -> Integers:
         survivors = np.zeros_like(before)

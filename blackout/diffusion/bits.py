@@ -21,8 +21,8 @@ from blackout.distributed import my_batches, sum_over_processes
 from blackout.random import SampleStreams, fold_seed
 
 _GOLDEN_RATIO = 0.6180339887498949
-_PATHS = -1
-"""Key of the paths of weighted bounds among those of repeats 0, 1, 2, ..."""
+_FINITE, _ENDS, _PATHS = 1001, 1002, 1003
+"""Keys of the other bounds: neither those of repeats 0, 1, 2, ... nor those of training, whose seed may be the same."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def end_bits(
         return None
     total = torch.zeros(len(counts), dtype=torch.float64)
     for index in my_batches(len(counts), batch_size):
-        streams = SampleStreams(fold_seed(seed, 2), index.to(module.device)).at(0)
+        streams = SampleStreams(fold_seed(seed, _ENDS), index.to(module.device)).at(0)
         denoiser, mean = _given(module, labels, index)
         total[index] = end_bound(denoiser, process, counts[index].to(module.device), mean, streams).cpu()
     return Estimate.of(sum_over_processes(total), module.shape)
@@ -127,7 +127,7 @@ def finite_time_bits(
         denoiser, mean = _given(module, labels, index)
         parts[0, index] = start_bound(process, x0, times[-1], mean).cpu()
         for k in range(num_steps, 0, -1):
-            streams = SampleStreams(fold_seed(seed, 1), index.to(module.device)).at(k)
+            streams = SampleStreams(fold_seed(seed, _FINITE), index.to(module.device)).at(k)
             nats = step_bound(denoiser, process, x0, times[k - 1], times[k], streams)
             parts[1 if k > 1 else 2, index] += nats.cpu()
     start, path, last = sum_over_processes(parts)

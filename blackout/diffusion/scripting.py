@@ -53,8 +53,10 @@ class Scripting:
             progress: show a bar, in a terminal or a notebook.
 
         Raises:
-            UserError: no such sampler, or one that does not fit the model.
+            UserError: no such sampler, one that does not fit the model, or no samples.
         """
+        if num_samples < 1:
+            raise UserError(f"num_samples must be at least 1, not {num_samples}")
         how = chosen_sampler(self.sampler, sampler, num_steps)
         if how.kernel is not self.sampler.kernel:
             rehearse_sampler(self, how)

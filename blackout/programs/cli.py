@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from blackout.errors import Preempted, UserError, debugging
-from blackout.programs.messages import explain
+from blackout.programs.messages import explain, misunderstood
 from blackout.programs.words import completed, refuse_structure
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
@@ -57,10 +57,7 @@ def one_line_errors() -> Iterator[None]:
     except Exception as error:
         if _in_job:
             raise
-        line = (str(error).splitlines() or [type(error).__name__])[0]
-        if "slurm" in line.lower():
-            _leave(f"hydra/launcher: {line}; hydra/launcher=submitit_local needs no SLURM")
-        _leave(f"this command line cannot be understood: {line}")
+        _leave(misunderstood((str(error).splitlines() or [type(error).__name__])[0]))
     except KeyboardInterrupt:
         print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         sys.exit(130)

@@ -13,6 +13,15 @@ from blackout.programs.words import CONF
 _QUOTES = "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: 'dataset.path=\"/data/my file.npy\"'"
 
 
+def misunderstood(line: str) -> str:
+    """What to type instead of a command line at which Hydra itself fails, with this message."""
+    if "slurm" in line.lower():
+        return f"hydra/launcher: {line}; hydra/launcher=submitit_local needs no SLURM"
+    if "Config group override" in line:
+        return "groups take the names of their files, not null: metrics=none, logger=none"
+    return f"this command line cannot be understood: {line}"
+
+
 def explain(error: Exception) -> str:
     """Hydra's and OmegaConf's messages in one sentence, with the nearest valid name where a name is wrong."""
     text, cause = str(error), str(error.__cause__ or "")

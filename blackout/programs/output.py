@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
@@ -20,8 +22,7 @@ _FORGOTTEN = 7 * 86400.0
 def default_output(ckpt: Path, folder: str = "samples") -> Path:
     """`folder` in the run directory a checkpoint or model belongs to, or beside the model; in a sweep the job's own."""
     if sweeping():
-        job = HydraConfig.get()
-        return Path(job.sweep.dir) / job.sweep.subdir / folder
+        return job_folder() / folder
     parent = ckpt.parent
     if ckpt.is_dir() and not (ckpt / "config.json").exists():
         parent = ckpt
@@ -35,8 +36,10 @@ def open_output(out: Path) -> Path:
     """Make the output directory and find out now, not after an hour of sampling, whether it can be written.
 
     Raises:
-        UserError: it cannot.
+        UserError: it cannot, or another job of the sweep writes there.
     """
+    if sweeping():
+        claim(out, "out")
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -50,6 +53,33 @@ def open_output(out: Path) -> Path:
 def sweeping() -> bool:
     """Whether this process runs a job of a multirun."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def job_folder() -> Path:
+    """The folder of a job of a multirun."""
+    job = HydraConfig.get()
+    return Path(job.sweep.dir) / job.sweep.subdir
+
+
+def claim(folder: Path, setting: str) -> None:
+    """Keep a folder for this job of the sweep, on whatever machine the others are.
+
+    Args:
+        folder: what the job writes to.
+        setting: that names it.
+
+    Raises:
+        UserError: another job of the sweep has it.
+    """
+    settings = HydraConfig.get()
+    number = str(settings.job.num)
+    mark = Path(settings.sweep.dir) / ".runs" / hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(mark.with_suffix(".lock")):
+        if mark.exists() and mark.read_text() != number:
+            what = f"job {mark.read_text()} of this sweep has {folder}"
+            raise UserError(f"{what}: leave out {setting}, or vary it too")
+        mark.write_text(number)
 
 
 def find_device(name: str) -> torch.device:

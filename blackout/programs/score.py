@@ -15,7 +15,7 @@ from blackout.errors import UserError
 from blackout.evaluation import over_seeds
 from blackout.family import Draw, Samples, Scorer, Scores, Source
 from blackout.files import replacing, write_json
-from blackout.programs.output import open_output
+from blackout.programs.output import job_folder, open_output, sweeping
 from blackout.programs.passport import passport
 from blackout.programs.results import now
 from blackout.programs.values import path
@@ -98,7 +98,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     if scorer is None:
         raise UserError("metrics=none scores nothing: choose another")
     samples = scorer.read(samples_path, source)
-    beside = samples_path if samples_path.is_dir() else samples_path.parent
+    beside = job_folder() if sweeping() else samples_path if samples_path.is_dir() else samples_path.parent
     out = open_output(Path(path(config, "out") or beside))
     number = len(samples["samples"])
     scores = scorer.begin(source, number, device)

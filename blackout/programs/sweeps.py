@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gc
-import hashlib
 import json
 import sys
 import time
@@ -57,22 +56,6 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if getattr(rank_zero_only, "rank", 0) == 0:
             add_row(table, row)
         free_memory()
-
-
-def claim(run: Path) -> None:
-    """Keep a run directory for this job of the sweep, on whatever machine the others are.
-
-    Raises:
-        UserError: another job of the sweep has it.
-    """
-    settings = HydraConfig.get()
-    number = str(settings.job.num)
-    mark = Path(settings.sweep.dir) / ".runs" / hashlib.sha256(str(run.absolute()).encode()).hexdigest()[:16]
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(mark.with_suffix(".lock")):
-        if mark.exists() and mark.read_text() != number:
-            raise UserError(f"job {mark.read_text()} of this sweep has the run {run}: leave out run_id, or vary it too")
-        mark.write_text(number)
 
 
 def add_row(table: Path, row: dict[str, Any]) -> None:

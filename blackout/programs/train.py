@@ -15,12 +15,11 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from blackout.errors import UserError, mendable, naming, summary
 from blackout.family import Family, Source
 from blackout.programs.closing import close
-from blackout.programs.output import sweeping
+from blackout.programs.output import claim, sweeping
 from blackout.programs.plan import plan
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import resolve, set_libraries
 from blackout.programs.starting import continued, make_model
-from blackout.programs.sweeps import claim
 from blackout.programs.trainers import check_batch, check_length, check_trainer, describe_profile
 from blackout.programs.values import path
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
@@ -68,7 +67,7 @@ def _train(config: dict[str, Any]) -> Path:
         plan(config, module, feed)
         return Path(config["runs_dir"])
     if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
-        claim(run_directory(config, source.name))
+        claim(run_directory(config, source.name), "run_id")
     with running(run_directory(config, source.name)) as directory:
         last, checkpoint = continued(directory, model, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:

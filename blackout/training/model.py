@@ -19,7 +19,11 @@ from blackout.training.ema import EMA
 from blackout.training.pretrained import Pretrained
 
 DROPOUT, INITIALISATION = 2, 1000
-"""Keys of a step's dropout and of the first weights among the uses of a run's seed; a family's own need other keys."""
+"""Keys of a step's dropout and of the first weights among the uses of a run's seed; a family's own need other keys.
+
+Epochs 0, 1, 2, ... have keys of one number too, so that epoch 1000 orders and mirrors the data by the numbers that made
+the first weights, a thousand epochs earlier; runs that were begun keep that order.
+"""
 
 
 class Recorder(Protocol):

@@ -50,7 +50,8 @@ class Optimization:
 
     def configure(self, parameters: Any) -> dict[str, Any]:
         """What Lightning's `configure_optimizers` returns."""
-        optimizer = self.factory(parameters, lr=self.lr)
+        betas = getattr(self.factory, "keywords", {}).get("betas")  # torch takes no whole numbers, as in [0, 0.99]
+        optimizer = self.factory(parameters, lr=self.lr, **({"betas": tuple(map(float, betas))} if betas else {}))
         scheduler = {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 

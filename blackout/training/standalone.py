@@ -31,6 +31,8 @@ class Standalone(TrainingModule):
     def __init__(self, model: Model, optimization: Optimization, feed: Feed) -> None:
         super().__init__(model, optimization)
         self._feed = feed
+        shown = {"lr": optimization.lr, "batch_size": feed.batch_size, "seed": model.seed}
+        self.save_hyperparameters({**shown, **model.config.get("model", {})})  # for Lightning's loggers
         self._validated = 0  # samples of a DataLoader of the user's own, in this validation
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:

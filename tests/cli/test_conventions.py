@@ -36,6 +36,7 @@ def settings(*overrides):
     ("init_from=/nowhere", ["/nowhere"]),
     ("ckpt_path=/nowhere", ["/nowhere"]),
     ("dataset=counts", ["dataset.path must be given", "--help"]),
+    ("metrics=null", ["metrics=none"]),
     ("logger=csv,wandb", ["logger=[csv,wandb]", "-m"]),
     ("dataset.path=/data/my file (1).npy", ["quotes"]),
 ])  # fmt: skip
@@ -96,6 +97,7 @@ def test_a_run_starts_from_weights_and_from_checkpoints(run, tmp_path):
 
 def test_a_model_with_classes_is_bounded_with_and_without_them(run, tmp_path):
     options = (*QUICK, "conditional=true", "label_dropout=0", f"runs_dir={tmp_path}", "run_id=a", "trainer.max_steps=4")
+    options += ("optimizer.factory.betas=[0,0.99]",)
     assert run("train", *options, "optimizer.lr=0.02").code == 0
     directory = tmp_path / "digits" / "a"
     outcome = run(

@@ -122,6 +122,8 @@ def test_what_could_not_be_made_again_is_refused(tmp_path):
         made(network=ResidualMLP((4,), width=8, depth=1))
     with pytest.raises(UserError, match="no such sampler"):
         made().sample(1, sampler="poison")
+    with pytest.raises(UserError, match="at least 1"):
+        made().sample(0)
     with pytest.raises(UserError, match="components are"):
         made(heads=None)
     model = made()
@@ -142,6 +144,7 @@ def test_a_model_says_what_it_is():
     for word in ("BlackoutDiffusion", "counts", "shape=(4,)", "ResidualMLP", "PureDeath", "GammaHead", "Trapezoidal"):
         assert word in said
     assert "\n" not in said
+    assert made(lr=0.01).hparams["lr"] == 0.01  # what Lightning's loggers show
 
 
 def test_the_hub_gets_the_folder_with_its_card(tmp_path, monkeypatch):

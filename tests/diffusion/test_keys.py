@@ -1,0 +1,73 @@
+"""No number is used twice: every use of a seed has keys of its own."""
+
+from itertools import combinations
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from blackout import BlackoutDiffusion
+from blackout.diffusion import Correction, Sampler, ThinAndBridge
+from blackout.diffusion.bits import continuous_bits, end_bits, finite_time_bits, weighted_path_bits
+from blackout.diffusion.inpainting import KnownElements
+from blackout.random import fold_seed, streams
+from blackout.training.model import INITIALISATION
+from tests.training.test_python import BODY, COUNTS
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    """The keys of all draws from streams since the list was last emptied."""
+    seen, begin = [], streams.Draw.__init__
+
+    def record(draw, keys):
+        seen.extend(keys.tolist())
+        begin(draw, keys)
+
+    monkeypatch.setattr(streams.Draw, "__init__", record)
+    return seen
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_no_two_uses_of_a_runs_seed_share_a_key(keys, seed):
+    model = BlackoutDiffusion.from_data(COUNTS, BODY, batch_size=16, validation_draws=2, seed=seed)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    trainer = pl.Trainer(**quiet, enable_model_summary=False, max_steps=9)
+    inner, counts = model.model.eval(), COUNTS[:16]
+    uses = {
+        "training": lambda: trainer.fit(model),
+        "pilot": lambda: inner.pilot(8, 9),
+        "continuous": lambda: continuous_bits(inner, counts, 4, seed),
+        "ends": lambda: end_bits(inner, counts, seed),
+        "finite": lambda: finite_time_bits(inner, counts, 9, seed),
+        "weighted": lambda: weighted_path_bits(inner, counts, 9, 4, seed),
+        "samples": lambda: model.sample(16, seed=seed, num_steps=9),
+    }
+    found = {}
+    for name, use in uses.items():
+        keys.clear()
+        use()
+        found[name] = set(keys)
+        assert len(found[name]) > 10
+    shared = [(one, other) for one, other in combinations(found, 2) if found[one] & found[other]]
+    assert not shared
+
+
+@pytest.mark.parametrize("particles", [1, 4])
+def test_a_sample_draws_from_no_key_twice(keys, particles):
+    model = BlackoutDiffusion.from_data(COUNTS, BODY, seed=0).model.eval()
+    sampler = Sampler(num_steps=5, correction=Correction(2, ThinAndBridge()), inpainting_particles=particles)
+    known = KnownElements(COUNTS[:1], torch.tensor([[True, False, True, False]]))
+    list(model.sample_batches(torch.arange(6), 0, sampler, known=known))
+    assert len(keys) == len(set(keys)) > 6 * 5
+
+
+def test_the_order_of_epoch_1000_does_not_go_with_the_first_weights():
+    """They share a key: the places of the data against the uniforms that weights are made of, over 200 seeds."""
+    size, sum_ = 1438, 0.0
+    for seed in range(200):
+        generators = [torch.Generator().manual_seed(fold_seed(seed, INITIALISATION)) for _ in range(2)]
+        weights = torch.rand(size, generator=generators[0]).double() - 0.5
+        order = torch.randperm(size, generator=generators[1]) / size - 0.5
+        sum_ += float((12 * weights * order).sum()) / (200 * size) ** 0.5
+    assert abs(sum_) < 3
