@@ -28,7 +28,7 @@ class Store:
     """What a file holds.
 
     Attributes:
-        arrays: by name; counts may be a SciPy sparse matrix, or be read from disk as their rows are asked for (`OnDisk`,
+        arrays: by name; counts may be a SciPy sparse matrix, or stay on disk until their rows are asked for (`OnDisk`,
             a memory map); columns of observations are one-dimensional.
         features: names of the columns of `counts`, where the file has them.
         tabular: whether the arrays are the columns of a table, most of them elements of the counts.
@@ -68,7 +68,8 @@ class OnDisk:
         try:
             return np.asarray(self.array[rows])
         except Exception as error:  # of a dozen decompressors
-            raise ValueError(f"rows from {rows.start or 0} on cannot be read ({' '.join(str(error).split())})") from error
+            reason = " ".join(str(error).split())
+            raise ValueError(f"rows from {rows.start or 0} on cannot be read ({reason})") from error
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """All of it, for NumPy."""

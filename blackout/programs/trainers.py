@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.profilers import PassThroughProfiler
 
 from blackout.errors import UserError
-from blackout.family import Source
+from blackout.family import ChoosesLength, Family, Source
 from blackout.training.components import check_arguments, find
 
 _OURS = {
@@ -40,8 +40,23 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
         raise UserError(f"trainer.{name} is set by the program{instead}")
     check_arguments(find(settings, "trainer"), given, "trainer", partial=True)
     steps = settings["max_steps"]
-    if type(steps) is not int or steps < 1:
+    if steps is not None and (type(steps) is not int or steps < 1):
         raise UserError(f"trainer.max_steps must be a whole number of at least 1, not {steps}")
+
+
+def with_length(config: dict[str, Any], family: Family, source: Source) -> dict[str, Any]:
+    """The settings with a number of steps: where it is null the family's, over which the learning rate decays too.
+
+    Raises:
+        UserError: it is null, and the family chooses none.
+    """
+    if config["trainer"]["max_steps"] is not None:
+        return config
+    if not isinstance(family, ChoosesLength):
+        raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
+    steps, optimizer = family.length(config, source), config["optimizer"]
+    decay = {"decay_steps": steps} if optimizer.get("decay_steps", steps) is None else {}
+    return config | {"trainer": config["trainer"] | {"max_steps": steps}, "optimizer": optimizer | decay}
 
 
 def check_length(config: Mapping[str, Any], source: Source) -> None:

@@ -77,6 +77,16 @@ def test_the_head_can_say_anything_and_keeps_small_means_in_the_logarithm() -> N
     assert bool(torch.isfinite(loss).all())
 
 
+def test_the_heads_link_is_the_poisson_losss_own() -> None:
+    """d/df (y - N log y) = y - N: where a bias has converged, totals are predicted without one."""
+    elements = Elements(torch.tensor([2.0]), torch.tensor([1.5]), torch.tensor(10.0))
+    f = torch.linspace(-6, 2.9, 9)[:, None, None].requires_grad_()
+    missing = torch.arange(9)[:, None]
+    prediction = GammaHead(elements)(f, torch.arange(9).flip(0)[:, None], T)
+    (slope,) = torch.autograd.grad(prediction.loss(missing).sum(), f)
+    torch.testing.assert_close(slope[:, 0], (prediction.mean - missing).detach(), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("shape", "levels", "kind"), [
     ((7,), None, "ElementwiseMLP"), ((16,), 5, "SequenceConvolution"), ((1, 8, 8), None, "UNet"),
     ((2, 5, 6), None, "UNet"), ((3, 32, 32), None, "UNet"),
