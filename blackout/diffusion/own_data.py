@@ -34,7 +34,7 @@ RECIPE: dict[str, dict[str, Any]] = {
         "num_steps": 1000,
         "continuous": True,
     },
-    "loss": {"_target_": "blackout.diffusion.CountLoss", "kind": "instantaneous", "weighting": "likelihood"},
+    "loss": {"_target_": "blackout.diffusion.CountLoss", "kind": "instantaneous", "weighting": "growth"},
     "sampler": {
         "_target_": "blackout.diffusion.make_sampler",
         "num_steps": 50,

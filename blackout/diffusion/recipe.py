@@ -1,4 +1,4 @@
-"""What a recipe leaves to the data: the network's body, the times that training looks at most, and its length."""
+"""What a recipe leaves to the data: network, head, the times that training looks at most, and its length."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from blackout.errors import naming
 from blackout.networks.fitting import described_body
 
 _BODY, _TIMES = "blackout.networks.body_for", "blackout.diffusion.logistic_times"
+_HEAD = "blackout.diffusion.GammaHead"
 _SCALED_LEVELS, _STATES = "blackout.networks.LevelInputs", "blackout.networks.StateInputs"
 _PERCEPTRON_STEPS, _STEPS = 2500, 1000
 """Of a perceptron, which costs a quarter of the others and needs more, and of the others."""
@@ -22,7 +23,8 @@ def fitted(part: Any, facts: Mapping[str, Any]) -> Any:
     """A description with what the data decide in place of what it leaves open.
 
     A `body_for` becomes the body that it stands for, which embeds levels where a process takes away their order and the
-    data are vectors; nulls of `logistic_times` become numbers.
+    data are vectors; nulls of `logistic_times` become numbers; a `GammaHead` looks at an element's own count where
+    elements are in no order.
 
     Args:
         part: plain containers.
@@ -36,6 +38,8 @@ def fitted(part: Any, facts: Mapping[str, Any]) -> Any:
         return _with_body(part, facts)
     if part.get("_target_") == _TIMES and (times := _times(facts)):
         return {key: times.get(key) if value is None else value for key, value in part.items()}
+    if part.get("_target_") == _HEAD and part.get("own_counts") is None:
+        return {**part, "own_counts": len(facts["shape"]) == 1 and not facts.get("ordered")}
     return {key: fitted(value, facts) for key, value in part.items()}
 
 

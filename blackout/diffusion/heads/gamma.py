@@ -33,9 +33,12 @@ class GammaHead:
 
     Args:
         elements: mean and concentration of every element, float32 [*shape], and the concentration of their gain.
+        own_counts: whether y0 knows an element's own count. Without, it is (1 - q) m S: for pixels and bins, of whose
+            rate neighbours say more, so that a network would have to undo the noise of X_t in every place.
     """
 
     elements: Elements
+    own_counts: bool = True
     outputs: ClassVar[int] = 1
     _placed: dict[torch.device, Elements] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -48,7 +51,7 @@ class GammaHead:
         seen, foreseen = ((weight * of).sum(over, keepdim=True) for of in (x, expected.expand(x.shape)))
         gain = (known.gain + seen) / (known.gain + foreseen)
         own = known.own_concentration
-        posterior = gain * (own + x) / (own + gain * expected)
+        posterior = gain * (own + x) / (own + gain * expected) if self.own_counts else gain
         alone = -torch.expm1(-time).float() * known.mean * posterior
         log_factor = f.clamp(max=_STRAIGHT) + torch.log1p((f - _STRAIGHT).clamp(min=0))
         return CountPrediction(alone * torch.exp(log_factor), torch.log(alone) + log_factor)
