@@ -38,7 +38,7 @@ def fitted(part: Any, facts: Mapping[str, Any]) -> Any:
         return _with_body(part, facts)
     if part.get("_target_") == _TIMES and (times := _times(facts)):
         return {key: times.get(key) if value is None else value for key, value in part.items()}
-    if part.get("_target_") == _HEAD and part.get("own_counts") is None:
+    if _is(part, _HEAD) and part.get("own_counts") is None:
         return {**part, "own_counts": len(facts["shape"]) == 1 and not facts.get("ordered")}
     return {key: fitted(value, facts) for key, value in part.items()}
 
