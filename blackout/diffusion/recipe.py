@@ -36,11 +36,15 @@ def fitted(part: Any, facts: Mapping[str, Any]) -> Any:
         return part
     if _is(part.get("body"), _BODY):
         return _with_body(part, facts)
-    if part.get("_target_") == _TIMES and (times := _times(facts)):
-        return {key: times.get(key) if value is None else value for key, value in part.items()}
-    if _is(part, _HEAD) and part.get("own_counts") is None:
-        return {**part, "own_counts": len(facts["shape"]) == 1 and not facts.get("ordered")}
-    return {key: fitted(value, facts) for key, value in part.items()}
+    known = _decided(part, facts)
+    return {key: known[key] if value is None and key in known else fitted(value, facts) for key, value in part.items()}
+
+
+def _decided(part: Mapping[str, Any], facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments of a component that follow from the data where they are null."""
+    if _is(part, _TIMES):
+        return _times(facts)
+    return {"own_counts": len(facts["shape"]) == 1 and not facts.get("ordered")} if _is(part, _HEAD) else {}
 
 
 def _is(part: Any, address: str) -> bool:
@@ -59,11 +63,11 @@ def _with_body(network: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
     return {**network, "body": body} | ({"inputs": {"_target_": _STATES}} if embeds else {})
 
 
-def _times(facts: Mapping[str, Any]) -> dict[str, float] | None:
+def _times(facts: Mapping[str, Any]) -> dict[str, float]:
     """Where counts of this size take shape: from survival of about one unit, q E[X^2] / E[X] = 1, to nearly all."""
     ends = DataEnds.of(facts)
     if ends is None or not facts["mean"] > 0:
-        return None
+        return {}
     biased = math.log1p(facts["mean"] + facts["std"] ** 2 / facts["mean"])
     return {
         "first": ends.first + 1,
