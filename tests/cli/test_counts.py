@@ -63,8 +63,8 @@ def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tm
     options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}"]
     options = [one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))]
     for ordered, steps in (("false", 2500), ("true", 1000)):
-        outcome = run("train", *options, "metrics=none", "+trainer.max_time=00:00:00:01", f"network.body.ordered={ordered}",
-                      f"run_id=a{steps}")  # fmt: skip
+        chosen = (f"network.body.ordered={ordered}", f"run_id=a{steps}", "+trainer.max_time=00:00:00:01")
+        outcome = run("train", *options, *chosen, "metrics=none")
         assert outcome.code == 0 and f"{steps:,} steps of" in outcome.out, outcome.err
         settings = OmegaConf.load(tmp_path / f"x/a{steps}/config.yaml")
         assert settings.optimizer.decay_steps == settings.trainer.max_steps == steps
