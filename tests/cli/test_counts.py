@@ -68,7 +68,7 @@ def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tm
         assert outcome.code == 0 and f"{steps:,} steps of" in outcome.out, outcome.err
         settings = OmegaConf.load(tmp_path / f"x/a{steps}/config.yaml")
         assert settings.optimizer.decay_steps == settings.trainer.max_steps == steps
-    run("train", "family=shuffle", "dataset=permutations", "trainer.max_steps=null").assert_refused("not null")
+    run("train", "experiment=symmetric_single", "trainer.max_steps=null").assert_refused("not null")
 
 
 def test_models_and_checkpoints_sample_alike_and_runs_go_on(run, tmp_path):
