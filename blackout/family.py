@@ -1,4 +1,4 @@
-"""What a family of models offers to the programs: five protocols, and nothing that only one family has.
+"""What a family of models offers to the programs: five protocols, one more that it may offer, and nothing else.
 
 A family touches its own folder and `conf/`. The programs, the run directory, resume, preemption, guards, loggers,
 sweeps and export see a model through these protocols alone.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -282,4 +282,13 @@ class Family(Protocol):
 
     def card(self, description: Mapping[str, Any], parameters: int) -> str:
         """The README.md of an exported model, in Markdown."""
+        ...
+
+
+@runtime_checkable
+class ChoosesLength(Protocol):
+    """A family that knows how long to train where `trainer.max_steps` is null."""
+
+    def length(self, settings: Mapping[str, Any], source: Source) -> int:
+        """Optimiser steps for a model of these settings and this source."""
         ...

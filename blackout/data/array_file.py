@@ -219,9 +219,10 @@ def _names(arrays: dict[str, Any]) -> str:
     return ", ".join(map(repr, arrays)) or "nothing"
 
 
-def _to_labels(name: str, array: Array | None) -> Tensor | None:
+def _to_labels(name: str, array: Any) -> Tensor | None:
     if array is None:
         return None
+    array = np.asarray(array)
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
     return torch.from_numpy(array.astype(np.int64))

@@ -45,7 +45,8 @@ def _mask(array: Array, mask: str, arrays: dict[str, Any]) -> Array:
     if mask == FINITE:
         return np.ones(array.shape, dtype=bool)
     if mask in arrays:
-        return np.asarray(arrays[mask]).astype(bool)
+        found = arrays[mask]
+        return np.asarray(found.toarray() if hasattr(found, "toarray") else found).astype(bool)
     file = Path(mask).expanduser()
     if not file.is_file():
         raise ValueError(f"mask={mask} is neither 'finite', nor an array of the file, nor a file")
@@ -56,8 +57,7 @@ def _mask(array: Array, mask: str, arrays: dict[str, Any]) -> Array:
             loaded = loaded[name]
     except (OSError, ValueError) as error:
         raise file_error(file, "not a readable file of one mask", error) from error
-    found: Array = loaded.astype(bool)
-    return found
+    return np.asarray(loaded, dtype=bool)
 
 
 def filled(counts: Tensor, seen: Tensor, seed: int = 0) -> Tensor:

@@ -9,8 +9,6 @@ import csv
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,8 @@ class Store:
     """What a file holds.
 
     Attributes:
-        arrays: by name; counts may be a SciPy sparse matrix, columns of observations are one-dimensional.
+        arrays: by name; counts may be a SciPy sparse matrix, or stay on disk until their rows are asked for (`OnDisk`,
+            a memory map); columns of observations are one-dimensional.
         features: names of the columns of `counts`, where the file has them.
         tabular: whether the arrays are the columns of a table, most of them elements of the counts.
     """
@@ -38,6 +37,43 @@ class Store:
     arrays: dict[str, Any]
     features: tuple[str, ...] = ()
     tabular: bool = False
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """An array of an HDF5 file or a .zarr store, whose rows are read when they are asked for.
+
+    Args:
+        array: of either library, whose object keeps the file open.
+    """
+
+    array: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole array."""
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its numbers."""
+        return np.dtype(self.array.dtype)
+
+    def __getitem__(self, rows: slice) -> Array:
+        """Those rows.
+
+        Raises:
+            ValueError: what lies on disk is damaged.
+        """
+        try:
+            return np.asarray(self.array[rows])
+        except Exception as error:  # of a dozen decompressors
+            reason = " ".join(str(error).split())
+            raise ValueError(f"rows from {rows.start or 0} on cannot be read ({reason})") from error
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """All of it, for NumPy."""
+        return np.asarray(self[:], dtype)
 
 
 def read_store(path: Path, layer: str | None = None) -> Store:
@@ -72,7 +108,7 @@ def _library(name: str, path: Path) -> Any:
 
 
 def _numpy(path: Path, layer: str | None) -> Store:
-    loaded = np.load(path, allow_pickle=False)
+    loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return Store({COUNTS: loaded})
     with loaded:
@@ -132,7 +168,8 @@ def _anndata(path: Path, layer: str | None) -> Store:
     if layer is not None and layer not in data.layers:
         raise UserError(f"{path}: no layer {layer!r}, found {', '.join(map(repr, data.layers)) or 'none'}")
     matrix = data.X if layer is None else data.layers[layer]
-    arrays = {COUNTS: matrix.tocsr() if hasattr(matrix, "tocsr") else np.asarray(matrix)}
+    arrays = {str(name): other for name, other in data.layers.items() if name != layer}  # one may be a mask
+    arrays[COUNTS] = matrix.tocsr() if hasattr(matrix, "tocsr") else np.asarray(matrix)
     for name in data.obs.columns:
         column = np.asarray(data.obs[name])
         arrays[str(name)] = column if column.dtype.kind in "iufb" else column.astype(str)
@@ -144,10 +181,10 @@ def _zarr(path: Path, layer: str | None) -> Store:
     library = _library("zarr", path)
     opened = library.open(str(path), mode="r")
     if not hasattr(opened, "keys"):
-        return Store({COUNTS: opened[...]})
+        return Store({COUNTS: OnDisk(opened)})
     if "obs" in opened:
         return _anndata(path, layer)
-    return Store(_chosen(path, {name: partial(getitem, array, ...) for name, array in opened.arrays()}, layer))
+    return Store(_chosen(path, dict(opened.arrays()), layer))
 
 
 def _refuse_pickles(path: Path) -> None:
@@ -160,22 +197,22 @@ def _refuse_pickles(path: Path) -> None:
 
 def _hdf5(path: Path, layer: str | None) -> Store:
     library = _library("h5py", path)
-    with library.File(path, "r") as file:
-        found: dict[str, Callable[[], Any]] = {}
+    found: dict[str, Any] = {}
 
-        def visit(name: str, node: Any) -> None:
-            if isinstance(node, library.Dataset):
-                found[name] = partial(getitem, node, ...)
+    def visit(name: str, node: Any) -> None:
+        if isinstance(node, library.Dataset):
+            found[name] = node
 
-        file.visititems(visit)
-        return Store(_chosen(path, found, layer))
+    library.File(path, "r").visititems(visit)  # what is left on disk keeps the file open
+    return Store(_chosen(path, found, layer))
 
 
-def _chosen(path: Path, found: dict[str, Callable[[], Any]], layer: str | None) -> dict[str, Any]:
+def _chosen(path: Path, found: dict[str, Any], layer: str | None) -> dict[str, Any]:
     """The arrays of a hierarchical file; `layer`, if it is given, as the counts."""
     if layer is not None and layer not in found:
         raise UserError(f"{path}: no array {layer!r}, found {', '.join(map(repr, found)) or 'none'}")
-    arrays = {name: _plain(read()) for name, read in found.items()}
+    large = {name: len(array.shape) > 1 and array.dtype.kind in "iufb" for name, array in found.items()}
+    arrays = {name: OnDisk(array) if large[name] else _plain(array[...]) for name, array in found.items()}
     return arrays if layer is None else {**arrays, COUNTS: arrays.pop(layer)}
 
 

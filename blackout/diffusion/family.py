@@ -18,7 +18,7 @@ from blackout.diffusion.memory import check_memory
 from blackout.diffusion.module import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.processes.matrix_file import without_files
-from blackout.diffusion.recipe import fitted
+from blackout.diffusion.recipe import fitted, steps_for
 from blackout.errors import UserError, naming
 from blackout.networks.elements import Elements
 from blackout.training.components import fill, make
@@ -63,7 +63,7 @@ class CountDiffusion:
         Raises:
             UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
         """
-        of_data = {**source.facts, "ordered": source.ordered}
+        of_data = _of_data(source)
         parts: dict[str, Any] = {name: with_ends(fitted(settings[name], of_data), of_data) for name in PARTS}
         parts["process"] = without_files(parts["process"])
         facts = {name: fact for name, fact in source.facts.items() if name not in _OF_CLASSES}
@@ -83,6 +83,10 @@ class CountDiffusion:
             "metrics": pathless(settings.get("metrics")),
             "model": filled,
         }
+
+    def length(self, settings: Mapping[str, Any], source: CountData) -> int:
+        """Optimiser steps that suit the network, where `trainer.max_steps` is null."""
+        return steps_for(fitted(settings["network"], _of_data(source)))
 
     def tensors(self, source: CountData) -> dict[str, Tensor]:
         """`mean` and `concentration` per element, float32, of the data's shape, and `gain`; with labels `class_mean`.
@@ -207,6 +211,11 @@ def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_
 
 def _name(component: Mapping[str, Any]) -> str:
     return str(component["_target_"]).rsplit(".", 1)[-1]
+
+
+def _of_data(source: CountData) -> dict[str, Any]:
+    """What recipes decide from."""
+    return {**source.facts, "ordered": source.ordered}
 
 
 def _check_same_kind(data: CountData, facts: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a recipe leaves to the data: the network's body, and the times that training looks at most."""
+"""What a recipe leaves to the data: network, head, the times that training looks at most, and its length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from blackout.errors import naming
 from blackout.networks.fitting import described_body
 
 _BODY, _TIMES = "blackout.networks.body_for", "blackout.diffusion.logistic_times"
+_HEAD = "blackout.diffusion.GammaHead"
 _SCALED_LEVELS, _STATES = "blackout.networks.LevelInputs", "blackout.networks.StateInputs"
+_PERCEPTRON_STEPS, _STEPS = 2500, 1000
+"""Of a perceptron, which costs a quarter of the others and needs more, and of the others."""
 _LAST = -7.0
 """Logit of survival at which every process has forgotten nearly everything."""
 
@@ -20,7 +23,8 @@ def fitted(part: Any, facts: Mapping[str, Any]) -> Any:
     """A description with what the data decide in place of what it leaves open.
 
     A `body_for` becomes the body that it stands for, which embeds levels where a process takes away their order and the
-    data are vectors; nulls of `logistic_times` become numbers.
+    data are vectors; nulls of `logistic_times` become numbers; a `GammaHead` looks at an element's own count where
+    elements are in no order.
 
     Args:
         part: plain containers.
@@ -32,9 +36,15 @@ def fitted(part: Any, facts: Mapping[str, Any]) -> Any:
         return part
     if _is(part.get("body"), _BODY):
         return _with_body(part, facts)
-    if part.get("_target_") == _TIMES and (times := _times(facts)):
-        return {key: times.get(key) if value is None else value for key, value in part.items()}
-    return {key: fitted(value, facts) for key, value in part.items()}
+    known = _decided(part, facts)
+    return {key: known[key] if value is None and key in known else fitted(value, facts) for key, value in part.items()}
+
+
+def _decided(part: Mapping[str, Any], facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments of a component that follow from the data where they are null."""
+    if _is(part, _TIMES):
+        return _times(facts)
+    return {"own_counts": len(facts["shape"]) == 1 and not facts.get("ordered")} if _is(part, _HEAD) else {}
 
 
 def _is(part: Any, address: str) -> bool:
@@ -53,11 +63,11 @@ def _with_body(network: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
     return {**network, "body": body} | ({"inputs": {"_target_": _STATES}} if embeds else {})
 
 
-def _times(facts: Mapping[str, Any]) -> dict[str, float] | None:
+def _times(facts: Mapping[str, Any]) -> dict[str, float]:
     """Where counts of this size take shape: from survival of about one unit, q E[X^2] / E[X] = 1, to nearly all."""
     ends = DataEnds.of(facts)
     if ends is None or not facts["mean"] > 0:
-        return None
+        return {}
     biased = math.log1p(facts["mean"] + facts["std"] ** 2 / facts["mean"])
     return {
         "first": ends.first + 1,
@@ -65,3 +75,10 @@ def _times(facts: Mapping[str, Any]) -> dict[str, float] | None:
         "location": -biased / 2,
         "scale": 1 + biased / 5,
     }
+
+
+def steps_for(network: Mapping[str, Any]) -> int:
+    """Optimiser steps that suit a network, whose body is fitted."""
+    body = network.get("body")
+    perceptron = isinstance(body, Mapping) and str(body.get("_target_")).endswith("MLP")
+    return _PERCEPTRON_STEPS if perceptron else _STEPS

@@ -20,7 +20,7 @@ from blackout.programs.plan import plan
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import resolve, set_libraries
 from blackout.programs.starting import continued, make_model
-from blackout.programs.trainers import check_batch, check_length, check_trainer, describe_profile
+from blackout.programs.trainers import check_batch, check_length, check_trainer, describe_profile, with_length
 from blackout.programs.values import path
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
 from blackout.training.components import make
@@ -51,11 +51,13 @@ def train(cfg: DictConfig) -> Path:
 def _train(config: dict[str, Any]) -> Path:
     set_libraries()
     check_trainer(config["trainer"])
-    optimization: Optimization = make(config["optimizer"], "optimizer")
+    make(config["optimizer"], "optimizer")  # refused before the data are read
     family: Family = make(config["family"], "family")
     source = family.source(config)
     check_length(config, source)
     check_batch(config, source)
+    config = with_length(config, family, source)
+    optimization: Optimization = make(config["optimizer"], "optimizer")
     model = make_model(family, config, source)
     with naming("dataset"):
         feed = Feed(source, config["batch_size"], config["seed"], config["data_on_device"])

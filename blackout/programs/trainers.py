@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.profilers import PassThroughProfiler
 
 from blackout.errors import UserError
-from blackout.family import Source
+from blackout.family import ChoosesLength, Family, Source
 from blackout.training.components import check_arguments, find
 
 _OURS = {
@@ -46,12 +46,26 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
     for name in sorted(_COUNTS & given.keys()):
-        empty = given[name] is None and name != "max_steps"
-        if not empty and (type(given[name]) is not int or given[name] < 1):
+        if given[name] is not None and (type(given[name]) is not int or given[name] < 1):
             raise UserError(f"trainer.{name} must be a whole number of at least 1, not {given[name]}")
     norm = given.get("gradient_clip_val")
     if norm is not None and not (isinstance(norm, int | float) and 0 <= norm < math.inf):
         raise UserError(f"trainer.gradient_clip_val must be at least 0 (no clipping) and finite, not {norm}")
+
+
+def with_length(config: dict[str, Any], family: Family, source: Source) -> dict[str, Any]:
+    """The settings with a number of steps: where it is null the family's, over which the learning rate decays too.
+
+    Raises:
+        UserError: it is null, and the family chooses none.
+    """
+    if config["trainer"]["max_steps"] is not None:
+        return config
+    if not isinstance(family, ChoosesLength):
+        raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
+    steps, optimizer = family.length(config, source), config["optimizer"]
+    decay = {"decay_steps": steps} if optimizer.get("decay_steps", steps) is None else {}
+    return config | {"trainer": config["trainer"] | {"max_steps": steps}, "optimizer": optimizer | decay}
 
 
 def check_length(config: Mapping[str, Any], source: Source) -> None:

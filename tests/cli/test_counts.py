@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from blackout import load_model
 from tests.cli.conftest import TINY
@@ -55,6 +56,19 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     assert (directory / "samples/scores.png").stat().st_size > 5000
     samples = np.load(directory / "samples/samples.npz")["samples"]
     assert samples.shape == (20, 3) and samples.max() <= counts.max()
+
+
+def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
+    options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}"]
+    options = [one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))]
+    for ordered, steps in (("false", 2500), ("true", 1000)):
+        chosen = (f"network.body.ordered={ordered}", f"run_id=a{steps}", "+trainer.max_time=00:00:00:01")
+        outcome = run("train", *options, *chosen, "metrics=none")
+        assert outcome.code == 0 and f"{steps:,} steps of" in outcome.out, outcome.err
+        settings = OmegaConf.load(tmp_path / f"x/a{steps}/config.yaml")
+        assert settings.optimizer.decay_steps == settings.trainer.max_steps == steps
+    run("train", "experiment=symmetric_single", "trainer.max_steps=null").assert_refused("not null")
 
 
 def test_models_and_checkpoints_sample_alike_and_runs_go_on(run, tmp_path):

@@ -105,6 +105,29 @@ def test_zarr_pickles_are_refused_before_they_are_read(tmp_path: Path) -> None:
         read_store(store)
 
 
+def test_a_layer_of_anndata_is_a_mask(tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed")
+    seen = np.random.default_rng(1).random(MATRIX.shape) > 0.2
+    anndata.AnnData(MATRIX, layers={"seen": scipy.sparse.csr_matrix(seen)}).write_h5ad(tmp_path / "x.h5ad")
+    data = counts(tmp_path / "x.h5ad", mask="seen")
+    assert data.train_seen is not None and data.test_seen is not None
+    assert int(data.train_seen.sum() + data.test_seen.sum()) == int(seen.sum())
+
+
+def test_damaged_rows_on_disk_are_one_line(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("counts", data=MATRIX, chunks=(20, 5), compression="gzip")
+        chunk = made.id.get_chunk_info(1)
+    content = bytearray(path.read_bytes())
+    content[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="rows from 0 on cannot be read") as error:
+        counts(path)
+    assert "\n" not in str(error.value)
+
+
 def test_a_sparse_matrix_stays_small(tmp_path: Path) -> None:
     scipy.sparse.save_npz(tmp_path / "s.npz", scipy.sparse.random(9000, 30, 0.1, "csr", random_state=0, dtype=bool))
     data = counts(tmp_path / "s.npz")

@@ -7,6 +7,7 @@ import torch
 
 from blackout.diffusion import GammaHead, PureDeath
 from blackout.diffusion.assembly import elements_of
+from blackout.diffusion.recipe import fitted
 from blackout.networks import (
     CountInputs,
     CountNetwork,
@@ -75,6 +76,29 @@ def test_the_head_can_say_anything_and_keeps_small_means_in_the_logarithm() -> N
     assert float(prediction.log_mean[0]) < -79 and float(prediction.mean[1]) > 15
     loss = prediction.loss(torch.tensor([[0], [3]]))
     assert bool(torch.isfinite(loss).all())
+
+
+@pytest.mark.parametrize(("shape", "ordered", "own"), [
+    ([5], False, True), ([64], True, False), ([1, 8, 8], False, False),
+])  # fmt: skip
+def test_pixels_and_bins_are_predicted_from_the_gain_and_their_neighbours(
+    shape: list[int], ordered: bool, own: bool
+) -> None:
+    head = {"base": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None}}
+    assert fitted(head, {"shape": shape, "ordered": ordered})["base"]["own_counts"] is own
+    elements = Elements(torch.full((2,), 3.0), torch.full((2,), 0.5), torch.tensor(8.0))
+    y = GammaHead(elements, own)(torch.zeros(2, 1, 2), torch.tensor([[6, 0], [3, 3]]), T).mean
+    assert (float(y[0, 0]) > 2 * float(y[0, 1])) is own and float(y[1, 0]) == float(y[1, 1])
+
+
+def test_the_heads_link_is_the_poisson_losss_own() -> None:
+    """d/df (y - N log y) = y - N: where a bias has converged, totals are predicted without one."""
+    elements = Elements(torch.tensor([2.0]), torch.tensor([1.5]), torch.tensor(10.0))
+    f = torch.linspace(-6, 2.9, 9)[:, None, None].requires_grad_()
+    missing = torch.arange(9)[:, None]
+    prediction = GammaHead(elements)(f, torch.arange(9).flip(0)[:, None], T)
+    (slope,) = torch.autograd.grad(prediction.loss(missing).sum(), f)
+    torch.testing.assert_close(slope[:, 0], (prediction.mean - missing).detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("shape", "levels", "kind"), [

@@ -5,6 +5,7 @@ from blackout.diffusion.losses.categorical import CrossEntropy, StepLoss
 from blackout.diffusion.losses.counts import (
     CountLoss,
     finite_time_weight,
+    growth_weighting,
     instantaneous_weight,
     likelihood_weighting,
     loss_weights,
@@ -21,6 +22,7 @@ __all__ = [
     "RateLoss",
     "StepLoss",
     "finite_time_weight",
+    "growth_weighting",
     "instantaneous_weight",
     "likelihood_weighting",
     "loss_weights",

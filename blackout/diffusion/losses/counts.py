@@ -7,10 +7,13 @@ Weights belong to an interval (s, t) of the grid, s < t, with q = e^-t:
     paper, instantaneous (eq. 14)   (t - s) q_t
     paper, finite time   (eq. 15)   q_s - q_t
     likelihood                      the same / (1 - q_t)
+    growth                          the likelihood's / sqrt(q_t)
 
 The published weights are the likelihood's times 1 - q_t: appendix F divides by the sampling density of the times twice.
 They favour global structure and gave the published FID; the likelihood's make the loss a bound on -log p (plus a
-constant).
+constant). Going back, counts grow by e-folds of q, and a share that is missing at one of them is missing in the end.
+The likelihood weighs an e-fold with its number of births, so that the first ones hardly matter; growth's weights lie
+half-way to equal ones.
 """
 
 from __future__ import annotations
@@ -45,8 +48,13 @@ def likelihood_weighting(weight: Tensor, t: Tensor) -> Tensor:
     return weight / -torch.expm1(-t)
 
 
+def growth_weighting(weight: Tensor, t: Tensor) -> Tensor:
+    """weight e^(t / 2) / (1 - e^-t), [T]: between the likelihood's and equal weights of all e-folds of q."""
+    return likelihood_weighting(weight, t) * torch.exp(t / 2)
+
+
 _KINDS = {"instantaneous": instantaneous_weight, "finite_time": finite_time_weight}
-_WEIGHTINGS = {"paper": paper_weighting, "likelihood": likelihood_weighting}
+_WEIGHTINGS = {"paper": paper_weighting, "likelihood": likelihood_weighting, "growth": growth_weighting}
 
 
 def loss_weights(times: Tensor, kind: str = "instantaneous", weighting: str = "paper") -> Tensor:
@@ -55,7 +63,7 @@ def loss_weights(times: Tensor, kind: str = "instantaneous", weighting: str = "p
     Args:
         times: float64 [T + 1].
         kind: "instantaneous" or "finite_time".
-        weighting: "paper" or "likelihood".
+        weighting: "paper", "likelihood" or "growth".
 
     Returns:
         float64 [T].
@@ -72,7 +80,7 @@ class CountLoss:
 
     Args:
         kind: "instantaneous" or "finite_time".
-        weighting: "paper" or "likelihood".
+        weighting: "paper", "likelihood" or "growth".
         scale: multiplies every weight; T makes the mean over uniform k the sum over the grid.
 
     Raises:
