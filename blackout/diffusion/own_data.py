@@ -26,7 +26,7 @@ _NETWORK = {"_target_": "blackout.networks.CountNetwork", "inputs": {"_target_":
 _GRID = {"_target_": "blackout.diffusion.logistic_times", "_partial_": True}
 RECIPE: dict[str, dict[str, Any]] = {
     "network": {**_NETWORK, "body": {"_target_": "blackout.networks.body_for"}, "channels_last": True},
-    "head": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None},
+    "head": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None, "link": "exponential"},
     "process": {"_target_": "blackout.diffusion.PureDeath"},
     "schedule": {
         "_target_": "blackout.diffusion.Schedule",
