@@ -19,6 +19,8 @@ from blackout.random.streams import Draw, can_look
 
 _CHUNK = 36_864
 """Elements drawn together on a CPU: with their tables and temporaries they stay in a core's cache."""
+_TOGETHER = 64
+"""Samples on an accelerator whose tables of all n, half a megabyte each, are there at once."""
 _SMALL = 0.04
 """Below this probability all n have short tables and are not divided."""
 _NEVER = 38.0
@@ -45,8 +47,7 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
     """
     flat = n.reshape(len(n), -1)
     if not can_look(n):
-        tables = _tables(p.view(-1), 255, _DIVIDED)
-        return _look_up(draw, flat, flipped, _DIVIDED, tables, fused).view(n.shape)
+        return _without_looking(draw, flat, p, flipped, fused).view(n.shape)
     drawn, size = torch.empty_like(flat), max(1, _CHUNK // max(1, flat.shape[1]))
     largest = int(n.max()) if n.numel() else 0
     if p.ndim == 0:
@@ -64,6 +65,20 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
             found = _look_up(draw.samples(which), some, flipped[which], digits, tables, fused)
             drawn.index_copy_(0, which, found)
     return drawn.view(n.shape)
+
+
+def _without_looking(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: ModuleType | None) -> Tensor:
+    """What a CPU draws, where asking which probabilities are small would be a wait: both ways, of which one counts."""
+    drawn, size = torch.empty_like(n), _TOGETHER if p.ndim else max(1, len(n))
+    for i in range(0, len(n), size):
+        part = slice(i, i + size)
+        own, turned = (p[part], flipped[part]) if p.ndim else (p, flipped)
+        whole, divided = (
+            _look_up(draw.samples(part), n[part], turned, digits, _tables(own.view(-1), 255, digits), fused)
+            for digits in (_WHOLE, _DIVIDED)
+        )
+        drawn[part] = torch.where((own < _SMALL)[..., None], whole, divided)
+    return drawn
 
 
 def _tables(p: Tensor, largest: int, digits: Digits) -> list[Tensor]:

@@ -114,17 +114,22 @@ def test_draws_of_fixed_length_are_the_same_bits(monkeypatch):
     p = torch.linspace(0, 1, 600, dtype=torch.float64).expand(8, 600)
     n = torch.tensor([0, 1, 20, 255, 4000, 65535] * 100, dtype=torch.int32).expand(8, 600)
     rate = torch.cat([torch.logspace(-8, 6, 599), torch.zeros(1)]).double().expand(8, 600)
-    few, chance = n[:, :100].clamp(max=255).to(torch.uint8), torch.linspace(0, 1, 8).double()[:, None]
+    few, chance = (
+        n[:, :100].clamp(max=255).to(torch.uint8),
+        torch.tensor([0, 1e-4, 0.01, 0.039, 0.041, 0.5, 0.97, 1]).double()[:, None],
+    )
 
     def drawn():
         source = SampleStreams(3, torch.arange(8)).at(0)
         return [
             binomial(n, p, source), poisson(rate, source), gamma(rate + 1e-3, source),
             negative_binomial(rate[:, :599], rate[:, :599] / 2, source), binomial(few, chance, source),
+            binomial(few, chance[2, 0], source), binomial(few, chance[5, 0], source),
         ]  # fmt: skip
 
     looking = drawn()
     for module in (counts, binomial_table, sys.modules[gamma.__module__]):
         monkeypatch.setattr(module, "can_look", lambda x: False)
     monkeypatch.setattr(counts, "_kernels", lambda device: None)
+    monkeypatch.setattr(binomial_table, "_TOGETHER", 3)
     assert all(map(torch.equal, looking, drawn()))
