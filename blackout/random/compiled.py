@@ -11,6 +11,7 @@ Functions are compiled once and kept where numba keeps them (`NUMBA_CACHE_DIR`),
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from blackout.random.streams import GOLDEN, MULTIPLIERS, SECOND_KEY, signed
 
-if numba.config.DISABLE_JIT:
+if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
     raise ImportError("numba is switched off")
 
 _GOLDEN = signed(GOLDEN)
@@ -35,11 +36,13 @@ _LOG_FACTORIAL = torch.lgamma(torch.arange(1, 65_537, dtype=torch.float64)).nump
 
 def _compiled(signature: str) -> Callable[[Callable[..., Any]], Any]:
     def compiled(function: Callable[..., Any]) -> Any:
-        options = {"nogil": True, "error_model": "numpy"}
+        def make(cache: bool) -> Any:
+            return numba.njit(signature, cache=cache, nogil=True, error_model="numpy")(function)
+
         try:
-            return numba.njit(signature, cache=True, **options)(function)
+            return make(cache=True)
         except (RuntimeError, OSError):  # no folder to keep it in
-            return numba.njit(signature, **options)(function)
+            return make(cache=False)
 
     return compiled
 
