@@ -8,7 +8,6 @@ seconds are of processor time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
@@ -115,7 +114,7 @@ def main(argv: list[str] | None = None) -> None:
     lesite = Epochs(LESite(16, 2, 8 if quick else 32, lattice=[4, 4]), target, *sizes)
     cases = {"letf, written out": letf.written_out, "letf": letf.ours, "lesite": lesite.ours}
     cases |= {"lesite on graphs": on_graphs(quick)}
-    seconds = interleaved(cases, 1 if quick else options.repetitions, torch.device("cpu"), time.process_time)
+    seconds = interleaved(cases, 1 if quick else options.repetitions, torch.device("cpu"))
     medians = {name: summary(values)["median"] for name, values in seconds.items()}
     rows = [
         {"epoch of": name, "seconds": value, "times faster than written out": medians["letf, written out"] / value}

@@ -12,6 +12,7 @@ from blackout.diffusion.module import BlackoutDiffusion
 from blackout.evaluation.components import TABLE as SCORES
 from blackout.programs.starting import make_model
 from blackout.programs.train import make_trainer
+from blackout.programs.trainers import with_length
 from blackout.training.components import make
 from blackout.training.descriptions import check, named_in_file, plain
 from tests.cli.test_configs import CONF, composed
@@ -84,10 +85,11 @@ def test_everything_can_be_made(tmp_path, monkeypatch, group, choice):
     options = [f"{group}={choice}", *beside(group, choice, tmp_path)]
     config = composed(*options, f"runs_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.devices=1")
     family = make(config["family"], "family")
-    model = make_model(family, config, family.source(config))
+    source = family.source(config)
+    model = make_model(family, config, source)
     assert isinstance(model, BlackoutDiffusion)
     model.rehearse()
-    make_trainer(config, tmp_path)
+    make_trainer(with_length(config, family, source), tmp_path)
     check_round_trip(model.config, str(tmp_path))
 
 

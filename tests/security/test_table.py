@@ -87,7 +87,7 @@ def test_text_is_given_to_few_arguments_and_none_of_them_is_a_path():
         for name, hint in hints.items():
             options = [hint, *typing.get_args(hint)] if name != "return" else []
             texts |= {name} if any(one in (str, Path, typing.Any) for one in options) else set()
-    assert texts - PATHS == {"kind", "monitor", "scores", "weighting"}
+    assert texts - PATHS == {"kind", "link", "monitor", "scores", "weighting"}
 
 
 def test_what_only_the_command_line_may_choose_exists_and_is_in_no_table():
