@@ -3,7 +3,7 @@
 An epoch is a rollout of 256 chains at 64 times and 100 steps of 128 states, on a 4x4 Ising model. Written out, the
 estimates of d log Z / dt take a second pass over all states of the rollout, and energies are evaluated at every visit.
 An epoch on graphs of 16 to 20 nodes is a rollout of 24 graphs x 8 chains at 33 times and 40 steps of 160 states. All
-seconds are of processor time.
+seconds are of processor time on one thread.
 """
 
 from __future__ import annotations

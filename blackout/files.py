@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and the reading of those that others may have changed."""
 
 from __future__ import annotations
 

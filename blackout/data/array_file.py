@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from blackout.data.arrays import CountData
-from blackout.data.labels import TOTAL, classes, group_split, label_file, levels
+from blackout.data.labels import TOTAL, classes, group_split, label_file, levels, named_column
 from blackout.data.missing import FINITE, filled, without_missing
 from blackout.data.moments import parts as parts_of
 from blackout.data.splits import held_out_split
@@ -98,7 +98,7 @@ def counts(
 
 def _split(store: Store, asked: _Asked) -> dict[str, Any]:
     """The parts of the dataset by name: the split that a file gives, or one made here."""
-    if store.tabular or not {"train", "test"} & store.arrays.keys():
+    if store.tabular or store.features or not {"train", "test"} & store.arrays.keys():
         return _split_here(store, asked)
     if asked.columns or asked.mask not in (None, FINITE):
         raise ValueError(
@@ -169,9 +169,7 @@ def _rows(asked: _Asked, columns: dict[str, Array], codes: Tensor | None) -> tup
     """The samples of either split."""
     if asked.group is None:
         return held_out_split(len(columns[TOTAL]), asked.holdout, asked.seed, codes)
-    if asked.group not in columns:
-        raise ValueError(f"there is no column {asked.group!r}, found {', '.join(map(repr, columns))}")
-    train, test = group_split(columns[asked.group], asked.holdout, asked.seed)
+    train, test = group_split(named_column(asked.group, columns), asked.holdout, asked.seed)
     return torch.from_numpy(train), torch.from_numpy(test)
 
 

@@ -58,7 +58,7 @@ def levels(name: str, columns: Mapping[str, Array]) -> tuple[Array, tuple[float,
     Raises:
         ValueError: no such column, one that is not [N], not of numbers, or with missing entries.
     """
-    column = _found(name, columns)
+    column = named_column(name, columns)
     if column.dtype.kind not in "iufb":
         raise ValueError(f"column {name!r} is text: dataset.labels is for classes, covariates are numbers")
     values = column.astype(float)
@@ -69,14 +69,19 @@ def levels(name: str, columns: Mapping[str, Array]) -> tuple[Array, tuple[float,
     return codes.astype(np.int64), tuple((np.bincount(codes, values) / number).tolist())
 
 
-def _found(name: str, columns: Mapping[str, Array]) -> Array:
+def named_column(name: str, columns: Mapping[str, Array]) -> Array:
+    """One value for each sample [N].
+
+    Raises:
+        ValueError: there is no such column, or it is none.
+    """
     if name not in columns:
         raise ValueError(f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
     return _checked(name, np.asarray(columns[name]), len(columns[TOTAL]))
 
 
 def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
-    column = _found(name, columns)
+    column = named_column(name, columns)
     fractional = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
     if name == TOTAL or fractional:
         return _binned(name, column.astype(float), bins)

@@ -211,7 +211,7 @@ def _chosen(path: Path, found: dict[str, Any], layer: str | None) -> dict[str, A
     """The arrays of a hierarchical file; `layer`, if it is given, as the counts."""
     if layer is not None and layer not in found:
         raise UserError(f"{path}: no array {layer!r}, found {', '.join(map(repr, found)) or 'none'}")
-    large = {name: len(array.shape) > 1 and array.dtype.kind in "iufb" for name, array in found.items()}
+    large = {name: len(array.shape or ()) > 1 and array.dtype.kind in "iufb" for name, array in found.items()}
     arrays = {name: OnDisk(array) if large[name] else _plain(array[...]) for name, array in found.items()}
     return arrays if layer is None else {**arrays, COUNTS: arrays.pop(layer)}
 

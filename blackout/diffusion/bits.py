@@ -22,7 +22,7 @@ from blackout.random import SampleStreams, fold_seed
 
 _GOLDEN_RATIO = 0.6180339887498949
 _FINITE, _ENDS, _PATHS = 1001, 1002, 1003
-"""Keys of the other bounds: neither those of repeats 0, 1, 2, ... nor those of training, whose seed may be the same."""
+"""Keys of the other bounds: not those of the first thousand repeats, nor of training, whose seed may be the same."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class CountDiffusion:
         Raises:
             UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
         """
-        of_data = _of_data(source)
+        of_data = _of_data(settings, source)
         parts: dict[str, Any] = {name: with_ends(fitted(settings[name], of_data), of_data) for name in PARTS}
         parts["process"] = without_files(parts["process"])
         facts = {name: fact for name, fact in source.facts.items() if name not in _OF_CLASSES}
@@ -86,7 +86,7 @@ class CountDiffusion:
 
     def length(self, settings: Mapping[str, Any], source: CountData) -> int:
         """Optimiser steps that suit the network, where `trainer.max_steps` is null."""
-        return steps_for(fitted(settings["network"], _of_data(source)))
+        return steps_for(fitted(settings["network"], _of_data(settings, source)))
 
     def tensors(self, source: CountData) -> dict[str, Tensor]:
         """`mean` and `concentration` per element, float32, of the data's shape, and `gain`; with labels `class_mean`.
@@ -213,9 +213,10 @@ def _name(component: Mapping[str, Any]) -> str:
     return str(component["_target_"]).rsplit(".", 1)[-1]
 
 
-def _of_data(source: CountData) -> dict[str, Any]:
-    """What recipes decide from."""
-    return {**source.facts, "ordered": source.ordered}
+def _of_data(settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
+    """What recipes decide from; whether a vector is ordered, the settings of the network's body may say."""
+    told = (settings["network"].get("body") or {}).get("ordered")
+    return {**source.facts, "ordered": source.ordered if told is None else told}
 
 
 def _check_same_kind(data: CountData, facts: Mapping[str, Any]) -> None:

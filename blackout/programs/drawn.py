@@ -17,6 +17,7 @@ from torch import Tensor
 from blackout.distributed import world_size
 from blackout.family import Draw, Samples, Watch
 from blackout.files import PART, replacing, save_tensors
+from blackout.random import compiled_by
 from blackout.training.model import Model
 
 
@@ -86,7 +87,7 @@ def key_of(request: Mapping[str, Any], model: Model, indices: Tensor, seed: int,
     for name, value in sorted(model.state_dict().items()):
         sha256.update(name.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     sha256.update(indices.numpy().tobytes())
-    circumstances = [str(torch.__version__), model.device.type, torch.get_num_threads(), seed, size]
+    circumstances = [str(torch.__version__), model.device.type, torch.get_num_threads(), compiled_by(), seed, size]
     plain = [circumstances, dict(request), model.config]
     sha256.update(json.dumps(plain, sort_keys=True, default=str).encode())
     return sha256.hexdigest()[:32]

@@ -78,7 +78,7 @@ def claim(folder: Path, setting: str) -> None:
     with FileLock(mark.with_suffix(".lock")):
         if mark.exists() and mark.read_text() != number:
             what = f"job {mark.read_text()} of this sweep has {folder}"
-            raise UserError(f"{what}: leave out {setting}, or vary it too")
+            raise UserError(f"{what}: leave out {setting}=, or vary it too")
         mark.write_text(number)
 
 

@@ -22,6 +22,8 @@ from blackout.files import opened, refuse_links, remove_parts, replacing
 from blackout.programs.settings import decisive, differences
 from blackout.training.descriptions import plain
 
+_SECONDS = 60.0
+"""In which a picture is written."""
 _HOLDER = ".holder"
 """Says which process trains in a run directory; `.lock` beside it is locked by that process as long as it lives."""
 
@@ -99,8 +101,10 @@ def _note_holder(directory: Path) -> None:
         part.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
     for folder in (directory, directory / "checkpoints"):
         remove_parts(folder)
-    remove_parts(directory / "samples", "final")
-    remove_parts(directory / "samples", suffix="")  # not what a `sample.py` may be drawing for hours
+    samples = directory / "samples"  # where a `sample.py` may be writing: batches for hours, the rest for seconds
+    remove_parts(samples, "step_*")
+    remove_parts(samples, "final*")
+    remove_parts(samples, older_than=_SECONDS, suffix="")
 
 
 def _holder(directory: Path) -> str:

@@ -20,8 +20,9 @@ from blackout.programs.drawn import Drawn, key_of
 from blackout.programs.output import default_output, find_device, open_output
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, provenance
-from blackout.programs.settings import asked_for, resolve, set_libraries
+from blackout.programs.settings import resolve, set_libraries
 from blackout.programs.values import path
+from blackout.programs.words import asked_for
 from blackout.training.components import make
 from blackout.training.export import family_of, load_model
 from blackout.training.model import Model
@@ -42,9 +43,7 @@ _MOST_SAMPLES, _MOST_SEEDS, _MOST_SHOWN = 10**8, 10**4, 2500
 
 
 def sample(cfg: DictConfig) -> Path:
-    """Draw samples and write `samples.npz` and `grid.png`.
-
-    On request also `trajectory.webp`, `trajectory.png` and `metrics.json`.
+    """Draw samples: `samples.npz`, `grid.png`, and on request `trajectory.webp`, `trajectory.png`, `metrics.json`.
 
     Raises:
         UserError: a setting, the model, the samples or the output directory is not usable.

@@ -85,7 +85,9 @@ def save_figure(scores: Scores | None, out: Path) -> None:
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
-    """Score samples in a file or folder against a dataset, and write `metrics.json` beside them or to `out`.
+    """Score samples in a file or folder against a dataset; `metrics.json` is written beside them, or to `out`.
+
+    Jobs of a sweep write it to their own folders.
 
     Raises:
         UserError: no dataset, unreadable samples, or samples that do not fit the dataset.

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from blackout.addresses import FIRST_FAMILY, leaves
 from blackout.errors import UserError
 from blackout.programs.values import KINDS, checked, kind_of
+from blackout.programs.words import asked_for
 from blackout.training.descriptions import PATHS
 
 _WHERE_AND_HOW = frozenset(
@@ -44,6 +45,9 @@ _MAY_NOT = frozenset(
 """Parts of groups that may change, which may not: they decide what a step does."""
 _YOUNGER = {"family": FIRST_FAMILY, "ema_half_life": None, "ckpt_path": None, "init_from": None}
 """Settings younger than the first runs; with these values a run's id is what it was without them."""
+
+_BEFORE = {"head.link": "softplus", "head.own_counts": True}
+"""Arguments that components had without naming them."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +154,6 @@ def _leave_out_debug(config: dict[str, Any]) -> None:
         del config["sampler"]
 
 
-def asked_for(group: str) -> bool:
-    """Whether the command line itself, rather than a recipe, chooses a group or sets part of it."""
-    return any(given.lstrip("+~").startswith(group) for given in HydraConfig.get().overrides.task)
-
-
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide a run's result, in the form from which its id is made."""
     settings = table(config)
@@ -169,6 +168,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
     """(name, old, new) of settings that may not change when a run is continued, but have."""
     free = {name for name, setting in table(new).items() if setting.may_change}
     was, now = (dict(leaves({**_YOUNGER, **settings})) for settings in (old, new))
+    was |= {name: value for name, value in _BEFORE.items() if name in now and name not in was}
     for name in sorted(was.keys() | now.keys()):
         if was.get(name) != now.get(name) and not _is_free(name, free):
             yield name, was.get(name), now.get(name)

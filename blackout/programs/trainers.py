@@ -12,6 +12,7 @@ from pytorch_lightning.profilers import PassThroughProfiler
 
 from blackout.errors import UserError
 from blackout.family import ChoosesLength, Family, Source
+from blackout.programs.words import asked_for
 from blackout.training.components import check_arguments, find
 
 _OURS = {
@@ -64,7 +65,8 @@ def with_length(config: dict[str, Any], family: Family, source: Source) -> dict[
     if not isinstance(family, ChoosesLength):
         raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
     steps, optimizer = family.length(config, source), config["optimizer"]
-    decay = {"decay_steps": steps} if optimizer.get("decay_steps", steps) is None else {}
+    follows = optimizer.get("decay_steps", steps) is None and not asked_for("optimizer.decay_steps")
+    decay = {"decay_steps": steps} if follows else {}
     return config | {"trainer": config["trainer"] | {"max_steps": steps}, "optimizer": optimizer | decay}
 
 

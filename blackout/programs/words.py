@@ -33,6 +33,14 @@ def refuse_structure(words: Iterable[str]) -> None:
             raise UserError(f"{name}: no such option")
 
 
+def asked_for(group: str) -> bool:
+    """Whether the command line itself, rather than a recipe, chooses a group or sets part of it."""
+    from hydra.core.hydra_config import HydraConfig  # `completed` runs before Hydra is imported
+
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    return any(word.lstrip("+~").startswith(group) for word in given)
+
+
 def _forced(word: str) -> str:
     """`trainer.<name>=...` added where there is no such setting yet; names that the Trainer lacks are refused later."""
     return f"++{word}" if re.match(r"trainer\.\w+[\w.]*=", word) else word

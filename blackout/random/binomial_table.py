@@ -45,7 +45,7 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
     Returns:
         uint8 of n's shape.
     """
-    flat = n.reshape(len(n), -1)
+    flat = n.reshape(len(n), -1).contiguous()
     if not can_look(n):
         return _without_looking(draw, flat, p, flipped, fused).view(n.shape)
     drawn, size = torch.empty_like(flat), max(1, _CHUNK // max(1, flat.shape[1]))

@@ -3,7 +3,7 @@
 Element by element, from the same addresses and by the same formulas as in `blackout.random.counts`, so that the counts
 are the same. Only logarithms, exp and log k! may differ, in their last bits, which moves a count as seldom as
 `blackout.random.fused` says. Before they are used they must have drawn what the general path draws
-(`counts.fused_draws_agree`). `NUMBA_DISABLE_JIT=1` leaves numba out.
+(`counts.kernels_agree`). `NUMBA_DISABLE_JIT=1` leaves numba out.
 
 Functions are compiled once and kept where numba keeps them (`NUMBA_CACHE_DIR`), if it can write there.
 """
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.random import counts
 from blackout.random.streams import GOLDEN, MULTIPLIERS, SECOND_KEY, signed
 
 if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
@@ -28,8 +29,7 @@ if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
 _GOLDEN = signed(GOLDEN)
 _FIRST, _SECOND = (signed(multiplier) for multiplier in MULTIPLIERS)
 _TO_SECOND = signed((SECOND_KEY + 1) * GOLDEN)
-_LOW = 10.0
-_STEPS = 64
+_LOW, _STEPS = counts._INVERSION_LIMIT, counts._SEARCH_LIMIT
 _LOG_FACTORIAL = torch.lgamma(torch.arange(1, 65_537, dtype=torch.float64)).numpy()
 """log k! as the general path has it, where counts usually are."""
 

@@ -11,6 +11,9 @@ would have to be waited for: there all elements take as many turns as any could 
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import os
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -85,6 +88,12 @@ def bernoulli(p: Tensor, generator: RandomSource = None) -> Tensor:
     return uniform(tuple(p.shape), generator, p.device) < p
 
 
+def compiled_by() -> str:
+    """What may compile the draws of streams: numba with its version, or none."""
+    found = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+    return f"numba {importlib.metadata.version('numba')}" if found else "none"
+
+
 @lru_cache
 def _kernels(device: torch.device) -> ModuleType | None:
     """`fused` on CUDA with Triton, `compiled` on a CPU with numba, once they have drawn there what this file draws."""
@@ -93,7 +102,7 @@ def _kernels(device: torch.device) -> ModuleType | None:
         return None
     try:
         kernels = import_module(f"blackout.random.{name}")
-        agree = fused_draws_agree(kernels, device, *((64, 512) if name == "fused" else (4, 64)))
+        agree = kernels_agree(kernels, device, *((64, 512) if name == "fused" else (4, 64)))
     except ImportError:
         return None
     except Exception as error:  # a compiler or a driver that does not fit: the general path needs neither
@@ -104,8 +113,8 @@ def _kernels(device: torch.device) -> ModuleType | None:
     return kernels if agree else None
 
 
-def fused_draws_agree(fused: ModuleType, device: torch.device, samples: int, elements: int) -> bool:
-    """Whether the kernels of `fused` draw the same Poisson and binomial counts, in all regimes, as the general path."""
+def kernels_agree(kernels: ModuleType, device: torch.device, samples: int, elements: int) -> bool:
+    """Whether the `kernels` draw the same Poisson and binomial counts as the general path."""
     streams = SampleStreams(0, torch.arange(samples, device=device)).at(0)
     rate = torch.logspace(-1, 3, elements, dtype=torch.float64, device=device).repeat(samples, 1)
     n, p = torch.floor(9 * rate) + 1, torch.full_like(rate, 0.3)
@@ -113,10 +122,10 @@ def fused_draws_agree(fused: ModuleType, device: torch.device, samples: int, ele
     shared = torch.where(torch.arange(samples, device=device) % 2 == 0, 0.3, 0.01).double()  # of either kind of table
     draws = [streams.next_draw() for _ in range(3)]
     return (
-        torch.equal(fused.poisson(draws[0].keys, rate), _poisson_from(draws[0], rate))
-        and torch.equal(fused.binomial(draws[1].keys, n, p), _binomial_from(draws[1], n, p))
+        torch.equal(kernels.poisson(draws[0].keys, rate), _poisson_from(draws[0], rate))
+        and torch.equal(kernels.binomial(draws[1].keys, n, p), _binomial_from(draws[1], n, p))
         and torch.equal(
-            binomial_by_table(draws[2], levels, shared, straight, fused),
+            binomial_by_table(draws[2], levels, shared, straight, kernels),
             binomial_by_table(draws[2], levels, shared, straight, None),
         )
     )

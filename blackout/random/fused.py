@@ -1,4 +1,4 @@
-"""Poisson and binomial draws from streams, each in one Triton kernel: for CUDA.
+"""Poisson and binomial draws from streams, and look-ups in tables, each in one Triton kernel: for CUDA.
 
 The draws of `blackout.random.counts` are made of dozens of small kernels, and rejection asks the device how many
 elements are left. Here every element walks to its own end inside one kernel, from the same addresses and by the same
@@ -6,7 +6,7 @@ formulas, so that the counts are the same. Only exp, log and log k! may differ, 
 small count about once in 10^13 draws, and one of 10^9, where log k! has seven digits after the point, once in 10^6.
 
 Triton comes with PyTorch's CUDA builds. Before they are used on a device the kernels must have drawn there what the
-general path draws (`counts.fused_draws_agree`).
+general path draws (`counts.kernels_agree`).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from blackout import addresses
 from blackout.errors import UserError
+from blackout.random import compiled_by
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, digest_path, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless
 from blackout.training.guards import check_finite
@@ -113,7 +114,7 @@ class Checkpoints(Checkpoint):
 
     def on_load_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Warn where versions or devices have changed."""
-        made, here = checkpoint.get("made_with", {}), circumstances(trainer)
+        made, here = {"draws": "none", **checkpoint.get("made_with", {})}, circumstances(trainer)
         changed = [f"{name} {made[name]} -> {here[name]}" for name in here if name in made and made[name] != here[name]]
         if changed and trainer.is_global_zero:
             print(f"warning: not continued bit for bit: {', '.join(changed)}", file=sys.stderr)
@@ -226,6 +227,7 @@ def circumstances(trainer: pl.Trainer) -> dict[str, Any]:
         "processes": trainer.world_size,
         "device": trainer.strategy.root_device.type,
         "threads": torch.get_num_threads() if trainer.strategy.root_device.type == "cpu" else 0,
+        "draws": compiled_by(),
     }
 
 

@@ -71,6 +71,28 @@ def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tm
     run("train", "experiment=symmetric_single", "trainer.max_steps=null").assert_refused("not null")
 
 
+def test_a_constant_rate_stays_one_where_the_length_is_chosen(run, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 20)))
+    options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}"]
+    options = [one for one in options if not one.startswith(("trainer.max_steps", "optimizer.decay_steps"))]
+    options += ["optimizer.decay_steps=null", "+trainer.max_time=00:00:00:01", "metrics=none", "run_id=a"]
+    assert run("train", *options).code == 0
+    assert OmegaConf.load(tmp_path / "x/a/config.yaml").optimizer.decay_steps is None
+
+
+def test_a_run_begun_with_the_softplus_goes_on(run, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 5)))
+    before = ["loss=likelihood", "head.link=softplus", "head.own_counts=true", "run_id=a"]
+    options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}", *before]
+    assert run("train", *options).code == 0
+    path = tmp_path / "x/a/config.yaml"
+    config = OmegaConf.load(path)
+    del config["head"]["link"], config["head"]["own_counts"]
+    OmegaConf.save(config, path)
+    assert run("train", *options).code == 0
+    run("train", *[one for one in options if "link" not in one]).assert_refused("head.link")
+
+
 def test_models_and_checkpoints_sample_alike_and_runs_go_on(run, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 5)))
     options = (

@@ -192,3 +192,20 @@ def test_features_that_say_nothing_are_pointed_out(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="constant in training: 6") as warned:
         counts(tmp_path / "x.npy")
     assert any("equal to another in training: 5" in str(one.message) for one in warned)
+
+
+def test_layers_of_anndata_named_like_splits_are_no_split(tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed")
+    layers = {"train": MATRIX + 1, "test": MATRIX + 2}
+    anndata.AnnData(MATRIX, layers=layers).write_h5ad(tmp_path / "x.h5ad")
+    data = counts(tmp_path / "x.h5ad")
+    assert int(data.train.sum() + data.test.sum()) == int(MATRIX.sum())
+    with pytest.raises(UserError, match="one label"):
+        counts(tmp_path / "x.h5ad", group="train")
+
+
+def test_an_empty_dataset_of_hdf5_does_no_harm(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["counts"], file["note"] = MATRIX, h5py.Empty("f4")
+    assert counts(tmp_path / "x.h5").shape == (MATRIX.shape[1],)

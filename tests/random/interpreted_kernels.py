@@ -21,10 +21,10 @@ def compare() -> None:
 
 def check_before_use() -> None:
     device, poisson = torch.device("cpu"), fused.poisson
-    if not counts.fused_draws_agree(fused, device, samples=2, elements=40):
+    if not counts.kernels_agree(fused, device, samples=2, elements=40):
         print("the check sees a difference where there is none")
     fused.poisson = lambda keys, rate: poisson(keys + 1, rate)
-    if counts.fused_draws_agree(fused, device, samples=2, elements=40):
+    if counts.kernels_agree(fused, device, samples=2, elements=40):
         print("the check sees no difference where there is one")
 
 

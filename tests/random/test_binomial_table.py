@@ -73,3 +73,10 @@ def test_a_generator_decides_the_draws():
     x, p = counts(4), torch.tensor(0.3, dtype=torch.float64)
     first, again, other = (binomial(x, p, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4))
     assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_counts_in_any_memory_layout_are_drawn_alike():
+    n = counts(64, 96)
+    for p in (torch.tensor(0.01).double(), torch.tensor(0.3).double(), torch.full((64, 1), 0.3).double()):
+        drawn = [binomial(x, p, SampleStreams(0, torch.arange(64)).at(0)) for x in (n, n.T.contiguous().T)]
+        assert torch.equal(*drawn)

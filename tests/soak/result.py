@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,14 @@ def result(run: Path) -> dict[str, str]:
         "previews": [(path.name, path.read_bytes()) for path in sorted((run / "samples").glob("*.png"))],
         "metrics": [sorted(timeless(row).items()) for row in csv.DictReader((run / "metrics.csv").open())],
         "scores": {name: value for name, value in report.items() if name not in ("date", "seconds", "command")},
-        "leftovers": sorted(str(path.relative_to(run)) for path in run.rglob("*") if ".part" in path.name),
+        "leftovers": sorted(str(path.relative_to(run)) for path in run.rglob("*.part*") if _old(path)),
     }
     return {name: hashlib.sha256(_bytes(part)).hexdigest() for name, part in parts.items()}
+
+
+def _old(part: Path) -> bool:
+    """Whether the next start removes it: what may be a `sample.py`'s is left alone for a minute."""
+    return part.parent.name != "samples" or time.time() - part.stat().st_mtime > 60
 
 
 def arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
