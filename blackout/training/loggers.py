@@ -191,6 +191,8 @@ def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator
         for logger in loggers:
             if isinstance(logger, Wandb):
                 _close(logger, int(failed))
+            if isinstance(logger, TensorBoardLogger):  # Lightning did so after training; results were added since
+                logger.experiment.flush()
 
 
 @rank_zero_only
