@@ -93,3 +93,11 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
     config = composed("trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none")
     trainer = make_trainer({**config, "metrics": None}, tmp_path)
     assert trainer.strategy._ddp_kwargs["broadcast_buffers"] is False
+
+
+@pytest.mark.parametrize("moves", ["gibbs", "dmala", "locally_informed"])
+@pytest.mark.parametrize("family", ["experiment=flow_ising", "experiment=dnfs_mis_small", "experiment=dnfs_couplings"])
+def test_the_moves_chosen_for_rollouts_are_those_of_the_run(family, moves):
+    assert composed(family)["rollout"]["refine"] is None
+    chosen = composed(family, f"refine@rollout.refine={moves}")["rollout"]["refine"]
+    assert chosen["_target_"].lower().endswith(moves.replace("_", ""))
