@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from blackout.flows.targets import EnergyNetwork, Target
 
+_SPREAD = 6.0
+"""Scale of an energy network's first weights at the start, over PyTorch's; spins of +-1 in place of bits are 2."""
+
 
 class Learned(Target):
     """A law p in proportion to exp(-E) whose energy is trained."""
@@ -103,6 +106,9 @@ class NetworkEnergy(EnergyNetwork, Learned):
     def __init__(self, sites: int, levels: int = 2, widths: Sequence[int] = (256, 256, 256)) -> None:
         super().__init__(sites if levels == 2 else sites * levels, widths)
         self.levels, self.shape, self.sites = levels, (sites,), sites
+        with torch.no_grad():  # as if it read spins, and with larger weights: else products of many bits are never seen
+            self._first.weight.mul_(_SPREAD)
+            self._first.bias.sub_(self._first.weight.sum(1) / levels)
 
     def energy(self, x: Tensor) -> Tensor:
         if self.levels == 2:
