@@ -83,6 +83,8 @@ def test_cuts_count_edges_between_the_sides() -> None:
 
 NETWORKS = {
     "lesite": lambda: LESite(1, 2, 8, 2, messages=4, heat_bath=True, distances=CLASSES),
+    "lesite, all nodes": lambda: LESite(1, 2, 8, 2, messages=4, distances=CLASSES, reach=CLASSES - 1),
+    "lesite, relayed": lambda: LESite(1, 2, 8, 2, heat_bath=True, distances=CLASSES, relayed=4),
     "legf": lambda: LEGraphTransformer(CLASSES, 2, 8, 2, 2),
 }
 

@@ -150,9 +150,11 @@ class LESite(LocallyEquivariant):
         heat_bath: add the heat-bath term.
         partition: also learn d log Z_t / dt.
         distances: classes of pairs of nodes of graphs, to share weights by them (and over graphs of any size).
+        reach: of messages, on graphs: 1 for those of neighbours, one below `distances` for those of all nodes.
+        relayed: width of what neighbours relay of theirs, on graphs; 0 for none.
 
     Raises:
-        ValueError: messages without a lattice.
+        ValueError: messages without a lattice, or farther ones without a graph.
     """
 
     def __init__(
@@ -166,10 +168,14 @@ class LESite(LocallyEquivariant):
         heat_bath: bool = False,
         partition: bool = False,
         distances: int | None = None,
+        reach: int = 1,
+        relayed: int = 0,
     ) -> None:
         body: Hollow
         if distances is not None:
-            body = GraphSitewiseBody(distances, channels, layers, messages)
+            body = GraphSitewiseBody(distances, channels, layers, messages, reach, relayed)
+        elif reach != 1 or relayed:
+            raise ValueError(f"reach={reach} and relayed={relayed} need a target on graphs: mis or maxcut")
         else:
             body = SitewiseBody(sites, levels, channels, layers, lattice, messages)
         super().__init__(body, levels, heat_bath, partition)
