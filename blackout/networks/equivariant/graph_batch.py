@@ -36,6 +36,12 @@ class GraphBatch:
         return ((self.classes[:, None] == numbers[:, None, None]) & pairs).float()
 
     @cached_property
+    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Row, one end and the other end of every edge, in both directions: int64 [E] each."""
+        row, one, other = self.adjacent.nonzero(as_tuple=True)
+        return row, one, other
+
+    @cached_property
     def sizes(self) -> Tensor:
         """Numbers of nodes in every class, float32 [B, d, CLASSES - 1]."""
         return self.shells.sum(-1).transpose(1, 2)

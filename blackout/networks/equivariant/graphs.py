@@ -58,16 +58,17 @@ class RelayedMessages(nn.Module):
         self.read = nn.Linear(width, channels)
 
     def forward(self, x: Tensor, time: Tensor, graph: GraphBatch) -> Tensor:
-        adjacent = graph.adjacent.to(x.dtype)
+        adjacent, (row, sender, node) = graph.adjacent.to(x.dtype), graph.edges
         views = _views(x, adjacent)
-        heard, without = (nn.functional.silu(self.first(view)).transpose(1, 2) for view in views)  # [B, width, d]
-        common = (adjacent[:, None] * (heard - without)[:, :, None]) @ adjacent[:, None]  # [B, width, i, j]
-        to_each = (heard @ adjacent)[..., None] - heard[:, :, None] - x[:, None, None] * common
-        own = [(self.sender(view) + self.time(time)).transpose(1, 2)[..., None] for view in views]
-        told = torch.einsum("vw,bwij->bvij", self.relay.weight, to_each)
-        told = told + torch.where(x[:, None, None] > 0.5, own[1], own[0])
-        received = (nn.functional.silu(told) * adjacent[:, None]).sum(2)
-        messages: Tensor = self.read(received.transpose(1, 2))
+        heard, without = (nn.functional.silu(self.first(view)) for view in views)
+        lost = (heard - without).transpose(1, 2)
+        common = (adjacent[:, None] * lost[:, :, None]) @ adjacent[:, None]  # [B, width, sender, node]
+        selected = x[row, node][:, None]
+        to_each = (adjacent @ heard)[row, sender] - heard[row, node] - selected * common[row, :, sender, node]
+        own = [(self.sender(view) + self.time(time))[row, sender] for view in views]
+        told = nn.functional.silu(torch.where(selected > 0.5, own[1], own[0]) + self.relay(to_each))
+        received = torch.zeros_like(heard).flatten(0, 1).index_add(0, row * x.shape[1] + node, told)
+        messages: Tensor = self.read(received.view_as(heard))
         return messages
 
 
