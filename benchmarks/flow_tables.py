@@ -216,7 +216,7 @@ def ratios(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
     for name, target in {"exact": energy, "first order": _Taylor(energy)}.items():
         torch.manual_seed(0)
-        training = Training(LESite(energy.sites, 2, 32), target, Rollout(32, 96))
+        training = Training(LESite(energy.sites, 2, 32, heat_bath=True), target, Rollout(32, 96))
         model = training.run(seconds)
         paths, _ = drawn(FlowSampler(model.network, energy), Events(16), chains)
         found = estimates(energy, paths.states.x, paths.log_weights, paths.states.log_density)
