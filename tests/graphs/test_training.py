@@ -25,6 +25,7 @@ from tests.killed import killed_and_continued
 
 SMALL = (
     "family=flow", "target=mis", "callbacks.progress=null", "trainer.accelerator=cpu", "trainer.devices=1",
+    "network=lesite_graph_relayed", "network.relayed=4", "refine@rollout.refine=dmala",
     "target.nodes=[5,7]", "target.number=12", "target.held_out=3", "network.channels=8", "network.messages=4",
     "rollout.points=5", "rollout.chains=16", "rollout.every=4", "rollout.kept=2", "rollout.relabel=true",
     "batch_size=16", "validation_samples=16", "simulation.num_steps=4", "trainer.log_every_n_steps=1",
