@@ -176,16 +176,21 @@ class EnergySampler(Model):
     def fresh(self, number: int, seed: int) -> Paths:
         """Weighted chains of the energy in training."""
         indices = torch.arange(number, device=self.device)
-        paths = self.simulation.run(self.energy, self.rates(trained=True), indices, seed)
+        paths = self._chains(self.energy, self.rates(trained=True), indices, seed)
         self.log("train/ess", effective_sample_size(paths.log_weights))
         return paths
+
+    def _chains(self, energy: Learned, scores: Scores, indices: Tensor, seed: int) -> Paths:
+        """With the moves of the rollouts, which leave weights right and lessen what the rates miss."""
+        moves = None if self.rollout is None else self.rollout.refine
+        return self.simulation.run(energy, scores, indices, seed, moves)
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         """ESS, log Z, and NLL of held-out data by this log Z."""
         indices = batch["index"].to(self.device)
         with torch.autocast(self.device.type, enabled=False):
-            paths = self.simulation.run(self.target, self.rates(), indices, fold_seed(self.seed, _VALIDATION))
+            paths = self._chains(self.target, self.rates(), indices, fold_seed(self.seed, _VALIDATION))
             log_z = log_mean_exp(paths.log_weights)
             self.record("val/nll", self.target.energy(batch["x0"].flatten(1)).double() + log_z)
         self.record("val/ess", effective_sample_size(paths.log_weights).expand(len(indices)))
