@@ -78,6 +78,17 @@ class PairEnergy(Learned):
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
         return self.log_ratios(x)[:, where]
 
+    def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """As of every target, but what the others do to a spin is kept and changed by a row of J where one flips."""
+        with torch.no_grad():
+            s, couplings = self._spins(x).double(), self.couplings.double()
+            local = 2 * s @ couplings if self.field is None else 2 * s @ couplings + self.field.double()
+            for site in range(self.sites):
+                spin = 2.0 * (torch.sigmoid(-2 * t * local[:, site]) <= uniforms[:, site]) - 1
+                local.addcmul_((spin - s[:, site])[:, None], couplings[site], value=2)
+                s[:, site] = spin
+            return (s > 0).to(x.dtype)
+
     def penalty(self) -> Tensor:
         return self.l1 * 2 * self.upper.abs().sum()
 

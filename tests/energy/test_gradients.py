@@ -148,3 +148,15 @@ def test_entropies_of_points_in_the_plane() -> None:
 def test_simulations_in_time_steps_are_refused() -> None:
     with pytest.raises(ValueError, match="events"):
         EnergySampler(Pair(lattice(), LESite(9, 2, 8, 1)), Leap(4))
+
+
+@pytest.mark.parametrize("field", [False, True])
+def test_a_sweep_of_spins_is_that_of_every_target(field: bool) -> None:
+    energy, generator = PairEnergy(9, field=field), torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for weight in energy.parameters():
+            weight.normal_(std=0.5, generator=generator)
+    x = torch.randint(0, 2, (200, 9), generator=generator, dtype=torch.uint8)
+    uniforms = torch.rand(200, 9, generator=generator, dtype=torch.float64)
+    assert torch.equal(energy.swept(x, uniforms, 0.7), Target.swept(energy, x, uniforms, 0.7))
+    assert not torch.equal(energy.swept(x, uniforms, 0.7), x)
