@@ -18,6 +18,7 @@ from blackout.flows.graphs.making import graph_problem
 from blackout.flows.graphs.module import GraphFlow
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.path import States
+from blackout.flows.refinement import DMALA
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.residual import residual
 from blackout.flows.targets import Ising, Target
@@ -88,8 +89,8 @@ def on_graphs(quick: bool) -> Callable[[], None]:
     """An epoch of maximum independent set, with the recipe of `dnfs_mis_small`."""
     graphs, points, steps, batch = (3, 3, 2, 8) if quick else (24, 33, 40, 160)
     target = graph_problem("mis", number=graphs, held_out=1)
-    rollout = Rollout(points=points, chains=8 * graphs, every=steps, kept=1)
-    network = LESite(target.sites, 2, 48, 3, messages=24, heat_bath=True, distances=CLASSES)
+    rollout = Rollout(points=points, chains=8 * graphs, every=steps, kept=1, refine=DMALA(1, 0.4))
+    network = LESite(target.sites, 2, 48, 3, messages=24, heat_bath=True, distances=CLASSES, reach=CLASSES - 1)
     model = GraphFlow(network, target, rollout=rollout)
     optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
 
