@@ -59,7 +59,8 @@ FAMILIES = {
     "energy with a flow": (
         "family=energy", "~dataset", "target=ising", "target.size=3", "energy=pairs", "number=64", "pretraining=2",
         "inner=2", "rates.channels=8", "rollout.points=5", "rollout.chains=8", "rollout.group=8",
-        "negative.chains=16", "simulation.num_steps=3",
+        "negative.chains=16", "simulation.num_steps=3", "simulation.resample_below=0.7", "simulation.group=16",
+        "refine@rollout.refine=gibbs",
     ),
 }  # fmt: skip
 """Variants of other families, which have settings of their own."""
