@@ -123,6 +123,7 @@ WRONG = {
     "rollout.points=1": "2 points", "rollout.estimator=best": "stein_optimal", "rollout.resample_below=2": "(0, 1]",
     "simulation.num_steps=0": "num_steps", "target=isng": "did you mean ising", "batch_size=0": "batch_size",
     "network.messages=8 target=couplings target.path=COUPLINGS": "messages", "loss.clip=-1": "clip",
+    "network.channels=0": "channels", "network.layers=-1": "layers",
 }  # fmt: skip
 
 

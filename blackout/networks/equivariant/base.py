@@ -42,10 +42,16 @@ class Hollow(nn.Module):
 
     Args:
         width: number of features of a site.
+        layers: that the body has besides.
+
+    Raises:
+        ValueError: no width, or fewer than no layers.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, layers: int = 0) -> None:
         super().__init__()
+        if width < 1 or layers < 0:
+            raise ValueError(f"channels must be at least 1 and layers 0, not {width} and {layers}")
         self.width = width
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:

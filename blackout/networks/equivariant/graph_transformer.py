@@ -29,7 +29,7 @@ class GraphTransformerBody(Hollow):
     """
 
     def __init__(self, distances: int, levels: int, channels: int, layers: int, heads: int) -> None:
-        super().__init__(channels)
+        super().__init__(channels, layers)
         if channels % heads:
             raise ValueError(f"channels must be a multiple of heads, not {channels} and {heads}")
         self.embed, self.time = nn.Embedding(levels, channels), TimeEmbedding(channels)

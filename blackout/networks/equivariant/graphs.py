@@ -100,7 +100,7 @@ class GraphSitewiseBody(Hollow):
     def __init__(
         self, distances: int, channels: int, layers: int, messages: int = 0, reach: int = 1, relayed: int = 0
     ) -> None:
-        super().__init__(channels)
+        super().__init__(channels, layers)
         if not 1 <= reach < distances:
             raise ValueError(f"reach must be between 1 and {distances - 1}, not {reach}")
         self.first = nn.Linear(2 * (distances - 1), channels)

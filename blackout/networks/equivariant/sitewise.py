@@ -110,7 +110,7 @@ class SitewiseBody(Hollow):
         lattice: Sequence[int] | None = None,
         messages: int = 0,
     ) -> None:
-        super().__init__(channels)
+        super().__init__(channels, layers)
         if messages and lattice is None:
             raise ValueError("messages need a target on a lattice, such as ising or potts: use messages: 0")
         self.states = Features(levels)

@@ -60,7 +60,7 @@ class TransformerBody(Hollow):
     before_or_after: Tensor
 
     def __init__(self, sites: int, levels: int, channels: int, layers: int, heads: int) -> None:
-        super().__init__(channels)
+        super().__init__(channels, layers)
         if channels % heads:
             raise ValueError(f"channels must be a multiple of heads, not {channels} and {heads}")
         self.embed, self.time = nn.Embedding(levels, channels), TimeEmbedding(channels)
