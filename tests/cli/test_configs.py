@@ -96,7 +96,7 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
 
 
 @pytest.mark.parametrize("moves", ["gibbs", "dmala", "locally_informed"])
-@pytest.mark.parametrize("family", ["experiment=flow_ising", "experiment=dnfs_ising_small", "experiment=dnfs_ebm_moons"])
+@pytest.mark.parametrize("family", ["experiment=flow_ising", "experiment=leaps_ising", "experiment=dnfs_ebm_moons"])
 def test_the_moves_chosen_for_rollouts_are_those_of_the_run(family, moves):
     assert composed(family)["rollout"]["refine"] is None
     chosen = composed(family, f"refine@rollout.refine={moves}")["rollout"]["refine"]
