@@ -136,17 +136,27 @@ class Simulation(ABC):
     def _resampled(self, states: States, weights: Tensor, indices: Tensor, seed: int, k: int) -> tuple[States, Tensor]:
         """Groups whose ESS is low, drawn again by their weights, which become their mean: log Z stays unbiased."""
         size = min(self.group, len(indices))
-        grouped = weights.view(-1, size)
-        low = effective_sample_size(grouped) < (self.resample_below or 0)
-        if not bool(low.any()):
+        whole = len(indices) // size * size  # what is left over is a group of its own
+        parts = [(weights[:whole].view(-1, size), indices[:whole])]
+        if whole < len(indices):
+            parts.append((weights[None, whole:], indices[whole:]))
+        drawn = [self._redrawn(grouped, numbers, seed, k) for grouped, numbers in parts]
+        if not any(low for _, _, low in drawn):
             return states, weights
+        chosen = torch.cat([first + rows for (rows, _, _), first in zip(drawn, (0, whole), strict=False)])
+        return states.rows(chosen), torch.cat([kept for _, kept, _ in drawn])
+
+    def _redrawn(self, grouped: Tensor, indices: Tensor, seed: int, k: int) -> tuple[Tensor, Tensor, bool]:
+        """(rows that take the places, their weights, whether any ESS is low) of groups [g, size]."""
+        size = grouped.shape[1]
+        low = effective_sample_size(grouped) < (self.resample_below or 0)
         of_group = SampleStreams(fold_seed(seed, _RESAMPLING), indices.view(-1, size)[:, 0].contiguous())
         uniform = of_group.at(k).next_draw().uniform((len(grouped), 1))[:, 0]
-        stay = torch.arange(size, device=weights.device).expand_as(grouped)
+        stay = torch.arange(size, device=grouped.device).expand_as(grouped)
         chosen = torch.where(low[:, None], systematic_resample(grouped, uniform), stay)
-        first = torch.arange(len(grouped), device=weights.device)[:, None] * size
+        first = torch.arange(len(grouped), device=grouped.device)[:, None] * size
         mean = log_mean_exp(grouped)[:, None].expand_as(grouped)
-        return states.rows((first + chosen).flatten()), torch.where(low[:, None], mean, grouped).flatten()
+        return (first + chosen).flatten(), torch.where(low[:, None], mean, grouped).flatten(), bool(low.any())
 
 
 class Events(Simulation):

@@ -38,3 +38,10 @@ def test_samples_do_not_depend_on_the_others_and_resampling_stays_unbiased() -> 
     groups = Events(4, resample_below=0.5, group=64).run(toy.target, scores, torch.arange(64 * 150), 0)
     means = groups.log_weights.view(150, 64).exp().mean(1) / torch.tensor(toy.log_z).exp()
     assert abs(float(means.mean()) - 1) < 4 * float(means.std()) / 150**0.5
+    simulation = Events(4, resample_below=0.9, group=64)  # 104 chains: a group of 64, and what is left over
+    uneven = simulation.run(toy.target, scores, torch.arange(104), 0)
+    parts = [simulation.run(toy.target, scores, part, 0) for part in torch.arange(104).split(64)]
+    assert torch.equal(uneven.states.x, torch.cat([part.states.x for part in parts]))
+    together = torch.cat([part.log_weights for part in parts])
+    assert torch.allclose(uneven.log_weights, together, rtol=0, atol=1e-12)
+    assert not torch.allclose(together, Events(4).run(toy.target, scores, torch.arange(104), 0).log_weights)

@@ -37,7 +37,7 @@ class GraphBatch:
 
     @cached_property
     def edges(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Row, one end and the other end of every edge, in both directions: int64 [E] each."""
+        """Row, one end and the other end of every edge, in both directions: int64 [E] each. A device is waited for."""
         row, one, other = self.adjacent.nonzero(as_tuple=True)
         return row, one, other
 
