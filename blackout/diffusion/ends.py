@@ -66,7 +66,7 @@ class DataEnds:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> DataEnds | None:
-        """From the facts in a model's description; None where it is older than these."""
+        """From the facts in a model's description; None where they do not say, as those of exactly known laws."""
         names = ("total_dispersion", "covariance_excess", "max_count")
         return cls(*(facts[name] for name in names)) if all(name in facts for name in names) else None
 
@@ -135,18 +135,12 @@ class DataEnds:
         return f"sampler/grid=logit_data, which ends at {self.last:.4g}, would do"
 
 
-def without_ends(facts: Mapping[str, Any], began_with: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of the data without those that came later, where a run began without them."""
-    names = {"total_dispersion", "covariance_excess", "sample_shape", "features"} - began_with.keys()
-    return {name: fact for name, fact in facts.items() if name not in names}
-
-
 def with_ends(part: Any, facts: Mapping[str, Any]) -> Any:
     """A description with the data's ends wherever it leaves `first`, `last` or `final_time` of a component null.
 
     Args:
         part: plain containers.
-        facts: of the data; those of an old model have none of this, and what is null stays so.
+        facts: of the data; those where they say nothing of it, what is null stays so.
     """
     if isinstance(part, list):
         return [with_ends(item, facts) for item in part]

@@ -202,7 +202,7 @@ def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_
     known = {
         name: tensors[name] for name, one in shapes.items() if name in tensors and list(tensors[name].shape) == one
     }
-    # of models with classes alone, and not of those from before it was kept
+    # of models with classes alone, unless they are very many
     of_classes = tensors.get("class_mean") if with_classes else None
     if len(known) < len(shapes) or (of_classes is not None and list(of_classes.shape[1:]) != shape):
         raise UserError(f"the weights are not those of {shape}-shaped data")

@@ -15,7 +15,6 @@ from blackout.diffusion.assembly import make_network
 from blackout.diffusion.batches import draw_batches, number_of_particles
 from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.draws import CountDraw, requested
-from blackout.diffusion.ends import without_ends
 from blackout.diffusion.grids import pilot_ends, pilot_run
 from blackout.diffusion.guidance import Guidance, drop_labels, start_mean
 from blackout.diffusion.heads import Head
@@ -198,11 +197,6 @@ class BlackoutDiffusion(Scripting, Model):
 
     def rehearse(self) -> None:
         rehearse(self)
-
-    def began_as(self, description: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-        """Means of classes and facts of the data that came later are left out: samples start as they did."""
-        self.config["data"] = without_ends(self.config["data"], description.get("data") or {})
-        self.class_mean = self.class_mean if "class_mean" in weights else None
 
     def example(self) -> tuple[Tensor, Tensor]:
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from blackout.addresses import FIRST_FAMILY
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
 from blackout.errors import UserError
@@ -26,7 +25,7 @@ _NETWORK = {"_target_": "blackout.networks.CountNetwork", "inputs": {"_target_":
 _GRID = {"_target_": "blackout.diffusion.logistic_times", "_partial_": True}
 RECIPE: dict[str, dict[str, Any]] = {
     "network": {**_NETWORK, "body": {"_target_": "blackout.networks.body_for"}, "channels_last": True},
-    "head": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None, "link": "exponential"},
+    "head": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None},
     "process": {"_target_": "blackout.diffusion.PureDeath"},
     "schedule": {
         "_target_": "blackout.diffusion.Schedule",
@@ -99,7 +98,7 @@ def _described_model(data: CountData, network: Any, parts: Mapping[str, Any], co
     settings: dict[str, Any] = {**RECIPE, "network": _network(network), **chosen, "conditional": conditional}
     if "loss" not in chosen:
         settings["loss"] = {**RECIPE["loss"], "scale": settings["schedule"].get("num_steps", 1000)}
-    return {"family": dict(FIRST_FAMILY), **CountDiffusion().describe(settings, data)}
+    return {"family": {"_target_": "blackout.diffusion.CountDiffusion"}, **CountDiffusion().describe(settings, data)}
 
 
 def _network(given: Any) -> Mapping[str, Any]:

@@ -16,7 +16,6 @@ import yaml
 from filelock import FileLock, Timeout
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from blackout import addresses
 from blackout.errors import UserError
 from blackout.files import opened, refuse_links, remove_parts, replacing
 from blackout.programs.settings import decisive, differences
@@ -39,8 +38,7 @@ def run_id(config: Mapping[str, Any]) -> str:
         if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
             raise UserError(f"run_id must be a plain directory name, not '{name}'")
         return name
-    spelled = addresses.as_first_spelled(decisive(config))
-    return hashlib.sha256(json.dumps(spelled, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(decisive(config), sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
@@ -126,7 +124,7 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():
-            for name, was, now in differences(addresses.modernise(_read(path)), config):
+            for name, was, now in differences(_read(path), config):
                 advice = "give another run_id, or remove the directory"
                 raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")
         if getattr(rank_zero_only, "rank", 0) == 0:

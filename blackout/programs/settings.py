@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from blackout.addresses import FIRST_FAMILY, leaves
+from blackout.addresses import leaves
 from blackout.errors import UserError
 from blackout.programs.values import KINDS, checked, kind_of
 from blackout.programs.words import asked_for
@@ -43,11 +43,6 @@ _MAY_NOT = frozenset(
     )
 )
 """Parts of groups that may change, which may not: they decide what a step does."""
-_YOUNGER = {"family": FIRST_FAMILY, "ema_half_life": None, "ckpt_path": None, "init_from": None}
-"""Settings younger than the first runs; with these values a run's id is what it was without them."""
-
-_BEFORE = {"head.link": "softplus", "head.own_counts": True}
-"""Arguments that components had without naming them."""
 
 
 @dataclass(frozen=True)
@@ -157,18 +152,13 @@ def _leave_out_debug(config: dict[str, Any]) -> None:
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide a run's result, in the form from which its id is made."""
     settings = table(config)
-    return {
-        name: value
-        for name, value in config.items()
-        if settings[name].decides and not (name in _YOUNGER and _plain_family(name, value) == _YOUNGER[name])
-    }
+    return {name: value for name, value in config.items() if settings[name].decides}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """(name, old, new) of settings that may not change when a run is continued, but have."""
     free = {name for name, setting in table(new).items() if setting.may_change}
-    was, now = (dict(leaves({**_YOUNGER, **settings})) for settings in (old, new))
-    was |= {name: value for name, value in _BEFORE.items() if name in now and name not in was}
+    was, now = dict(leaves(old)), dict(leaves(new))
     for name in sorted(was.keys() | now.keys()):
         if was.get(name) != now.get(name) and not _is_free(name, free):
             yield name, was.get(name), now.get(name)
@@ -182,10 +172,6 @@ def _is_free(name: str, free: set[str]) -> bool:
     if parts[0] == "dataset" and parts[-1] in PATHS:
         return True
     return any(".".join(parts[:n]) in free for n in range(1, len(parts) + 1))
-
-
-def _plain_family(name: str, value: Any) -> Any:
-    return {"_target_": value.get("_target_")} if name == "family" and isinstance(value, Mapping) else value
 
 
 def set_libraries() -> None:

@@ -45,12 +45,11 @@ def ema_decay(config: Mapping[str, Any]) -> float | None:
     return float(0.5 ** (images / half_life))
 
 
-def continued(directory: Path, model: Model, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:
-    """The checkpoint from which the run in a directory continues, with its contents; the model becomes what it was.
+def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:
+    """The checkpoint from which the run in a directory continues, with its contents.
 
     Args:
         directory: of the run.
-        model: of the run.
         other: a checkpoint, or the directory of a run, from which a run that has none of its own goes on.
 
     Raises:
@@ -65,7 +64,6 @@ def continued(directory: Path, model: Model, other: str | None) -> tuple[Path | 
     if last is None:
         return None, None
     checkpoint = read_checkpoint(last)
-    model.began_as(checkpoint["blackout"], checkpoint["state_dict"])
     if last.name == PREVIOUS and last.is_relative_to(directory) and getattr(rank_zero_only, "rank", 0) == 0:
         set_damaged_aside(last.parent)
     return last, checkpoint

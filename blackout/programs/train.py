@@ -71,7 +71,7 @@ def _train(config: dict[str, Any]) -> Path:
     if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
         claim(run_directory(config, source.name), "run_id")
     with running(run_directory(config, source.name)) as directory:
-        last, checkpoint = continued(directory, model, path(config, "ckpt_path"))
+        last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
             start_from(model, str(path(config, "init_from")))
         model.rehearse()

@@ -35,28 +35,16 @@ def write_checkpoint(checkpoint: Mapping[str, Any], path: Path) -> None:
         _write_durably(part, checkpoint)
         if path.name == LAST and path.exists():
             _keep(path, path.with_name(PREVIOUS))
-        _forget_digest(path)
     _sync_directory(path.parent)
 
 
 def _keep(path: Path, previous: Path) -> None:
     """Let `previous` be the file `path`, which stays where it is if the file system has links."""
-    _forget_digest(previous)
     with replacing(previous) as part:
         try:
             os.link(path, part)
         except OSError:
             os.replace(path, part)
-
-
-def _forget_digest(path: Path) -> None:
-    """Remove the hash that earlier versions wrote beside a checkpoint, which is about to be replaced."""
-    digest_path(path).unlink(missing_ok=True)
-
-
-def digest_path(path: Path) -> Path:
-    """Where earlier versions wrote the SHA-256 of a checkpoint, in the format of `sha256sum -c`."""
-    return path.with_name(f"{path.name}.sha256")
 
 
 def find_checkpoint(directory: Path) -> Path | None:
@@ -90,7 +78,6 @@ def set_damaged_aside(directory: Path) -> None:
     last = directory / LAST
     if last.exists():
         os.replace(last, directory / "damaged.ckpt")
-        _forget_digest(last)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -123,9 +110,10 @@ def digest(path: Path) -> str:
 
 
 def _verify(path: Path) -> None:
-    """Raises UserError unless a file is what was written, by its hash (beside it where an older version wrote it).
+    """Raises UserError unless a file is what was written, by its hash.
 
-    The hash is the comment at the end of the archive, and that of all bytes of the archive without a comment.
+    The hash is the comment at the end of the archive, and that of all bytes of the archive without a comment. A file
+    without one was written by another program and is taken as it is.
     """
     with opened(path) as file:
         if not zipfile.is_zipfile(file):
@@ -133,7 +121,6 @@ def _verify(path: Path) -> None:
         with zipfile.ZipFile(file) as archive:
             comment = archive.comment
         if not comment:
-            _verify_by_file(path)
             return
         left, sha256 = file.seek(0, os.SEEK_END) - len(comment) - 2, hashlib.sha256()
         file.seek(0)
@@ -143,13 +130,6 @@ def _verify(path: Path) -> None:
     sha256.update(b"\0\0")
     if comment != _SIGNATURE + sha256.hexdigest().encode():
         raise UserError(f"{path} is damaged: it does not match its hash")
-
-
-def _verify_by_file(path: Path) -> None:
-    beside = digest_path(path)
-    recorded = (beside.read_text(errors="replace").split() or [""])[0] if beside.exists() else None
-    if recorded is not None and digest(path) != recorded:
-        raise UserError(f"{path} is damaged: it does not match {beside.name}")
 
 
 class _HashingFile:

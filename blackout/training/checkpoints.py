@@ -19,7 +19,7 @@ from pytorch_lightning.callbacks import Checkpoint
 from blackout import addresses
 from blackout.errors import UserError
 from blackout.random import compiled_by
-from blackout.training.checkpoint_files import BEST, FORMAT, LAST, digest_path, read_checkpoint, write_checkpoint
+from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless
 from blackout.training.guards import check_finite
 from blackout.training.metrics_csv import MetricsCSV
@@ -53,9 +53,8 @@ class AtomicCheckpointIO(CheckpointIO):
         return read_checkpoint(Path(path))
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Delete a checkpoint and the hash beside it."""
+        """Delete a checkpoint."""
         Path(path).unlink(missing_ok=True)
-        digest_path(Path(path)).unlink(missing_ok=True)
 
 
 class Checkpoints(Checkpoint):
@@ -114,7 +113,7 @@ class Checkpoints(Checkpoint):
 
     def on_load_checkpoint(self, trainer: pl.Trainer, _: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Warn where versions or devices have changed."""
-        made, here = {"draws": "none", **checkpoint.get("made_with", {})}, circumstances(trainer)
+        made, here = checkpoint.get("made_with", {}), circumstances(trainer)
         changed = [f"{name} {made[name]} -> {here[name]}" for name in here if name in made and made[name] != here[name]]
         if changed and trainer.is_global_zero:
             print(f"warning: not continued bit for bit: {', '.join(changed)}", file=sys.stderr)
@@ -242,10 +241,9 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
     for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
-    first = {"family": addresses.FIRST_FAMILY}
-    old = first | addresses.modernise(checkpoint["blackout"])
+    old = checkpoint["blackout"]
     was = dict(addresses.leaves(old | {"dataset": pathless(old.get("dataset"))}))
-    now = dict(addresses.leaves(first | model.config))
+    now = dict(addresses.leaves(model.config))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")

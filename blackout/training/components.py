@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from blackout import addresses
 from blackout.errors import UserError, naming
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
@@ -75,7 +74,7 @@ def find(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
         raise UserError(f"{where}: {address} is of Python's own library, which has no components")
     try:
         with naming(f"{where}: {address} cannot be found"):
-            target = pkgutil.resolve_name(addresses.current(address))
+            target = pkgutil.resolve_name(address)
     except AttributeError as error:
         raise UserError(f"{where}: {address} cannot be found: {error}") from None
     if not callable(target):

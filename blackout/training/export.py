@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from blackout import addresses
 from blackout.errors import UserError, naming
 from blackout.family import Family
 from blackout.files import opened, replacing_folder, save_tensors
@@ -67,7 +66,7 @@ def export_model(
     weights |= {name: value.cpu() for name, value in model.tensors().items()}
     description = {"format": FORMAT, "blackout": __version__, **model.config}
     parameters = sum(p.numel() for p in model.averaged.parameters())
-    family: Family = make(description.get("family", addresses.FIRST_FAMILY), "family")
+    family: Family = make(description["family"], "family")
     card = family.card(description, parameters)
     with replacing_folder(directory) as part:
         save_tensors(weights, part / "model.safetensors")
@@ -121,9 +120,8 @@ def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> 
     Raises:
         UserError: it is not this package's, nor trusted.
     """
-    family = description.get("family", addresses.FIRST_FAMILY)
-    check(family, "family", trusted)
-    made: Family = make(family, "family")
+    check(description.get("family"), "family", trusted)
+    made: Family = make(description["family"], "family")
     return made
 
 
@@ -215,7 +213,7 @@ def _read_export(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, SafetensorError) as error:
         raise UserError(f"{directory} is damaged: {error}") from None
     description = checked(description, directory)
-    if description.pop(_HASH, None) not in (None, digest(directory / "model.safetensors")):
+    if description.pop(_HASH, None) != digest(directory / "model.safetensors"):
         raise UserError(f"{directory} is damaged: model.safetensors does not match its hash in config.json")
     return description, tensors
 
@@ -237,14 +235,19 @@ def _is_weight(name: Any, value: Any) -> bool:
 
 
 def checked(description: Any, path: Path) -> dict[str, Any]:
-    """A model's description in plain containers, with today's addresses.
+    """A model's description in plain containers.
 
     Raises:
         UserError: it is none, holds more than plain values, or is of another format.
     """
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
         raise UserError(f"{path} does not describe a Blackout model")
-    current: dict[str, Any] = addresses.modernise(plain(description, str(path)))
-    if current.get("format") != FORMAT:
-        raise UserError(f"{path} has format {reprlib.repr(current.get('format'))}; this version reads format {FORMAT}")
-    return current
+    if description.get("format") != FORMAT:
+        found = reprlib.repr(description.get("format"))
+        raise UserError(f"{path} has format {found}; this version reads format {FORMAT}")
+    return migrate(plain(description, str(path)))
+
+
+def migrate(description: dict[str, Any]) -> dict[str, Any]:
+    """A model's description in today's form: what later versions change of it is changed here, by its `blackout`."""
+    return description

@@ -18,11 +18,10 @@ from blackout.family import Draw, Source
 from blackout.training.ema import EMA
 from blackout.training.pretrained import Pretrained
 
-DROPOUT, INITIALISATION = 2, 1000
+DROPOUT, INITIALISATION = 2, -2
 """Keys of a step's dropout and of the first weights among the uses of a run's seed; a family's own need other keys.
 
-Epochs 0, 1, 2, ... have keys of one number too, so that epoch 1000 orders and mirrors the data by the numbers that made
-the first weights, a thousand epochs earlier; runs that were begun keep that order.
+The order of epochs 0, 1, 2, ... has keys of one number too, as the first weights have: no epoch has a negative one.
 """
 
 
@@ -117,14 +116,6 @@ class Model(Pretrained, nn.Module, ABC):
 
         Raises:
             UserError: components that do not fit together.
-        """
-
-    def began_as(self, description: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-        """Be what this model was when a run that is continued began: do without what families came to keep since.
-
-        Args:
-            description: of the model in the run's checkpoint.
-            weights: names and tensors there.
         """
 
     def tensors(self) -> dict[str, Tensor]:

@@ -1,15 +1,10 @@
-"""What a run that goes on may change, and that runs begun by the first version go on."""
-
-import json
+"""What a run that goes on may change."""
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
-from blackout import load_model
-from blackout.addresses import as_first_spelled
-from blackout.training.checkpoint_files import read_checkpoint, write_checkpoint
+from blackout.training.checkpoint_files import read_checkpoint
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.killed import assert_same
 
@@ -42,42 +37,9 @@ def test_a_run_that_is_extended_is_the_longer_run(run, tmp_path):  # noqa: F811
 
 def test_a_single_sample_is_trained_on(run, tmp_path):  # noqa: F811
     np.save(tmp_path / "x.npy", np.arange(16).reshape(1, 1, 4, 4))
-    data = ["dataset=plain_counts", f"dataset.path={tmp_path / 'x.npy'}", "metrics=none", "trainer.max_steps=2"]
+    data = ["dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", "metrics=none", "trainer.max_steps=2"]
     assert run("train", *TINY, *data, f"runs_dir={tmp_path}", "run_id=a").code == 0
     assert run("sample", f"ckpt={tmp_path / 'x/a'}", "num_samples=2").code == 0
-
-
-def test_a_run_begun_by_the_first_version_goes_on(run, tmp_path):  # noqa: F811
-    options = [*TINY, "callbacks.samples=null", f"runs_dir={tmp_path}"]
-    assert run("train", *options, "trainer.max_steps=4", "run_id=whole").code == 0
-    assert run("train", *options, "trainer.max_steps=2", "run_id=old").code == 0
-    old = tmp_path / "digits/old"
-    config = as_first_spelled(yaml.safe_load((old / "config.yaml").read_text()))
-    del config["family"], config["ema_half_life"]
-    (old / "config.yaml").write_text(yaml.safe_dump(config))
-    checkpoint = read_checkpoint(old / "checkpoints/last.ckpt")
-    checkpoint["blackout"] = as_first_spelled(checkpoint["blackout"])
-    del checkpoint["blackout"]["family"]
-    assert checkpoint["blackout"]["model"]["sampler"]["_target_"] == "blackout.diffusion.samplers.Sampler"
-    write_checkpoint(checkpoint, old / "checkpoints/last.ckpt")
-    assert run("train", *options, "trainer.max_steps=4", "run_id=old").code == 0
-    assert all(torch.equal(value, weights(old)[name]) for name, value in weights(tmp_path / "digits/whole").items())
-
-
-def test_a_model_exported_by_the_first_version_draws_the_same(run, tmp_path):  # noqa: F811
-    outcome = run("train", *TINY, "process=uniform", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")
-    assert outcome.code == 0, outcome.err
-    model = tmp_path / "digits/a/model"
-    before = load_model(model).sample(4, seed=3)
-    description = json.loads((model / "config.json").read_text())
-    assert description.pop("family")["_target_"] == "blackout.diffusion.CountDiffusion"
-    assert description["model"]["sampler"]["kernel"]["_target_"] == "blackout.diffusion.LevelBridge"
-    old = as_first_spelled(description)
-    assert old["model"]["sampler"]["kernel"]["_target_"] == "blackout.diffusion.jump_kernels.LevelBridge"
-    (model / "config.json").write_text(json.dumps(old))
-    assert torch.equal(load_model(model).sample(4, seed=3), before)
-    card = (model / "README.md").read_text()
-    assert "process: Uniform" in card and "loss RateLoss (likelihood weights)" in card and "None" not in card
 
 
 def test_a_half_life_in_images_does_not_depend_on_the_batch(run, tmp_path):  # noqa: F811

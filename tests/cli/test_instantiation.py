@@ -36,7 +36,6 @@ OF_A_TRAINED_MODEL = [("sampler", "model"), ("sampler/grid", "optimal")]  # test
 TABLES = {"blackout.data": DATASETS, "blackout.evaluation": SCORES}
 CHOICES = [(str(file.parent), file.name) for file in FILES if file.parent.name]
 BESIDE = {
-    ("dataset", "plain_counts"): ["network=mlp"],
     ("head", "birth_death"): ["process=birth_death"],
     ("head", "levels"): ["process=uniform"],
     ("head", "logistic"): ["process=uniform"],

@@ -14,15 +14,13 @@ import blackout.data
 from blackout.data import CountData
 
 CONFIGS = Path(__file__).parents[2] / "conf/dataset"
-FUNCTIONS = {"plain_counts": "counts"}
-"""Other recipes for a source."""
 OTHERS = ("blackout.permutations", "blackout.energy")
 """Families with sources of their own."""
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if not any(name in path.read_text() for name in OTHERS))
 
 
 def test_every_source_has_a_config() -> None:
-    assert {FUNCTIONS.get(name, name) for name in NAMES} == {name for name in blackout.data.__all__ if name.islower()}
+    assert set(NAMES) == {name for name in blackout.data.__all__ if name.islower()}
 
 
 def load(name: str) -> DictConfig:
@@ -35,7 +33,7 @@ def load(name: str) -> DictConfig:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_options_are_those_of_the_function(name: str) -> None:
     config = load(name)
-    assert config._target_ == f"blackout.data.{FUNCTIONS.get(name, name)}"
+    assert config._target_ == f"blackout.data.{name}"
     defaults = {key: value.default for key, value in inspect.signature(get_method(config._target_)).parameters.items()}
     options = {str(key) for key in config} - {"_target_"}
     assert options <= set(defaults)

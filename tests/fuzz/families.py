@@ -66,7 +66,7 @@ FILES = (
     ("train", "digits", ("process=generator", "process.matrix={}"), "npy"),
     ("train", "digits", ("process=generator", "process.matrix={}"), "npz"),
     ("train", "digits", ("process=discrete", "process.matrix={}"), "npy"),
-    ("train", "digits", ("dataset=plain_counts", "dataset.path={}"), "csv"),
+    ("train", "digits", ("dataset=counts", "dataset.path={}"), "csv"),
 )  # fmt: skip
 """(program, family, arguments with the file's place, suffix) of everything that reads a file of the user's."""
 

@@ -154,7 +154,7 @@ def test_a_grid_that_is_too_short_is_refused_with_the_end_that_would_do():
         ends.check(short, time(-8.0), "sampler")
     with pytest.raises(ValueError, match=r"sampler/grid=logit_data, which ends at -13.16"):
         ends.check(short, time(-8.0), None)
-    assert DataEnds.of({"max_count": 255}) is None  # models from before this was known
+    assert DataEnds.of({"max_count": 255}) is None
 
 
 def test_pilot_runs_look_where_they_did_unless_the_data_ask_for_more():

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.diffusion.heads.counts import log_softplus
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes.base import expand_time
 from blackout.networks.elements import Elements
 
-_UNIT_SOFTPLUS = math.log(math.expm1(1.0))
-"""softplus of this is 1."""
 _STRAIGHT = 3.0
 """Above it the exponential goes on as its tangent: no network's output makes a rate overflow."""
 
@@ -40,21 +35,12 @@ class GammaHead:
         elements: mean and concentration of every element, float32 [*shape], and the concentration of their gain.
         own_counts: whether y0 knows an element's own count. Without, it is (1 - q) m S: for pixels and bins, of whose
             rate neighbours say more, so that a network would have to undo the noise of X_t in every place.
-        link: "exponential", or "softplus" with y0 softplus(f + 0.54), which models have that name none.
-
-    Raises:
-        ValueError: another link.
     """
 
     elements: Elements
     own_counts: bool = True
-    link: str = "softplus"
     outputs: ClassVar[int] = 1
     _placed: dict[torch.device, Elements] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.link not in ("exponential", "softplus"):
-            raise ValueError(f"link must be exponential or softplus, not {self.link!r}")
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
         f = raw[:, 0].float()
@@ -67,9 +53,6 @@ class GammaHead:
         own = known.own_concentration
         posterior = gain * (own + x) / (own + gain * expected) if self.own_counts else gain
         alone = -torch.expm1(-time).float() * known.mean * posterior
-        if self.link == "softplus":
-            f = f + _UNIT_SOFTPLUS
-            return CountPrediction(alone * F.softplus(f), torch.log(alone) + log_softplus(f))
         log_factor = f.clamp(max=_STRAIGHT) + torch.log1p((f - _STRAIGHT).clamp(min=0))
         return CountPrediction(alone * torch.exp(log_factor), torch.log(alone) + log_factor)
 
