@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.measure import arguments, report
 from blackout import load_model
-from blackout.energy.report import uniform_weights
+from blackout.flows.energies.report import uniform_weights
 from blackout.flows.outputs import estimates, known_values
 from blackout.flows.partition import effective_sample_size, log_mean_exp, weighted_mean
 from blackout.flows.simulation import Events, Paths

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, report
-from blackout.energy.report import uniform_weights
 from blackout.flows import FlowSampler
 from blackout.flows.annealing import anneal
+from blackout.flows.energies.report import uniform_weights
 from blackout.flows.energy_discrepancy import pretrain
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.outputs import estimates

@@ -147,7 +147,9 @@ def check_levels(levels: tuple[float, ...], prior: Prior) -> None:
         raise ValueError(f"level {max(levels):g} is beyond the model's last time, {prior.final_time:.4g}")
 
 
-def begin(prior: Prior, problem: Problem, number: int, streams: Streams, start: Tensor | None, how: str) -> Tensor:
+def begin_chains(
+    prior: Prior, problem: Problem, number: int, streams: Streams, start: Tensor | None, how: str
+) -> Tensor:
     """Where chains begin, counts [number, *shape].
 
     Args:

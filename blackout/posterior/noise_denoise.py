@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blackout.posterior.chains import Method, Posterior, Recorder, Seen, begin, check_levels
+from blackout.posterior.chains import Method, Posterior, Recorder, Seen, begin_chains, check_levels
 from blackout.posterior.couplings import Coupling
 from blackout.posterior.prior import Prior, Streams, folded
 from blackout.posterior.problem import Problem
@@ -24,7 +24,7 @@ class NoiseDenoise(Method):
     Args:
         levels: taken in turn.
         moves: how many in all.
-        start: "data" or "prior", see `chains.begin`.
+        start: "data" or "prior", see `chains.begin_chains`.
     """
 
     levels: tuple[float, ...] = (1.0, 0.4, 0.1)
@@ -45,7 +45,7 @@ class NoiseDenoise(Method):
     ) -> Posterior:  # fmt: skip
         self.check(prior, problem)
         recorder = Recorder(prior, self.moves, seen)
-        x = begin(prior, problem, number, streams, start, self.start)
+        x = begin_chains(prior, problem, number, streams, start, self.start)
         x = self.walk(prior, problem, x, streams, recorder)
         return recorder.result(x, problem.log_likelihood(x.double()))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.processes import Uniform
-from blackout.posterior.chains import Method, Posterior, Recorder, Seen, anneal, begin, check_levels
+from blackout.posterior.chains import Method, Posterior, Recorder, Seen, anneal, begin_chains, check_levels
 from blackout.posterior.couplings import Coupling
 from blackout.posterior.noise import Exact
 from blackout.posterior.noise_denoise import NoiseDenoise
@@ -37,7 +37,7 @@ class SplitGibbs(Method):
         proposals: of Metropolis in every sweep; None for four per element.
         passes: of the heat bath in every sweep.
         polish: noise-denoise moves after the last sweep, which mend what its level leaves.
-        start: "data" or "prior", see `chains.begin`.
+        start: "data" or "prior", see `chains.begin_chains`.
         published: as published, with both errors; Metropolis only.
     """
 
@@ -59,7 +59,7 @@ class SplitGibbs(Method):
         self.check(prior, problem)
         coupling, step = self.coupling(prior), self.likelihood_step(prior, problem)
         recorder = Recorder(prior, self.sweeps(prior), seen)
-        x = begin(prior, problem, number, streams, start, self.start)
+        x = begin_chains(prior, problem, number, streams, start, self.start)
         z = _first(problem, coupling, x, self.levels[0], folded(streams, -2), isinstance(step, Metropolis))
         for k, t in enumerate(self.levels):
             moved = step(x, z, t, folded(streams, 3 * k))

@@ -19,9 +19,15 @@ from blackout.errors import UserError
 from blackout.training.components import check_arguments, fill, find, make
 
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "family": ("blackout.diffusion", "blackout.energy", "blackout.flows", "blackout.permutations"),
-    "model": ("blackout.diffusion", "blackout.energy", "blackout.flows", "blackout.networks", "blackout.permutations"),
-    "dataset": ("blackout.data", "blackout.energy", "blackout.permutations"),
+    "family": ("blackout.diffusion", "blackout.flows.energies", "blackout.flows", "blackout.permutations"),
+    "model": (
+        "blackout.diffusion",
+        "blackout.flows.energies",
+        "blackout.flows",
+        "blackout.networks",
+        "blackout.permutations",
+    ),
+    "dataset": ("blackout.data", "blackout.flows.energies", "blackout.permutations"),
     "metrics": ("blackout.evaluation", "blackout.data", "blackout.permutations"),
 }
 """Section of a model file -> the packages whose tables it is looked up in."""

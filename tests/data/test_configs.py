@@ -14,7 +14,7 @@ import blackout.data
 from blackout.data import CountData
 
 CONFIGS = Path(__file__).parents[2] / "conf/dataset"
-OTHERS = ("blackout.permutations", "blackout.energy")
+OTHERS = ("blackout.permutations", "blackout.flows.energies")
 """Families with sources of their own."""
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if not any(name in path.read_text() for name in OTHERS))
 

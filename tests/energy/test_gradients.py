@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from blackout.energy.data import known_samples
-from blackout.energy.energies import Learned, NetworkEnergy, PairEnergy
-from blackout.energy.module import EnergySampler, Pair
-from blackout.energy.negative import Discrepancy, FlowSamples, PersistentChains
-from blackout.energy.report import mmd, uniform_weights
 from blackout.flows import Events, Ising, Leap
+from blackout.flows.energies.data import known_samples
+from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy
+from blackout.flows.energies.module import EnergySampler, Pair
+from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
+from blackout.flows.energies.report import mmd, uniform_weights
 from blackout.flows.partition import effective_sample_size, log_mean_exp
 from blackout.flows.planar import entropy
 from blackout.flows.refinement import Gibbs

@@ -11,7 +11,7 @@ from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.particles import sample_particles
 from blackout.diffusion.samplers import sample
-from blackout.posterior.chains import Method, Posterior, Recorder, Seen, begin
+from blackout.posterior.chains import Method, Posterior, Recorder, Seen, begin_chains
 from blackout.posterior.couplings import Coupling, Relaxed
 from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Separable
@@ -114,7 +114,7 @@ class NoPrior(Method):
         self.check(prior, problem)
         recorder = Recorder(prior, self.passes, seen)
         step = make_step(problem, Flat(prior.process), prior.shape, proposals=self.proposals, passes=1)
-        x = begin(prior, problem, number, streams, start, "data")
+        x = begin_chains(prior, problem, number, streams, start, "data")
         for turn in range(self.passes):
             moved = step(x, x, prior.final_time, folded(streams, turn))
             x = moved.z

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from blackout.energy.energies import PairEnergy
 from blackout.family import Source
+from blackout.flows.energies.energies import PairEnergy
 
 
 def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from blackout.energy.energies import Learned
+from blackout.flows.energies.energies import Learned
 from blackout.flows.simulation import Paths
 from blackout.random import SampleStreams
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 from torch import Tensor
 
 from blackout.data import CountData
-from blackout.energy.data import BinaryData, known_samples
-from blackout.energy.energies import Learned
-from blackout.energy.module import EnergySampler, Pair
-from blackout.energy.negative import Phase
 from blackout.errors import UserError, naming
 from blackout.family import Source
+from blackout.flows.energies.data import BinaryData, known_samples
+from blackout.flows.energies.energies import Learned
+from blackout.flows.energies.module import EnergySampler, Pair
+from blackout.flows.energies.negative import Phase
 from blackout.flows.family import make_target, whole
 from blackout.flows.losses import Objective
 from blackout.flows.replay import Rollout

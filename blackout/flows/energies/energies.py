@@ -94,7 +94,7 @@ class PairEnergy(Learned):
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         kept = {"sites": self.sites, "l1": self.l1, "field": self.field is not None}
-        return {"_target_": "blackout.energy.PairEnergy", **kept}
+        return {"_target_": "blackout.flows.energies.PairEnergy", **kept}
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
         """Magnetisation per site and its size."""
@@ -145,4 +145,4 @@ class NetworkEnergy(EnergyNetwork, Learned):
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         kept = {"sites": self.sites, "levels": self.levels, "widths": self.widths}
-        return {"_target_": "blackout.energy.NetworkEnergy", **kept}
+        return {"_target_": "blackout.flows.energies.NetworkEnergy", **kept}

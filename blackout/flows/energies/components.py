@@ -1,4 +1,4 @@
-"""The components of `blackout.energy` that a model file may name."""
+"""The components of `blackout.flows.energies` that a model file may name."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from blackout.energy.couplings import couplings_found
-from blackout.energy.data import BinaryData
-from blackout.energy.energies import Learned, PairEnergy
-from blackout.energy.pictures import save_couplings, save_landscape
 from blackout.family import Outputs, Source
 from blackout.flows.annealing import anneal
 from blackout.flows.draws import FlowDraw
+from blackout.flows.energies.couplings import couplings_found
+from blackout.flows.energies.data import BinaryData
+from blackout.flows.energies.energies import Learned, PairEnergy
+from blackout.flows.energies.pictures import save_couplings, save_landscape
 from blackout.flows.interface import FlowModel
 from blackout.flows.likelihood import run_backwards
 from blackout.flows.outputs import FlowOutputs

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from blackout.distributed import world_size
-from blackout.energy.energies import Learned
-from blackout.energy.negative import Discrepancy, FlowSamples, Phase
-from blackout.energy.report import EnergyDraw, report
 from blackout.errors import UserError
 from blackout.family import Source
 from blackout.flows.draws import FlowDraw, preview, requested
+from blackout.flows.energies.energies import Learned
+from blackout.flows.energies.negative import Discrepancy, FlowSamples, Phase
+from blackout.flows.energies.report import EnergyDraw, report
 from blackout.flows.losses import EstimatedPartition, Objective
 from blackout.flows.partition import effective_sample_size, log_mean_exp
 from blackout.flows.path import States

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blackout.energy.couplings import couplings_found, truth_of
-from blackout.energy.data import BinaryData
-from blackout.energy.energies import Learned, PairEnergy
 from blackout.family import Source
 from blackout.files import replacing
+from blackout.flows.energies.couplings import couplings_found, truth_of
+from blackout.flows.energies.data import BinaryData
+from blackout.flows.energies.energies import Learned, PairEnergy
 from blackout.flows.planar import code_scale, decode, encode
 
 _SHOWN, _CELLS = 4000, 160

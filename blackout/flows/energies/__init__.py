@@ -1,0 +1,12 @@
+"""Energies trained from data with a discrete neural flow sampler inside."""
+
+from blackout.flows.energies.data import planar_points
+from blackout.flows.energies.energies import NetworkEnergy, PairEnergy
+from blackout.flows.energies.family import EnergyFamily
+from blackout.flows.energies.module import EnergySampler
+from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
+
+__all__ = [
+    "Discrepancy", "EnergyFamily", "EnergySampler", "FlowSamples", "NetworkEnergy", "PairEnergy", "PersistentChains",
+    "planar_points",
+]  # fmt: skip
