@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, interleaved, report, summary
-from blackout.flows.graphs.making import graph_problem
-from blackout.flows.graphs.module import GraphFlow
+from blackout.flows.graphs.model import GraphFlow
+from blackout.flows.graphs.problems import graph_problem
 from blackout.flows.losses import EstimatedPartition
-from blackout.flows.path import States
+from blackout.flows.path import States, residual
 from blackout.flows.refinement import DMALA
 from blackout.flows.replay import Replay, Rollout, roll_out
-from blackout.flows.residual import residual
 from blackout.flows.targets import Ising, Target
 from blackout.networks import LESite, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant import CLASSES

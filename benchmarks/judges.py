@@ -20,9 +20,9 @@ from torch import Tensor
 from benchmarks.quality_curve import make_sampler, statistics_of
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData, digits
-from blackout.diffusion.samplers import Guidance
+from blackout.diffusion.sampling import Guidance
 from blackout.evaluation import frechet_distance
-from blackout.evaluation.extractors import Classifier
+from blackout.evaluation.digit_classifier import Classifier
 from blackout.evaluation.images import to_rgb, to_uint8
 from blackout.programs.cli import one_line_errors
 

@@ -40,12 +40,11 @@ from blackout.posterior import (
     anneal,
 )
 from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
-from blackout.posterior.chains import Method, Posterior
-from blackout.posterior.couplings import Coupling
+from blackout.posterior.chains import Coupling, Method, Posterior
 from blackout.posterior.diagnostics import psnr
 from blackout.posterior.operators import Operator
 from blackout.posterior.prior import Streams
-from blackout.posterior.steps import make_step
+from blackout.posterior.split_gibbs import make_step
 from blackout.random import SampleStreams
 
 Row = dict[str, Any]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from blackout.laws.posterior_draws import cases, law_of
+from blackout.laws.posteriors import cases, law_of
 from blackout.laws.toys import total_variation
 from blackout.posterior import Dna, Measured, Motif, Reward, Ring, SplitGibbs, Synthetic, anneal
-from blackout.posterior.markov import Chain
-from blackout.posterior.steps import HeatBath, Metropolis
+from blackout.posterior.exact_model import Chain
+from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.posterior.toys import hellinger
 from blackout.random import SampleStreams
 

@@ -30,9 +30,9 @@ from torch.nn.functional import avg_pool2d
 
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData
-from blackout.diffusion.draws import describe_sampler
-from blackout.diffusion.rehearsal import rehearse_sampler
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.draw import describe_sampler
+from blackout.diffusion.dry_run import rehearse_sampler
+from blackout.diffusion.sampling import Sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 from blackout.programs.cli import one_line_errors

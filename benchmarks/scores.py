@@ -17,10 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import arguments, interleaved, peak_memory, report, summary
-from blackout.evaluation.extractors import Extractor, Inception
-from blackout.evaluation.extractors.base import Features
-from blackout.evaluation.image_scores import ImageScores
-from blackout.evaluation.options import ScoreOptions
+from blackout.evaluation.extractors import Extractor, Features, Inception
+from blackout.evaluation.image_scores import ImageScores, ScoreOptions
 from blackout.evaluation.reference import Reference
 
 SCORES = (["fd"], ["is"], ["kd"], ["prc"], ["fd", "is", "kd", "prc"])

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from blackout.version import __version__
 
 if TYPE_CHECKING:
-    from blackout.diffusion.module import BlackoutDiffusion
+    from blackout.diffusion.model import BlackoutDiffusion
     from blackout.training.export import load_model
 
 __all__ = ["BlackoutDiffusion", "__version__", "load_model"]
 
-_HOMES = {"BlackoutDiffusion": "blackout.diffusion.module", "load_model": "blackout.training.export"}
+_HOMES = {"BlackoutDiffusion": "blackout.diffusion.model", "load_model": "blackout.training.export"}
 
 
 def __getattr__(name: str) -> Any:

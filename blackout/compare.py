@@ -12,7 +12,7 @@ from typing import Any
 from blackout.addresses import leaves
 from blackout.errors import UserError
 from blackout.files import replacing
-from blackout.programs import pages
+from blackout.programs import report as pages
 from blackout.programs.cli import one_line_errors
 from blackout.programs.curves import read_curves
 from blackout.programs.report import scores_of, settings_of

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from blackout import load_model
 from blackout.data import CountData
-from blackout.diffusion.pictures import grid
+from blackout.diffusion.plots import grid
 from blackout.random import SampleStreams
 from blackout.training.components import make
 

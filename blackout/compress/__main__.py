@@ -27,8 +27,8 @@ from blackout.compress.chain import LARGEST, decoded, encoded
 from blackout.compress.coder import Coder
 from blackout.counts import count_dtype
 from blackout.diffusion import BlackoutDiffusion
-from blackout.diffusion.bits import finite_time_bits
 from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.report import finite_time_bits
 from blackout.errors import UserError
 from blackout.files import opened, replacing
 from blackout.training.export import load_model

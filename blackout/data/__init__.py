@@ -4,11 +4,10 @@ A dataset is a plain function that returns `CountData`; a new one needs no regis
 `conf/dataset` that names it.
 """
 
-from blackout.data.array_file import counts
-from blackout.data.arrays import CountData
-from blackout.data.celeba import celeba64
+from blackout.data.count_data import CountData
+from blackout.data.count_files import counts
 from blackout.data.embedded import digits, patches
-from blackout.data.folder import image_folder
+from blackout.data.images import celeba64, image_folder
 from blackout.data.torchvision_sets import binarized_mnist, cifar10, fashion_mnist, mnist
 
 __all__ = [

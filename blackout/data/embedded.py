@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.data.arrays import CountData
-from blackout.data.splits import held_out_split
+from blackout.data.count_data import CountData, held_out_split
 
 
 def digits(holdout: float = 0.2, seed: int = 0) -> CountData:

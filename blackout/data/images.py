@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock
 from PIL import Image, ImageOps
 from rich.progress import track
 from torch import Tensor
 
-from blackout.data.file_errors import file_error
+from blackout.data.count_data import CountData, held_out_split
+from blackout.data.readers import file_error
+from blackout.data.torchvision_sets import StrPath, open_torchvision
 from blackout.errors import UserError
+from blackout.files import replacing
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 # modes to which other 8-bit encodings are converted; palettes are handled separately
@@ -102,3 +107,187 @@ def _own_mode(image: Image.Image) -> str:
     if mode not in MODES.values():
         raise ValueError(f"unsupported pixel format {image.mode}")
     return mode
+
+
+# --- A user's own images, in any folder.
+
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Those of torchvision's ImageFolder."""
+
+
+def image_folder(
+    path: str | os.PathLike[str],
+    size: int = 32,
+    channels: int | None = None,
+    max_count: int | None = None,
+    holdout: float = 0.1,
+    seed: int = 0,
+) -> CountData:
+    """All images below a folder as counts [C, size, size], 0..255.
+
+    Each image is turned upright, cropped to its central square and resized with an antialiased filter. If all images
+    are below direct subfolders (at any depth), of which there are at least two, these are their classes, in
+    alphabetical order, and the held-out split keeps the mix of classes. Names that begin with a dot are skipped.
+
+    Args:
+        path: the folder.
+        size: side of the images in pixels.
+        channels: 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA) to convert to; None for those of the files.
+        max_count: largest value that may occur, for images with fewer than 256 grey levels; None is 255.
+        holdout: share of the images to hold out.
+        seed: seed of the split.
+
+    Raises:
+        UserError: no such folder, no image in it, or a file that cannot be read as an 8-bit image.
+        ValueError: images with different numbers of channels and no `channels`; a value above `max_count`; arguments
+            out of range.
+    """
+    root = Path(path).expanduser()
+    if size < 1:
+        raise ValueError(f"image_folder: size must be at least 1, got {size}")
+    if channels is not None and channels not in MODES:
+        raise ValueError(f"image_folder: channels must be one of {', '.join(map(str, MODES))}, got {channels}")
+    largest = 255 if max_count is None else max_count
+    if not 1 <= largest <= 255:
+        raise ValueError(f"image_folder: max_count must be between 1 and 255 for 8-bit images, got {largest}")
+    files = _image_files(root)
+    mode = None if channels is None else MODES[channels]
+    images = load_images(files, lambda file: square(read_image(file, mode), size), f"reading {root.name}")
+    _check_range(images, files, largest)
+    labels = _subfolder_labels(root, files)
+    train, test = held_out_split(len(files), holdout, seed, labels)
+    classes = (None, None) if labels is None else (labels[train], labels[test])
+    return CountData(root.resolve().name or "image_folder", images[train], images[test], largest, *classes)
+
+
+def read_folder(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Tensor:
+    """All images below a folder as they are, uint8 [N, *shape], in the order of their paths.
+
+    Raises:
+        UserError: no images, one that cannot be read, or one of another size.
+    """
+    if len(shape) != 3 or shape[0] not in MODES:
+        raise UserError(f"{path}: a folder of images cannot hold samples of shape {shape}")
+    channels, height, width = shape
+
+    def exact(file: Path) -> Image.Image:
+        image = read_image(file, MODES[channels])
+        if image.size != (width, height):
+            raise UserError(f"{file} has {image.width}x{image.height} pixels, not {width}x{height}: not resized here")
+        return image
+
+    root = Path(path).expanduser()
+    return load_images(_image_files(root), exact, f"reading {root.name}")
+
+
+def _image_files(root: Path) -> list[Path]:
+    """Every image file below a folder, sorted by path."""
+    if not root.is_dir():
+        raise UserError(f"{root}: {'not a folder' if root.exists() else 'no such folder'}")
+    files = [file for file in _walk(root) if file.name.lower().endswith(IMG_EXTENSIONS)]
+    if special := [file for file in files if file.exists() and not file.is_file()]:
+        raise UserError(f"{special[0]}: not a file")
+    visible = [file for file in files if not any(part.startswith(".") for part in file.relative_to(root).parts)]
+    if not visible:
+        raise UserError(f"{root}: no images in this folder (looked for {', '.join(IMG_EXTENSIONS)})")
+    return sorted(visible)
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Every file below a folder, through links, but no folder twice: a link may lead back."""
+    seen: set[tuple[int, int]] = set()
+    for folder, subfolders, names in os.walk(root, followlinks=True, onerror=_refuse):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            subfolders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield from (Path(folder, name) for name in names)
+
+
+def _refuse(error: OSError) -> None:
+    raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
+
+def _subfolder_labels(root: Path, files: list[Path]) -> Tensor | None:
+    parts = [file.relative_to(root).parts for file in files]
+    if min(map(len, parts)) == 1:
+        return None
+    names = sorted({first for first, *_ in parts})
+    return torch.tensor([names.index(first) for first, *_ in parts]) if len(names) > 1 else None
+
+
+def _check_range(images: Tensor, files: list[Path], largest: int) -> None:
+    peaks = images.flatten(1).amax(1)
+    above = torch.nonzero(peaks > largest).flatten()
+    if len(above):
+        first = int(above[0])
+        raise ValueError(f"{files[first]}: the value {int(peaks[first])} is above max_count={largest}")
+
+
+# --- CelebA at 64 x 64, decoded once.
+
+_HOME, _CROP, _SIZE = "celeba", 140, 64
+
+
+def celeba64(data_dir: StrPath = "data") -> CountData:
+    """CelebA: 162,770 training and 19,962 test faces [3, 64, 64], counts 0..255.
+
+    The central 140 x 140 pixels of the aligned 178 x 218 images, resized to 64 with an antialiased bilinear filter;
+    torchvision's `train` and `test` splits. Decoding takes minutes, so the result is cached beside the data as
+    `celeba/blackout64_<split>.npy`, after which the images are not needed.
+
+    Args:
+        data_dir: folder that has `celeba` with `img_align_celeba` and the five `.txt` files.
+
+    Raises:
+        UserError: files absent and not downloadable, or damaged.
+    """
+    home = Path(data_dir).expanduser() / _HOME
+    caches = {split: home / f"blackout{_SIZE}_{split}.npy" for split in ("train", "test")}
+    if not all(cache.exists() for cache in caches.values()):
+        faces = _open(Path(data_dir), list(caches))
+        try:
+            # one process of a distributed run decodes, the others wait
+            with FileLock(home / ".blackout.lock"):
+                for split, cache in caches.items():
+                    if not cache.exists():
+                        images = _decode(home / "img_align_celeba", faces[split], split)
+                        with replacing(cache, durably=True) as part:
+                            np.save(part, images.numpy())
+        except OSError as error:
+            raise file_error(home, "the decoded images cannot be kept here", error) from error
+    return CountData("celeba64", _load(caches["train"]), _load(caches["test"]), 255)
+
+
+def _open(data_dir: Path, splits: list[str]) -> dict[str, list[str]]:
+    """File names of the images of each split."""
+    from torchvision.datasets import CelebA
+
+    sums: dict[str, str | None] = {name: md5 for _, md5, name in CelebA.file_list}
+    del sums["img_align_celeba.zip"]  # only its contents are needed
+    sums["img_align_celeba"] = None
+    which = [{"split": split} for split in splits]
+    opened = open_torchvision(CelebA, data_dir, _HOME, sums, *which)
+    return {split: dataset.filename for split, dataset in zip(splits, opened, strict=True)}
+
+
+def _decode(folder: Path, names: list[str], split: str) -> Tensor:
+    def face(file: Path) -> Image.Image:
+        image = read_image(file, "RGB")
+        if image.size != (178, 218):
+            raise UserError(f"{file}: must be 178 x 218 pixels, got {image.width} x {image.height}")
+        return square(image, _SIZE, _CROP)
+
+    return load_images([folder / name for name in names], face, f"decoding CelebA {split}, once")
+
+
+def _load(cache: Path) -> Tensor:
+    try:
+        # copy-on-write: processes on one machine share the pages, and torch gets memory that it may write
+        images = np.load(cache, mmap_mode="c", allow_pickle=False)
+    except Exception as error:
+        raise file_error(cache, "damaged; delete it, and it is made again from the images", error) from error
+    if images.dtype != np.uint8 or images.shape[1:] != (3, _SIZE, _SIZE):
+        raise UserError(f"{cache}: not {_SIZE} x {_SIZE} RGB images; delete it, and it is made again from the images")
+    return torch.from_numpy(images)

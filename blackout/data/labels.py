@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blackout.data.file_errors import file_error
+from blackout.data.readers import file_error
 from blackout.files import opened
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.data.file_errors import file_error
+from blackout.data.readers import file_error
 
 Array = npt.NDArray[Any]
 FINITE = "finite"

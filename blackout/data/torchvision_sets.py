@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from filelock import FileLock
 from torch import Tensor
 
-from blackout.data.arrays import CountData
-from blackout.data.file_errors import file_error
+from blackout.data.count_data import CountData
 from blackout.data.moments import CHUNK
+from blackout.data.readers import file_error
 from blackout.errors import UserError
 
 StrPath = str | os.PathLike[str]

@@ -27,7 +27,7 @@ from blackout.diffusion.predictions import (
     Prediction,
 )
 from blackout.diffusion.processes import *
-from blackout.diffusion.samplers import Evaluation, Sampler, count_evaluations, make_sampler, sample
+from blackout.diffusion.sampling import Evaluation, Sampler, count_evaluations, make_sampler, sample
 from blackout.diffusion.schedules import (
     Schedule,
     cosine_times,
@@ -40,9 +40,9 @@ from blackout.diffusion.schedules import (
 
 if TYPE_CHECKING:
     from blackout.diffusion.family import CountDiffusion
-    from blackout.diffusion.module import BlackoutDiffusion
+    from blackout.diffusion.model import BlackoutDiffusion
 
-_HOMES = {"BlackoutDiffusion": "blackout.diffusion.module", "CountDiffusion": "blackout.diffusion.family"}
+_HOMES = {"BlackoutDiffusion": "blackout.diffusion.model", "CountDiffusion": "blackout.diffusion.family"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from blackout.data.moments import Sums, sums
 from blackout.diffusion.heads import Head
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError
-from blackout.networks.elements import Elements, concentration, gain, measure
+from blackout.networks.inputs import Elements, concentration, gain, measure
 from blackout.training.components import find, make
 
 _MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))

@@ -14,11 +14,10 @@ from blackout.diffusion.guidance import GuidedDenoiser, check_classes, start_mea
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.interface import CountModel
 from blackout.diffusion.kernels import StatefulKernel
-from blackout.diffusion.particles import sample_particles
-from blackout.diffusion.potentials import GuidanceWeight, weighs
+from blackout.diffusion.particles import GuidanceWeight, sample_particles, weighs
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process
-from blackout.diffusion.samplers import Callback, Sampler, sample
+from blackout.diffusion.sampling import Callback, Sampler, sample
 from blackout.family import Samples
 from blackout.random import SampleStreams
 

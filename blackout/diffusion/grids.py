@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blackout.diffusion.ends import DataEnds
+from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.kernels import PoissonLeap
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.sampling import sample
 from blackout.diffusion.schedules import logit_survival, logit_times, step_fraction, time_of_logit
 from blackout.random import SampleStreams
 

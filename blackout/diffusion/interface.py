@@ -13,7 +13,7 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.losses import Loss
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process
-from blackout.diffusion.samplers import Callback, Sampler
+from blackout.diffusion.sampling import Callback, Sampler
 from blackout.diffusion.schedules import Schedule
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from blackout.diffusion.ends import DataEnds
+from blackout.diffusion.data_stats import DataEnds
 from blackout.errors import naming
 from blackout.networks.fitting import described_body
 

@@ -2,27 +2,195 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from blackout.data import CountData
-from blackout.diffusion.bits import (
-    Estimate,
-    continuous_bits,
-    end_bits,
-    finite_time_bits,
-    histogram_bits,
-    uniform_bits,
-    weighted_path_bits,
-)
+from blackout.diffusion.guidance import start_mean
 from blackout.diffusion.interface import CountModel
-from blackout.diffusion.likelihood import adds_ends
+from blackout.diffusion.likelihood import adds_ends, bits_per_dim, end_bound, likelihood_bound, start_bound, step_bound
+from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import PureDeath
-from blackout.distributed import rank
+from blackout.diffusion.weighted_paths import weighted_path_bound
+from blackout.distributed import my_batches, rank, sum_over_processes
 from blackout.errors import UserError
+from blackout.random import SampleStreams, fold_seed
+
+# --- Bits per dimension of a model on data, with a standard error, and of models simple enough to be baselines.
+#
+# Several processes share the batches; all of them must call, and all get the same estimate.
+
+_GOLDEN_RATIO = 0.6180339887498949
+_FINITE, _ENDS, _PATHS = 1001, 1002, 1003
+"""Keys of the other bounds: not those of the first thousand repeats, nor of training, whose seed may be the same."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n images and its standard error, in bits per dimension."""
+
+    value: float
+    standard_error: float
+    n: int
+
+    @staticmethod
+    def of(nats: Tensor, shape: tuple[int, ...]) -> Estimate:
+        """From one estimate per image [n], in nats."""
+        bits = bits_per_dim(nats.double(), shape)
+        error = float(bits.std()) / math.sqrt(len(bits)) if len(bits) > 1 else math.inf
+        return Estimate(float(bits.mean()), error, len(bits))
+
+
+def continuous_bits(
+    module: CountModel,
+    counts: Tensor,
+    repeats: int = 1,
+    seed: int = 0,
+    batch_size: int = 256,
+    labels: Tensor | None = None,
+) -> Estimate:
+    """The bound of the process (an upper bound on the negative log-likelihood); in continuous time where it runs in it.
+
+    Each image is observed at `repeats` pairs of antithetic times v and 1 - v; over images, v follows a Weyl sequence,
+    which covers the times evenly. The standard error is that of independent times, so it errs on the large side.
+
+    Args:
+        module: the model, in eval mode.
+        counts: integer counts [n, *shape].
+        repeats: pairs of network evaluations per image.
+        labels: class of each image, int64 [n], for -log p(x | class) as validation bounds it; None for -log p(x).
+    """
+    total = torch.zeros(len(counts), dtype=torch.float64)
+    for index in my_batches(len(counts), batch_size):
+        x0 = counts[index].to(module.device)
+        denoiser, mean = _given(module, labels, index)
+        for repeat in range(repeats):
+            v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
+            for half, times in enumerate((v, 1 - v)):
+                streams = SampleStreams(fold_seed(seed, repeat, half), index.to(module.device)).at(0)
+                v_here, end = times.to(module.device), module.schedule.times[-1]
+                nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end, mean=mean)
+                total[index] += nats.cpu() / (2 * repeats)
+    return Estimate.of(sum_over_processes(total), module.shape)
+
+
+def _given(module: CountModel, labels: Tensor | None, index: Tensor) -> tuple[Denoiser, Tensor]:
+    """What predicts the images with these numbers, and their expected counts: given their classes, or not."""
+    if labels is None:
+        return module.denoiser(), module.mean
+    classes = labels[index].to(module.device)
+    return module.denoiser(classes), start_mean(module.mean, module.class_mean, classes)
+
+
+def end_bits(
+    module: CountModel, counts: Tensor, seed: int = 0, batch_size: int = 256, labels: Tensor | None = None
+) -> Estimate | None:
+    """What the ends of the continuous bound of pure death cost, start and last step; None for other processes.
+
+    The continuous bound contains it for counts beyond 255 alone, see `likelihood.likelihood_bound`. One evaluation
+    per image.
+    """
+    process = module.process
+    if not isinstance(process, PureDeath):
+        return None
+    total = torch.zeros(len(counts), dtype=torch.float64)
+    for index in my_batches(len(counts), batch_size):
+        streams = SampleStreams(fold_seed(seed, _ENDS), index.to(module.device)).at(0)
+        denoiser, mean = _given(module, labels, index)
+        total[index] = end_bound(denoiser, process, counts[index].to(module.device), mean, streams).cpu()
+    return Estimate.of(sum_over_processes(total), module.shape)
+
+
+def finite_time_bits(
+    module: CountModel,
+    counts: Tensor,
+    num_steps: int,
+    seed: int = 0,
+    batch_size: int = 256,
+    labels: Tensor | None = None,
+) -> dict[str, Estimate]:
+    """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule, and its parts.
+
+    It takes `num_steps` network evaluations per image.
+
+    Returns:
+        `total`, and what it is the sum of: `start`, the divergence at the final time, `path`, and `last_step`, the
+        births of the step to 0.
+
+    Raises:
+        ValueError: the process is not pure death, or its max_count is above 4095.
+    """
+    process, times = _pure_death(module), module.schedule.grid(num_steps)
+    parts = torch.zeros(3, len(counts), dtype=torch.float64)
+    for index in my_batches(len(counts), batch_size):
+        x0 = counts[index].to(module.device)
+        denoiser, mean = _given(module, labels, index)
+        parts[0, index] = start_bound(process, x0, times[-1], mean).cpu()
+        for k in range(num_steps, 0, -1):
+            streams = SampleStreams(fold_seed(seed, _FINITE), index.to(module.device)).at(k)
+            nats = step_bound(denoiser, process, x0, times[k - 1], times[k], streams)
+            parts[1 if k > 1 else 2, index] += nats.cpu()
+    start, path, last = sum_over_processes(parts)
+    named = {"total": start + path + last, "start": start, "path": path, "last_step": last}
+    return {name: Estimate.of(nats, module.shape) for name, nats in named.items()}
+
+
+def weighted_path_bits(
+    module: CountModel,
+    counts: Tensor,
+    num_steps: int,
+    paths: int,
+    seed: int = 0,
+    batch_size: int = 256,
+    labels: Tensor | None = None,
+) -> Estimate:
+    """The importance-weighted bound of the Poisson sampler with `num_steps` steps, by `paths` paths per image.
+
+    It takes `num_steps` x `paths` network evaluations per image.
+
+    Raises:
+        ValueError: the process is not pure death.
+    """
+    process, times = _pure_death(module), module.schedule.grid(num_steps)
+    total = torch.zeros(len(counts), dtype=torch.float64)
+    for index in my_batches(len(counts), batch_size):
+        here = index.to(module.device)
+        streams = [SampleStreams(fold_seed(seed, _PATHS, path), here) for path in range(paths)]
+        x0 = counts[index].to(module.device)
+        denoiser, mean = _given(module, labels, index)
+        total[index] = weighted_path_bound(denoiser, process, times, x0, mean, streams).cpu()
+    return Estimate.of(sum_over_processes(total), module.shape)
+
+
+def _pure_death(module: CountModel) -> PureDeath:
+    if not isinstance(module.process, PureDeath):
+        raise ValueError("the finite-time bound is known for pure death only")
+    return module.process
+
+
+def uniform_bits(max_count: int) -> float:
+    """Every count equally likely: log2(max_count + 1)."""
+    return math.log2(max_count + 1)
+
+
+def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Estimate:
+    """Every element independent with its own histogram, counted on `train` with one added to each cell.
+
+    Args:
+        train, test: integer counts [n, *shape].
+    """
+    cells = max_count + 1
+    flat_train, flat_test = train.flatten(1).long(), test.flatten(1).long()
+    nats = torch.zeros(len(flat_test), dtype=torch.float64)
+    for element in range(flat_train.shape[1]):
+        histogram = torch.bincount(flat_train[:, element], minlength=cells).double() + 1
+        nats -= torch.log(histogram / histogram.sum())[flat_test[:, element]]
+    return Estimate.of(nats, tuple(test.shape[1:]))
 
 
 def likelihood_report(
@@ -112,7 +280,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 def _baselines(untrained: CountModel, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:
     """Held-out bits per dimension of models that know little or nothing."""
-    from blackout.evaluation.count_baselines import baseline_bits  # which loads what only scores need
+    from blackout.evaluation.count_scores import baseline_bits  # which loads what only scores need
 
     uniform = Estimate(uniform_bits(data.max_count), 0.0, len(test))
     return {

@@ -11,12 +11,11 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
+from blackout.diffusion.dry_run import rehearse_sampler
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.interface import CountModel
-from blackout.diffusion.named_samplers import chosen_sampler
 from blackout.diffusion.predictions import Prediction
-from blackout.diffusion.rehearsal import rehearse_sampler
-from blackout.diffusion.samplers import Callback, Sampler
+from blackout.diffusion.sampling import Callback, Sampler, chosen_sampler
 from blackout.errors import UserError
 
 
@@ -25,9 +24,9 @@ class Scripting:
 
     @staticmethod
     def from_data(data: Any, network: Any = None, **options: Any) -> Any:
-        """A model of counts that Lightning's Trainer trains; see `blackout.diffusion.own_data.from_data`."""
+        """A model of counts that Lightning's Trainer trains; see `blackout.diffusion.from_data.from_data`."""
         # by address: the family, which it needs, imports the model
-        return pkgutil.resolve_name("blackout.diffusion.own_data.from_data")(data, network, **options)
+        return pkgutil.resolve_name("blackout.diffusion.from_data.from_data")(data, network, **options)
 
     @torch.no_grad()
     def sample(

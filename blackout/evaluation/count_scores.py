@@ -2,28 +2,200 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.data import CountData
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
-from blackout.evaluation.count_baselines import baseline_bits
 from blackout.evaluation.count_figure import count_figure
-from blackout.evaluation.report import library_versions
-from blackout.evaluation.sources import read_samples
-from blackout.evaluation.two_samples import classifier_test, kolmogorov_smirnov, mean_discrepancy, nearest
+from blackout.evaluation.image_scores import library_versions
+from blackout.evaluation.reference import read_samples
 from blackout.family import Samples, Source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# --- Models of independent counts, fitted to every element: what a generative model of counts must at least beat.
+
 Array = npt.NDArray[Any]
+LogMass = Callable[[Array], Array]
+_MOST_ELEMENTS = 2048
+_LEAST_SHAPE, _MOST_SHAPE = 1e-3, 1e6
+
+
+def baseline_bits(train: Tensor, test: Tensor) -> dict[str, float]:
+    """Held-out bits per dimension of independent counts: `poisson`, `negative_binomial`, `zero_inflated`.
+
+    Every element is fitted on its own by maximum likelihood, at most 2,048 evenly spaced ones; the last is a negative
+    binomial with more zeros.
+
+    Args:
+        train, test: counts [N, *shape] and [M, *shape].
+    """
+    size = train[0].numel()
+    chosen = torch.arange(0, size, -(-size // _MOST_ELEMENTS))
+    columns, held_out = _columns(train, chosen), _columns(test, chosen)
+    nats = {"poisson": 0.0, "negative_binomial": 0.0, "zero_inflated": 0.0}
+    for column, fresh in zip(columns, held_out, strict=True):
+        values, times = np.unique(column, return_counts=True)
+        seen, of_seen = np.unique(fresh, return_counts=True)
+        for name, model in _models(values.astype(float), times.astype(float)).items():
+            nats[name] -= float(of_seen @ model(seen.astype(float)))
+    number = len(held_out[0]) * len(columns) * math.log(2)
+    return {name: total / number for name, total in nats.items()}
+
+
+def _columns(counts: Tensor, chosen: Tensor) -> Array:
+    flat: Array = counts.flatten(1)[:, chosen.to(counts.device)].T.contiguous().cpu().numpy()
+    return flat
+
+
+def _models(values: Array, times: Array) -> dict[str, LogMass]:
+    """The three models of one element, from its values and how often each occurred."""
+    from scipy.special import gammaln
+
+    number = times.sum()
+    mean = float((values @ times + 1) / (number + 1))  # never 0: a count that never occurred is not impossible
+    r = _best_shape(values, times, mean)
+    return {
+        "poisson": lambda x: x * math.log(mean) - mean - gammaln(x + 1),
+        "negative_binomial": lambda x: negative_binomial(x, mean, r),
+        "zero_inflated": _zero_inflated(values, times, mean, r),
+    }
+
+
+def negative_binomial(x: Array, mean: float, r: float) -> Array:
+    """log P(X = x) of mean m and variance m + m^2 / r."""
+    from scipy.special import gammaln
+
+    log_mass: Array = gammaln(x + r) - gammaln(r) - gammaln(x + 1) - r * math.log1p(mean / r)
+    return log_mass + x * (math.log(mean) - math.log(r + mean))
+
+
+def _best_shape(values: Array, times: Array, mean: float) -> float:
+    from scipy.optimize import minimize_scalar
+
+    def cost(log_r: float) -> float:
+        return -float(times @ negative_binomial(values, mean, math.exp(log_r)))
+
+    bounds = (math.log(_LEAST_SHAPE), math.log(_MOST_SHAPE))
+    return math.exp(minimize_scalar(cost, bounds=bounds, method="bounded").x)
+
+
+def _zero_inflated(values: Array, times: Array, mean: float, r: float) -> LogMass:
+    """The negative binomial, or with more zeros where those that occurred are more than its own.
+
+    The share of zeros is then the observed one, and what is above follows a negative binomial without zeros.
+    """
+    from scipy.optimize import minimize
+
+    number, above = times.sum(), values > 0
+    zeros = (number - times[above].sum() + 0.5) / (number + 1)
+    if above.sum() < 2 or zeros <= math.exp(float(negative_binomial(np.zeros(1), mean, r)[0])):
+        return lambda x: negative_binomial(x, mean, r)
+    x, weight = values[above], times[above]
+
+    def positive(points: Array, log_mean: float, log_r: float) -> Array:
+        m, shape = math.exp(min(log_mean, 30.0)), math.exp(min(max(log_r, -7.0), 14.0))
+        none = shape * math.log1p(m / shape)  # -log P(0)
+        return negative_binomial(points, m, shape) - math.log(-math.expm1(-max(none, 1e-12)))
+
+    start = [math.log(x @ weight / weight.sum()), math.log(max(r, 0.5))]
+    best = minimize(lambda p: -float(weight @ positive(x, *p)), start, method="Nelder-Mead", options={"xatol": 1e-3})
+
+    def log_mass(points: Array) -> Array:
+        tail = math.log1p(-zeros) + positive(points, *best.x)
+        return np.where(points > 0, tail, math.log(zeros))
+
+    return log_mass
+
+
+# --- Whether two sets of counts come from one distribution: classifiers that try to tell them apart, and distances.
+#
+# Classifier two-sample tests: Lopez-Paz & Oquab (arXiv:1610.06545). Maximum mean discrepancy: Gretton et al. (2012).
+
+FOLDS = 5
+TREES = 300
+
+
+def classifier_test(a: Array, b: Array, linear: bool = False, seed: int = 0) -> tuple[float, float]:
+    """(area under the ROC curve, accuracy) of a classifier of `a` against `b`, cross-validated; 0.5 is perfect.
+
+    Args:
+        a, b: counts [n, D] each, equally many.
+        linear: logistic regression of standardised log counts, in place of a random forest.
+        seed: of folds and trees.
+    """
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    x = np.log1p(np.concatenate([a, b]).astype(np.float32))
+    y = np.repeat([0, 1], [len(a), len(b)])
+    folds = StratifiedKFold(min(FOLDS, len(a)), shuffle=True, random_state=seed)
+    p = cross_val_predict(_linear() if linear else _forest(seed), x, y, cv=folds, method="predict_proba")[:, 1]
+    return float(roc_auc_score(y, p)), float(((p > 0.5) == y).mean())
+
+
+def _forest(seed: int) -> Any:
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(TREES, random_state=seed)
+
+
+def _linear() -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=300))
+
+
+def kolmogorov_smirnov(a: Array, b: Array) -> Array:
+    """The largest difference of the two empirical distribution functions, of every column: [D]."""
+    found = np.empty(a.shape[1])
+    for column in range(a.shape[1]):
+        points = np.union1d(a[:, column], b[:, column])
+        below = [np.searchsorted(np.sort(x[:, column]), points, side="right") / len(x) for x in (a, b)]
+        found[column] = np.abs(below[0] - below[1]).max()
+    return found
+
+
+def mean_discrepancy(a: Array, b: Array) -> float:
+    """Unbiased MMD^2 with exp(-|sqrt a - sqrt b|^2 / 2 s^2), s the median distance in `b`: about 0 if they are alike.
+
+    The square root makes Poisson counts equally noisy whatever their mean.
+
+    Args:
+        a, b: counts [n, D] and [m, D], at least two each.
+    """
+    root_a, root_b = np.sqrt(a.astype(np.float64)), np.sqrt(b.astype(np.float64))
+    within_b = _squares(root_b, root_b)
+    scale = float(np.median(within_b[np.triu_indices(len(b), 1)])) or 1.0
+    kernels = [np.exp(-square / (2 * scale)) for square in (_squares(root_a, root_a), within_b)]
+    same = sum((k.sum() - np.trace(k)) / (len(k) * (len(k) - 1)) for k in kernels)
+    return float(same - 2 * np.exp(-_squares(root_a, root_b) / (2 * scale)).mean())
+
+
+def nearest(points: Array, others: Array) -> Array:
+    """Distance in log counts from every point [n, D] to the nearest of the others [m, D]: [n]."""
+    a, b = (np.log1p(x.astype(np.float64)) for x in (points, others))
+    return np.sqrt(np.concatenate([_squares(part, b).min(1) for part in np.array_split(a, -(-len(a) // 256))]))
+
+
+def _squares(a: Array, b: Array) -> Array:
+    square: Array = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
+    return np.maximum(square, 0.0)
+
+
 _FEWEST, _PAIR = 10, 2
 """Samples of either set for classifiers, and for anything that compares pairs; with fewer these scores are left out."""
 _CORRELATED = 200

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from blackout.errors import UserError
+from blackout.files import replacing
 
 
 def to_uint8(counts: Tensor, max_count: int) -> Tensor:
@@ -60,3 +70,30 @@ def to_rgb(images: Tensor) -> Tensor:
     if images.dim() != 4 or images.shape[1] not in (1, 3):
         raise UserError(f"images must be [B, 1 or 3, H, W], but their shape is {tuple(images.shape)}")
     return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+
+
+# --- The cache folder of computed files.
+
+
+def cache_dir() -> Path:
+    """`$XDG_CACHE_HOME/blackout`, or `~/.cache/blackout`; without a home directory, in that of temporary files."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "blackout"
+    except RuntimeError:  # no home directory
+        return Path(tempfile.gettempdir()) / "blackout-cache"
+
+
+def key_hash(key: Mapping[str, Any]) -> str:
+    """32 hexadecimal digits of the SHA-256 of a key's JSON with sorted names."""
+    text = json.dumps(key, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def keep(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a cache file, whole or not at all; where it cannot be written, warn and continue."""
+    try:
+        with replacing(path, durably=True) as part:
+            write(part)
+    except OSError as error:
+        warnings.warn(f"cannot keep {path} for the next run: {error}", stacklevel=2)

@@ -12,10 +12,8 @@ from blackout.data import CountData
 from blackout.distributed import my_batches
 from blackout.errors import UserError
 from blackout.evaluation.extractors import Extractor
-from blackout.evaluation.image_scores import ImageScores
-from blackout.evaluation.options import ScoreOptions, check_scores, general_names
-from blackout.evaluation.reference import Reference, dataset_reference, file_reference
-from blackout.evaluation.sources import count_images, read_samples
+from blackout.evaluation.image_scores import ImageScores, ScoreOptions, check_scores, general_names
+from blackout.evaluation.reference import Reference, count_images, dataset_reference, file_reference, read_samples
 from blackout.family import Samples, Scores, Source
 
 _BATCH = 512

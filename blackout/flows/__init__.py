@@ -3,7 +3,7 @@
 from blackout.flows.family import FlowFamily
 from blackout.flows.graphs import MIS, MaxCut, graph_problem
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
-from blackout.flows.module import FlowSampler
+from blackout.flows.model import FlowSampler
 from blackout.flows.planar import Planar, read_planar
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed
 from blackout.flows.replay import Rollout

@@ -53,7 +53,7 @@ def run(given: argparse.Namespace) -> None:
     Raises:
         UserError: numbers out of range, or no such target.
     """
-    from blackout.flows.pictures import save_diagnostics
+    from blackout.flows.plots import save_diagnostics
 
     if given.chains < 2 or given.sweeps < 1 or not (given.resample_below is None or 0 < given.resample_below <= 1):
         raise UserError("--chains must be at least 2, --sweeps 1, and --resample-below in (0, 1]")

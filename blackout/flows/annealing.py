@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from blackout.flows.partition import effective_sample_size, log_mean_exp, systematic_resample
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target
+from blackout.flows.weights import effective_sample_size, log_mean_exp, systematic_resample
 from blackout.random import SampleStreams, fold_seed
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from blackout.errors import UserError, naming
 from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.losses import Objective
-from blackout.flows.module import FlowSampler
+from blackout.flows.model import FlowSampler
 from blackout.flows.replay import Rollout
 from blackout.flows.source import EnergySource
 from blackout.flows.targets import Target, Wrapped

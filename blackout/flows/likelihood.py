@@ -12,8 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from blackout.flows.path import States
-from blackout.flows.residual import incoming, outgoing
+from blackout.flows.path import States, incoming, outgoing
 from blackout.flows.simulation import Scores, one_jump
 from blackout.flows.targets import Target
 from blackout.random import SampleStreams

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from blackout.flows.path import residual
 from blackout.flows.replay import Seen
-from blackout.flows.residual import residual
 from blackout.networks import LocallyEquivariant
 
 

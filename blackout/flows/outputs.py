@@ -15,16 +15,16 @@ from torch import Tensor
 from blackout.family import Samples
 from blackout.files import replacing
 from blackout.flows.interface import Runner
-from blackout.flows.partition import (
+from blackout.flows.planar import Planar
+from blackout.flows.simulation import Events, Paths
+from blackout.flows.targets import Target, exact_values
+from blackout.flows.weights import (
     effective_sample_size,
     log_mean_exp,
     relative_error,
     systematic_resample,
     weighted_mean,
 )
-from blackout.flows.planar import Planar
-from blackout.flows.simulation import Events, Paths
-from blackout.flows.targets import Target, exact_values
 from blackout.random import fold_seed
 
 _UNRELIABLE = 0.05
@@ -85,7 +85,7 @@ class FlowOutputs:
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write diagnostics.png, snapshots.png and, with `resample`, the array `resampled` into samples.npz."""
-        from blackout.flows.pictures import save_diagnostics, save_snapshots, save_trajectories
+        from blackout.flows.plots import save_diagnostics, save_snapshots, save_trajectories
 
         draw, target = self._draw, self._draw.model.target
         arrays = self._arrays()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.flows.targets import EnergyNetwork, read_energy_network
-from blackout.flows.targets.files import read_arrays
+from blackout.flows.targets.base import read_arrays
 
 BITS = 16
 """Of a coordinate: a sign, and the Gray code of the size."""
@@ -51,7 +51,7 @@ class Planar(EnergyNetwork):
 
 
 def read_planar(path: str | Path, density: str = "moons") -> Planar:
-    """The energy network of a density in the plane, as `python -m blackout.flows.energy_discrepancy` writes it.
+    """The energy network of a density in the plane, as `python -m blackout.flows.energies.negative` writes it.
 
     Raises:
         UserError: the file is missing or holds something else.
@@ -59,7 +59,7 @@ def read_planar(path: str | Path, density: str = "moons") -> Planar:
     if density not in DENSITIES:
         raise UserError(f"target.density={density}: no such density; one of {', '.join(DENSITIES)}")
     if not Path(path).is_file():
-        command = f"python -m blackout.flows.energy_discrepancy {density} --out {path}"
+        command = f"python -m blackout.flows.energies.negative {density} --out {path}"
         raise UserError(f"target.path: {path} does not exist; make it by {command}")
     network = read_energy_network(path)
     stored = read_arrays(path).get("scale", np.zeros(()))

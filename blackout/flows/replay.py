@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from blackout.distributed import my_batches, sum_over_processes
-from blackout.flows.partition import ESTIMATORS, Estimator, effective_sample_size, systematic_resample
-from blackout.flows.path import States
+from blackout.flows.path import States, outgoing, residual, stein
 from blackout.flows.refinement import Refinement
-from blackout.flows.residual import outgoing, residual, stein
 from blackout.flows.simulation import Leap, Scores
 from blackout.flows.targets import Target
+from blackout.flows.weights import ESTIMATORS, Estimator, effective_sample_size, systematic_resample
 from blackout.random import SampleStreams, fold_seed
 
 _RESAMPLING = 1

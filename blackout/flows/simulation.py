@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from blackout.family import Watch
-from blackout.flows.partition import effective_sample_size, log_mean_exp, systematic_resample
-from blackout.flows.path import States
+from blackout.flows.path import States, integrated_residual, outgoing, residual
 from blackout.flows.refinement import Refinement
-from blackout.flows.residual import integrated_residual, outgoing, residual
 from blackout.flows.targets import Target
+from blackout.flows.weights import effective_sample_size, log_mean_exp, systematic_resample
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
 Scores: TypeAlias = Callable[[States, float], Tensor]

@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from blackout.errors import UserError
 from blackout.files import replacing, save_picture, write_json
-from blackout.flows.graphs.files import read_graphs, save_graph
-from blackout.flows.graphs.making import PROBLEMS, problem_on
-from blackout.flows.graphs.outputs import Row, means, write_table
-from blackout.flows.graphs.pictures import graphs_picture
-from blackout.flows.graphs.problems import GraphTarget
+from blackout.flows.graphs.graphs import read_graphs, save_graph
+from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
+from blackout.flows.graphs.problems import PROBLEMS, GraphTarget, problem_on
 from blackout.flows.graphs.solvers import EXACT, Solution, by_heat_bath, solver
 from blackout.training.export import load_model
 

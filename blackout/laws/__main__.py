@@ -7,11 +7,10 @@ from pathlib import Path
 
 import torch
 
+from blackout.laws.claims import CLAIMS, verify
 from blackout.laws.flows import verify_flows
-from blackout.laws.permutation_toys import plot_chain
-from blackout.laws.permutations import verify_permutations
+from blackout.laws.permutations import plot_chain, verify_permutations
 from blackout.laws.posteriors import verify_posteriors
-from blackout.laws.verify import CLAIMS, verify
 
 
 def main() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,25 +14,232 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion import processes
+from blackout.diffusion.correctors import LevelCorrector
 from blackout.diffusion.grids import OptimalGrid, pilot_run
+from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead, VarianceHead
 from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, TauLeap
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.sampling import count_evaluations
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
-from blackout.laws import chains, steps
-from blackout.laws.draws import KERNELS, ExactDenoiser
-from blackout.laws.markov_toys import JumpToy, Matrices, of_birth_death, of_generator, of_steps
-from blackout.laws.steps import JumpStep
-from blackout.laws.subjects import JumpSubject, PureDeathSubject, StaySubject
+from blackout.laws import kernels as steps
+from blackout.laws import toys as chains
+from blackout.laws.kernels import (
+    BIRTHS,
+    KERNELS,
+    ExactDenoiser,
+    ExactJumpDenoiser,
+    Expected,
+    JumpStep,
+    corrector_draws,
+    final_law,
+    independent,
+    loop_draws,
+    p_value,
+    posterior_trapezoidal_law,
+    step_draws,
+    step_law,
+    trapezoidal_law,
+)
 from blackout.laws.toys import (
     Array,
+    Data,
+    JumpToy,
+    Matrices,
     Toy,
     exclusive_pair,
     five_bits,
+    of_birth_death,
+    of_generator,
+    of_steps,
     pixel_pair,
     rare_pixel,
     three_pixels,
+    total_variation,
     two_bumps,
 )
 from blackout.random import SampleStreams
+
+# --- Subjects of claims: a process and data, the exact distributions of its kernels, and the package's own draws.
+
+Grid = Callable[[int], Tensor]
+Step = Callable[[Toy, Array, float, float], Array]
+
+LAWS: dict[str, Step] = {
+    **{name: partial(step_law, births=births) for name, births in BIRTHS.items()},
+    "trapezoidal": trapezoidal_law,
+    "posterior_trapezoidal": posterior_trapezoidal_law,
+}
+"""The exact distribution of one step of each kernel of pure death, independent of its code."""
+
+
+class Subject(ABC):
+    """A process and data, with the exact distributions of some kernels and the package's own draws from them."""
+
+    process: str
+    kernels: Iterable[str]
+    toy: Data
+
+    @property
+    def name(self) -> str:
+        """Of the data."""
+        return self.toy.name
+
+    @property
+    def entropy(self) -> float:
+        """Of the data, in nats."""
+        return self.toy.entropy
+
+    @abstractmethod
+    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
+        """NFE, and the total variation of the exact distribution sampled from the one aimed at."""
+
+    @abstractmethod
+    def p_values(self, kernel: str, n: int) -> list[float]:
+        """Chi-square tests of the package's own draws, n per step, against the exact distributions."""
+
+
+@dataclass(frozen=True)
+class PureDeathSubject(Subject):
+    """A toy under pure death.
+
+    Args:
+        toy: the data.
+        kernels: what is checked.
+    """
+
+    toy: Toy
+    kernels: Mapping[str, Kernel]
+    process: str = "pure_death"
+
+    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
+        per_step = evaluations(kernel, logit_times(2)) - evaluations(kernel, logit_times(1))  # of any but the last
+        times = grid(num_steps // per_step)
+        law = final_law(self.toy, survivals(times), LAWS[kernel])
+        return evaluations(kernel, times), total_variation(law, self.toy.p0)
+
+    def p_values(self, kernel: str, n: int) -> list[float]:
+        p: list[float] = []
+        denoiser, likely = ExactDenoiser(self.toy), np.argsort(-self.toy.p0)
+        for s, t in ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0)):
+            marginal = self.toy.marginal(math.exp(-t))
+            for state in {0, int(marginal.argmax()), int(likely[len(likely) // 8])}:
+                law = LAWS[kernel](self.toy, np.eye(len(self.toy.p0))[state], math.exp(-s), math.exp(-t))
+                drawn = step_draws(self.toy, denoiser, denoiser.process, self.kernels[kernel], state, s, t, n, len(p))
+                p.append(p_value(drawn, law))
+        times = logit_times(8, 4.0, -6.0)
+        drawn = loop_draws(self.toy, denoiser, denoiser.process, self.kernels[kernel], times, 2 * n)
+        return [*p, p_value(drawn, final_law(self.toy, survivals(times), LAWS[kernel]))]
+
+
+def evaluations(kernel: str, times: Tensor) -> int:
+    """NFE of a kernel of pure death on a grid."""
+    head = LogisticMixtureHead(VarianceHead(SoftplusHead()), max_count=1, mean=1.0, std=1.0, components=1)
+    return count_evaluations(times, PureDeath(1), head, KERNELS[kernel])
+
+
+def survivals(times: Tensor) -> Array:
+    """e^-t at every time of a grid."""
+    return np.exp(-times.numpy())
+
+
+@dataclass(frozen=True)
+class JumpSubject(Subject):
+    """A toy and the package's process that its matrices are of.
+
+    Args:
+        process: its name in `process=`, and which one where that leaves a choice.
+        toy: data and matrices.
+        law: the package's process.
+        kernels: of the package, by name.
+        steps: the exact distributions of their steps, by name.
+        expected: the exact denoiser.
+        start: (toy, final time) -> the distribution sampling starts from.
+        tested: steps (s, t) at which draws are tested.
+        grid: on which the loop's draws are.
+    """
+
+    process: str
+    toy: JumpToy
+    law: Any
+    kernels: Mapping[str, Kernel]
+    steps: Mapping[str, JumpStep]
+    expected: Expected
+    start: Callable[[JumpToy, float], Array]
+    tested: tuple[tuple[float, float], ...]
+    grid: Tensor
+
+    @property
+    def denoiser(self) -> ExactJumpDenoiser:
+        """What a perfect network would be."""
+        return ExactJumpDenoiser(self.toy, self.expected, self.law.prediction)
+
+    def final_law(self, kernel: str, times: Tensor) -> Array:
+        """What the sampling loop returns on a grid, [levels ** elements]."""
+        start = self.start(self.toy, float(times[-1]))
+        return steps.sampled(self.toy, start, self.steps[kernel], times.tolist())
+
+    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
+        return num_steps, total_variation(self.final_law(kernel, grid(num_steps)), self.toy.p0)
+
+    def p_values(self, kernel: str, n: int) -> list[float]:
+        p: list[float] = []
+        denoiser = self.denoiser
+        for s, t in self.tested:
+            law = independent(self.steps[kernel](self.toy, s, t))
+            for state in _probable(self.toy.marginal(t)):
+                drawn = step_draws(self.toy, denoiser, self.law, self.kernels[kernel], state, s, t, n, seed=len(p))
+                p.append(p_value(drawn, law[state]))
+        drawn = loop_draws(self.toy, denoiser, self.law, self.kernels[kernel], self.grid, 2 * n)
+        return [*p, p_value(drawn, self.final_law(kernel, self.grid))]
+
+
+@dataclass(frozen=True)
+class StaySubject(Subject):
+    """The corrector on a toy: a stay at one time, cut into steps, should leave the distribution there as it is.
+
+    Args:
+        subject: process, toy and denoiser.
+        time: where the stay is.
+        length: of the whole stay, in units of t.
+    """
+
+    subject: JumpSubject
+    time: float = 0.6
+    length: float = 0.5
+    kernels: tuple[str, ...] = ("level_corrector",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "process", self.subject.process)
+        object.__setattr__(self, "toy", self.subject.toy)
+
+    @property
+    def name(self) -> str:
+        """Of the data, and that this is about correctors."""
+        return f"{self.toy.name}, correctors"
+
+    def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
+        toy = self.subject.toy
+        law = toy.marginal(self.time)
+        step = independent(steps.stay(toy, self.time, self.length / num_steps))
+        return num_steps, total_variation(law @ np.linalg.matrix_power(step, num_steps), law)
+
+    def p_values(self, kernel: str, n: int) -> list[float]:
+        p: list[float] = []
+        toy, fraction, denoiser = self.subject.toy, 0.5, self.subject.denoiser
+        corrector = LevelCorrector(fraction)
+        for s, t in ((0.05, 0.15), (0.6, 1.0), (2.0, 2.5)):
+            law = independent(steps.stay(toy, s, fraction * (t - s)))
+            for state in _probable(toy.marginal(s)):
+                drawn = corrector_draws(toy, denoiser, self.subject.law, corrector, state, s, t, n, seed=len(p))
+                p.append(p_value(drawn, law[state]))
+        return p
+
+
+def _probable(law: Array) -> list[int]:
+    """The most probable state, and one that is so only now and then."""
+    order = np.argsort(-law)
+    return [int(order[0]), int(order[len(order) // 3])]
+
 
 _PIXEL = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
 _PAIR = np.array([[0.4, 0.02, 0.03], [0.02, 0.1, 0.01], [0.01, 0.01, 0.4]])
@@ -228,3 +437,119 @@ CLAIMS: dict[str, Claims] = {
     "discrete": partial(_discrete, "discrete", _observed),
 }
 """By name in `process=`: (subject, grids, numbers of steps, orders) of everything that is claimed."""
+
+
+# --- The claims about every process, kernel and grid: how wrong it is with a perfect network, how fast that vanishes.
+
+EXACT = 2e-5
+"""Total variation of a kernel that is exact: the start and rounding leave less."""
+SURE = 1e-6
+"""p-value below which draws are not as they should be; of a hundred right ones it says so once in 10,000 runs."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One subject on one grid.
+
+    Args:
+        subject: process and data.
+        grid_name, grid: the grid's name and num_steps -> times.
+        steps: numbers of steps, rising; a kernel that evaluates twice per step takes half as many.
+        orders: the least order of convergence claimed of a kernel, inf for an exact one, None for no claim.
+    """
+
+    subject: Subject
+    grid_name: str
+    grid: Grid
+    steps: Sequence[int]
+    orders: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found about one kernel, and whether it is what was claimed."""
+
+    kernel: str
+    evaluations: list[int]
+    errors: list[float]
+    claim: float | None
+
+    @property
+    def order(self) -> float:
+        """p where the error last fell as evaluations^-p; inf for an exact kernel."""
+        if max(self.errors) < EXACT:
+            return math.inf
+        return math.log(self.errors[-2] / self.errors[-1]) / math.log(self.evaluations[-1] / self.evaluations[-2])
+
+    @property
+    def holds(self) -> bool:
+        """Whether the order is at least the one claimed."""
+        return self.claim is None or self.order >= self.claim
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The least p-value of tests of a kernel's own draws, and how many there were."""
+
+    tests: int
+    p: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the draws may come from the exact distributions."""
+        return self.p >= SURE
+
+
+def studies(processes: Sequence[str] = ()) -> Iterator[Study]:
+    """Everything that is claimed, of all processes or those named."""
+    for process, claimed in CLAIMS.items():
+        if not processes or process in processes:
+            for subject, grids, steps, orders in claimed():
+                yield from (Study(subject, name, grid, steps, orders) for name, grid in grids.items())
+
+
+def rows(study: Study) -> Iterator[Row]:
+    """The errors of every kernel of a study, from products of exact matrices."""
+    for name, claim in study.orders.items():
+        found = [study.subject.error(name, study.grid, num_steps) for num_steps in study.steps]
+        yield Row(name, [n for n, _ in found], [error for _, error in found], claim)
+
+
+def draws(subject: Subject, kernel: str, n: int = 20_000) -> Draws:
+    """Chi-square tests of the kernel's own draws against the exact distribution: single steps, and the whole loop."""
+    p = subject.p_values(kernel, n)
+    return Draws(len(p), min(p))
+
+
+def verify(show: Callable[[str], None] = print, processes: Sequence[str] = ()) -> bool:
+    """Check every claim, of all processes or those named, showing one line for each. True when all hold."""
+    good, subjects = True, dict[tuple[str, str], Subject]()
+    for study in studies(processes):
+        subject = study.subject
+        subjects.setdefault((subject.process, subject.name), subject)
+        show(f"\n{subject.process}, {subject.name} ({subject.entropy:.4f} nats), {study.grid_name}")
+        show(f"  {'kernel':<18}{'total variation at network evaluations':<44}{'order':>7}  claimed")
+        for row in rows(study):
+            errors = "  ".join(f"{n:>4}: {e:.5f}" for n, e in zip(row.evaluations, row.errors, strict=True))
+            show(f"  {row.kernel:<18}{errors:<44}{_order(row.order):>7}  {_claim(row.claim)}{_verdict(row.holds)}")
+            good &= row.holds
+    show("\ndraws of the kernels themselves against the exact laws (chi-square, one step and whole loop)")
+    for (process, name), subject in subjects.items():
+        for kernel in subject.kernels:
+            found = draws(subject, kernel)
+            which = f"{process}, {name}"
+            show(f"  {which:<44}{kernel:<20}least p of {found.tests}: {found.p:.4f}{_verdict(found.holds)}")
+            good &= found.holds
+    return good
+
+
+def _order(order: float) -> str:
+    return "exact" if order == math.inf else f"{order:.2f}"
+
+
+def _claim(claim: float | None) -> str:
+    return "-" if claim is None else "exact" if claim == math.inf else f">= {claim}"
+
+
+def _verdict(holds: bool) -> str:
+    return "" if holds else "   FAILS"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Size, Tensor
 
-from blackout.laws import permutation_toys as toys
-from blackout.laws.draws import p_value
-from blackout.laws.verify import SURE
-from blackout.permutations import all_permutations, inverse, kendall_distance
+from blackout.files import replacing
+from blackout.laws.claims import SURE
+from blackout.laws.kernels import p_value
+from blackout.permutations import all_permutations, compose, inverse, kendall_distance
+from blackout.permutations.classical import Ewens, Mallows, PlackettLuceCodes, RepeatedInsertion
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
@@ -24,16 +27,153 @@ from blackout.permutations.distributions import (
     PlackettLuce,
 )
 from blackout.permutations.factorized import code_log_prob, partition, product_mass
-from blackout.permutations.families import Ewens, Mallows, PlackettLuceCodes, RepeatedInsertion
-from blackout.permutations.group import num_cycles
+from blackout.permutations.group import num_cycles, number
 from blackout.permutations.mixing import total_variation
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import SampleStreams
 
+# --- Brute force on S_n for n small: shuffles by their definitions, reverse chains on all n! states.
+#
+# Laws are float64 [n!], in the lexicographic order of `all_permutations`.
+
+
+def point(n: int) -> Tensor:
+    """All mass on the identity."""
+    law = torch.zeros(math.factorial(n), dtype=torch.float64)
+    law[0] = 1
+    return law
+
+
+def transitions(step: Tensor, n: int) -> Tensor:
+    """P(compose(x, s) | x) [n!, n!] when s has the law `step`."""
+    perms = all_permutations(n)
+    return step[number(compose(inverse(perms)[:, None, :], perms[None, :, :]))]
+
+
+def one_riffle(n: int) -> Tensor:
+    """Cut by a binomial number, drop cards one by one: every sequence of drops, with its probability."""
+    law = torch.zeros(math.factorial(n), dtype=torch.float64)
+    for cut in range(n + 1):
+        for lefts in itertools.combinations(range(n), cut):
+            probability, left, right, deck = math.comb(n, cut) / 2**n, 0, cut, list[int]()
+            for place in range(n):
+                from_left, share = place in lefts, (cut - left) / (n - place)
+                probability *= share if from_left else 1 - share
+                deck.append(left if from_left else right)
+                left, right = left + from_left, right + (not from_left)
+            law[number(torch.tensor(deck))] += probability
+    return law
+
+
+def one_transposition(n: int) -> Tensor:
+    """Two hands, every pair of cards."""
+    law = torch.zeros(math.factorial(n), dtype=torch.float64)
+    for i, j in itertools.product(range(n), repeat=2):
+        deck = list(range(n))
+        deck[i], deck[j] = deck[j], deck[i]
+        law[number(torch.tensor(deck))] += 1 / n**2
+    return law
+
+
+def one_insertion(n: int) -> Tensor:
+    """The last card in front of every card in turn."""
+    law = torch.zeros(math.factorial(n), dtype=torch.float64)
+    for i in range(n):
+        deck = list(range(n - 1))
+        deck.insert(i, n - 1)
+        law[number(torch.tensor(deck))] += 1 / n
+    return law
+
+
+def bound_of_exact_reverse(steps: list[Tensor], n: int) -> float:
+    """The lower bound of log p(identity), in nats, when every reverse law is the exact one.
+
+    -log n! + E[sum over steps of log p(x_{i-1} | x_i) - log q(x_i | x_{i-1})], all data being the identity: it equals
+    minus the divergence of the last law from uniform.
+
+    Args:
+        steps: the laws of the increments.
+    """
+    law, total = point(n), -math.lgamma(n + 1)
+    for step in steps:
+        forward = transitions(step, n)
+        joint = law[:, None] * forward
+        after = joint.sum(0)
+        reverse = joint / after.clamp(min=1e-300)
+        happens = joint > 0
+        total += float((joint * (reverse.log() - forward.log()))[happens].sum())
+        law = after
+    return total
+
+
+def laws_of_chain(target: Tensor, n: int) -> Tensor:
+    """The laws [steps + 1, n!] that a chain of generalised Plackett-Luce steps goes through from uniform to `target`.
+
+    With scores of -inf one step can lead from a state to one other, or to two that differ in the last two places, with
+    any odds (Zhang et al. 2025, theorem 6, corrected: shares are of p(sigma) + p(pi)). All mass first goes to one
+    carrier; pair after pair (sigma, pi) it leaves p(sigma) + p(pi) behind, which the next step splits. n >= 2.
+    """
+    perms = all_permutations(n)
+    sigma = number(perms[perms[:, -2] < perms[:, -1]])
+    swapped = perms[sigma].clone()
+    swapped[:, -2:] = perms[sigma][:, -2:].flip(-1)
+    pi = number(swapped)
+    stay, whole = torch.arange(len(perms)), torch.ones(len(perms), dtype=torch.float64)
+    laws = [whole / len(perms)]
+    laws.append(laws[-1] @ _step(sigma[0].expand(len(perms)), whole, n))
+    kept = target[sigma] + target[pi]
+    left = kept.flip(0).cumsum(0).flip(0)
+    for i in range(len(sigma)):
+        odds, to = whole.clone(), stay.clone()
+        if i + 1 < len(sigma):
+            odds[sigma[i]] = _share(kept[i], left[i])
+            laws.append(laws[-1] @ _step(stay, odds, n))
+            to[pi[i]] = sigma[i + 1]
+        odds = whole.clone()
+        odds[sigma[i]] = _share(target[sigma[i]], kept[i])
+        laws.append(laws[-1] @ _step(to, odds, n))
+    return torch.stack(laws)
+
+
+def plot_chain(target: Tensor, n: int, path: Path) -> None:
+    """Draw the laws of `laws_of_chain`, a row of bars for each step."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    laws, names = laws_of_chain(target, n), ["".join(map(str, p)) for p in (all_permutations(n) + 1).tolist()]
+    figure = Figure(figsize=(1.3 * len(laws), 2.2), layout="constrained")
+    for step, (axes, law) in enumerate(zip(figure.subplots(1, len(laws), sharey=True), laws.tolist(), strict=True)):
+        axes.bar(names, law, color="tab:blue" if step + 1 < len(laws) else "tab:green")
+        axes.bar(names, target.tolist(), fill=False, edgecolor="black", linewidth=0.7)
+        axes.tick_params("x", rotation=90, labelsize=7)
+        axes.set_title("uniform" if step == 0 else f"step {step}", fontsize=9)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=110)
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    """part / whole; 1 where there is nothing to share."""
+    return part / whole if whole > 0 else torch.ones_like(part)
+
+
+def _step(to: Tensor, odds: Tensor, n: int) -> Tensor:
+    """From every state to state `to` with probability `odds`, else to that with its last two places swapped."""
+    perms = all_permutations(n)
+    relative = compose(inverse(perms), perms[to])
+    scores = torch.full((len(perms), n, n), -torch.inf, dtype=torch.float64)
+    scores.scatter_(2, relative.unsqueeze(-1), 0.0)
+    scores[:, -2].scatter_(1, relative[:, -2:], torch.stack([odds, 1 - odds], 1).log())
+    scores[:, -1].scatter_(1, relative[:, -2:], 0.0)
+    every = compose(inverse(perms)[None, :, :], perms[:, None, :])
+    return GeneralizedPlackettLuce(scores).log_prob(every).exp().T
+
+
+# --- The claims
+
+
 _SHUFFLES: dict[str, tuple[Shuffle, Callable[[int], Tensor]]] = {
-    "riffle": (Riffle(), toys.one_riffle),
-    "transposition": (RandomTransposition(), toys.one_transposition),
-    "insertion": (RandomInsertion(), toys.one_insertion),
+    "riffle": (Riffle(), one_riffle),
+    "transposition": (RandomTransposition(), one_transposition),
+    "insertion": (RandomInsertion(), one_insertion),
 }
 _FREE: tuple[type[Code], ...] = (Lehmer, LeftLehmer, FisherYates, Insertion)
 _MIXING_52 = (1.0, 0.9237, 0.6135, 0.3341, 0.1672, 0.0854, 0.0429)
@@ -84,14 +224,14 @@ def claims() -> Iterator[Claim]:
 def _shuffles(n: int) -> Iterator[Claim]:
     perms = all_permutations(n)
     for name, (shuffle, definition) in _SHUFFLES.items():
-        law, matrix, errors = toys.point(n), toys.transitions(definition(n), n), list[float]()
+        law, matrix, errors = point(n), transitions(definition(n), n), list[float]()
         for times in range(5):
             errors.append(_apart(shuffle.log_prob(perms, times).exp(), law))
             law = law @ matrix
         yield Claim(f"{name}: 0 to 4 of them against the definition, n = {n}", max(errors), 1e-12)
     found = [total_variation(52, t) for t in range(4, 11)]
     yield Claim("4 to 10 riffles of 52 cards from uniform", _worst(found, _MIXING_52), 5e-5)
-    bound = toys.bound_of_exact_reverse([Riffle().log_prob(all_permutations(4), t).exp() for t in (1, 2)], 4)
+    bound = bound_of_exact_reverse([Riffle().log_prob(all_permutations(4), t).exp() for t in (1, 2)], 4)
     yield Claim("bound with exact reverse laws, n = 4, riffles [0, 1, 3]", abs(bound + 0.0521823), 5e-8)
 
 
@@ -105,7 +245,7 @@ def _reverse(n: int) -> Iterator[Claim]:
     for m in (3, 4):
         target = torch.rand(math.factorial(m), generator=torch.Generator().manual_seed(m), dtype=torch.float64)
         target /= target.sum()
-        reached = toys.laws_of_chain(target, m)[-1]
+        reached = laws_of_chain(target, m)[-1]
         yield Claim(f"chain of generalised Plackett-Luce to any law on S_{m}", _apart(reached, target), 1e-12)
 
 
@@ -175,7 +315,7 @@ def verify_permutations(show: Callable[[str], None] = print) -> bool:
 
 
 def _p(drawn: Tensor, log_law: Tensor) -> float:
-    counts = np.bincount(toys.number(drawn).numpy(), minlength=len(log_law))
+    counts = np.bincount(number(drawn).numpy(), minlength=len(log_law))
     return p_value(counts, log_law.exp().numpy())
 
 

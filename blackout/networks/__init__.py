@@ -2,7 +2,6 @@
 locally equivariant ones.
 """
 
-from blackout.networks.elements import CountInputs, Elements, measure
 from blackout.networks.encoders import (
     EdgeEncoder,
     ItemEncoder,
@@ -22,13 +21,21 @@ from blackout.networks.equivariant import (
     LocallyEquivariant,
 )
 from blackout.networks.fitting import body_for
-from blackout.networks.inputs import BirthDeathInputs, LevelInputs, PaperInputs, StandardisedInputs
-from blackout.networks.mlp import ElementwiseMLP, ResidualMLP
+from blackout.networks.inputs import (
+    BirthDeathInputs,
+    CountInputs,
+    CountNetwork,
+    Elements,
+    LevelInputs,
+    PaperInputs,
+    StandardisedInputs,
+    measure,
+    time_label,
+)
+from blackout.networks.mlp import ElementwiseMLP, ResidualMLP, SequenceConvolution, StateInputs
 from blackout.networks.ncsnpp import NCSNpp
-from blackout.networks.sequence import SequenceConvolution, StateInputs
 from blackout.networks.sets import SetTransformer
 from blackout.networks.unet import UNet
-from blackout.networks.wrapper import CountNetwork, time_label
 
 __all__ = [
     "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements", "ElementwiseMLP",

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from blackout.networks.mlp import ElementwiseMLP
-from blackout.networks.sequence import SequenceConvolution
+from blackout.networks.mlp import ElementwiseMLP, SequenceConvolution
 from blackout.networks.unet import UNet
 
 _COARSEST, _MOST_LEVELS = 4, 3

@@ -1,14 +1,19 @@
-"""Input scaling: from counts at a time to what a network likes to read."""
+"""From counts and time to the raw output of a network: scaled input, time label, body."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from blackout.counts import time_on
+from blackout.networks.precision import best_memory_format
+
+# --- Input scaling: from counts at a time to what a network likes to read.
 
 Inputs: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Scales counts [B, *shape] at float64 times [B] to the float32 input of a network, [B, *shape]."""
@@ -121,3 +126,197 @@ def _per_example(values: Tensor, x: Tensor) -> Tensor:
 def _check_max_count(max_count: int) -> None:
     if max_count < 1:
         raise ValueError(f"max_count of the network's inputs must be at least 1, got {max_count}")
+
+
+NUM_STEPS = 1000
+"""Observation times T of the paper; labels run from 0 to T - 1 over its schedule."""
+
+FINAL_TIME = 15.0
+"""The paper's, but for binarised MNIST."""
+
+
+def time_label(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
+    """The paper's time index, continued to all real times: (T - 1)(L - u) / 2L with u = logit(e^-t).
+
+    It equals k - 1 at the paper's observation time t_k = softplus(-u_k) (Santos et al., ICML 2023, eq. 60), where u_k
+    runs from L = log(e^final_time - 1) down to -L.
+
+    Args:
+        t: positive times, any shape.
+        final_time: of the schedule whose steps are counted.
+
+    Returns:
+        float64 labels of the same shape.
+    """
+    t = t.double()
+    minus_logit = t + torch.log(-torch.expm1(-t))
+    return (NUM_STEPS - 1) / 2 * (1 + minus_logit / math.log(math.expm1(final_time)))
+
+
+class CountNetwork(nn.Module):
+    """A network on counts: scales them, labels the time, and calls `body(x, label)`.
+
+    Args:
+        body: maps float [B, *shape] and labels [B] to [B, outputs * shape[0], *shape[1:]]; when there are classes it
+            is called as `body(x, label, classes)`, and has an attribute `classes` (a `ClassEmbedding`) whose `null` is
+            the label of the null class, or None.
+        inputs: the scaling of counts.
+        channels_last: keep images and convolutions in channels_last memory on devices where that is quicker (see
+            `best_memory_format`); it changes nothing but the speed.
+        final_time: of the schedule by which times are labelled, at least log 2.
+
+    Raises:
+        ValueError: final_time is too small.
+    """
+
+    def __init__(
+        self, body: nn.Module, inputs: Inputs, channels_last: bool = False, final_time: float = FINAL_TIME
+    ) -> None:
+        super().__init__()
+        if not math.log(2) < final_time < 700:
+            raise ValueError(f"final_time of the network's labels must be above log 2 and below 700, not {final_time}")
+        self.body, self.inputs = body, inputs
+        self.channels_last, self.final_time = channels_last, final_time
+        self._arrange()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> CountNetwork:
+        """Whatever `to` and its like do, and then the memory format that the device they lead to asks for."""
+        super()._apply(fn, recurse)
+        self._arrange()
+        return self
+
+    def _arrange(self) -> None:
+        parameters = list(self.body.parameters())
+        if self.channels_last and parameters:
+            volumes = any(parameter.ndim == 5 for parameter in parameters)
+            self.body.to(memory_format=best_memory_format(parameters[0].device, volumes))
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes of a conditional body, which is also the label of its null class; None without classes."""
+        embedding = getattr(self.body, "classes", None)
+        return None if embedding is None else embedding.null
+
+    def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Tensor:
+        """Raw outputs, whose meaning a head defines.
+
+        Args:
+            xt: integer counts, [B, *shape].
+            t: positive float64 times, a scalar or [B].
+            classes: int64 [B], or None for no (the null) class.
+
+        Returns:
+            float32, [B, outputs, *shape], whatever the precision of the body.
+
+        Raises:
+            ValueError: `t` is neither a scalar nor [B].
+        """
+        if t.dim() > 1 or (t.dim() == 1 and len(t) != len(xt)):
+            raise ValueError(f"times must be a scalar or [{len(xt)}], one per example, got shape {list(t.shape)}")
+        # The scaling and the label need 1 - q down to 3e-7: they are formed in float64, then rounded.
+        t = time_on(t, xt.device).expand(len(xt))
+        condition = () if classes is None else (classes,)
+        raw = self.body(self.inputs(xt, t), time_label(t, self.final_time).float(), *condition)
+        return raw.unflatten(1, (-1, xt.shape[1])).float()
+
+
+# --- Every element's own mean and dispersion: what counts of very different scale are measured in.
+#
+# An element's concentration r is that of the negative binomial distribution with its mean m and variance m + m^2 / r.
+# Thinning to a share q keeps r and makes the mean q m, so that one number serves all times.
+
+_LEAST, _MOST = 0.02, 1e4
+"""Bounds of the concentration: an element that is hardly ever above 0; counts that are Poisson or less dispersed."""
+
+
+@dataclass(frozen=True)
+class Elements:
+    """What is known of every element of the data, float32 [*shape] each, and of a gain that all of them share.
+
+    Attributes:
+        mean: E[X_0], positive.
+        concentration: r, positive.
+        gain: R = 1 / Var(S), [], where E[X_0 | S] = S E[X_0]: the average covariance of two elements over the product
+            of their means is 1 / R. Depth, exposure and brightness are such gains; very large for data without one.
+    """
+
+    mean: Tensor
+    concentration: Tensor
+    gain: Tensor
+
+    @property
+    def own_concentration(self) -> Tensor:
+        """That of an element given the gain, r' with 1 / r' = 1 / r - 1 / R."""
+        inverse = 1 / self.concentration - 1 / self.gain
+        return 1 / torch.maximum(inverse, 1 / (_MOST * (1 + self.mean)))
+
+
+def gain(total_variance: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """R, float64 []: from the variance of totals beyond the sum of variances.
+
+    Args:
+        total_variance: Var(sum X_0), [].
+        mean, variance: of every element, float64 [*shape].
+    """
+    shared = (total_variance - variance.sum()) / (mean.sum().square() - mean.square().sum()).clamp(min=1e-30)
+    return 1 / shared.clamp(min=1 / _MOST, max=1 / _LEAST)
+
+
+def concentration(mean: Tensor, variance: Tensor) -> Tensor:
+    """r = m^2 / (v - m) by moments, within [0.02, 10^4 + 10^4 m]: never so large that float32 loses counts in it.
+
+    Args:
+        mean, variance: of every element, float64 [*shape].
+    """
+    most = _MOST * (1 + mean)
+    excess = variance - mean
+    r = torch.where(excess > 0, mean.square() / excess.clamp(min=1e-30), most)
+    return torch.minimum(r, most).clamp(min=_LEAST)
+
+
+class CountInputs(nn.Module):
+    """Counts on the scale that makes negative binomial counts about equally noisy, every element on its own.
+
+    With q = e^-t, an element's mean m and its concentration r,
+
+        z = log((r + X_t) / (r + q m)) sqrt(r (r + q m) / (1 + q m)):
+
+    for large r (Poisson counts) (X_t - q m) / sqrt(1 + q m), for small r a logarithm, which tells 0 from 1 where the
+    largest counts are thousands. At most X_t itself where nearly all has decayed.
+
+    Args:
+        shape: of the data.
+    """
+
+    mean: Tensor
+    concentration: Tensor
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        for name in ("mean", "concentration"):  # a model's own, from which it is made again
+            self.register_buffer(name, torch.ones(tuple(shape)), persistent=False)
+
+    def measure(self, elements: Elements) -> None:
+        """Take the data's means and concentrations in place of ones.
+
+        Raises:
+            ValueError: they are of another shape.
+        """
+        if elements.mean.shape != self.mean.shape:
+            raise ValueError(f"inputs of shape {list(self.mean.shape)}, data of {list(elements.mean.shape)}")
+        self.mean.copy_(elements.mean)
+        self.concentration.copy_(elements.concentration)
+
+    def forward(self, xt: Tensor, t: Tensor) -> Tensor:
+        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
+        survival = torch.exp(-t).float().reshape(-1, *[1] * (xt.dim() - 1))
+        expected, r = survival * self.mean, self.concentration
+        ratio = torch.log1p((xt.float() - expected) / (r + expected))
+        return ratio * torch.sqrt(r * ((r + expected) / (1 + expected)))
+
+
+def measure(network: nn.Module, elements: Elements) -> None:
+    """Give the data's elements to every part of a network that asks for them."""
+    for part in network.modules():
+        if isinstance(part, CountInputs):
+            part.measure(elements)

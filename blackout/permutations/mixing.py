@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from blackout.permutations.counting import class_size, eulerian_numbers, stirling_numbers
-from blackout.permutations.transpositions import LARGEST, type_probabilities
+from blackout.permutations.group import class_size, eulerian_numbers, stirling_numbers
+from blackout.permutations.shuffles import LARGEST, type_probabilities
 
 MIXED = 0.005
 """The distance from uniform at which a schedule ends."""

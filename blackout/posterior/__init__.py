@@ -3,7 +3,7 @@
 Laws in all files but `commands`, `measurements`, `draws`, `outputs` and `pictures`, which are what `sample.py` reaches.
 """
 
-from blackout.posterior.chains import Method, Posterior, anneal
+from blackout.posterior.chains import Coupling, Method, Posterior, anneal
 from blackout.posterior.commands import (
     Auto,
     Baseline,
@@ -20,7 +20,6 @@ from blackout.posterior.commands import (
     svdd,
 )
 from blackout.posterior.conjugate import Direct, conjugate
-from blackout.posterior.couplings import Coupling
 from blackout.posterior.learned import LearnedClassifier
 from blackout.posterior.noise import Binomial, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.noise_denoise import NoiseDenoise

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampling import Sampler
 from blackout.distributed import rank
 from blackout.errors import UserError, naming
 from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
 from blackout.posterior.chains import Method, anneal
 from blackout.posterior.conjugate import Direct, conjugate
-from blackout.posterior.draws import PosteriorDraw
+from blackout.posterior.draw import PosteriorDraw
 from blackout.posterior.measurements import read
 from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.prior import Prior

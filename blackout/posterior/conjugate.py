@@ -10,8 +10,7 @@ from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, JumpProcess, Process, PureDeath, Uniform
 from blackout.posterior.chains import Method, Posterior, Recorder, Seen, check_levels
-from blackout.posterior.maps import as_map
-from blackout.posterior.noise import Binomial, Exact, Flips
+from blackout.posterior.noise import Binomial, Exact, Flips, as_map
 from blackout.posterior.operators import Identity, Separable
 from blackout.posterior.prior import Prior, Streams
 from blackout.posterior.problem import Measured, Problem

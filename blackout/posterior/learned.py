@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from blackout.errors import UserError
 from blackout.family import Source
-from blackout.posterior.findings import Findings
-from blackout.posterior.spectral import spectral_distance
+from blackout.posterior.diagnostics import spectral_distance
+from blackout.posterior.operators.base import Findings
 
 _CHANNELS, _LARGEST_REFERENCE, _BATCH, _LR = 16, 1000, 64, 2e-3
 

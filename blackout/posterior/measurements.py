@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampling import Sampler
 from blackout.errors import UserError
 from blackout.files import opened
 from blackout.posterior.noise import Noise

@@ -3,15 +3,83 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.posterior.maps import Map, as_map, like, positive, whole
-from blackout.posterior.thinned import thinned_table
 from blackout.random import RandomSource, binomial, poisson, uniform
+
+# --- Settings of noise models: one number, or one for every element of a measurement.
+
+Map: TypeAlias = float | str | Sequence[float]
+"""A number, or one for every element of a measurement: a list or an .npy file, in the measurement's order."""
+
+
+def as_map(value: Map, name: str) -> Tensor:
+    """A number or map as float64, [] or [K].
+
+    Raises:
+        ValueError: a file that is not an .npy of numbers, or anything else that is not a number.
+    """
+    if isinstance(value, str):
+        try:
+            array = np.load(Path(value), allow_pickle=False).astype(np.float64)
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(f"{name}={value} is not an .npy file of numbers: {error}") from None
+        return torch.from_numpy(array).flatten()
+    tensor = torch.as_tensor(value, dtype=torch.float64)
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} must be finite, not {value}")
+    return tensor
+
+
+def like(value: Map, y: Tensor, name: str) -> Tensor:
+    """A map for measurements [n, *measured]."""
+    tensor = as_map(value, name).to(y.device)
+    if not tensor.ndim:
+        return tensor
+    if tensor.numel() != y[0].numel():
+        raise ValueError(f"{name} has {tensor.numel()} elements, a measurement {y[0].numel()}")
+    return tensor.view(1, *y.shape[1:])
+
+
+def positive(name: str, value: Map) -> None:
+    """Raises ValueError unless it is."""
+    if not bool((as_map(value, name) > 0).all()):
+        raise ValueError(f"{name} must be positive, not {value}")
+
+
+def whole(y: Tensor) -> None:
+    """Raises ValueError unless y is made of whole numbers from 0 on."""
+    if not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
+        raise ValueError("y must be whole numbers from 0 on")
+
+
+# --- Functions of what is left of a count whose averages are the Poisson probabilities of the whole.
+
+
+@lru_cache(maxsize=256)
+def thinned_table(exposure: float, background: float, survival: float, most: int, largest: int) -> Tensor:
+    """log g_y(z) of `ThinnedPoisson`, float64 [most + 1, largest + 1]."""
+    z = torch.arange(largest + 1, dtype=torch.float64)
+    g = z * math.log1p(math.expm1(-exposure) / survival)
+    rows = [g]
+    for _ in range(most):
+        before = torch.cat([torch.full((1,), -math.inf, dtype=torch.float64), g[:-1]])
+        g = z.log() + torch.logaddexp(g, before + math.log(1 / survival - 1))
+        rows.append(g)
+    y = torch.arange(most + 1, dtype=torch.float64)
+    table = torch.stack(rows) + (y * math.log(exposure) - torch.lgamma(y + 1))[:, None]
+    if background == 0:
+        return table
+    dark = torch.special.xlogy(y, torch.full_like(y, background)) - background - torch.lgamma(y + 1)
+    return torch.stack([torch.logsumexp(table[: k + 1] + dark[: k + 1].flip(0)[:, None], 0) for k in range(most + 1)])
 
 
 class Noise(Protocol):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blackout.posterior.chains import Method, Posterior, Recorder, Seen, begin_chains, check_levels
-from blackout.posterior.couplings import Coupling
+from blackout.posterior.chains import Coupling, Method, Posterior, Recorder, Seen, begin_chains, check_levels
 from blackout.posterior.prior import Prior, Streams, folded
 from blackout.posterior.problem import Problem
 from blackout.random import SampleStreams, uniform

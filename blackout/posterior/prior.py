@@ -9,11 +9,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from blackout.diffusion.counting import CountingDenoiser
 from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.sampling import CountingDenoiser, sample
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
 from blackout.random import SampleStreams
 

@@ -7,21 +7,268 @@ is off by N - 1 for every mismatch, and a Metropolis chain restarted at z = x in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from blackout.diffusion.processes import Uniform
-from blackout.posterior.chains import Method, Posterior, Recorder, Seen, anneal, begin_chains, check_levels
-from blackout.posterior.couplings import Coupling
+from blackout.posterior.chains import (
+    Coupling,
+    Method,
+    Posterior,
+    Recorder,
+    Relaxed,
+    Seen,
+    anneal,
+    begin_chains,
+    check_levels,
+)
 from blackout.posterior.noise import Exact
 from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.prior import Prior, Streams, folded
-from blackout.posterior.problem import Measured, Problem
-from blackout.posterior.steps import HeatBath, Metropolis, make_step
-from blackout.random import SampleStreams
+from blackout.posterior.problem import LocalProblem, Measured, Problem
+from blackout.random import RandomSource, SampleStreams, categorical, uniform
+
+# --- The likelihood step of split Gibbs sampling: z given x and y, in law proportional to Lt(z) K_t(x, z).
+#
+# Three ways, by what the likelihood offers. Where each of its terms depends on one element, all elements are drawn from
+# their exact conditional at once; where each depends on few, so are those that share no term (block heat bath: a Gibbs
+# sampler over colours); of a black box it is Metropolis. The last two continue from the z before: started anew from x
+# they leave no law of use invariant.
+
+_MOST_COLOURS = 64
+"""Beyond this a pass of the heat bath evaluates the likelihood more often than Metropolis needs."""
+_CHUNK = 1 << 22
+"""Terms of the likelihood evaluated at once."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a step did.
+
+    Attributes:
+        z: new states [n, *shape].
+        acceptance: of every row's proposals, float64 [n]; 1 where nothing is proposed.
+        calls: evaluations of the likelihood per row.
+    """
+
+    z: Tensor
+    acceptance: Tensor
+    calls: int
+
+
+Step = Callable[[Tensor, Tensor, float, Streams], Moved]
+"""(x, z, level, random numbers) -> z anew."""
+
+
+# --- exact draws of elements that share no term
+
+
+@dataclass(frozen=True)
+class Block:
+    """Elements that share no term.
+
+    Attributes:
+        elements: their numbers, int64 [E].
+        terms, places: term terms[p] is of element elements[places[p]], int64 [P].
+    """
+
+    elements: Tensor
+    terms: Tensor
+    places: Tensor
+
+
+def blocks(incidence: Tensor, elements: int) -> list[Block]:
+    """All elements in blocks, by greedy colouring, those with most terms first.
+
+    Args:
+        incidence: pairs (term, element), int64 [2, P].
+        elements: D.
+    """
+    of_term, of_element = defaultdict(list), defaultdict(list)
+    for term, element in incidence.T.tolist():
+        of_term[term].append(element)
+        of_element[element].append(term)
+    colour = torch.full((elements,), -1)
+    chosen: dict[int, int] = {}
+    for element in sorted(range(elements), key=lambda i: -len(of_element[i])):
+        taken = {chosen[other] for term in of_element[element] for other in of_term[term] if other in chosen}
+        chosen[element] = next(c for c in range(len(taken) + 1) if c not in taken)
+        colour[element] = chosen[element]
+    made = []
+    for number in range(int(colour.max()) + 1):
+        members = (colour == number).nonzero()[:, 0]
+        place = torch.full((elements,), -1)
+        place[members] = torch.arange(len(members))
+        mine = colour[incidence[1]] == number
+        made.append(Block(members, incidence[0, mine], place[incidence[1, mine]]))
+    return made
+
+
+@dataclass(frozen=True)
+class HeatBath:
+    """Blocks drawn from their exact conditionals, one after the other; with one block it is exact.
+
+    Args:
+        problem: local.
+        coupling: K_t.
+        blocks: see `blocks`.
+        passes: over all elements; one is enough where there is one block.
+    """
+
+    problem: LocalProblem
+    coupling: Coupling
+    blocks: list[Block]
+    passes: int = 1
+
+    def __call__(self, x: Tensor, z: Tensor, t: float, streams: Streams) -> Moved:
+        table = self.coupling.log_table(t, x.device)
+        relaxed, calls = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t), 0
+        for turn in range(self.passes if len(self.blocks) > 1 else 1):
+            for number, block in enumerate(self.blocks):
+                source = streams.at(turn * len(self.blocks) + number) if isinstance(streams, SampleStreams) else streams
+                z = self._drawn(x, z, relaxed, block, table, source)
+                calls += table.shape[1]
+        return Moved(z, torch.ones(len(x), dtype=torch.float64, device=x.device), calls)
+
+    def _drawn(
+        self, x: Tensor, z: Tensor, relaxed: Relaxed, block: Block, table: Tensor, source: RandomSource
+    ) -> Tensor:
+        flat, elements = z.flatten(1).clone(), block.elements.to(x.device)
+        log_k = table[x.flatten(1)[:, elements].long()]  # [n, E, S]
+        log_l = self.log_levels(z, relaxed, block, table.shape[1])
+        log_weight = log_k + log_l
+        weight = torch.softmax(log_weight, -1)
+        impossible = torch.isneginf(log_weight).all(-1, keepdim=True)
+        if bool(impossible.any()):
+            weight = torch.where(impossible, _rescue(log_k, log_l), weight)
+        flat[:, elements] = categorical(weight, source).to(flat.dtype)
+        return flat.view_as(z)
+
+    def log_levels(self, z: Tensor, relaxed: Relaxed, block: Block, states: int) -> Tensor:
+        """log Lt for every state of every element of a block, the others being z: float64 [n, E, states]."""
+        shape, elements = tuple(z.shape[1:]), block.elements.to(z.device)
+        rows = max(1, _CHUNK // (states * max(z[0].numel(), len(block.terms), 1)))
+        parts = []
+        for chunk in torch.arange(len(z), device=z.device).split(rows):
+            tried = z[chunk].flatten(1).expand(states, -1, -1).clone()
+            levels = torch.arange(states, dtype=z.dtype, device=z.device).view(-1, 1, 1)
+            tried[:, :, elements] = levels.expand(-1, len(chunk), len(elements))
+            terms = relaxed.select(chunk, shape).terms(tried.view(-1, *shape))
+            mine = terms[:, block.terms.to(z.device)].view(states, len(chunk), -1)
+            total = torch.zeros(states, len(chunk), len(elements), dtype=torch.float64, device=z.device)
+            parts.append(total.index_add_(2, block.places.to(z.device), mine).permute(1, 2, 0))
+        return torch.cat(parts)
+
+
+def _rescue(log_k: Tensor, log_l: Tensor) -> Tensor:
+    """Weights where (K_t Lt)(x) is 0 already: the first possible level, whatever x is, so that chains find a way."""
+    first = 2.0 ** -torch.arange(log_l.shape[-1], device=log_l.device).double()
+    possible = torch.where(torch.isneginf(log_l), 0.0, first)
+    return torch.where(possible.sum(-1, keepdim=True) > 0, possible, (log_k > -math.inf).double())
+
+
+# --- Metropolis
+
+
+@dataclass(frozen=True)
+class Metropolis:
+    """Proposals at one element after the other.
+
+    Of the uniform process a uniform value is proposed; of others a draw of K_t(x_i, .) ("refresh"), whose own
+    probability then cancels.
+
+    Args:
+        problem: anything with a log-likelihood.
+        coupling: K_t.
+        proposals: T, per step.
+        sites: elements changed by each.
+        restarted: begin every step at z = x, as published; the chain then has another law (see docs/posterior.md).
+    """
+
+    problem: Problem
+    coupling: Coupling
+    proposals: int
+    sites: int = 1
+    restarted: bool = False
+
+    def __call__(self, x: Tensor, z: Tensor, t: float, streams: Streams) -> Moved:
+        z = x.to(z.dtype) if self.restarted else z
+        symmetric = self.coupling.symmetric
+        table = self.coupling.log_table(t, x.device) if symmetric else None
+        relaxed = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t)
+        now = relaxed.log_likelihood(z)
+        accepted = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        for number in range(self.proposals):
+            source = streams.at(number) if isinstance(streams, SampleStreams) else streams
+            proposed, log_ratio = self._propose(x, z, t, table, source)
+            then = relaxed.log_likelihood(proposed)
+            change = torch.where(torch.isneginf(now), math.inf, then - now) + log_ratio
+            yes = uniform((len(x), 1), source, x.device)[:, 0].log() < change
+            z = torch.where(yes.view(-1, *[1] * (z.ndim - 1)), proposed, z)
+            now = torch.where(yes, then, now)
+            accepted += yes
+        return Moved(z, accepted / max(1, self.proposals), self.proposals + 1)
+
+    def _propose(
+        self, x: Tensor, z: Tensor, t: float, table: Tensor | None, source: RandomSource
+    ) -> tuple[Tensor, Tensor]:
+        """Proposals, and the logarithm of what K_t and the proposal contribute to the ratio, [n]."""
+        flat, of_x = z.flatten(1), x.flatten(1)
+        n, elements = flat.shape
+        site = (uniform((n, self.sites), source, x.device) * elements).long().clamp_(max=elements - 1)
+        here = of_x.gather(1, site)
+        if table is None:
+            return flat.scatter(1, site, self.coupling.draw(here, t, source).to(flat.dtype)).view_as(z), _zeros(x)
+        value = (uniform((n, self.sites), source, x.device) * table.shape[1]).long().clamp_(max=table.shape[1] - 1)
+        proposed = flat.scatter(1, site, value.to(flat.dtype))
+        # read back from the proposal: of an element chosen twice only one value is there
+        log_ratio = (
+            table[here.long(), proposed.gather(1, site).long()] - table[here.long(), flat.gather(1, site).long()]
+        )
+        return proposed.view_as(z), _once(log_ratio, site).sum(1)
+
+
+def _once(values: Tensor, site: Tensor) -> Tensor:
+    """Values with those of sites that occurred before in the row set to 0."""
+    again = (site[:, :, None] == site[:, None, :]).tril(-1).any(-1)
+    return values.masked_fill(again, 0.0)
+
+
+def _zeros(x: Tensor) -> Tensor:
+    return torch.zeros(len(x), dtype=torch.float64, device=x.device)
+
+
+def make_step(
+    problem: Problem, coupling: Coupling, shape: tuple[int, ...], kind: str = "auto", proposals: int | None = None,
+    passes: int = 2,
+) -> HeatBath | Metropolis:  # fmt: skip
+    """The best step that a problem allows.
+
+    Args:
+        kind: "auto", or "heat_bath" or "metropolis" to insist.
+        proposals: of Metropolis; None for four per element.
+        passes: of the heat bath.
+
+    Raises:
+        ValueError: an unknown kind, or a heat bath of a black box.
+    """
+    if kind not in ("auto", "heat_bath", "metropolis"):
+        raise ValueError(f"step must be auto, heat_bath or metropolis, not {kind}")
+    incidence = problem.incidence(shape) if isinstance(problem, LocalProblem) and kind != "metropolis" else None
+    if incidence is not None:
+        made = blocks(incidence, math.prod(shape))
+        if kind == "heat_bath" or len(made) <= _MOST_COLOURS:
+            assert isinstance(problem, LocalProblem)
+            return HeatBath(problem, coupling, made, passes)
+    if kind == "heat_bath":
+        raise ValueError("step=heat_bath needs a likelihood of terms with few elements each; this one is a black box")
+    return Metropolis(problem, coupling, proposals or 4 * math.prod(shape))
+
 
 _TRIES, _NEARER = 40, 0.85
 """How many levels a possible state is looked for at, each a share of the one before."""

@@ -3,17 +3,107 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import os
+import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import hydra
+from omegaconf import DictConfig
+
 from blackout.errors import Preempted, UserError, debugging
-from blackout.programs.messages import explain, misunderstood
-from blackout.programs.words import completed, refuse_structure
+from blackout.programs.settings import CONF, completed, refuse_structure
+
+# --- Hydra's and OmegaConf's messages in one sentence.
+
+_QUOTES = "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: 'dataset.path=\"/data/my file.npy\"'"
+
+
+def misunderstood(line: str) -> str:
+    """What to type instead of a command line at which Hydra itself fails, with this message."""
+    if "slurm" in line.lower():
+        return f"hydra/launcher: {line}; hydra/launcher=submitit_local needs no SLURM"
+    if "Config group override" in line:
+        return "groups take the names of their files, not null: metrics=none, logger=none"
+    return f"this command line cannot be understood: {line}"
+
+
+def explain(error: Exception) -> str:
+    """Hydra's and OmegaConf's messages in one sentence, with the nearest valid name where a name is wrong."""
+    text, cause = str(error), str(error.__cause__ or "")
+    if match := re.search(
+        r"Could not find '([^']+)'\s+Available options in '([^']+)':((?:\s+\S+)*?)(?:\s*\n\s*Config search|\Z)", text
+    ):
+        wrong, group, options = match.group(1).rsplit("/", 1)[-1], match.group(2), match.group(3).split()
+        missing = ", pip install 'blackout[slurm]' brings it" if "submitit" in wrong else ""
+        return f"{group}={wrong}: no such choice{missing}{_nearest(wrong, options)}; one of {', '.join(options)}"
+    if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
+        recipe, group = match.group(1), match.group(2).split("@")[0]
+        where, _, choice = recipe.rpartition("/")
+        return f"{where}={choice} chooses a {group}, which the chosen family lacks: choose another {where}, or ~{where}"
+    if match := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
+        key = match.group(1).split("=")[0]
+        keys = _default_keys()
+        return f"{key}: no such option" + (" of the chosen groups" if key in keys else _nearest(key, keys))
+    if match := re.search(r"Interpolation key '([^']+)' not found", text):
+        reader = text.split("full_key: ")[-1].split()[0]
+        wanted, group = match.group(1), reader.split(".")[0]
+        return f"{reader} is made from {wanted}, which the chosen family lacks: choose another {group}"
+    return _of_values(text, cause) or _plain(text, cause, type(error).__name__)
+
+
+def _of_values(text: str, cause: str) -> str:
+    """Messages about values: one that is missing, or is a sweep without -m."""
+    if match := re.search(r"Missing mandatory value: (\S+)", f"{text} {cause}"):
+        whole = re.search(r"full_key: (\S+)", f"{text} {cause}")
+        name = (whole or match).group(1)
+        return f"{name} must be given: {name}=...; --help beside the other words of the command says what it is"
+    if match := re.search(r"Ambiguous value for argument '([^=]+)=([^']*)'", text):
+        name, value = match.groups()
+        return f"{name}={value} is a sweep, which needs -m; a list is {name}=[{value}], text '{name}=\"{value}\"'"
+    return ""
+
+
+def _plain(text: str, cause: str, kind: str) -> str:
+    """The first line, with advice where Hydra's grammar refuses a value."""
+    line = (text.splitlines() or [kind])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
+    grammar = r"mismatched input|token recognition error|extraneous input|[Nn]o ?[Vv]iable ?[Aa]lt"
+    return f"{line}; {_QUOTES}" if re.search(grammar, text) else line
+
+
+def _nearest(word: str, options: list[str]) -> str:
+    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _default_keys() -> list[str]:
+    """Every key of the default configuration of the running command, in dotted form."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import DictConfig
+
+    def walk(node: DictConfig, prefix: str) -> Iterator[str]:
+        for key in node:
+            path = prefix + str(key)
+            yield path
+            child = node._get_node(key)
+            if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
+                yield from walk(child, f"{path}.")
+
+    command = Path(sys.argv[0]).stem.removeprefix("blackout-")
+    if not (CONF / f"{command}.yaml").exists():
+        return []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return list(walk(compose(command), ""))
+
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
 
@@ -113,10 +203,11 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
             _in_job = True
             from hydra.core.hydra_config import HydraConfig
 
-            from blackout.programs import output, sweeps
+            from blackout.programs.results import sweeping
+            from blackout.programs import sweeps
 
             refuse_structure(HydraConfig.get().overrides.task)
-            return sweeps.job(function, *args, **kwargs) if output.sweeping() else function(*args, **kwargs)
+            return sweeps.job(function, *args, **kwargs) if sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 
     return wrapped
@@ -137,3 +228,143 @@ def _leave(message: str) -> NoReturn:
         traceback.print_exc()
     print("error: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
+
+
+# --- `--help`: the settings of a command with the comments of its YAML files, grouped, with examples.
+
+_EXAMPLES = {
+    "train": """\
+  {command}                                        the digits, in minutes on a CPU
+  {command} dataset=counts dataset.path=mine.npy   your own counts
+  {command} experiment=blackout_cifar10            as the paper trains it
+  {command} run_id=mine trainer.max_steps=5000     a run with a name; the same again continues it
+  {command} init_from=runs/digits/mine seed=1      a new run from the weights of another
+  {command} -m seed=1,2,3 optimizer=adam,muon      a sweep
+  {command} logger=[tensorboard,wandb]             dashboards""",
+    "sample": """\
+  {command} ckpt=runs/digits/<run_id> num_samples=64
+  {command} ckpt=runs/digits/<run_id> sampler=poisson sampler.num_steps=100
+  {command} ckpt=runs/digits/<run_id> num_samples=1000 evaluate=true
+  {command} ckpt=runs/digits/<run_id> classes=[3] sampler.guidance=2
+  {command} samples=mine.npz dataset=cifar10 evaluate=true""",
+}
+_TAIL = """\
+  {command} dataset=cifar10 --help      what a choice sets, too
+  {command} --cfg job --resolve         all settings as they would be used, nothing is run
+  {command} --info defaults-tree        where they come from
+  {command} --config-dir mine/conf      also the groups in a folder of your own
+  {command} --hydra-help                what every Hydra program can do; shell completion"""
+
+
+def help_text(program: str, command: str, words: list[str]) -> str:
+    """The help of a program.
+
+    Args:
+        program: train or sample.
+        command: as the user calls it.
+        words: the rest of the command line; of the groups chosen there, the files are shown.
+    """
+    text = (CONF / f"{program}.yaml").read_text()
+    listed, *_ = re.split(r"^(?=\w)(?!defaults:)", text, maxsplit=1, flags=re.MULTILINE)
+    own = re.findall(r"^  - (?:optional |override )?(\w+):", listed, re.MULTILINE)
+    others = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name not in own)
+    family = (CONF / "family" / "blackout.yaml").read_text()
+    of_family = [name for name in others if f"- /{name}: " in family]
+    own_family = family.split("\n\n")[-1]  # after its groups and its component
+    shown = own + of_family if program == "train" else own
+    parts = [text.splitlines()[0].removeprefix("# "), "", "Examples:", _EXAMPLES[program]]
+    parts += ["", "Settings, <name>=<value>:", *_settings(text)]
+    parts += _settings(own_family) if program == "train" else ()
+    parts += ["", "Groups, <group>=<choice>, and <group>.<setting>=<value>:", *_groups(shown)]
+    if program == "train":
+        rest = [name for name in others if name not in shown]
+        parts += ["", "Groups of other families (family=flow, energy, shuffle, codes) and of sampling:", *_groups(rest)]
+    parts += _choices(words)
+    return "\n".join([*parts, "", "More:", _TAIL]).replace("{command}", command)
+
+
+def _choices(words: list[str]) -> Iterator[str]:
+    """The files of the choices in a command line."""
+    for group, choice in (word.lstrip("+").split("=", 1) for word in words if "=" in word):
+        if (file := CONF / group / f"{choice}.yaml").is_file():
+            yield f"\n{group}={choice}:\n{textwrap.indent(_visible(file.read_text()), '  ')}"
+
+
+def _settings(text: str) -> Iterator[str]:
+    """The settings of a program with their defaults and comments, a line each."""
+    body = text.split("\nhydra:")[0].split("override hydra/hydra_logging: none\n")[-1]
+    for line in body.splitlines():
+        if match := re.match(r"( *\w+): ?(.*?)(?: *# (.*))?$", line):
+            name, value, comment = (part or "" for part in match.groups())
+            head = f"  {name}={value}" if value else f"  {name}:"
+            if not comment:
+                yield head
+                continue
+            yield textwrap.fill(comment, 116, initial_indent=f"{head:<26} ", subsequent_indent=" " * 27)
+
+
+def _groups(names: list[str]) -> Iterator[str]:
+    """Groups with their choices; those within groups, of parts, are left out."""
+    for name in dict.fromkeys(names):
+        choices = sorted(path.stem for path in (CONF / name).glob("*.yaml"))
+        if choices:
+            yield textwrap.fill(", ".join(choices), 116, initial_indent=f"  {name:<12} ", subsequent_indent=" " * 15)
+
+
+def _visible(text: str) -> str:
+    """A YAML file without what is not for users: addresses of components, defaults lists, packages."""
+    text = re.sub(r"^defaults:\n(?:  .*\n)*", "", text, flags=re.MULTILINE)
+    lines = [line for line in text.splitlines() if not re.match(r"\s*_\w+_:|# @package", line)]
+    return "\n".join(lines).strip()
+
+
+def asks_for_help(command: list[str]) -> bool:
+    """Whether a command line asks for this help."""
+    return any(word in ("--help", "-h") for word in command[1:])
+
+
+def program_of(command: list[str]) -> str:
+    """train or sample, from the name by which it was called."""
+    return Path(command[0]).stem.removeprefix("blackout-")
+
+
+# --- The commands: `train.py` and `sample.py` in the repository, `blackout-train` and `blackout-sample` of a wheel.
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
+@task
+def train(cfg: DictConfig) -> Path:
+    """Train a model: `python train.py`, `python train.py dataset=cifar10`, `python train.py -m seed=1,2,3`."""
+    from blackout.programs.train import train
+
+    return train(cfg)
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="sample")
+@task
+def sample(cfg: DictConfig) -> Path:
+    """Draw samples from a trained model: `python sample.py ckpt=runs/digits/<run_id> num_samples=64`."""
+    from blackout.programs.sample import sample
+
+    return sample(cfg)
+
+
+def run(main: Callable[[], object]) -> None:
+    """Run one of the two on this process's command line; the process ends with its exit code."""
+    if asks_for_help(sys.argv):
+        name = Path(sys.argv[0]).name
+        print(help_text(program_of(sys.argv), f"python {name}" if name.endswith(".py") else name, sys.argv[1:]))
+        return
+    with one_line_errors():
+        main()
+        end_of_sweep()
+
+
+def train_command() -> None:
+    """`blackout-train`."""
+    run(train)
+
+
+def sample_command() -> None:
+    """`blackout-sample`."""
+    run(sample)

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from blackout.training.components import make
-from blackout.training.feed import Feed
+from blackout.training.data_module import Feed
+from blackout.training.lightning_module import TrainingModule
 from blackout.training.model import Model
-from blackout.training.module import TrainingModule
 
 _PROBED = 8
 _WARM_UP = 3

@@ -2,20 +2,107 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import tempfile
+import zipfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 import torch
+from filelock import FileLock
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from torch import Tensor
 
-from blackout.family import Draw, Samples, Source
-from blackout.files import save_picture, write_json
-from blackout.programs.passport import passport
-from blackout.programs.sample_file import SampleFile
+from blackout.errors import UserError
+from blackout.family import Draw, Names, Samples, Source
+from blackout.files import refuse_links, remove_parts, replacing, save_picture, write_json
+from blackout.programs.provenance import passport
 from blackout.training.model import Model
+
+# --- Samples written to an .npz as they are drawn, so that millions of them need not fit in memory.
+
+
+class SampleFile:
+    """An .npz written batch by batch: `samples` at once, the other (small) arrays at the end.
+
+    A context manager: the file appears, whole, when the context is left without an error and no sample is missing.
+    Samples [b, C, H, W] are images and are written channels last, unless `names` give a shape.
+
+    Args:
+        path: of the .npz.
+        num_samples: how many samples it will hold.
+        names: what `samples` is called in the file, and of which shape each is.
+        about: numbers that the file holds beside the samples.
+    """
+
+    def __init__(
+        self, path: Path, num_samples: int, names: Names = Names(), about: Mapping[str, int] | None = None
+    ) -> None:
+        self._path, self._missing, self.num_samples = path, num_samples, num_samples
+        self._array, self._shape, self._about = names.array, names.shape, about or {}
+        self._member: IO[bytes] | None = None
+        self._others: dict[str, list[Tensor]] = {}
+
+    def __enter__(self) -> SampleFile:
+        self._replacing = replacing(self._path, durably=True)
+        self._archive = zipfile.ZipFile(self._replacing.__enter__(), "x", zipfile.ZIP_DEFLATED)
+        return self
+
+    def write(self, samples: Samples) -> None:
+        """Append samples: `samples` [b, ...], and further arrays [b, ...] by name, the same in every call.
+
+        Raises:
+            ValueError: more samples than were announced.
+        """
+        main = samples["samples"]
+        if len(main) > self._missing:
+            raise ValueError(f"{len(main)} samples for a file that has capacity for {self._missing} more")
+        if self._shape is not None:
+            main = main.reshape(len(main), *self._shape)
+        elif main.ndim == 4:
+            main = main.permute(0, 2, 3, 1)
+        rows = main.contiguous().cpu().numpy()
+        if self._member is None:
+            self._member = self._archive.open(f"{self._array}.npy", "w", force_zip64=True)
+            shape = (self.num_samples, *rows.shape[1:])
+            header = {"descr": np.lib.format.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(self._member, header)
+        self._member.write(rows.tobytes())
+        for name, values in samples.items():
+            if name != "samples":
+                self._others.setdefault(name, []).append(values.cpu())
+        self._missing -= len(rows)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.push(self._replacing)
+            with self._archive:
+                if self._member is not None:
+                    self._member.close()
+                if error is not None:
+                    raise error
+                others = {name: torch.cat(parts).numpy() for name, parts in self._others.items()}
+                for name, array in {**others, **{name: np.array(one) for name, one in self._about.items()}}.items():
+                    with self._archive.open(f"{name}.npy", "w") as member:
+                        np.lib.format.write_array(member, array)
+            if self._missing:
+                raise ValueError(f"{self._missing} of {self.num_samples} samples were not written")
+
+
+def save_samples(samples: Samples, path: Path, names: Names = Names(), about: Mapping[str, int] | None = None) -> None:
+    """Write samples to an .npz, see `SampleFile`; the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with SampleFile(path, len(samples["samples"]), names, about) as file:
+        file.write(samples)
 
 
 class Results:
@@ -96,3 +183,88 @@ def provenance(
 def now() -> str:
     """Date and time in UTC, in ISO format."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# --- Output directories and devices of the programs.
+
+_FORGOTTEN = 7 * 86400.0
+"""Seconds after which nobody goes on with samples that were not finished."""
+
+
+def default_output(ckpt: Path, folder: str = "samples") -> Path:
+    """`folder` in the run directory a checkpoint or model belongs to, or beside the model; in a sweep the job's own."""
+    if sweeping():
+        return job_folder() / folder
+    parent = ckpt.parent
+    if ckpt.is_dir() and not (ckpt / "config.json").exists():
+        parent = ckpt
+    elif parent.name == "checkpoints":
+        parent = parent.parent
+    refuse_links(parent, folder.split("/")[0])
+    return parent / folder
+
+
+def open_output(out: Path) -> Path:
+    """Make the output directory and find out now, not after an hour of sampling, whether it can be written.
+
+    Raises:
+        UserError: it cannot, or another job of the sweep writes there.
+    """
+    if sweeping():
+        claim(out, "out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+        remove_parts(out, older_than=_FORGOTTEN)
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
+    return out
+
+
+def sweeping() -> bool:
+    """Whether this process runs a job of a multirun."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def job_folder() -> Path:
+    """The folder of a job of a multirun."""
+    job = HydraConfig.get()
+    return Path(job.sweep.dir) / job.sweep.subdir
+
+
+def claim(folder: Path, setting: str) -> None:
+    """Keep a folder for this job of the sweep, on whatever machine the others are.
+
+    Args:
+        folder: what the job writes to.
+        setting: that names it.
+
+    Raises:
+        UserError: another job of the sweep has it.
+    """
+    settings = HydraConfig.get()
+    number = str(settings.job.num)
+    mark = Path(settings.sweep.dir) / ".runs" / hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(mark.with_suffix(".lock")):
+        if mark.exists() and mark.read_text() != number:
+            what = f"job {mark.read_text()} of this sweep has {folder}"
+            raise UserError(f"{what}: leave out {setting}=, or vary it too")
+        mark.write_text(number)
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; auto takes CUDA where there is one, each process of torchrun its own.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    if name == "auto":
+        return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
+    return device

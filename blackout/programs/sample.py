@@ -16,13 +16,10 @@ from torch import Tensor
 from blackout.distributed import gathered, my_batches, process_group, rank
 from blackout.errors import UserError, naming
 from blackout.family import Draw, Samples, Scores
-from blackout.programs.drawn import Drawn, key_of
-from blackout.programs.output import default_output, find_device, open_output
 from blackout.programs.pictures import Trajectory
-from blackout.programs.results import Results, provenance
-from blackout.programs.settings import resolve, set_libraries
-from blackout.programs.values import path
-from blackout.programs.words import asked_for
+from blackout.programs.results import Results, default_output, find_device, open_output, provenance
+from blackout.programs.sample_cache import Drawn, key_of
+from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.training.components import make
 from blackout.training.export import family_of, load_model
 from blackout.training.model import Model

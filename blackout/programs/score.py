@@ -15,10 +15,9 @@ from blackout.errors import UserError
 from blackout.evaluation import over_seeds
 from blackout.family import Draw, Samples, Scorer, Scores, Source
 from blackout.files import replacing, write_json
-from blackout.programs.output import job_folder, open_output, sweeping
-from blackout.programs.passport import passport
-from blackout.programs.results import now
-from blackout.programs.values import path
+from blackout.programs.provenance import passport
+from blackout.programs.results import job_folder, now, open_output, sweeping
+from blackout.programs.settings import path
 from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file
 from blackout.training.model import Model

@@ -8,9 +8,11 @@ docs/survival.md are made from it.
 from __future__ import annotations
 
 import logging
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
@@ -20,9 +22,131 @@ from omegaconf import DictConfig, OmegaConf
 
 from blackout.addresses import leaves
 from blackout.errors import UserError
-from blackout.programs.values import KINDS, checked, kind_of
-from blackout.programs.words import asked_for
 from blackout.training.descriptions import PATHS
+
+# --- The values of settings: their kinds, and the checks of what a command line gives.
+
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a name", list: "a list"}
+_OPTIONAL = frozenset(("ema_decay",))
+"""Settings that may be null although their default is not."""
+_ALSO = {"compile": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")}
+"""Names that a setting takes besides values of its kind."""
+_PLAIN_GROUPS = frozenset(("likelihood",))
+"""Groups of settings that name no component."""
+
+
+def kind_of(default: Any) -> type | None:
+    """The type of a setting's values, by its default; None for any."""
+    return type(default) if type(default) in KINDS else None
+
+
+def checked(name: str, value: Any, kind: type | None, default: Any = None) -> Any:
+    """The value of a setting.
+
+    Args:
+        name: of the setting.
+        value: as it was given.
+        kind: type it must have; None for any. Whole numbers are numbers, and any number is a name.
+        default: of the setting, which says what a plain group may hold.
+
+    Raises:
+        UserError: a value of another kind.
+    """
+    if name in _PLAIN_GROUPS:
+        return _checked_group(name, value, default)
+    if value is None and name in _OPTIONAL:
+        return None
+    if isinstance(value, str) and value in _ALSO.get(name, ()):
+        return value
+    if kind in (float, str) and type(value) in (int, kind, float):
+        return kind(value)  # a directory may be called 17
+    if kind is not None and type(value) is not kind:
+        raise UserError(f"{name} must be {_described(name, kind)}, not {value!r}")
+    return value
+
+
+def _described(name: str, kind: type) -> str:
+    return ", ".join((KINDS[kind], *_ALSO.get(name, ())))
+
+
+def _checked_group(name: str, given: Any, default: Any) -> dict[str, Any] | str:
+    if isinstance(given, str):  # the name of a file, for families that read one
+        return given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{name} must be a group of settings, not {given!r}")
+    if unknown := sorted(given.keys() - default.keys()):
+        raise UserError(f"{name}.{unknown[0]}: no such option; one of {', '.join(default)}")
+    return {part: checked(f"{name}.{part}", value, kind_of(default[part])) for part, value in given.items()}
+
+
+def path(config: Mapping[str, Any], name: str) -> str | None:
+    """A setting that names a file or directory, or null.
+
+    Raises:
+        UserError: it is a list or a mapping.
+    """
+    value = config[name]
+    if isinstance(value, dict | list | bool):
+        raise UserError(f"{name} must be the name of a file or directory, not {value!r}")
+    return None if value is None else str(value)
+
+
+# --- The words of a command line, before Hydra reads them.
+
+CONF = next(found for folder in Path(__file__).parents[1:] if (found := folder / "conf").is_dir())
+"""The configurations: in a wheel inside the package, in the repository beside it."""
+
+
+def completed(command: list[str]) -> list[str]:
+    """A command line with what Hydra would need to be told besides.
+
+    Arguments of Lightning's Trainer that no YAML file lists need no `+`, and a family without data no `~dataset`.
+    """
+    words = map(_forced, command[1:]) if Path(command[0]).stem.endswith("train") else command[1:]
+    return _without_data([command[0], *_of_its_logger(list(words))])
+
+
+def refuse_structure(words: Iterable[str]) -> None:
+    """Refuse `..._partial_=...`: whether a component is made or passed on is no one's choice.
+
+    Raises:
+        UserError: one of the words is such.
+    """
+    for word in words:
+        name = word.lstrip("+~").partition("=")[0]
+        if name.endswith("._partial_"):
+            raise UserError(f"{name}: no such option")
+
+
+def asked_for(group: str) -> bool:
+    """Whether the command line itself, rather than a recipe, chooses a group or sets part of it."""
+    from hydra.core.hydra_config import HydraConfig  # `completed` runs before Hydra is imported
+
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    return any(word.lstrip("+~").startswith(group) for word in given)
+
+
+def _forced(word: str) -> str:
+    """`trainer.<name>=...` added where there is no such setting yet; names that the Trainer lacks are refused later."""
+    return f"++{word}" if re.match(r"trainer\.\w+[\w.]*=", word) else word
+
+
+def _of_its_logger(words: list[str]) -> list[str]:
+    """`logger.mode=` and its like are W&B's where that is the one logger: it had no name before there were several."""
+    if "logger=wandb" not in words:
+        return words
+    return [re.sub(r"^(\+*~?)logger\.(?!wandb\b)", r"\1logger.wandb.", word) for word in words]
+
+
+def _without_data(command: list[str]) -> list[str]:
+    """A command line without the default dataset, if its family says `dataset: null` and nothing else chooses one."""
+    chosen = [word.partition("=")[2] for word in command[1:] if word.startswith("family=")]
+    if not chosen or any(word.lstrip("+~").startswith(("dataset", "experiment=")) for word in command[1:]):
+        return command
+    path = CONF / "family" / f"{chosen[-1]}.yaml"
+    has_none = path.is_file() and re.search(r"^dataset: null\b", path.read_text(), re.MULTILINE)
+    return [*command, "~dataset"] if has_none else command
+
 
 _WHERE_AND_HOW = frozenset(
     ("data_dir", "data_on_device", "compile", "runs_dir", "run_id", "logger", "plan", "family.monitor")

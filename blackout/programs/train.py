@@ -2,36 +2,188 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from omegaconf import DictConfig
+from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError, mendable, naming, summary
-from blackout.family import Family, Source
-from blackout.programs.closing import close
-from blackout.programs.output import claim, sweeping
+from blackout.family import ChoosesLength, Family, Source
+from blackout.programs.finalize import close
 from blackout.programs.plan import plan
+from blackout.programs.results import claim, sweeping
 from blackout.programs.run_directory import open_run, run_directory, running
-from blackout.programs.settings import resolve, set_libraries
-from blackout.programs.starting import continued, make_model
-from blackout.programs.trainers import check_batch, check_length, check_trainer, describe_profile, with_length
-from blackout.programs.values import path
+from blackout.programs.settings import asked_for, path, resolve, set_libraries
+from blackout.random import fold_seed
+from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
-from blackout.training.components import make
+from blackout.training.components import check_arguments, find, make
+from blackout.training.data_module import Feed
 from blackout.training.export import start_from
-from blackout.training.feed import Feed
+from blackout.training.lightning_module import TrainingModule
 from blackout.training.loggers import KeepWandbRun, continue_run, dashboards
 from blackout.training.metrics_csv import MetricsCSV
-from blackout.training.model import Model
-from blackout.training.module import TrainingModule
+from blackout.training.model import INITIALISATION, Model
 from blackout.training.optimization import Optimization
 from blackout.training.preemption import signals
+
+# --- Lightning's Trainer: arguments that are checked before anything is made, and the table of its profiler.
+
+_OURS = {
+    "logger": "logger=none, tensorboard, wandb or [tensorboard,wandb]",
+    "callbacks": "+callbacks.<name>={_target_: ...}",
+    "default_root_dir": "runs_dir=...",
+    "enable_progress_bar": "callbacks.progress=null",
+    "enable_checkpointing": "callbacks.checkpoints.every_n_steps=...",
+    "fast_dev_run": "debug=fast",
+    "plugins": None,
+    "use_distributed_sampler": None,
+    "reload_dataloaders_every_n_epochs": None,
+}
+"""Arguments that this program gives itself, and what to say instead."""
+_COUNTS = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes"}
+_IN_EPOCHS = ("max_epochs", "min_epochs", "check_val_every_n_epoch")
+
+
+def check_trainer(settings: Mapping[str, Any]) -> None:
+    """Refuse what cannot be an argument of the Trainer, and a length that is none.
+
+    Raises:
+        UserError: the message says what to give instead.
+    """
+    given = {name: value for name, value in settings.items() if not name.startswith("_")}
+    for name in given.keys() & _OURS.keys():
+        instead = f": say {_OURS[name]}" if _OURS[name] else ""
+        raise UserError(f"trainer.{name} is set by the program{instead}")
+    check_arguments(find(settings, "trainer"), given, "trainer", partial=True)
+    _check_numbers(given)
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    for name in sorted(_COUNTS & given.keys()):
+        if given[name] is not None and (type(given[name]) is not int or given[name] < 1):
+            raise UserError(f"trainer.{name} must be a whole number of at least 1, not {given[name]}")
+    norm = given.get("gradient_clip_val")
+    if norm is not None and not (isinstance(norm, int | float) and 0 <= norm < math.inf):
+        raise UserError(f"trainer.gradient_clip_val must be at least 0 (no clipping) and finite, not {norm}")
+
+
+def with_length(config: dict[str, Any], family: Family, source: Source) -> dict[str, Any]:
+    """The settings with a number of steps: where it is null the family's, over which the learning rate decays too.
+
+    Raises:
+        UserError: it is null, and the family chooses none.
+    """
+    if config["trainer"]["max_steps"] is not None:
+        return config
+    if not isinstance(family, ChoosesLength):
+        raise UserError("trainer.max_steps must be a whole number of at least 1, not null")
+    steps, optimizer = family.length(config, source), config["optimizer"]
+    follows = optimizer.get("decay_steps", steps) is None and not asked_for("optimizer.decay_steps")
+    decay = {"decay_steps": steps} if follows else {}
+    return config | {"trainer": config["trainer"] | {"max_steps": steps}, "optimizer": optimizer | decay}
+
+
+def check_length(config: Mapping[str, Any], source: Source) -> None:
+    """Refuse a length in epochs, which the endless stream of batches does not have, and say what it is in steps.
+
+    Raises:
+        UserError: there is one.
+    """
+    settings, size = config["trainer"], source.size("train")
+    images = config["batch_size"] * (settings.get("accumulate_grad_batches") or 1)
+    for name in _IN_EPOCHS:
+        epochs, steps = settings.get(name), "max_steps" if name != "check_val_every_n_epoch" else "val_check_interval"
+        if epochs is None:
+            continue
+        told = f"trainer.{name}={epochs}: lengths are in steps here"
+        if size and isinstance(epochs, int) and epochs > 0:
+            told += f", trainer.{steps}={math.ceil(epochs * size / images)} is as many epochs of {source.name}"
+        raise UserError(told)
+
+
+def check_batch(config: Mapping[str, Any], source: Source) -> None:
+    """Refuse a batch of which three copies as float32 are more than this machine's memory: any step holds more.
+
+    Raises:
+        UserError: how much memory it would need.
+    """
+    need = 3 * 4 * config["batch_size"] * math.prod(source.facts.get("shape", ()))
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if need > here:
+        told = f"would need at least {need / 1e9:,.0f} GB, of {here / 1e9:,.0f} GB here"
+        raise UserError(f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
+
+
+def describe_profile(trainer: pl.Trainer) -> None:
+    """Print the table of `trainer.profiler`, which Lightning would log where nobody sees it."""
+    if trainer.is_global_zero and not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
+        print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]
+
+
+# --- What a run starts from: a fresh model, another one's weights, or a checkpoint.
+
+
+def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Model:
+    """The untrained model for `source`, initialised from the seed."""
+    description = {"family": config["family"], **family.describe(config, source)}
+    torch.manual_seed(fold_seed(config["seed"], INITIALISATION))
+    model: Model = family.build(
+        description, family.tensors(source), settings=config, ema_decay=ema_decay(config), seed=config["seed"]
+    )
+    model.source = lambda: source
+    return model
+
+
+def ema_decay(config: Mapping[str, Any]) -> float | None:
+    """The decay of the averaged weights per optimiser step: `ema_decay`, or from `ema_half_life` in images.
+
+    Returns:
+        None for no average: a decay of 0 or null.
+
+    Raises:
+        UserError: a half-life that is not positive.
+    """
+    half_life = config["ema_half_life"]
+    if half_life is None:
+        return float(config["ema_decay"]) if config["ema_decay"] else None
+    if isinstance(half_life, bool) or not isinstance(half_life, int | float) or not half_life > 0:
+        raise UserError(f"ema_half_life must be a positive number of images, or null, not {half_life!r}")
+    images = config["batch_size"] * (config["trainer"].get("accumulate_grad_batches") or 1)
+    return float(0.5 ** (images / half_life))
+
+
+def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:
+    """The checkpoint from which the run in a directory continues, with its contents.
+
+    Args:
+        directory: of the run.
+        other: a checkpoint, or the directory of a run, from which a run that has none of its own goes on.
+
+    Raises:
+        UserError: there is no such checkpoint, or it is damaged.
+    """
+    last = find_checkpoint(directory / "checkpoints")
+    if last is None and other is not None:
+        given = Path(other).expanduser()
+        last = given if given.is_file() else find_checkpoint(given / "checkpoints") or find_checkpoint(given)
+        if last is None:
+            raise UserError(f"ckpt_path={other}: there is no checkpoint")
+    if last is None:
+        return None, None
+    checkpoint = read_checkpoint(last)
+    if last.name == PREVIOUS and last.is_relative_to(directory) and getattr(rank_zero_only, "rank", 0) == 0:
+        set_damaged_aside(last.parent)
+    return last, checkpoint
+
 
 _MOST_PER_PROCESSOR = 16
 

@@ -1,8 +1,7 @@
 """Random numbers: counter-based streams, and exact draws from a torch generator or from streams."""
 
-from blackout.random.categorical import categorical, cumulative, invert_rows
+from blackout.random.categorical import categorical, cumulative, gamma, invert_rows, negative_binomial
 from blackout.random.counts import bernoulli, binomial, compiled_by, poisson
-from blackout.random.gamma import gamma, negative_binomial
 from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, fold_seed, uniform
 
 __all__ = [

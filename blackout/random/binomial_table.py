@@ -40,7 +40,7 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
         n: uint8 [B, ...].
         p: float64, at most 1/2; a scalar, or one per sample [B].
         flipped: bool of p's shape.
-        fused: `blackout.random.fused` or `.compiled`, to look up in one kernel per digit of n.
+        fused: `blackout.random.triton_draws` or `.compiled`, to look up in one kernel per digit of n.
 
     Returns:
         uint8 of n's shape.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from blackout.random.streams import RandomSource, uniform
+from blackout.random.counts import poisson
+from blackout.random.streams import RandomSource, can_look, next_draw, uniform
 
 _CHUNK = 1 << 24
 """Largest number of weights whose running sums are formed at once: 128 MiB."""
@@ -53,3 +56,76 @@ def invert_rows(cumulative_rows: Tensor, row: Tensor, u: Tensor) -> Tensor:
         below = (probe < states) & (flat[start + (probe - 1).clamp_(max=states - 1)] <= u)
         found = torch.where(below, probe, found)
     return found
+
+
+# --- Gamma and negative binomial draws, from a torch generator or from counter-based streams.
+
+_ATTEMPTS = 16
+"""At most 5 % of the proposals are refused, and 0.05^16 < 2^-69."""
+
+
+def negative_binomial(size: Tensor, mean: Tensor, generator: RandomSource = None) -> Tensor:
+    """Negative binomial counts of the given mean and variance mean + mean^2 / size, elementwise.
+
+    A Poisson count whose rate is Gamma distributed.
+
+    Args:
+        size: float64, positive, any shape [B, ...].
+        mean: float64, non-negative, the same shape.
+
+    Returns:
+        Float64 whole numbers of the same shape.
+    """
+    return poisson(gamma(size, generator) * (mean / size), generator)
+
+
+def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
+    """Gamma(shape, scale 1), elementwise, float64: the rejection method of Marsaglia & Tsang (2000).
+
+    Args:
+        shape: float64, positive, any shape [B, ...]. Below 1 the draw is that of shape + 1 times U^(1 / shape).
+
+    Returns:
+        Float64 of the same shape.
+    """
+    draw = next_draw(generator, shape.device)
+    alpha = shape.to(torch.float64).reshape(-1)
+    if can_look(alpha) and not bool(torch.isfinite(alpha).all()):  # it would be tried for ever
+        raise ValueError("a shape of a Gamma distribution is not finite")
+    d = torch.where(alpha < 1, alpha + 1, alpha) - 1 / 3
+
+    def numbers(attempt: int, where: Tensor | None) -> Tensor:
+        """Uniforms above 0, one for each of the elements at flat indices `where`; None for all."""
+        return draw.uniform(tuple(shape.shape), attempt, where).view(-1).clamp_(min=2.0**-54)
+
+    def proposed(attempt: int, where: Tensor | None, d: Tensor) -> tuple[Tensor, Tensor]:
+        """(proposals, whether each is accepted)."""
+        x = _normal(numbers(attempt, where), numbers(attempt + 1, where))
+        v = (1 + 1 / torch.sqrt(9 * d) * x) ** 3
+        # accept where log U < x^2 / 2 + d (1 - v + log v): then d v is Gamma(d + 1/3)
+        height = 0.5 * x**2 + d * (1 - v + torch.log(v.clamp(min=1e-300)))
+        return d * v, (v > 0) & (torch.log(numbers(attempt + 2, where)) < height)
+
+    drawn = torch.empty_like(alpha)
+    if not can_look(alpha):  # as many turns as any element could need, because nobody waits to count those that do
+        wanted = torch.ones_like(alpha, dtype=torch.bool)
+        for attempt in range(1, 1 + 3 * _ATTEMPTS, 3):
+            value, accepted = proposed(attempt, None, d)
+            drawn = torch.where(wanted & accepted, value, drawn)
+            wanted &= ~accepted
+        return torch.where(alpha < 1, drawn * torch.exp(torch.log(numbers(0, None)) / alpha), drawn).view(shape.shape)
+    todo = torch.arange(alpha.numel())
+    attempt = 1
+    while todo.numel():
+        value, accepted = proposed(attempt, todo, d[todo])
+        drawn[todo[accepted]] = value[accepted]
+        todo = todo[~accepted]
+        attempt += 3
+    if (small := (alpha < 1).nonzero().squeeze(1)).numel():
+        drawn[small] *= torch.exp(torch.log(numbers(0, small)) / alpha[small])
+    return drawn.view(shape.shape)
+
+
+def _normal(u: Tensor, v: Tensor) -> Tensor:
+    """Standard normal from two uniforms (Box & Muller 1958)."""
+    return torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)

@@ -25,7 +25,7 @@ import yaml
 
 from blackout.errors import UserError
 from blackout.programs.cli import one_line_errors
-from blackout.programs.words import CONF
+from blackout.programs.settings import CONF
 
 HERE = Path(__file__).parent
 

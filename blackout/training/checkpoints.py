@@ -21,9 +21,9 @@ from blackout.errors import UserError
 from blackout.random import compiled_by
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless
-from blackout.training.guards import check_finite
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.model import Model
+from blackout.training.nonfinite import check_finite
 from blackout.training.preemption import signals
 
 _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.name")

@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from blackout.distributed import my_samples
 from blackout.family import Draw, Scorer
 from blackout.family import Scores as Accumulators
-from blackout.training.module import TrainingModule
+from blackout.training.lightning_module import TrainingModule
 
 
 class Scores(Callback):

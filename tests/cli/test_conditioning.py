@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from blackout import load_model
-from blackout.diffusion.pictures import grid
-from blackout.diffusion.samplers import make_sampler
+from blackout.diffusion.plots import grid
+from blackout.diffusion.sampling import make_sampler
 from tests.cli.conftest import TINY
 
 # enough steps that the pilot run is affordable, and a network whose classes matter

@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 from pytorch_lightning.callbacks import RichProgressBar
 
 from blackout import load_model
-from blackout.programs.help import help_text
-from blackout.programs.passport import git_commit
-from blackout.programs.words import completed
+from blackout.programs.cli import help_text
+from blackout.programs.provenance import git_commit
+from blackout.programs.settings import completed
 from tests.cli.conftest import ROOT, TINY
 
 QUICK = (*TINY, "metrics=none", "callbacks.samples=null")

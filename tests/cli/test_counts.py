@@ -16,7 +16,7 @@ SMALL = ("network.body.width=16", "network.body.depth=1")
 
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
-    monkeypatch.setattr("blackout.evaluation.two_samples.TREES", 5)
+    monkeypatch.setattr("blackout.evaluation.count_scores.TREES", 5)
 
 
 def table(path):

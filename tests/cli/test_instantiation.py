@@ -8,11 +8,9 @@ import pytest
 from PIL import Image
 
 from blackout.data.components import TABLE as DATASETS
-from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.evaluation.components import TABLE as SCORES
-from blackout.programs.starting import make_model
-from blackout.programs.train import make_trainer
-from blackout.programs.trainers import with_length
+from blackout.programs.train import make_model, make_trainer, with_length
 from blackout.training.components import make
 from blackout.training.descriptions import check, named_in_file, plain
 from tests.cli.test_configs import CONF, composed

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from PIL import Image
 
 from blackout import compare, report
-from blackout.programs import pages
+from blackout.programs import report as pages
 from blackout.table import __main__ as table
 from tests.cli.conftest import ROOT, TINY
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torchvision.datasets import CelebA
 
-import blackout.data.celeba
+import blackout.data.images
 from blackout.data import celeba64
 from blackout.errors import UserError
 
@@ -37,7 +37,7 @@ def test_faces_are_cropped_decoded_and_kept(faces: Path, monkeypatch: pytest.Mon
     assert (data.train.dtype, data.max_count, data.num_classes) == (torch.uint8, 255, None)
     assert (data.train.double().mean((1, 2, 3)) - torch.tensor([40.0, 120.0, 200.0])).abs().max() < 2
     assert not list(faces.rglob("*.part"))
-    monkeypatch.setattr(blackout.data.celeba, "_decode", pytest.fail)
+    monkeypatch.setattr(blackout.data.images, "_decode", pytest.fail)
     again = celeba64(faces)
     assert again.fingerprint() == data.fingerprint()
 

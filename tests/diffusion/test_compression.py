@@ -7,9 +7,9 @@ import torch
 from blackout.compress import Coder, decoded, encoded
 from blackout.compress.coder import PRECISION
 from blackout.diffusion import BlackoutDiffusion
-from blackout.diffusion.bits import finite_time_bits
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.report import finite_time_bits
 
 
 def uniform_symbols(bar):

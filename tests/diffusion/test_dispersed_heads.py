@@ -5,7 +5,7 @@ from scipy import stats
 
 from blackout.diffusion.heads import LogisticMixture, LogisticMixtureHead, ScaledHead, VarianceHead
 from blackout.diffusion.losses import poisson_loss
-from blackout.laws.draws import p_value
+from blackout.laws.kernels import p_value
 from blackout.random import SampleStreams
 
 VARIANCE = VarianceHead(ScaledHead(5.0))

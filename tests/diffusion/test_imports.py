@@ -21,7 +21,7 @@ def test_the_package_needs_torch_and_numpy_alone():
     "from blackout.diffusion import BlackoutDiffusion", "from blackout import BlackoutDiffusion",
 ])  # fmt: skip
 def test_the_module_comes_when_it_is_asked_for(code):
-    assert run(f"{code}; print(BlackoutDiffusion.__module__)") == ["blackout.diffusion.module"]
+    assert run(f"{code}; print(BlackoutDiffusion.__module__)") == ["blackout.diffusion.model"]
 
 
 def test_scipy_comes_with_the_first_sparse_matrix(tmp_path):

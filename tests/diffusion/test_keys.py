@@ -8,8 +8,8 @@ import torch
 
 from blackout import BlackoutDiffusion
 from blackout.diffusion import Correction, Sampler, ThinAndBridge
-from blackout.diffusion.bits import continuous_bits, end_bits, finite_time_bits, weighted_path_bits
 from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.report import continuous_bits, end_bits, finite_time_bits, weighted_path_bits
 from blackout.random import fold_seed, streams
 from blackout.training.model import INITIALISATION
 from tests.training.test_python import BODY, COUNTS

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from blackout import BlackoutDiffusion
-from blackout.diffusion.bits import continuous_bits
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.report import continuous_bits
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 
 X0 = torch.randint(0, 5, (40, 6), generator=torch.Generator().manual_seed(0)).to(torch.uint8)

@@ -13,7 +13,6 @@ from torch import Tensor
 from benchmarks.devices import CUDA, fake_cuda
 from blackout.diffusion.correctors import BirthDeath as BirthDeathCorrector
 from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
-from blackout.diffusion.counting import CountingDenoiser
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead, VarianceHead
 from blackout.diffusion.importance import GradientImportance
@@ -30,16 +29,17 @@ from blackout.diffusion.kernels import (
     nearest_rounding,
 )
 from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss
-from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
-from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampling import CountingDenoiser, Sampler
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
-from blackout.random import SampleStreams, counts, gamma
-from blackout.training.guards import NonFiniteGuard
-from blackout.training.module import LightningRecorder
+from blackout.random import SampleStreams, counts
+from blackout.random import categorical as gamma
+from blackout.training.lightning_module import LightningRecorder
+from blackout.training.nonfinite import NonFiniteGuard
 from tests.devices import Watch
 
 SHAPE = (1, 8, 8)

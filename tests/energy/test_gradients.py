@@ -11,14 +11,14 @@ from torch import Tensor
 from blackout.flows import Events, Ising, Leap
 from blackout.flows.energies.data import known_samples
 from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy
-from blackout.flows.energies.module import EnergySampler, Pair
+from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
 from blackout.flows.energies.report import mmd, uniform_weights
-from blackout.flows.partition import effective_sample_size, log_mean_exp
 from blackout.flows.planar import entropy
 from blackout.flows.refinement import Gibbs
 from blackout.flows.replay import Rollout
 from blackout.flows.targets import Target, all_states
+from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LESite
 
 _REPEATS, _CHAINS = 24, 2000

@@ -10,7 +10,7 @@ import torch
 
 from blackout import load_model
 from blackout.flows.energies.energies import NetworkEnergy, PairEnergy
-from blackout.flows.energies.module import EnergySampler
+from blackout.flows.energies.model import EnergySampler
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 

@@ -11,8 +11,9 @@ from scipy import stats
 
 from blackout.data import CountData
 from blackout.errors import UserError
-from blackout.evaluation import CountScorer, baseline_bits, two_samples
-from blackout.evaluation.two_samples import kolmogorov_smirnov, mean_discrepancy
+from blackout.evaluation import CountScorer, baseline_bits
+from blackout.evaluation import count_scores as two_samples
+from blackout.evaluation.count_scores import kolmogorov_smirnov, mean_discrepancy
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)

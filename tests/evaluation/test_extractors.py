@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from blackout.data import CountData, digits
 from blackout.errors import UserError
-from blackout.evaluation.extractors import Classifier, DINOv2, Inception, ModuleExtractor, ScriptExtractor
-from blackout.evaluation.extractors.base import full_float32
+from blackout.evaluation.digit_classifier import Classifier
+from blackout.evaluation.extractors import DINOv2, Inception, ModuleExtractor, ScriptExtractor, full_float32
 from tests.evaluation.networks import CLASSES, FEATURES, TinyNet, colour_data, images, tiny_extractor
 
 
@@ -126,7 +126,7 @@ def test_classifier_is_cached(
     def never(*_: object) -> float:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("blackout.evaluation.extractors.classifier._train", never)
+    monkeypatch.setattr("blackout.evaluation.digit_classifier._train", never)
     state = torch.get_rng_state()
     again = Classifier(digits, cache=classifier_cache)
     assert torch.equal(torch.get_rng_state(), state)
@@ -138,7 +138,7 @@ def test_classifier_is_cached(
 def test_classifier_training_is_reproducible_and_survives_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blackout.evaluation.extractors.classifier.STEPS", 3)
+    monkeypatch.setattr("blackout.evaluation.digit_classifier.STEPS", 3)
     data = digits()
     assert data.train_labels is not None
     assert data.test_labels is not None

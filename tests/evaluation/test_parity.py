@@ -153,7 +153,7 @@ def test_kernel_distance() -> None:
 
 @pytest.mark.parametrize("neighbours", [1, 3, 5])
 def test_precision_and_recall(neighbours: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blackout.evaluation.neighbours._BLOCK_ELEMENTS", 2000)
+    monkeypatch.setattr("blackout.evaluation.precision_recall._BLOCK_ELEMENTS", 2000)
     generator = torch.Generator().manual_seed(neighbours)
     x = torch.randn(230, 8, generator=generator)
     y = 1.3 * torch.randn(310, 8, generator=generator)

@@ -15,7 +15,8 @@ from torch import Tensor
 from blackout.data import CountData, digits
 from blackout.errors import UserError
 from blackout.evaluation import ImageScores, Reference, ScoreOptions, Scorer, over_seeds
-from blackout.evaluation.extractors import Classifier, Features, ModuleExtractor
+from blackout.evaluation.digit_classifier import Classifier
+from blackout.evaluation.extractors import Features, ModuleExtractor
 from tests.evaluation.networks import FEATURES, TinyNet, colour_data, images, tiny_extractor
 
 SMALL = ScoreOptions(kernel_subsets=5, kernel_subset_size=40)

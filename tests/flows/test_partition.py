@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from blackout.flows.partition import (
+from blackout.flows.weights import (
     effective_sample_size,
     log_mean_exp,
     plain,

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from blackout import load_model
-from blackout.flows.partition import effective_sample_size
 from blackout.flows.targets import exact_values
+from blackout.flows.weights import effective_sample_size
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
 from tests.killed import ENVIRONMENT, killed_and_continued
 

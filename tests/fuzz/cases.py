@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from PIL import Image
 
-from blackout.programs.words import completed
+from blackout.programs.settings import completed
 from tests.cli.conftest import ROOT, TINY
 from tests.security.attacks import ATTACKS, hide_in_a_tuple, interpolation
 
@@ -224,7 +224,7 @@ def mutated(rng: random.Random, config: dict[str, Any], code: bool) -> None:
     if code:
         values = [{"_target_": "os.system", "command": "touch owned"}]
         values += [{"_target_": "builtins.open", "file": "owned", "mode": "w"}]
-        values += [{"_target_": "blackout.diffusion.module.torch.load", "f": "x"}, interpolation(Path.cwd())]
+        values += [{"_target_": "blackout.diffusion.model.torch.load", "f": "x"}, interpolation(Path.cwd())]
     if not code and rng.random() < 0.4:
         del node[key]
     else:

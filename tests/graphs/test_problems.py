@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from blackout.flows.graphs.collection import Graph, barabasi_albert, erdos_renyi, random_graphs
-from blackout.flows.graphs.making import problem_on
+from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
+from blackout.flows.graphs.problems import problem_on
 from blackout.flows.graphs.solvers import by_heat_bath, solver, value_of
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement

@@ -16,9 +16,8 @@ from blackout import load_model
 from blackout.errors import UserError
 from blackout.flows import solve
 from blackout.flows.graphs import compare
-from blackout.flows.graphs.collection import random_graphs
-from blackout.flows.graphs.files import read_graphs, save_graph
-from blackout.flows.graphs.module import GraphFlow
+from blackout.flows.graphs.graphs import random_graphs, read_graphs, save_graph
+from blackout.flows.graphs.model import GraphFlow
 from blackout.flows.path import States
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
@@ -155,7 +154,7 @@ def test_the_command_solves(monkeypatch, capsys, folder, tmp_path):  # type: ign
 
 def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest.MonkeyPatch) -> None:
     from blackout.flows import Events, Rollout
-    from blackout.flows.graphs.making import graph_problem
+    from blackout.flows.graphs.problems import graph_problem
     from blackout.networks import LESite
     from blackout.networks.equivariant import CLASSES
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from blackout.diffusion.ends import DataEnds
+from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.predictions import CountPrediction
 
 

@@ -14,12 +14,12 @@ from scipy import stats
 
 from blackout.data.moments import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
-from blackout.diffusion.ends import DataEnds, start_divergence, with_ends
+from blackout.diffusion.data_stats import DataEnds, start_divergence, with_ends
 from blackout.diffusion.grids import LAST_LOGIT, pilot_ends
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.processes.path_bound import proposal
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.processes.finite import proposal
+from blackout.diffusion.sampling import sample
 from blackout.diffusion.schedules import logit_times, time_of_logit
 from blackout.laws.toys import pixel_pair
 from blackout.random import SampleStreams

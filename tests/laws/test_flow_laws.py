@@ -7,8 +7,7 @@ import torch
 
 from blackout.flows.simulation import Events
 from blackout.flows.targets import Ising
-from blackout.laws.flow_toys import Enumeration
-from blackout.laws.flows import claims, untrained
+from blackout.laws.flows import Enumeration, claims, untrained
 
 
 def test_every_claim_holds() -> None:
@@ -18,7 +17,7 @@ def test_every_claim_holds() -> None:
 
 
 def test_a_wrong_weight_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from blackout.laws import flow_toys
+    from blackout.laws import flows as flow_toys
 
     true = flow_toys.residual
     monkeypatch.setattr(flow_toys, "residual", lambda f, g, ratios: true(f, g, ratios) + 1e-4 * g.abs().sum((1, 2)))

@@ -12,8 +12,7 @@ from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_survival, logit_times
-from blackout.laws.births import final_law, fraction, poisson_births, poisson_pmf, step_law
-from blackout.laws.draws import ExactDenoiser
+from blackout.laws.kernels import ExactDenoiser, final_law, fraction, poisson_births, poisson_pmf, step_law
 from blackout.laws.toys import pixel_pair, total_variation
 from blackout.random import SampleStreams
 

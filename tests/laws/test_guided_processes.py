@@ -7,16 +7,14 @@ import torch
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, TauLeap
-from blackout.diffusion.particles import sample_particles
-from blackout.diffusion.potentials import GuidanceWeight
+from blackout.diffusion.particles import GuidanceWeight, sample_particles
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform, UniformChain
 from blackout.diffusion.schedules import logit_times, step_times
-from blackout.laws import markov_toys, steps
-from blackout.laws.births import independent
-from blackout.laws.draws import ExactJumpDenoiser
-from blackout.laws.markov_toys import JumpToy
-from blackout.laws.toys import total_variation
+from blackout.laws import kernels as steps
+from blackout.laws import toys as markov_toys
+from blackout.laws.kernels import ExactJumpDenoiser, independent
+from blackout.laws.toys import JumpToy, total_variation
 from blackout.random import SampleStreams
 from tests.laws.test_particle_laws import distance, tilted
 

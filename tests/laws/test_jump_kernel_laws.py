@@ -12,7 +12,7 @@ from blackout.diffusion.kernels import BirthDeathBridge, LevelBridge, TauLeap
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath
 from blackout.diffusion.schedules import logit_times
-from blackout.laws import verify
+from blackout.laws import claims as verify
 from blackout.laws.toys import total_variation
 from blackout.random import SampleStreams
 from tests.laws.documented import untrue

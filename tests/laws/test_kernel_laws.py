@@ -17,16 +17,27 @@ from blackout.diffusion.kernels import (
     PosteriorTrapezoidal,
     Trapezoidal,
     nearest_rounding,
-    panjer,
 )
+from blackout.diffusion.kernels import births as panjer
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import count_evaluations
+from blackout.diffusion.sampling import count_evaluations
 from blackout.diffusion.schedules import fisher_times, logit_times
-from blackout.laws import subjects, verify
-from blackout.laws.births import BIRTHS, final_law, poisson_births, step_law, trapezoidal_law, walk
-from blackout.laws.draws import KERNELS, ExactDenoiser, p_value, step_draws
-from blackout.laws.subjects import PureDeathSubject
+from blackout.laws import claims as subjects
+from blackout.laws import claims as verify
+from blackout.laws.claims import PureDeathSubject
+from blackout.laws.kernels import (
+    BIRTHS,
+    KERNELS,
+    ExactDenoiser,
+    final_law,
+    p_value,
+    poisson_births,
+    step_draws,
+    step_law,
+    trapezoidal_law,
+    walk,
+)
 from blackout.laws.toys import (
     Toy,
     binomial_pmf,

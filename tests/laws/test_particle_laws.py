@@ -16,14 +16,12 @@ from blackout.diffusion.kernels import (
     PosteriorTrapezoidal,
     Trapezoidal,
 )
-from blackout.diffusion.particles import normalised, sample_particles, systematic
-from blackout.diffusion.potentials import GuidanceWeight
+from blackout.diffusion.particles import GuidanceWeight, normalised, sample_particles, systematic
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.sampling import sample
 from blackout.diffusion.schedules import logit_times
-from blackout.laws import chains
-from blackout.laws.births import fraction, landing, poisson_pmf
-from blackout.laws.draws import ExactDenoiser
+from blackout.laws import toys as chains
+from blackout.laws.kernels import ExactDenoiser, fraction, landing, poisson_pmf
 from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.random import SampleStreams
 from tests.laws.test_guidance_laws import ALL, CLASSES, SHARES

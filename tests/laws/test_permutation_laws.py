@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from blackout.laws import permutations
-from blackout.laws.permutation_toys import bound_of_exact_reverse, laws_of_chain
+from blackout.laws.permutations import bound_of_exact_reverse, laws_of_chain
 from blackout.permutations import all_permutations
 from blackout.permutations.shuffles import Riffle
 

@@ -21,7 +21,7 @@ from blackout.diffusion.processes import (
     from_generator,
 )
 from blackout.diffusion.schedules import half_width, time_of_logit
-from blackout.laws import chains
+from blackout.laws import toys as chains
 from blackout.random import SampleStreams
 from tests.laws import toys
 

@@ -11,8 +11,7 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.processes import BirthDeath, PureDeath
-from blackout.laws.chains import birth_death_generator, precise_expm
-from blackout.laws.toys import Toy, total_variation, two_bumps
+from blackout.laws.toys import Toy, birth_death_generator, precise_expm, total_variation, two_bumps
 
 T = torch.tensor(0.7, dtype=torch.float64)
 Q = math.exp(-0.7)

@@ -12,7 +12,7 @@ from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_times, step_fraction
 from blackout.diffusion.weighted_paths import path_log_weights, weighted_path_bound
-from blackout.laws.draws import ExactDenoiser
+from blackout.laws.kernels import ExactDenoiser
 from blackout.laws.toys import Toy
 from blackout.random import SampleStreams
 

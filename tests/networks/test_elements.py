@@ -19,7 +19,7 @@ from blackout.networks import (
     body_for,
     measure,
 )
-from blackout.networks.elements import concentration
+from blackout.networks.inputs import concentration
 
 T = torch.tensor(0.7, dtype=torch.float64)
 
@@ -142,8 +142,8 @@ def test_sequences_refuse_what_they_are_not() -> None:
 
 def test_the_process_is_exact_for_a_negative_binomial_element() -> None:
     """Samples of one element with the exact head have its law: mean and zeros within four standard errors."""
-    from blackout.diffusion.module import BlackoutDiffusion
-    from blackout.diffusion.samplers import make_sampler
+    from blackout.diffusion.model import BlackoutDiffusion
+    from blackout.diffusion.sampling import make_sampler
 
     elements = Elements(torch.tensor([3.0]), torch.tensor([0.8]), torch.tensor(1e4))
     silent = CountNetwork(ElementwiseMLP((1,), width=8, depth=1), CountInputs([1]))  # at first

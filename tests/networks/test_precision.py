@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from benchmarks.devices import CUDA, fake_cuda
-from blackout.diffusion.samplers import Evaluation
+from blackout.diffusion.sampling import Evaluation
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, SequenceConvolution, UNet
 from blackout.networks.layers import FIRDownsample, FIRFilter, FIRUpsample, group_norm
@@ -135,5 +135,5 @@ def test_channels_last_is_chosen_where_it_pays(monkeypatch: pytest.MonkeyPatch) 
     network = CountNetwork(NCSNpp((3, 16, 16), channels=16, **SMALL), PaperInputs(255), channels_last=True)
     convolution = network.body.stem.weight
     assert convolution.is_contiguous(memory_format=torch.channels_last) and not convolution.is_contiguous()
-    monkeypatch.setattr("blackout.networks.wrapper.best_memory_format", lambda *_: torch.contiguous_format)
+    monkeypatch.setattr("blackout.networks.inputs.best_memory_format", lambda *_: torch.contiguous_format)
     assert network.double().body.stem.weight.is_contiguous()

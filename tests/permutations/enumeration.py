@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.laws.draws import p_value
+from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations
 from blackout.permutations.group import number
 

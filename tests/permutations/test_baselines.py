@@ -18,8 +18,8 @@ from blackout.permutations.shuffle import (
     SortingNetworkLoss,
     TwoOpt,
 )
-from blackout.permutations.shuffle.denoiser import Denoiser
 from blackout.permutations.shuffle.losses import Lesson
+from blackout.permutations.shuffle.reverse import Denoiser
 from blackout.permutations.shuffles import Riffle
 from blackout.permutations.sorting_networks import comparators, relaxed_sort
 from blackout.random import SampleStreams

@@ -10,7 +10,7 @@ from hydra.utils import get_method
 
 from blackout.permutations import datasets
 from blackout.permutations.shuffle import ShuffleDiffusion
-from blackout.programs.starting import make_model
+from blackout.programs.train import make_model
 from blackout.training.components import make
 from blackout.training.descriptions import check, named_in_file, plain
 from tests.cli.test_configs import CONF, composed

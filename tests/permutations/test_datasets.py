@@ -16,11 +16,11 @@ from blackout.permutations.datasets import (
     sort_digits,
     tsp,
 )
-from blackout.permutations.datasets.solvers import counter_clockwise, held_karp, integer_programme, shortest_tours
-from blackout.permutations.datasets.tour_files import read_tours, write_tours
+from blackout.permutations.datasets.tour_solvers import counter_clockwise, held_karp, integer_programme, shortest_tours
+from blackout.permutations.datasets.tours import read_tours, write_tours
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, ceilings, order_scores, puzzle_scores, tour_length
-from blackout.permutations.pictures import lists, solved_puzzles
+from blackout.permutations.plots import lists, solved_puzzles
 from blackout.permutations.tour_baselines import gaps_without_learning, polar_tours, two_opt
 from blackout.training.components import fill, make
 

@@ -8,10 +8,11 @@ import torch
 from torch import Size
 
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
+from blackout.permutations import classical as consensus
+from blackout.permutations.classical import Ewens, Mallows, PlackettLuceCodes, RepeatedInsertion
 from blackout.permutations.codes import FisherYates, Inline, Insertion, LeftLehmer, Lehmer
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, draw_codes, partition, product_law
-from blackout.permutations.families import Ewens, Mallows, PlackettLuceCodes, RepeatedInsertion, consensus
 from blackout.permutations.group import is_permutation, num_cycles
 from blackout.random import SampleStreams
 from tests.permutations.enumeration import assert_draws

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from blackout.permutations import all_permutations
-from blackout.permutations.counting import class_size, eulerian_numbers, partitions, stirling_numbers
-from blackout.permutations.group import descents
+from blackout.permutations.group import class_size, descents, eulerian_numbers, partitions, stirling_numbers
 from blackout.permutations.mixing import (
     denoising_schedule,
     insertion_variation,

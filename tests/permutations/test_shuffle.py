@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from blackout.laws.draws import p_value
-from blackout.laws.permutation_toys import point
+from blackout.laws.kernels import p_value
+from blackout.laws.permutations import point
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.group import identity_like, is_permutation, number
@@ -27,10 +27,9 @@ from blackout.permutations.shuffle import (
     TrajectoryLoss,
 )
 from blackout.permutations.shuffle.decoding import merged
-from blackout.permutations.shuffle.denoiser import Denoiser
 from blackout.permutations.shuffle.exact import laws
-from blackout.permutations.shuffle.forward import default_schedule
 from blackout.permutations.shuffle.losses import Lesson, squared_distances
+from blackout.permutations.shuffle.reverse import Denoiser, default_schedule
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 from blackout.random import SampleStreams
 

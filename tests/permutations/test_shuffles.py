@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from blackout.laws.permutation_toys import one_insertion, one_riffle, one_transposition, point, transitions
+from blackout.laws.permutations import one_insertion, one_riffle, one_transposition, point, transitions
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.group import number
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, trajectory

@@ -6,9 +6,17 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.processes import PureDeath, Uniform
-from blackout.laws.posterior_draws import BlackBoxed, ExactPrior, law_of
-from blackout.laws.posterior_toys import SplitToy, death_element, uniform_element
-from blackout.laws.posteriors import draws, likelihoods, matrices
+from blackout.laws.posteriors import (
+    BlackBoxed,
+    ExactPrior,
+    SplitToy,
+    death_element,
+    draws,
+    law_of,
+    likelihoods,
+    matrices,
+    uniform_element,
+)
 from blackout.laws.toys import total_variation
 from blackout.posterior import Exact, Inpaint, Matrix, Measured, NoiseDenoise, Poisson, SplitGibbs, anneal
 

@@ -28,10 +28,9 @@ from blackout.posterior import (
     anneal,
     conjugate,
 )
-from blackout.posterior.couplings import Coupling
+from blackout.posterior.chains import Coupling
 from blackout.posterior.diagnostics import coverage, effective_size, positions, r_hat, rank_p_value
-from blackout.posterior.split_gibbs import _first
-from blackout.posterior.steps import blocks, make_step
+from blackout.posterior.split_gibbs import _first, blocks, make_step
 from blackout.random import SampleStreams
 
 SHAPE = (2, 6, 6)

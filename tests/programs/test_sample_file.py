@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.programs.sample_file import SampleFile, save_samples
+from blackout.programs.results import SampleFile, save_samples
 
 
 @pytest.mark.parametrize("shape, dtype", [((3, 4, 5), torch.uint8), ((7,), torch.int32)])

@@ -5,7 +5,8 @@ Prints a line for each case in which they differ, and "compared" at the end.
 
 import torch
 
-from blackout.random import counts, fused
+from blackout.random import counts
+from blackout.random import triton_draws as fused
 from blackout.random.streams import SampleStreams
 from tests.random.kernel_cases import differences
 

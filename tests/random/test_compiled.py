@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def compiled():
-    from blackout.random import compiled
+    from blackout.random import numba_draws as compiled
 
     return compiled
 

@@ -7,16 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.random import (
-    SampleStreams,
-    bernoulli,
-    binomial,
-    binomial_table,
-    counts,
-    gamma,
-    negative_binomial,
-    poisson,
-)
+from blackout.random import SampleStreams, bernoulli, binomial, binomial_table, counts, negative_binomial, poisson
+from blackout.random import categorical as gamma
 
 DRAWS = 400_000
 

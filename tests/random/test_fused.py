@@ -22,7 +22,7 @@ def test_kernels_compile_for_cuda(name):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from blackout.random import fused
+    from blackout.random import triton_draws as fused
 
     kernel = getattr(fused, name)
     types = {**dict.fromkeys(kernel.arg_names, "i32"), "keys": "*i64", "rows": "*u8", "BLOCK": "constexpr"}

@@ -3,7 +3,8 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.random import SampleStreams, gamma, negative_binomial
+from blackout.random import SampleStreams, negative_binomial
+from blackout.random import categorical as gamma
 
 N = 40_000
 

@@ -13,7 +13,7 @@ def good(tmp_path_factory):
     """An exported model, and a checkpoint of the same one beside it."""
     import torch
 
-    from blackout.programs.starting import make_model
+    from blackout.programs.train import make_model
     from blackout.training.components import make
     from blackout.training.export import export_model
     from tests.cli.test_configs import composed

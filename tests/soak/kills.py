@@ -77,7 +77,7 @@ class Events:
     def install(self) -> None:
         from blackout.flows.simulation import Leap
         from blackout.training import callbacks, checkpoint_files
-        from blackout.training.module import TrainingModule
+        from blackout.training.lightning_module import TrainingModule
 
         def watch(owner: Any, name: str, event: str) -> None:
             function = getattr(owner, name)

@@ -12,7 +12,6 @@ HEAVY = {"pytorch_lightning", "torchmetrics", "torchvision", "torch_fidelity", "
 
 MODULES = (
     "blackout.data",
-    "blackout.training.stream",
     "blackout.training.export",
     "blackout.diffusion.family",
     "blackout.programs.sample",

@@ -8,7 +8,7 @@ import pytest
 
 from blackout import family
 from blackout.data import CountData, digits
-from blackout.diffusion.draws import CountDraw
+from blackout.diffusion.draw import CountDraw
 from blackout.evaluation import ImageScores, Scorer
 
 

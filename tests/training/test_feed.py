@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from blackout.data import CountData
-from blackout.training.feed import Feed
+from blackout.training.data_module import Feed
 from tests.training.test_stream import Endless
 
 # Lightning talks about workers, loggers and lengths that these trainers do without

@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.training.loggers import Wandb, dashboards, find_mode, log_results
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.training.wandb_file import read_run
@@ -209,7 +209,7 @@ class Clock(pl.Callback):
 def test_throughput_leaves_out_everything_but_training(run, tmp_path, monkeypatch, log, accumulate):  # noqa: F811
     draw = BlackoutDiffusion.sample
     monkeypatch.setattr(BlackoutDiffusion, "sample", lambda *args, **kw: (Clock.advance(100), draw(*args, **kw))[1])
-    monkeypatch.setattr("blackout.training.throughput.time", SimpleNamespace(perf_counter=lambda: Clock.now))
+    monkeypatch.setattr("blackout.training.callbacks.time", SimpleNamespace(perf_counter=lambda: Clock.now))
     options = [option for option in TINY if not option.startswith("trainer.val_check")]
     outcome = run(
         "train", *options, "metrics=none", "+callbacks.clock._target_=tests.training.test_loggers.Clock",

@@ -15,14 +15,14 @@ import torch
 from blackout import load_model
 from blackout.data import digits
 from blackout.diffusion.heads import ScaledHead
-from blackout.diffusion.module import BlackoutDiffusion
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import make_sampler
+from blackout.diffusion.sampling import make_sampler
 from blackout.evaluation import ScoreOptions, Scorer
-from blackout.evaluation.extractors import Classifier
+from blackout.evaluation.digit_classifier import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
-from blackout.training.feed import Feed
-from blackout.training.module import TrainingModule
+from blackout.training.data_module import Feed
+from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Optimization
 from blackout.training.scoring import Scores, score_samples
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)

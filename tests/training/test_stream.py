@@ -9,7 +9,7 @@ import torch
 
 from blackout.data import CountData
 from blackout.family import Split
-from blackout.training.stream import EvalShard, TrainStream
+from blackout.training.data_module import EvalShard, TrainStream
 
 
 def indices(stream: TrainStream, batches: int) -> torch.Tensor:

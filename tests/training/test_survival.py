@@ -83,7 +83,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(run, tmp_path):  # noqa: F8
     directory = tmp_path / "digits/a"
     dump = json.loads((directory / "nonfinite_step_0000003.json").read_text())
     assert dump["step"] == 3 and [batch["batch"] for batch in dump["batches"]] == [6, 7]
-    from blackout.training.stream import TrainStream
+    from blackout.training.data_module import TrainStream
 
     served = TrainStream(digits(), 64).batch(7)
     assert dump["batches"][1]["index"] == served["index"].tolist()

@@ -18,10 +18,16 @@ For the other processes:
 """
 
 from blackout.diffusion.kernels.base import Kernel, Rounding, StatefulKernel, nearest_rounding, stochastic_rounding
-from blackout.diffusion.kernels.births import BinomialBridge, PoissonLeap, PosteriorBridge, Trapezoidal
+from blackout.diffusion.kernels.births import (
+    BinomialBridge,
+    PanjerLeap,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    Trapezoidal,
+    panjer,
+)
 from blackout.diffusion.kernels.jumps import BirthDeathBridge, LevelBridge, TauLeap
-from blackout.diffusion.kernels.panjer import PanjerLeap, panjer
-from blackout.diffusion.kernels.posterior import PosteriorTrapezoidal
 
 __all__ = [
     "BinomialBridge",

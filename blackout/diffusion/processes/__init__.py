@@ -3,16 +3,15 @@
 from blackout.counts import count_dtype
 from blackout.diffusion.processes.base import JumpProcess, Observation, Process
 from blackout.diffusion.processes.birth_death import BirthDeath
-from blackout.diffusion.processes.categorical import Absorbing, Ordinal, Uniform
-from blackout.diffusion.processes.clocks import PiecewiseClock, PowerClock
 from blackout.diffusion.processes.discrete_time import (
     AbsorbingChain,
     DiscreteTimeChain,
     GaussianChain,
     UniformChain,
 )
-from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess
+from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess, PiecewiseClock, PowerClock
 from blackout.diffusion.processes.generator import from_generator
+from blackout.diffusion.processes.levels import Absorbing, Ordinal, Uniform
 from blackout.diffusion.processes.pure_death import PureDeath
 
 __all__ = [

@@ -14,11 +14,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from blackout.counts import LARGEST_COUNT
+from blackout.counts import LARGEST_COUNT, time_on
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.schedules import half_width
 from blackout.random import RandomSource
-from blackout.times import time_on
 
 LIMIT = half_width(15.0)
 """Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""

@@ -13,13 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from blackout.counts import count_dtype
+from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
 from blackout.diffusion.processes.base import LIMIT, Observation, check_max_count, expand_time, jump_axis
-from blackout.diffusion.processes.path_bound import bound_to_prior
+from blackout.diffusion.processes.finite import bound_to_prior
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, binomial, categorical, poisson, uniform
-from blackout.times import time_on
 
 _LOG_TINY = -690.0
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes.base import LIMIT
-from blackout.diffusion.processes.finite import FiniteProcess
-from blackout.diffusion.processes.matrix_file import Matrix, dense, load_matrix
-from blackout.diffusion.processes.path_bound import per_sample, predicted
+from blackout.diffusion.processes.finite import FiniteProcess, per_sample, predicted
+from blackout.diffusion.processes.generator import Matrix, dense, load_matrix
 from blackout.random import RandomSource
 
 

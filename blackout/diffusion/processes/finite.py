@@ -9,24 +9,210 @@ With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.counts import count_dtype
+from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser
-from blackout.diffusion.processes.base import LIMIT, Observation, per_sample_time
-from blackout.diffusion.processes.clocks import Clock, PowerClock
-from blackout.diffusion.processes.path_bound import bound_to_prior, log_likelihood_at_start, path_ends
+from blackout.diffusion.processes.base import LIMIT, JumpProcess, Observation, Process, per_sample_time
+from blackout.diffusion.schedules import logit_survival, time_of_logit
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
-from blackout.times import time_on
+
+# --- Time changes: a generator that is fast at some times and slow at others.
+
+
+class Clock(Protocol):
+    """A process's own time as a function of t, and how fast it runs."""
+
+    def elapsed(self, t: Tensor) -> Tensor:
+        """The process's own time at t, float64 of t's shape, 0 at t = 0."""
+        ...
+
+    def speed(self, t: Tensor) -> Tensor:
+        """The derivative of `elapsed`, float64 of t's shape."""
+        ...
+
+
+@dataclass(frozen=True)
+class PowerClock:
+    """elapsed = rate t^exponent; exponent 1 is the time-homogeneous process.
+
+    Args:
+        rate: own time at t = 1.
+        exponent: above 1 the process accelerates.
+
+    Raises:
+        ValueError: rate or exponent is not positive.
+    """
+
+    rate: float = 1.0
+    exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.rate > 0 and self.exponent > 0):
+            raise ValueError(f"a clock's rate and exponent must be positive, not {self.rate} and {self.exponent}")
+
+    def elapsed(self, t: Tensor) -> Tensor:
+        """The process's own time at t, float64 of t's shape."""
+        return self.rate * t**self.exponent
+
+    def speed(self, t: Tensor) -> Tensor:
+        """The derivative of `elapsed`, float64 of t's shape."""
+        return self.rate * self.exponent * t ** (self.exponent - 1)
+
+
+@dataclass(frozen=True)
+class PiecewiseClock:
+    """Speed speeds[i] between changes[i - 1] and changes[i] (from 0, to infinity).
+
+    Args:
+        changes: times at which the speed changes.
+        speeds: one more than changes.
+
+    Raises:
+        ValueError: the changes do not increase from above 0, or a speed is negative, or their numbers do not match.
+    """
+
+    changes: tuple[float, ...]
+    speeds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "changes", tuple(self.changes))
+        object.__setattr__(self, "speeds", tuple(self.speeds))
+        edges = (0.0, *self.changes)
+        if any(b <= a for a, b in pairwise(edges)) or len(self.speeds) != len(edges):
+            raise ValueError("a clock needs increasing changes above 0 and one speed more than changes")
+        if min(self.speeds) < 0:
+            raise ValueError(f"a clock's speeds must not be negative: {min(self.speeds)}")
+
+    def elapsed(self, t: Tensor) -> Tensor:
+        """The process's own time at t, float64 of t's shape."""
+        total = self.speeds[0] * t
+        for change, before, after in zip(self.changes, self.speeds, self.speeds[1:], strict=False):
+            total = total + (after - before) * (t - change).clamp(min=0)
+        return total
+
+    def speed(self, t: Tensor) -> Tensor:
+        """The derivative of `elapsed`, float64 of t's shape."""
+        changes = torch.tensor(self.changes, dtype=t.dtype, device=t.device)
+        return torch.tensor(self.speeds, dtype=t.dtype, device=t.device)[torch.searchsorted(changes, t, right=True)]
+
+
+# --- The likelihood bound of jump processes in continuous time: the integral over the path, and what happens at its
+# ends.
+#
+# The formulas are in `blackout.diffusion.likelihood`.
+
+_TINY = 1e-300
+_WIDTH = 3.0
+"""Of the logistic distribution of u that estimates of the continuous bound draw from.
+
+Narrower ones leave out the tails, where a network errs most and one image in thousands then counts for hundreds."""
+
+
+def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
+    """kappa - lambda + lambda log(lambda / kappa), elementwise, float64, >= 0."""
+    log_ratio = torch.log(rate.clamp(min=_TINY)) - torch.log(kappa.clamp(min=_TINY))
+    return kappa - rate + rate * log_ratio
+
+
+def per_sample(x: Tensor) -> Tensor:
+    """The sum over the elements of every sample, [B, ...] -> [B]."""
+    return x.flatten(1).sum(1)
+
+
+def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
+    """Logits u [B] of quantiles v in (0, 1), and the density there: a logistic law cut to [last, limit].
+
+    With a plateau of half-width a, flat between -a and a and logistic beyond: of density
+
+        [sigma((u + a) / w) - sigma((u - a) / w)] / 2a,
+
+    because an element whose counts go up to M has something to tell at every logit between -log M and log M.
+    """
+    if plateau == 0:
+        low, high = (1 / (1 + math.exp(-end / _WIDTH)) for end in (last, limit))
+        u = _WIDTH * torch.logit(low + (high - low) * v)
+        return u, torch.sigmoid(u / _WIDTH) * torch.sigmoid(-u / _WIDTH) / (_WIDTH * (high - low))
+    a = plateau / _WIDTH
+    ends, zero = torch.tensor([last, limit], dtype=torch.float64) / _WIDTH, torch.zeros(2, dtype=torch.float64)
+    low, high = (torch.logaddexp(ends + a, zero) - torch.logaddexp(ends - a, zero)).tolist()
+    reached = low + (high - low) * v
+    # F = log(1 + e^(u/w + a)) - log(1 + e^(u/w - a)) is the distribution function times 2a; its inverse is
+    # e^(u/w) = (e^F - 1) / (e^a - e^(F - a))
+    u = _WIDTH * (torch.log(torch.expm1(reached)) - a - torch.log(-torch.expm1(reached - 2 * a)))
+    density = (torch.sigmoid(u / _WIDTH + a) - torch.sigmoid(u / _WIDTH - a)) / (_WIDTH * (high - low))
+    return u, density
+
+
+@torch.no_grad()
+def path_integral(
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float, last: float,
+    plateau: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """One unbiased estimate per sample of the continuous bound over u in [last, limit]: float64 [B], nats.
+
+    See `likelihood.continuous_bound` for the arguments; `plateau` for `proposal`.
+    """
+    u, density = proposal(v, last, limit, plateau)
+    t = time_of_logit(u)
+    xt = process.sample(x0, t, generator)
+    rates = process.rates(predicted(denoiser, process, xt, t).expected, xt, t)
+    divergence = rate_divergence(rates, process.reverse_rates(x0, xt, t))
+    return torch.sigmoid(-u) / density * per_sample(divergence)  # dt = (1 - q) du
+
+
+@torch.no_grad()
+def bound_to_prior(
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float,
+    final_time: Tensor | None = None, plateau: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """`path_integral` from logit survival `limit` to the final time, plus the prior's KL there: float64 [B], nats."""
+    last = -limit if final_time is None else float(logit_survival(final_time))
+    path = path_integral(denoiser, process, x0, v, generator, limit, last, plateau)
+    return path + per_sample(process.prior_divergence(x0, path_ends(limit, final_time, x0.device)[1]))
+
+
+@torch.no_grad()
+def log_likelihood_at_start(
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, first: Tensor, generator: RandomSource
+) -> Tensor:
+    """log P(X_0 | X_t) at the earliest time t = `first`, one draw of X_t per sample: float64 [B], nats."""
+    prediction = predicted(denoiser, process, process.sample(x0, first, generator), first.expand(len(x0)))
+    return per_sample(prediction.log_probs.double().gather(1, x0.long()[:, None]))
+
+
+def path_ends(limit: float, final_time: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The earliest time, of logit survival `limit`, and the final one, else of -limit: float64 scalars."""
+    ends = torch.tensor([limit, -limit], dtype=torch.float64, device=device)
+    if final_time is not None:
+        ends[1] = logit_survival(final_time)
+    first, last = time_of_logit(ends)
+    return first, last
+
+
+def predicted(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
+    """The prediction given X_t, of the process's kind.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    prediction, kind = denoiser(xt, t), process.prediction
+    if isinstance(prediction, kind):
+        return prediction
+    which = f"{type(process).__name__} needs a {kind.__name__}"
+    raise ValueError(f"the likelihood bound of the process {which}, not the head's {type(prediction).__name__}")
+
 
 _REMEMBERED = 0.05
 """Largest total variation between X_t given X_0 and the prior that a final time may leave."""
-_TINY = 1e-300
 
 
 class FiniteProcess(ABC):

@@ -9,13 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from blackout.counts import count_dtype
+from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import CountPrediction, Denoiser
 from blackout.diffusion.processes.base import LIMIT, check_max_count, expand_time, jump_axis, plateau, widening
-from blackout.diffusion.processes.path_bound import bound_to_prior
+from blackout.diffusion.processes.finite import bound_to_prior
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, binomial, poisson
-from blackout.times import time_on
 
 _LOG_TINY = -690.0
 
@@ -119,7 +118,7 @@ class PureDeath:
         """Where sampling starts: all black, or Poisson(e^-t E[X_0]) when the mean is given.
 
         At t = 15 one CIFAR-10 image in ten still has a unit left, which black ignores. What Poisson counts miss is how
-        elements go together: `blackout.diffusion.ends` says how much that is, and when it is little.
+        elements go together: `blackout.diffusion.data_stats` says how much that is, and when it is little.
 
         Args:
             shape: [B, ...].
@@ -153,7 +152,7 @@ class PureDeath:
         return bound_to_prior(denoiser, self, x0, v, generator, limit, plateau=flat)
 
     def check_final_time(self, t: Tensor | float) -> None:
-        """Nothing is refused: what is too short depends on the data (`blackout.diffusion.ends`)."""
+        """Nothing is refused: what is too short depends on the data (`blackout.diffusion.data_stats`)."""
 
 
 def _log_binomial(n: Tensor, k: Tensor, t: Tensor) -> Tensor:

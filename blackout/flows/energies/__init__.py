@@ -3,7 +3,7 @@
 from blackout.flows.energies.data import planar_points
 from blackout.flows.energies.energies import NetworkEnergy, PairEnergy
 from blackout.flows.energies.family import EnergyFamily
-from blackout.flows.energies.module import EnergySampler
+from blackout.flows.energies.model import EnergySampler
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
 
 __all__ = [

@@ -13,7 +13,7 @@ from blackout.errors import UserError, naming
 from blackout.family import Source
 from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned
-from blackout.flows.energies.module import EnergySampler, Pair
+from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import Phase
 from blackout.flows.family import make_target, whole
 from blackout.flows.losses import Objective

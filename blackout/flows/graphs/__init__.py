@@ -1,7 +1,6 @@
 """Optimisation on graphs: one flow for many of them."""
 
-from blackout.flows.graphs.making import graph_problem
-from blackout.flows.graphs.module import GraphFlow
-from blackout.flows.graphs.problems import MIS, GraphTarget, MaxCut
+from blackout.flows.graphs.model import GraphFlow
+from blackout.flows.graphs.problems import MIS, GraphTarget, MaxCut, graph_problem
 
 __all__ = ["MIS", "GraphFlow", "GraphTarget", "MaxCut", "graph_problem"]

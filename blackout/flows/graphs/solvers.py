@@ -14,7 +14,7 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.flows.annealing import anneal
-from blackout.flows.graphs.collection import Graph
+from blackout.flows.graphs.graphs import Graph
 from blackout.flows.graphs.problems import GraphTarget
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from blackout.errors import UserError, summary
 
 _AT_ONCE = 1 << 16
 """Neighbouring states evaluated together by brute force."""
@@ -178,3 +184,61 @@ class Wrapped(Target):
 def own_state_zero(logits: Tensor, x: Tensor) -> Tensor:
     """Conditional log-probabilities up to a constant, [B, n, S], as log-ratios to the present states [B, n]."""
     return logits - logits.gather(-1, x.long()[..., None])
+
+
+# --- What is known exactly: enumeration of all states, or what a target knows by itself.
+
+MOST_STATES = 1 << 20
+"""States that are enumerated."""
+_AT_ONCE_EXACT = 1 << 15
+
+
+def all_states(levels: int, sites: int) -> Tensor:
+    """Every state, uint8 [levels ** sites, sites]; the last site changes fastest."""
+    number = torch.arange(levels**sites)
+    power = levels ** torch.arange(sites - 1, -1, -1)
+    return ((number[:, None] // power) % levels).to(torch.uint8)
+
+
+def enumerated(target: Target) -> tuple[Tensor, Tensor]:
+    """All states, uint8 [n, d], and their log rho, float64 [n]."""
+    states = all_states(target.levels, target.sites)
+    return states, torch.cat([target.log_density(part).double() for part in states.split(_AT_ONCE_EXACT)])
+
+
+def can_enumerate(target: Target) -> bool:
+    """Whether there are few enough states."""
+    return target.sites * math.log2(target.levels) <= math.log2(MOST_STATES)
+
+
+def exact_values(target: Target) -> dict[str, float] | None:
+    """`log_z`, `mean_log_density` and, by enumeration, the mean of every statistic; None if out of reach."""
+    if not can_enumerate(target):
+        return target.exact()
+    states, log_density = enumerated(target)
+    log_z = torch.logsumexp(log_density, 0)
+    weight = (log_density - log_z).exp()
+    values = {"log_z": float(log_z), "mean_log_density": float(weight @ log_density)}
+    for name, value in target.statistics(states).items():
+        values[f"mean_{name}"] = float(weight @ value.double())
+    return values
+
+
+# --- Arrays of the user's, from files.
+
+
+def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz.
+
+    Raises:
+        UserError: it does not exist, is no .npz, is damaged, or holds objects.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"{where}: {path} does not exist")
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"{where}: {path} is no .npz of arrays")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        raise UserError(f"{where}: {path} is no .npz of arrays ({summary(error)})") from None

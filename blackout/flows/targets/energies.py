@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.errors import UserError
-from blackout.flows.targets.base import Target
-from blackout.flows.targets.files import read_arrays
+from blackout.flows.targets.base import Target, read_arrays
 
 
 class EnergyNetwork(Target):
@@ -103,7 +102,7 @@ def read_energy_network(path: str | Path) -> EnergyNetwork:
     Raises:
         UserError: unreadable, or arrays that are no such network.
     """
-    advice = "python -m blackout.flows.energy_discrepancy makes one"
+    advice = "python -m blackout.flows.energies.negative makes one"
     arrays = {name: torch.from_numpy(array) for name, array in read_arrays(path).items() if array.dtype.kind == "f"}
     layers: list[tuple[Tensor, Tensor]] = []
     while {f"weight_{len(layers)}", f"bias_{len(layers)}"} <= arrays.keys():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from blackout.networks.equivariant.base import Hollow, TimeEmbedding
-from blackout.networks.equivariant.graph_batch import GraphBatch, known
+from blackout.networks.equivariant.base import GraphBatch, Hollow, TimeEmbedding, known
 
 
 class GraphMessages(nn.Module):

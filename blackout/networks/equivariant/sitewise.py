@@ -1,4 +1,4 @@
-"""leSite: one hollow layer over all other sites, then a deep network at every site."""
+"""leMLP and leAttn: the paper's networks with one hollow layer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,88 @@ from torch import Tensor, nn
 
 from blackout.networks.equivariant.base import Features, Hollow, LocallyEquivariant, TimeEmbedding
 from blackout.networks.equivariant.graphs import GraphSitewiseBody
+
+# --- leConv: convolutions with a hole whose weights depend on the state (Holderrieth et al., LEAPS, 2025).
+
+
+class _ConvolutionBody(Hollow):
+    """out_i[c] = sum_{o != 0} {SiLU(A[c, o] SiLU(prev_i) + b_1) + b_2 + mlp_o(t)} x_{i + o}[c], layer after layer.
+
+    Every layer multiplies the raw input at the other sites, so that no layer sees x_i.
+    """
+
+    def __init__(self, lattice: Sequence[int], levels: int, channels: int, kernels: Sequence[int]) -> None:
+        super().__init__(channels)
+        self.lattice, self.kernels = list(lattice), list(kernels)
+        self.states = Features(levels)
+        self.embed = nn.Linear(self.states.channels, channels)
+        self.time = TimeEmbedding(channels)
+        holes = [size * size - 1 for size in kernels]
+        self.first = nn.Parameter(torch.randn(channels, holes[0]) / holes[0] ** 0.5)
+        self.slopes = nn.ParameterList(torch.randn(channels, hole) / hole**0.5 for hole in holes[1:])
+        self.inner = nn.ParameterList(torch.zeros(channels, hole) for hole in holes[1:])
+        self.outer = nn.ParameterList(torch.randn(channels, hole) / hole**0.5 for hole in holes[1:])
+        self.drift = nn.ModuleList(nn.Linear(channels, hole) for hole in holes)
+        self.mix = nn.ModuleList(nn.Linear(channels, channels) for _ in kernels)
+
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
+        time = nn.functional.silu(self.time(t.to(conditional.dtype)))
+        raw = self.embed(self.states(x, conditional.dtype))
+        others = self._around(raw, self.kernels[0])
+        hidden = ((self.first + self.drift[0](time)[:, None, None]) * others).sum(-1)
+        hidden = self.mix[0](nn.functional.silu(hidden))
+        for number, size in enumerate(self.kernels[1:]):
+            gate = nn.functional.silu(self.slopes[number] * nn.functional.silu(hidden)[..., None] + self.inner[number])
+            weight = gate + self.outer[number] + self.drift[number + 1](time)[:, None, None]
+            hidden = hidden + self.mix[number + 1]((weight * self._around(raw, size)).sum(-1))
+        return hidden
+
+    def _around(self, raw: Tensor, size: int) -> Tensor:
+        """The states in the window around every site without its middle: [B, d, C] -> [B, d, C, size^2 - 1]."""
+        image = raw.unflatten(1, self.lattice)
+        reach = range(-(size // 2), size // 2 + 1)
+        window = [image.roll((-i, -j), (1, 2)) for i in reach for j in reach if (i, j) != (0, 0)]
+        return torch.stack(window, -1).flatten(1, 2)
+
+
+class LEConvolution(LocallyEquivariant):
+    """leConv, for lattices.
+
+    Args:
+        lattice: [H, W] of the torus.
+        levels: number of states of a site.
+        channels: width.
+        kernels: sides of the windows, odd; larger than the lattice they would wrap around and see the site itself.
+        heat_bath: add the heat-bath term.
+        partition: also learn d log Z_t / dt.
+
+    Raises:
+        ValueError: an even window, or one larger than the lattice, or none.
+    """
+
+    def __init__(
+        self,
+        levels: int,
+        lattice: Sequence[int] | None = None,
+        channels: int = 20,
+        kernels: Sequence[int] = (3, 3, 3),
+        heat_bath: bool = False,
+        partition: bool = False,
+    ) -> None:
+        if lattice is None:
+            raise ValueError("leConv needs a target on a lattice, such as ising or potts: choose another network")
+        for size in kernels:
+            if size % 2 == 0 or not 3 <= size <= min(lattice):
+                raise ValueError(
+                    f"kernels must be odd, from 3 to the side of the lattice ({min(lattice)}), not {size}: "
+                    "a wider one wraps around and sees the site itself"
+                )
+        if not kernels:
+            raise ValueError("kernels must name at least one window")
+        super().__init__(_ConvolutionBody(lattice, levels, channels, kernels), levels, heat_bath, partition)
+
+
+# --- leSite: one hollow layer over all other sites, then a deep network at every site.
 
 
 class HollowLinear(nn.Module):
@@ -179,3 +261,92 @@ class LESite(LocallyEquivariant):
         else:
             body = SitewiseBody(sites, levels, channels, layers, lattice, messages)
         super().__init__(body, levels, heat_bath, partition)
+
+
+class _MLPBody(Hollow):
+    def __init__(self, sites: int, levels: int, channels: int) -> None:
+        super().__init__(channels)
+        self.states = Features(levels)
+        self.first = HollowLinear(sites, self.states.channels, channels)
+        self.bias = nn.Parameter(0.1 * torch.randn(sites, channels))
+        self.time = TimeEmbedding(channels)
+
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
+        shift = self.time(t.to(conditional.dtype))[:, None]
+        return nn.functional.silu(self.first(self.states(x, conditional.dtype)) + self.bias + shift)
+
+
+class LEMLP(LocallyEquivariant):
+    """leMLP: H = sum_k act(W^k e + b^k(t)) with zero diagonals of W^k (section 4.2 of the paper).
+
+    Args:
+        sites: number of sites.
+        levels: number of states of a site.
+        channels: number of terms k.
+        heat_bath: add the heat-bath term.
+        partition: also learn d log Z_t / dt.
+    """
+
+    def __init__(
+        self, sites: int, levels: int, channels: int = 64, heat_bath: bool = False, partition: bool = False
+    ) -> None:
+        super().__init__(_MLPBody(sites, levels, channels), levels, heat_bath, partition)
+
+
+class _AttentionBody(Hollow):
+    """H_i = sum_{s != i} exp(k_s . q_s) v_s / sum_{s != i} exp(k_s . q_s), query and key at the same site s."""
+
+    def __init__(self, sites: int, levels: int, channels: int, heads: int) -> None:
+        super().__init__(channels)
+        if channels % heads:
+            raise ValueError(f"channels must be a multiple of heads, not {channels} and {heads}")
+        self.heads = heads
+        self.states = Features(levels)
+        self.embed = nn.Linear(self.states.channels, channels)
+        self.place = nn.Parameter(0.5 * torch.randn(sites, channels))
+        self.time = TimeEmbedding(channels)
+        self.project = nn.Linear(channels, 3 * channels)
+        self.output = nn.Sequential(nn.Linear(2 * channels, channels), nn.SiLU(), nn.Linear(channels, channels))
+
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
+        shift = self.time(t.to(conditional.dtype))[:, None]
+        hidden = nn.functional.silu(self.embed(self.states(x, conditional.dtype)) + self.place + shift)
+        query, key, value = self.project(hidden).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        logit = (query * key).sum(-1) / math.sqrt(key.shape[-1])
+        # a matrix without diagonal rather than a total minus the own term, which would leak by rounding
+        sites = x.shape[1]
+        mask = torch.eye(sites, dtype=torch.bool, device=x.device)
+        weights = logit.transpose(1, 2)[:, :, None, :].masked_fill(mask, -torch.inf).softmax(-1)
+        mixed = (weights @ value.transpose(1, 2)).transpose(1, 2).flatten(2)
+        here = (self.place + shift).expand(len(x), -1, -1)
+        features: Tensor = self.output(torch.cat([mixed, here], -1))
+        return features
+
+
+class LEAttention(LocallyEquivariant):
+    """leAttn: linear-attention weights of every site, normalised over the other sites (section 4.2 of the paper).
+
+    Args:
+        sites: number of sites, at least 2.
+        levels: number of states of a site.
+        channels: width.
+        heads: of the attention.
+        heat_bath: add the heat-bath term.
+        partition: also learn d log Z_t / dt.
+
+    Raises:
+        ValueError: one site, or a width that is no multiple of the heads.
+    """
+
+    def __init__(
+        self,
+        sites: int,
+        levels: int,
+        channels: int = 64,
+        heads: int = 4,
+        heat_bath: bool = False,
+        partition: bool = False,
+    ) -> None:
+        if sites < 2:
+            raise ValueError("attention to other sites needs at least 2 sites")
+        super().__init__(_AttentionBody(sites, levels, channels, heads), levels, heat_bath, partition)

@@ -1,13 +1,11 @@
 """The family of factorised codes: any distribution over permutations, in any number of passes of one network."""
 
-from blackout.permutations.coded.anagrams import words
-from blackout.permutations.coded.data import PermutationData
+from blackout.permutations.coded.data import PermutationData, cycles, mallows, permutations, plackett_luce
 from blackout.permutations.coded.family import CodeFamily
-from blackout.permutations.coded.laws import cycles, mallows, permutations, plackett_luce
-from blackout.permutations.coded.module import CodeModel
+from blackout.permutations.coded.model import CodeModel
 from blackout.permutations.coded.network import CodeTransformer
-from blackout.permutations.coded.scores import CodeScorer
-from blackout.permutations.coded.user_rankings import rankings, synthetic_rankings
+from blackout.permutations.coded.rankings import rankings, synthetic_rankings, words
+from blackout.permutations.coded.report import CodeScorer
 
 __all__ = [
     "CodeFamily", "CodeModel", "CodeScorer", "CodeTransformer", "PermutationData", "cycles", "mallows", "permutations",

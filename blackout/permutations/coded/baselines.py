@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
+from blackout.permutations.classical import Mallows, RepeatedInsertion
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.codes import Insertion
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.families import Mallows, RepeatedInsertion
 
 _FITTED = 20_000
 _STEPS = 300

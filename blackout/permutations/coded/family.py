@@ -10,10 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from blackout.errors import UserError, naming
-from blackout.permutations.coded.data import PermutationData
+from blackout.permutations.coded.data import PermutationData, from_puzzles
 from blackout.permutations.coded.interface import Passes
-from blackout.permutations.coded.module import CODES, CodeModel, Objective
-from blackout.permutations.coded.puzzles import from_puzzles
+from blackout.permutations.coded.model import CODES, CodeModel, Objective
 from blackout.permutations.datasets import Puzzles
 from blackout.training.components import fill, make
 from blackout.training.descriptions import make_dataset, pathless

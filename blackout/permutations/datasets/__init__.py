@@ -22,8 +22,7 @@ A new source subclasses `Puzzles` and implements `make`; a dataset is a function
 from blackout.permutations.datasets.base import Kind, Puzzles
 from blackout.permutations.datasets.files import items, read_puzzles
 from blackout.permutations.datasets.jigsaws import jigsaw_cifar10, jigsaw_digits, jigsaw_mnist
-from blackout.permutations.datasets.sorting import sort_digits, sort_mnist
-from blackout.permutations.datasets.tokens import one_permutation
+from blackout.permutations.datasets.sorting import one_permutation, sort_digits, sort_mnist
 from blackout.permutations.datasets.tours import tsp
 
 __all__ = [

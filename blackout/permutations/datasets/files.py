@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.data.file_errors import file_error
-from blackout.data.splits import held_out_split
+from blackout.data.count_data import held_out_split
+from blackout.data.readers import file_error
 from blackout.errors import UserError
 from blackout.family import Split
 from blackout.permutations.datasets.base import Kind, Puzzles, chosen, first_equal

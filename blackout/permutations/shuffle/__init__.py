@@ -3,10 +3,10 @@
 from blackout.permutations.shuffle.baselines import SinkhornLoss, SinkhornPixelLoss, SortingNetworkLoss, TwoOpt
 from blackout.permutations.shuffle.decoding import Beam, Greedy, Sample
 from blackout.permutations.shuffle.family import ShuffleFamily
-from blackout.permutations.shuffle.forward import ForwardProcess
 from blackout.permutations.shuffle.losses import InformedLoss, LabelFreeLoss, RandomTimeLoss, TrajectoryLoss
 from blackout.permutations.shuffle.model import ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import (
+    ForwardProcess,
     ReverseAssignment,
     ReverseGPL,
     ReverseInsertion,

@@ -11,7 +11,7 @@ from torch import Size, Tensor
 
 from blackout.permutations.distributions import OrderDistribution
 from blackout.permutations.group import compose, identity_like
-from blackout.permutations.shuffle.denoiser import Denoiser
+from blackout.permutations.shuffle.reverse import Denoiser
 from blackout.random import SampleStreams
 
 Look: TypeAlias = Callable[[int, Tensor], None]

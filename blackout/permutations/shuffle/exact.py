@@ -12,9 +12,9 @@ from blackout.files import replacing
 from blackout.permutations.distributions.matching import Matching
 from blackout.permutations.group import all_permutations, compose, number
 from blackout.permutations.metrics import arranged
-from blackout.permutations.pictures import lists
+from blackout.permutations.plots import lists
 from blackout.permutations.shuffle.decoding import Sample
-from blackout.permutations.shuffle.denoiser import Denoiser, whole
+from blackout.permutations.shuffle.reverse import Denoiser, whole
 from blackout.random import SampleStreams
 
 MOST_ITEMS = 5

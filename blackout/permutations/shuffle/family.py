@@ -10,10 +10,9 @@ from torch import Tensor
 
 from blackout.errors import UserError, naming
 from blackout.permutations.datasets import Puzzles
-from blackout.permutations.shuffle.draws import check_kind
-from blackout.permutations.shuffle.forward import default_schedule
+from blackout.permutations.shuffle.draw import check_kind
 from blackout.permutations.shuffle.model import ShuffleDiffusion
-from blackout.permutations.shuffle.reverse import Reverse
+from blackout.permutations.shuffle.reverse import Reverse, default_schedule
 from blackout.permutations.shuffles import Shuffle
 from blackout.training.components import fill, find, make
 from blackout.training.descriptions import make_dataset, pathless

@@ -11,9 +11,8 @@ from torch import Tensor
 from blackout.family import Source
 from blackout.permutations.metrics import PuzzleScores
 from blackout.permutations.shuffle.decoding import Decoder
-from blackout.permutations.shuffle.denoiser import Denoiser
-from blackout.permutations.shuffle.forward import ForwardProcess
 from blackout.permutations.shuffle.losses import ShuffleLoss
+from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess
 
 
 class ShuffleModel(Protocol):

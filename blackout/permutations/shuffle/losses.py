@@ -12,8 +12,7 @@ from torch import Size, Tensor, nn
 from blackout.distributed import sum_over_processes
 from blackout.permutations.distributions import GeneralizedPlackettLuce, OrderDistribution, PlackettLuce
 from blackout.permutations.group import compose
-from blackout.permutations.shuffle.denoiser import Denoiser, whole
-from blackout.permutations.shuffle.forward import ForwardProcess
+from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, whole
 from blackout.random import StepStreams, uniform
 
 

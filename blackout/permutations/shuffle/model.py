@@ -18,11 +18,9 @@ from blackout.permutations.datasets.base import reading
 from blackout.permutations.group import identity_like
 from blackout.permutations.metrics import PuzzleScores, arranged, ceilings
 from blackout.permutations.shuffle.decoding import Decoder, Greedy
-from blackout.permutations.shuffle.denoiser import Denoiser, moving
-from blackout.permutations.shuffle.draws import ShuffleDraw, requested
-from blackout.permutations.shuffle.forward import ForwardProcess
+from blackout.permutations.shuffle.draw import ShuffleDraw, requested
 from blackout.permutations.shuffle.losses import Lesson, ShuffleLoss
-from blackout.permutations.shuffle.reverse import Reverse
+from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, Reverse, moving
 from blackout.permutations.tour_baselines import gaps_without_learning
 from blackout.random import SampleStreams, StepStreams, fold_seed
 from blackout.training.model import Model

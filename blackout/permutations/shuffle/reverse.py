@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
@@ -16,7 +20,16 @@ from blackout.permutations.distributions import (
     OrderDistribution,
     PlackettLuce,
 )
-from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
+from blackout.permutations.group import inverse
+from blackout.permutations.mixing import (
+    MIXED,
+    denoising_schedule,
+    first_mixed,
+    insertion_variation,
+    transposition_variation,
+)
+from blackout.permutations.shuffles import LARGEST, RandomInsertion, RandomTransposition, Riffle, Shuffle, trajectory
+from blackout.random import RandomSource
 
 
 class Reverse(Protocol):
@@ -104,3 +117,149 @@ class ReverseInsertion(Reverse):
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         return InverseInsertion(scores)
+
+
+# --- A network and a reverse law applied to lists in any order: the step back as a distribution.
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """Steps back for the lists of one batch.
+
+    Orders are of the items that may move, m of them: all n, or all but the first.
+
+    Args:
+        network: with `scores`, see `blackout.networks.SetTransformer`.
+        reverse: the law.
+        features: of the items, [b, n, width], in the order that states refer to.
+        first_fixed: whether the first item stays where it is.
+        items: what the features are of, [b, n, ...], for decoders that look at them.
+    """
+
+    network: nn.Module
+    reverse: Reverse
+    features: Tensor
+    first_fixed: bool
+    items: Tensor | None = None
+
+    @property
+    def free(self) -> int:
+        """m."""
+        return self.features.shape[1] - int(self.first_fixed)
+
+    def __call__(self, states: Tensor, t: Tensor | int, width: int = 1) -> OrderDistribution:
+        """The law of the permutation that takes lists one scheduled step back.
+
+        Args:
+            states: int64 [b, r, m], the lists: features[state].
+            t: numbers of shuffles, [b, r] or one for all.
+            width: of a beam in search of the mode.
+        """
+        b, r, _ = states.shape
+        full = whole(states, self.first_fixed)
+        rows = torch.arange(b, device=full.device).view(b, 1, 1)
+        lists = self.features[rows, full].flatten(0, 1)
+        times = torch.as_tensor(t, device=full.device).expand(b, r).reshape(-1)
+        scores = self.network.scores(lists, times).unflatten(0, (b, r))  # type: ignore[operator]
+        if self.first_fixed:
+            scores = scores[..., 1:, 1:] if self.reverse.places else scores[..., 1:]
+        return self.reverse(scores, width)
+
+
+def whole(orders: Tensor, first_fixed: bool) -> Tensor:
+    """Orders [..., m] of the items that may move as orders of all n: the first, where it is fixed, comes first."""
+    if not first_fixed:
+        return orders
+    return torch.cat([torch.zeros_like(orders[..., :1]), orders + 1], -1)
+
+
+def moving(orders: Tensor, first_fixed: bool) -> Tensor:
+    """The inverse of `whole`: orders [..., n] as orders of the items that may move."""
+    return orders[..., 1:] - 1 if first_fixed else orders
+
+
+# --- The forward process: a shuffle, looked at after scheduled numbers of it.
+
+_FIRST = 0.46
+"""The distance from uniform at which a schedule without a rule of its own looks first."""
+_MOST_SHUFFLES = 100_000
+
+
+@dataclass(frozen=True)
+class ForwardProcess:
+    """X_t = X_0[pi_t] after t shuffles, at times 0 = t_0 < t_1 < ... < t_k.
+
+    Args:
+        law: the shuffle.
+        schedule: the times, numbers of shuffles.
+
+    Raises:
+        ValueError: a schedule that is not whole and rising from 0.
+    """
+
+    law: Shuffle
+    schedule: Sequence[float]
+
+    def __post_init__(self) -> None:
+        given = list(self.schedule)
+        whole = all(type(t) is int for t in given)
+        if not whole or len(given) < 2 or given[0] != 0 or any(b <= a for a, b in pairwise(given)):
+            raise ValueError(f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
+        limit = 40 if isinstance(self.law, Riffle) else _MOST_SHUFFLES
+        if given[-1] > limit:
+            raise ValueError(f"schedule must end at {limit} shuffles at most, not {given[-1]}")
+
+    @property
+    def times(self) -> list[int]:
+        """t_1, ..., t_k."""
+        return [int(t) for t in self.schedule[1:]]
+
+    @property
+    def steps(self) -> int:
+        """k."""
+        return len(self.schedule) - 1
+
+    @property
+    def merged(self) -> bool:
+        """Whether some step is of several shuffles."""
+        return any(b - a > 1 for a, b in pairwise(self.schedule))
+
+    def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
+        """`number` walks of each of `size` lists: states pi_t and the steps back, int64 [size, number, k, n] each."""
+        states, back = trajectory(self.law, [0, *self.times], n, (size, number), generator)
+        return states.movedim(0, 2), back.movedim(0, 2)
+
+    def log_prob(self, back: Tensor) -> Tensor:
+        """log q of the steps whose inverses are back [..., k, n], summed over the k, float64 [...]."""
+        sigma = inverse(back)
+        gaps = [b - a for a, b in pairwise([0, *self.times])]
+        return torch.stack([self.law.log_prob(sigma[..., i, :], gap) for i, gap in enumerate(gaps)]).sum(0)
+
+
+def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
+    """The scheduled times for n items.
+
+    To where the distance from uniform is nearest to .005 for riffles, and has fallen to it for the others (for
+    transpositions of more than 30 items: n/2 ln n of them). In between, riffles are looked at by the rule of
+    `denoising_schedule`, others where the distance has fallen to .46.
+
+    Args:
+        every_step: look after every single shuffle.
+    """
+    if n == 1:
+        return [0, 1]
+    if isinstance(law, Riffle):
+        looks = denoising_schedule(n)
+    else:
+        first, last = (_mixed(law, n, target) for target in (_FIRST, MIXED))
+        looks = sorted({0, max(first, 1), max(last, 1)})
+    return list(range(looks[-1] + 1)) if every_step else looks
+
+
+def _mixed(law: Shuffle, n: int, target: float) -> int:
+    if isinstance(law, RandomInsertion):
+        return first_mixed(insertion_variation, n, target)
+    assert isinstance(law, RandomTransposition)
+    if n <= LARGEST:
+        return first_mixed(transposition_variation, n, target)
+    return math.ceil(n / 2 * math.log(n) * (0.75 if target == _FIRST else 1.0))

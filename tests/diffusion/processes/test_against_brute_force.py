@@ -15,7 +15,8 @@ from blackout.diffusion.processes import (
     Uniform,
     from_generator,
 )
-from blackout.laws import chains, steps
+from blackout.laws import kernels as steps
+from blackout.laws import toys as chains
 
 RNG = np.random.default_rng(7)
 CYCLE = np.roll(np.eye(5), 1, axis=1) - np.eye(5)

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from blackout.diffusion.processes import Absorbing, Uniform
-from blackout.diffusion.processes.clocks import PowerClock
-from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess
+from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess, PowerClock
 
 GENERATOR = torch.Generator().manual_seed(0)
 S, T = torch.tensor([0.1, 0.7]).double(), torch.tensor([0.4, 2.5]).double()

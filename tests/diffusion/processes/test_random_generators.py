@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from blackout.diffusion.processes import DiscreteTimeChain, PiecewiseClock, PowerClock, from_generator
 from blackout.diffusion.processes.generator import SparseGenerator
 from blackout.errors import UserError
-from blackout.laws import chains
+from blackout.laws import toys as chains
 from blackout.random import SampleStreams
 
 CLOCKS = st.one_of(

@@ -17,10 +17,9 @@ from blackout.permutations.coded import (
     words,
 )
 from blackout.permutations.coded.baselines import fit_plackett_luce, likelihood_baselines, ranking_baselines
-from blackout.permutations.coded.data import ranks
-from blackout.permutations.coded.puzzles import from_puzzles
-from blackout.permutations.coded.scores import CodeScorer, expected_unique
-from blackout.permutations.coded.user_rankings import ndcg
+from blackout.permutations.coded.data import from_puzzles, ranks
+from blackout.permutations.coded.rankings import ndcg
+from blackout.permutations.coded.report import CodeScorer, expected_unique
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import jigsaw_digits
 from blackout.permutations.group import all_permutations, is_permutation, num_cycles

@@ -10,16 +10,22 @@ import pytest
 import torch
 
 from blackout import family
-from blackout.laws.draws import p_value
+from blackout.laws.kernels import p_value
 from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeFamily, CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
-from blackout.permutations.coded.drawing import CodeDraw
-from blackout.permutations.coded.exact import ExactLaw, every_mask_nll, partitions, perfect_mass
+from blackout.permutations.coded.draw import CodeDraw
 from blackout.permutations.coded.interface import Passes
-from blackout.permutations.coded.module import CODES
-from blackout.permutations.coded.reports import exact_law, kl_bits
-from blackout.permutations.coded.scores import PermutationScores
+from blackout.permutations.coded.model import CODES
+from blackout.permutations.coded.report import (
+    ExactLaw,
+    PermutationScores,
+    every_mask_nll,
+    exact_law,
+    kl_bits,
+    partitions,
+    perfect_mass,
+)
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
 from blackout.permutations.group import is_permutation
 

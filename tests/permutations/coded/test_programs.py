@@ -83,7 +83,7 @@ def test_samples_are_drawn_scored_and_made_again_alone(run, trained, tmp_path): 
 
 
 def test_figures_over_the_number_of_passes_stand_beside_a_perfect_network(run, trained, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("blackout.permutations.coded.curve._SAMPLES", 50)
+    monkeypatch.setattr("blackout.permutations.coded.report._SAMPLES", 50)
     outcome = run("sample", f"ckpt={trained}", "num_samples=4", "curve=true", f"out={tmp_path}")
     assert outcome.code == 0, outcome.err
     curve = json.loads((tmp_path / "metrics.json").read_text())["curve"]

@@ -1,0 +1,360 @@
+"""The form of every dataset: two tensors of counts, and facts about them."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.counts import LARGEST_COUNT, count_dtype
+from blackout.data.moments import (
+    Sums,
+    covariance_excess,
+    neighbour_correlation,
+    parts,
+    sums,
+    total_dispersion,
+)
+from blackout.data.readers import to_counts
+from blackout.family import Split
+
+# --- What counts, masks and labels must be, in tensors.
+
+
+def _check_integers(what: str, values: Tensor) -> None:
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"{what} must be integers, got {values.dtype}")
+
+
+def check_counts(what: str, counts: Tensor, max_count: int) -> None:
+    """Refuse what are no counts in 0..max_count of a known shape, with the first bad value; raises ValueError."""
+    _check_integers(f"{what}: counts", counts)
+    if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
+        allowed = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
+        raise ValueError(f"{what}: the shape must be {allowed}, got {list(counts.shape)}")
+    if len(counts) == 0:
+        raise ValueError(f"{what}: at least one sample is needed, got none")
+    info = torch.iinfo(counts.dtype)
+    if info.min >= 0 and info.max <= max_count:
+        return  # guaranteed by the dtype
+    for start, chunk in parts(counts):
+        wide = chunk.long()
+        bad = (wide < 0) | (wide > max_count)
+        if bad.any():
+            first = torch.nonzero(bad)[0]
+            value = int(wide[tuple(first)])
+            index = [start + int(first[0]), *first[1:].tolist()]
+            allowed = "must not be negative" if value < 0 else f"must be at most max_count={max_count}"
+            raise ValueError(f"{what}: counts {allowed}, got {value} at index {index}")
+
+
+def check_seen(what: str, counts: Tensor, seen: Tensor | None) -> None:
+    """Refuse a mask of another dtype or shape than bool like the counts; raises ValueError."""
+    if seen is not None and (seen.dtype != torch.bool or seen.shape != counts.shape):
+        raise ValueError(f"{what} must be booleans {list(counts.shape)}")
+
+
+def check_labels(what: str, labels: Tensor, count: int) -> None:
+    """Refuse what are not `count` numbers of classes; raises ValueError."""
+    _check_integers(f"{what}: labels", labels)
+    if labels.shape != (count,):
+        raise ValueError(f"{what}: one label per sample is needed, [{count}], got {list(labels.shape)}")
+    if labels.min() < 0:
+        raise ValueError(f"{what}: labels must not be negative, got {int(labels.min())}")
+
+
+# --- Held-out splits for data that come without one.
+
+
+def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Divide the indices 0..count-1 at random into a training and a held-out set.
+
+    The samples are shuffled, sorted by class, and every (1/holdout)-th is held out: each class keeps its share to
+    within one sample, and `round(holdout * count)` samples are held out (at least 1, at most count - 1).
+
+    Args:
+        count: number of samples; a single one is in both splits.
+        holdout: share to hold out, between 0 and 1, both excluded.
+        seed: seed of the shuffle.
+        labels: class of each sample, [count]; None for a single class.
+
+    Returns:
+        Indices (train, test), int64, each in increasing order.
+
+    Raises:
+        ValueError: a share outside (0, 1), or no sample.
+    """
+    if not 0 < holdout < 1:
+        raise ValueError(f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")
+    if count < 1:
+        raise ValueError("at least one sample is needed, got none")
+    if count == 1:
+        return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    if labels is not None:
+        order = order[torch.argsort(labels[order], stable=True)]
+    held = min(max(round(holdout * count), 1), count - 1)
+    chosen = torch.zeros(count, dtype=torch.bool)
+    # the middles of `held` equal stretches; in integers, so that rounding can never make two of them meet
+    chosen[order[(2 * torch.arange(held) + 1) * count // (2 * held)]] = True
+    return torch.nonzero(~chosen).flatten(), torch.nonzero(chosen).flatten()
+
+
+_ORDERED = 0.1
+"""Correlation that neighbours in a vector have beyond that of any two elements if it is a series."""
+
+
+@dataclass(frozen=True, eq=False)
+class CountData:
+    """A dataset of counts with a held-out split, in memory: a `blackout.family.Source`.
+
+    Attributes:
+        name: short name for logs and file names.
+        train: counts [N, C, H, W], [N, D], series [N, C, L] or volumes [N, C, D, H, W] of any integer dtype; kept as
+            uint8 when `max_count <= 255`, else as int32.
+        test: held-out counts [M, ...].
+        max_count: the largest value a count may have, 1 .. 2^31 - 1.
+        train_labels: class of each training sample, int64 [N], or None.
+        test_labels: class of each held-out sample, int64 [M], or None.
+        flip: mirror training images left-right where `batch` is given a number below 1/2.
+        class_names: one for every class, where they have names.
+        features: names of the elements of a vector, where they have names.
+        train_seen, test_seen: bool of the splits' shapes, False where an entry is missing and the count only stands in
+            its place for moments; None where all were seen.
+        covariates: the value of every level of each continuous condition by name. A label is then the number of
+            (class, level, level, ...), the last one counted fastest.
+        sample_shape: of one sample where the data come from, such as (H, W) of one channel; None for the usual one.
+        annotated: the data come from AnnData, and samples are to go there.
+
+    Raises:
+        ValueError: counts that are not integers, negative, or above `max_count`; an empty split; shapes that differ
+            between the splits or are none of these; labels that do not match; `flip` without images.
+    """
+
+    name: str
+    train: Tensor
+    test: Tensor
+    max_count: int
+    train_labels: Tensor | None = None
+    test_labels: Tensor | None = None
+    flip: bool = False
+    class_names: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    train_seen: Tensor | None = None
+    test_seen: Tensor | None = None
+    covariates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    sample_shape: tuple[int, ...] | None = None
+    annotated: bool = False
+    _served: Tensor = field(init=False, repr=False)
+    _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if type(self.max_count) is not int or not 1 <= self.max_count <= LARGEST_COUNT:
+            limits = f"a whole number between 1 and {LARGEST_COUNT}"
+            raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
+        for split, counts in (("train", self.train), ("test", self.test)):
+            check_counts(f"{self.name} {split} data", counts, self.max_count)
+            # written once to the frozen object: everyone downstream may rely on the dtype
+            object.__setattr__(self, split, counts.to(count_dtype(self.max_count)).contiguous())
+        if self.train.shape[1:] != self.test.shape[1:]:
+            shapes = f"got {tuple(self.train.shape[1:])} and {tuple(self.test.shape[1:])}"
+            raise ValueError(f"{self.name}: train and test samples must have the same shape, {shapes}")
+        if (self.train_labels is None) != (self.test_labels is None):
+            raise ValueError(f"{self.name}: labels must be given for both splits or for neither")
+        for split, counts, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):
+            if labels is not None:
+                check_labels(f"{self.name} {split} labels", labels, len(counts))
+                object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
+        check_seen(f"{self.name}: train_seen", self.train, self.train_seen)
+        check_seen(f"{self.name}: test_seen", self.test, self.test_seen)
+        if self.flip and len(self.shape) != 3:
+            raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
+        object.__setattr__(self, "_served", self.train)
+
+    @classmethod
+    def from_array(
+        cls,
+        counts: Any,
+        labels: Any = None,
+        max_count: int | None = None,
+        holdout: float = 0.1,
+        seed: int = 0,
+        name: str = "counts",
+    ) -> CountData:
+        """Counts in memory, with a part of them held out.
+
+        Args:
+            counts: tensor, NumPy array or SciPy sparse matrix of whole numbers, [N, D], [N, H, W] or [N, C, H, W].
+            labels: class of each sample, whole numbers [N], or None.
+            max_count: largest count there can be; None takes the largest there is.
+            holdout: share of the samples to hold out, of every class alike.
+            seed: of the choice.
+            name: for logs and file names.
+
+        Raises:
+            ValueError: counts or labels that are none, or too few.
+        """
+        whole = to_counts(name, counts.cpu().numpy() if isinstance(counts, Tensor) else counts)
+        classes = None if labels is None else torch.as_tensor(labels)
+        train, test = held_out_split(len(whole), holdout, seed, classes)
+        of_split = (None, None) if classes is None else (classes[train], classes[test])
+        return cls(name, whole[train], whole[test], int(whole.max()) if max_count is None else max_count, *of_split)
+
+    def __str__(self) -> str:
+        sizes = f"{len(self.train):,} + {len(self.test):,} held out"
+        missing = "" if self.train_seen is None else f", {1 - self.train_seen.float().mean():.1%} missing"
+        return f"{self.name}, {sizes}, shape {self.shape}, counts 0..{self.max_count}{missing}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample: (C, H, W), (D,), (C, L) or (C, D, H, W)."""
+        return tuple(self.train.shape[1:])
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes in the labels, or None without labels."""
+        if self.train_labels is None or self.test_labels is None:
+            return None
+        if self.covariates:
+            return max(1, len(self.class_names)) * math.prod(map(len, self.covariates.values()))
+        return int(max(self.train_labels.max(), self.test_labels.max())) + 1
+
+    @property
+    def complete(self) -> CountData | None:
+        """The samples of which nothing is missing; None where a split has none."""
+        if self.train_seen is None and self.test_seen is None:
+            return self
+        whole = [
+            torch.ones(len(x), dtype=torch.bool) if seen is None else seen.flatten(1).all(1)
+            for x, seen in ((self.train, self.train_seen), (self.test, self.test_seen))
+        ]
+        if not (whole[0].any() and whole[1].any()):
+            return None
+        labels = (
+            None if of is None else of[rows]
+            for of, rows in zip((self.train_labels, self.test_labels), whole, strict=True)
+        )
+        train_labels, test_labels = labels
+        return replace(
+            self, train=self.train[whole[0]], test=self.test[whole[1]], train_seen=None, test_seen=None,
+            train_labels=train_labels, test_labels=test_labels,
+        )  # fmt: skip
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What components may ask for by name: shape, moments of the training split and, with labels, num_classes.
+
+        Classes that have names give class_names too. Moments are max_count, mean, std, total_dispersion and
+        covariance_excess (`blackout.data.moments`). With continuous conditions, `covariates` and `covariate_levels`;
+        where a file has them, `sample_shape` and AnnData's `features`.
+        """
+        facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
+        facts |= {"total_dispersion": self._dispersion[0], "covariance_excess": self._dispersion[1]}
+        if self.num_classes is not None:
+            facts["num_classes"] = self.num_classes
+        if self.covariates:
+            facts["covariates"] = {name: list(values) for name, values in self.covariates.items()}
+            facts["covariate_levels"] = [len(values) for values in self.covariates.values()]
+        if self.sample_shape is not None:
+            facts["sample_shape"] = list(self.sample_shape)
+        if self.annotated:
+            facts["features"] = list(self.features)
+        return {**facts, "class_names": list(self.class_names)} if self.class_names else facts
+
+    @property
+    def mean(self) -> float:
+        """Mean count over all elements of the training split."""
+        return self._moments[0]
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the counts over all elements of the training split."""
+        return self._moments[1]
+
+    @cached_property
+    def sums(self) -> Sums:
+        """Of the training split, over samples and over elements."""
+        return sums(self.train)
+
+    @cached_property
+    def _moments(self) -> tuple[float, float]:
+        number = self.train.numel()
+        mean = int(self.sums.element.sum()) / number
+        return mean, max(float(self.sums.square.sum()) / number - mean**2, 0.0) ** 0.5
+
+    @cached_property
+    def _dispersion(self) -> tuple[float, float]:
+        dispersion = total_dispersion(self.train, self.sums)
+        return dispersion, max(
+            covariance_excess(self.train, self.sums), abs(dispersion - 1)
+        )  # a norm is at least one quotient
+
+    @cached_property
+    def ordered(self) -> bool:
+        """Whether the elements of a vector are a series: neighbours go together more than any two elements do."""
+        return len(self.shape) == 1 and neighbour_correlation(self.train) > _ORDERED
+
+    def size(self, split: Split) -> int:
+        """Number of samples of a split."""
+        return len(self.train if split == "train" else self.test)
+
+    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        """The samples with these numbers.
+
+        Args:
+            split: where they are.
+            index: int64 [b], on the CPU.
+            augment: uniforms [b]; with `flip`, samples whose number is below 1/2 are mirrored. None mirrors none.
+
+        Returns:
+            `x0`, counts [b, *shape], where the split is kept; with labels also `label`, int64 [b], on the CPU. Where
+            entries are missing, they are 0, and `seen` is bool [b, *shape].
+        """
+        counts, labels, seen = (
+            (self._served, self.train_labels, self.train_seen)
+            if split == "train"
+            else (self.test, self.test_labels, self.test_seen)
+        )
+        found = {"x0": counts.index_select(0, index.to(counts.device, non_blocking=True))}
+        if seen is not None:
+            found["seen"] = seen[index].to(counts.device)
+            found["x0"] = found["x0"] * found["seen"]
+        if self.flip and augment is not None:
+            found = {name: _mirrored(values, augment < 0.5) for name, values in found.items()}
+        return found if labels is None else {**found, "label": labels[index]}
+
+    def to(self, device: torch.device | str) -> CountData:
+        """The same data, with training batches made on `device`; `train` itself stays, for hashes and moments."""
+        moved = copy.copy(self)
+        object.__setattr__(moved, "_served", self.train.to(device))
+        return moved
+
+    def fingerprint(self, split: Split = "train") -> str:
+        """SHA-256 (hex) of a split's shape, dtype and bytes, in the order of its samples.
+
+        It identifies the data that were trained on or compared with.
+        """
+        if split not in self._fingerprints:
+            counts = {"train": self.train, "test": self.test}[split]
+            digest = hashlib.sha256(f"{counts.dtype} {tuple(counts.shape)}\n".encode())
+            for values in (counts, {"train": self.train_seen, "test": self.test_seen}[split]):
+                for _, chunk in parts(values) if values is not None else ():
+                    digest.update(chunk.numpy().data)
+            self._fingerprints[split] = digest.hexdigest()
+        return self._fingerprints[split]
+
+
+def _mirrored(x0: Tensor, chosen: Tensor) -> Tensor:
+    """Images [b, C, H, W] turned left-right where `chosen`, bool [b] on the CPU; may write to `x0`."""
+    if x0.device.type == "cpu":
+        x0[chosen] = x0[chosen].flip(-1)
+        return x0
+    # a selection by a mask would wait for the device
+    return torch.where(chosen.to(x0.device, non_blocking=True)[:, None, None, None], x0.flip(-1), x0)

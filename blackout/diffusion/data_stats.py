@@ -1,0 +1,219 @@
+"""Where a grid may end: sampling of pure death starts from Poisson counts, which X_T is only if little is left of it.
+
+Of X_T the Poisson start has the mean, and no correlations. With M = diag E[X_0] and the eigenvalues c of the excess
+M^-1/2 (Cov X_0 - M) M^-1/2, those that it misses cost, for Gaussian counts and to second order for all,
+
+    KL(X_T || Poisson(q_T E[X_0])) = 1/2 sum [q_T c - log(1 + q_T c)] = q_T^2 ||c||^2 / 4 - ...,
+
+so that the final time follows from the data: from D = Var(sum X) / E(sum X), the dispersion of the total count, and
+from the norm ||c|| (`blackout.data.moments`). The first time after 0 follows from the largest count, because the last
+step makes all births that are left at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.counts import LARGEST_COUNT
+from blackout.diffusion.processes.base import widening
+from blackout.diffusion.schedules import logit_survival
+from blackout.errors import UserError
+
+DISPERSION = 0.05
+"""q_T D of a start chosen from the data: the totals of samples are then right to a quarter of a per cent."""
+_CHOSEN_NATS = 0.01
+_LARGEST_DISPERSION, _LARGEST_NATS = 0.25, 0.05
+"""What is refused: beyond it the totals of samples would lose more than 4 % of their variance."""
+_FIRST, _FINAL_TIME = 5.0, 15.0
+"""Ends that serve counts up to 255, whatever the data."""
+
+
+def start_divergence(t: Tensor | float, mean: Tensor, covariance: Tensor) -> float:
+    """KL in nats of X_t from the Poisson start of its mean, by the moments of X_0.
+
+    Exact for Gaussian counts, and to second order in q_t for all. Where nearly all is black, the third order matters:
+    the exact divergence is then up to twice as large for the part of single elements.
+
+    Args:
+        t: the final time.
+        mean: E[X_0], positive, float64 [d].
+        covariance: of X_0, float64 [d, d].
+    """
+    scale = mean.double().flatten().sqrt()
+    excess = covariance.double() / (scale[:, None] * scale[None, :]) - torch.eye(len(scale), dtype=torch.float64)
+    lost = math.exp(-float(t)) * torch.linalg.eigvalsh(excess)
+    return max(0.0, float((lost - torch.log1p(lost)).sum() / 2))
+
+
+@dataclass(frozen=True)
+class DataEnds:
+    """The ends of time that data ask for.
+
+    Args:
+        total_dispersion: D.
+        covariance_excess: ||c||.
+        max_count: the largest count.
+    """
+
+    total_dispersion: float
+    covariance_excess: float
+    max_count: int
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> DataEnds | None:
+        """From the facts in a model's description; None where they do not say, as those of exactly known laws."""
+        names = ("total_dispersion", "covariance_excess", "max_count")
+        return cls(*(facts[name] for name in names)) if all(name in facts for name in names) else None
+
+    @property
+    def first(self) -> float:
+        """Logit of survival of the first time after 0: 5 for counts up to 255; the same few units are left beyond."""
+        return _FIRST + widening(self.max_count)
+
+    @property
+    def last(self) -> float:
+        """Logit of survival of the final time: q_T D at most 0.05, and the start at most 0.01 nats off."""
+        survival = min(
+            DISPERSION / max(self.total_dispersion, 1e-30),
+            2 * math.sqrt(_CHOSEN_NATS) / max(self.covariance_excess, 1e-30),
+            0.5,
+        )
+        return math.log(survival) - math.log1p(-survival)
+
+    @property
+    def final_time(self) -> float:
+        """The same as a time, at least the paper's 15, and long enough for a grid that is symmetric in the logit."""
+        return max(_FINAL_TIME, math.log1p(math.exp(-self.last)), self.first)
+
+    @property
+    def facts(self) -> dict[str, float]:
+        """What grids may ask for by name: first, last and final_time."""
+        return {"first": self.first, "last": self.last, "final_time": self.final_time}
+
+    def start_nats(self, t: Tensor | float) -> float:
+        """At most how far the start at time t is from X_t: q^2 ||c||^2 / 4."""
+        return (math.exp(-float(t)) * self.covariance_excess) ** 2 / 4
+
+    def fits(self, t: Tensor | float) -> bool:
+        """Whether samples may start at time t: at most 0.05 nats off, q_T D at most 0.25."""
+        close = math.exp(-float(t)) * self.total_dispersion <= _LARGEST_DISPERSION
+        return close and self.start_nats(t) <= _LARGEST_NATS
+
+    def check(self, grid: Callable[[int], Tensor], t: Tensor, where: str | None) -> None:
+        """Refuse a grid that ends too early for the data.
+
+        Args:
+            grid: num_steps -> times.
+            t: its final time.
+            where: the name of the setting that holds the grid, for the advice; None where it holds none yet.
+
+        Raises:
+            ValueError: sampling from there would miss how the counts of a sample go together.
+        """
+        if self.fits(t):
+            return
+        nats, dispersion = self.start_nats(t), math.exp(-float(t)) * self.total_dispersion
+        end = float(logit_survival(torch.as_tensor(t, dtype=torch.float64)))
+        raise ValueError(
+            f"the grid ends at logit {end:.4g}, too early for these data: there their total count has "
+            f"{1 + dispersion:.3g} times the variance of the Poisson counts that samples start from, "
+            f"up to {nats:.2g} nats off; {self._remedy(grid, where)}"
+        )
+
+    def _remedy(self, grid: Callable[[int], Tensor], where: str | None) -> str:
+        """Which end would do, as a setting where there is one."""
+        given = grid.keywords if isinstance(grid, functools.partial) else {}
+        if where is not None and "final_time" in given:
+            return f"{where}.grid.final_time={math.ceil(self.final_time * 10) / 10} would do"
+        if where is not None and "last" in given:
+            return f"{where}.grid.last={math.floor(self.last * 10) / 10} would do"
+        return f"sampler/grid=logit_data, which ends at {self.last:.4g}, would do"
+
+
+def with_ends(part: Any, facts: Mapping[str, Any]) -> Any:
+    """A description with the data's ends wherever it leaves `first`, `last` or `final_time` of a component null.
+
+    Args:
+        part: plain containers.
+        facts: of the data; those where they say nothing of it, what is null stays so.
+    """
+    if isinstance(part, list):
+        return [with_ends(item, facts) for item in part]
+    if not isinstance(part, Mapping):
+        return part
+    ends = DataEnds.of(facts)
+    known = ends.facts if ends is not None and "_target_" in part else {}
+    return {
+        key: known[key] if value is None and key in known else with_ends(value, facts) for key, value in part.items()
+    }
+
+
+# --- What a model's description says of its data: plain values, checked before any component gets them.
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= LARGEST_COUNT
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+_NOT_NEGATIVE = (lambda v: _number(v) and v >= 0), "a number that is finite and not negative"
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "shape": (lambda v: isinstance(v, list) and 1 <= len(v) <= 4 and all(map(_whole, v)), "a list of whole numbers"),
+    "max_count": (_whole, "a whole number of at least 1"),
+    "mean": _NOT_NEGATIVE,
+    "std": _NOT_NEGATIVE,
+    "total_dispersion": _NOT_NEGATIVE,
+    "covariance_excess": _NOT_NEGATIVE,
+    "num_classes": (_whole, "a whole number of at least 1"),
+    "covariates": (
+        lambda v: (
+            isinstance(v, dict) and all(isinstance(one, list) and one and all(map(_number, one)) for one in v.values())
+        ),
+        "lists of finite numbers by name",
+    ),
+    "covariate_levels": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
+    "sample_shape": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
+    "features": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
+    "class_names": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
+    "name": (lambda v: isinstance(v, str), "text"),
+}
+
+
+def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that components of a model may ask for by name.
+
+    Args:
+        description: of a model, perhaps from a damaged file.
+
+    Raises:
+        UserError: a fact is missing, of another kind, or none of a diffusion model's.
+    """
+    data, pilot = description.get("data"), description.get("pilot")
+    if not isinstance(data, Mapping):
+        raise UserError("there is no description of the data")
+    for name in ("shape", "max_count", *data):
+        fits, kind = _KINDS.get(name, (lambda _: False, "left out: there is no such fact"))
+        if not fits(data.get(name)):
+            raise UserError(f"{name} of the data must be {kind}, not {reprlib.repr(data.get(name))}")
+    if pilot is not None and not _is_pilot(pilot):
+        raise UserError(
+            f"the pilot run must be lists of finite numbers, logits and curvature, not {reprlib.repr(pilot)}"
+        )
+    return {name: fact for name, fact in data.items() if name != "name"} | {"pilot": pilot}
+
+
+def _is_pilot(pilot: Any) -> bool:
+    if not isinstance(pilot, Mapping) or pilot.keys() != {"logits", "curvature"}:
+        return False
+    return all(isinstance(values, list) and all(map(_number, values)) for values in pilot.values())

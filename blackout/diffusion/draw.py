@@ -1,0 +1,191 @@
+"""What `sample.py` can ask of a diffusion model on counts: a sampler, classes, elements that are given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from blackout.diffusion.anndata_out import AnnotatedSamples
+from blackout.diffusion.batches import draw_batches, number_of_particles
+from blackout.diffusion.conditions import labels_asked, total_asked
+from blackout.diffusion.data_stats import checked_facts, with_ends
+from blackout.diffusion.inpainting import KnownElements, read_known
+from blackout.diffusion.interface import CountModel
+from blackout.diffusion.sampling import Sampler
+from blackout.errors import UserError
+from blackout.family import BaseDraw, Names, Outputs, Samples, Watch
+from blackout.training.components import fill, make
+from blackout.training.model import refuse_unknown
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+@dataclass(frozen=True)
+class CountDraw(BaseDraw):
+    """Counts drawn from a model by a sampler.
+
+    Args:
+        model: in eval mode.
+        sampler: how to draw.
+        description: the sampler as plain values.
+        classes: int64 [c], taken in turn: sample k is of class classes[k mod c]; None draws from all.
+        known: elements that are given, one row for all samples or row k for sample k.
+        total: count of every sample, of models that were told totals.
+    """
+
+    model: CountModel
+    sampler: Sampler
+    description: Mapping[str, Any]
+    classes: Tensor | None = None
+    known: KnownElements | None = None
+    total: float | None = None
+    resumable = True
+
+    @property
+    def names(self) -> Names:  # type: ignore[override]
+        """Samples are laid out as the data were."""
+        shape = self._data.get("sample_shape") or ()
+        fits = bool(shape) and math.prod(shape) == math.prod(self.model.shape)
+        return Names(shape=tuple(shape)) if fits else Names()
+
+    @property
+    def _data(self) -> Mapping[str, Any]:
+        data: Mapping[str, Any] = self.model.config.get("data", {})
+        return data
+
+    def about(self, seed: int) -> Mapping[str, int]:
+        """The seed, and the largest count there can be."""
+        return {"seed": seed, "max_count": self.model.process.max_count}
+
+    def outputs(self, seed: int) -> Outputs | None:
+        """An .h5ad, where the data came from AnnData."""
+        data = self._data
+        if len(data.get("features") or ()) != math.prod(self.model.shape):
+            return None
+        covariates = data.get("covariates") or {}
+        return AnnotatedSamples(data["features"], data.get("class_names") or (), covariates, self.about(seed))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples whose particles, if they have any, make up the sampler's batch."""
+        return max(1, self.sampler.evaluation.batch_size // self._particles)
+
+    @property
+    def _particles(self) -> int:
+        return number_of_particles(self.sampler, self.model.process, self.classes is not None, self.known is not None)
+
+    @property
+    def steps(self) -> int:
+        return self.sampler.num_steps
+
+    @cached_property
+    def nfe(self) -> int:
+        return self.model.evaluations(self.sampler, self.classes is not None, self.known is not None)
+
+    def batches(
+        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """(indices [b], samples [b, *shape] with `indices` and, given classes, `classes`, int64 [b]), batch by batch.
+
+        From particles also `log_normaliser` [b].
+        """
+        classes = None if self.classes is None else self.classes[indices % len(self.classes)]
+        known = None if self.known is None else self.known.select(indices)
+
+        def callback(k: int, xt: Tensor, prediction: Any) -> None:
+            if watch is not None:
+                watch(self.steps - k, self.steps, xt)
+
+        told = classes, known, batch_size, self.total
+        drawn = draw_batches(self.model, indices, seed, self.sampler, callback, *told)
+        for numbers, samples in drawn:
+            about = {"indices": numbers}
+            if self.classes is not None:
+                about["classes"] = self.classes[numbers % len(self.classes)]
+            yield numbers, {**samples, **about}
+
+    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
+        """A grid of images or a heat map of vectors, black at 0 and white at the largest count.
+
+        Brightness is logarithmic where the largest count is far above the mean, and nearly all would be black.
+        """
+        from blackout.diffusion.plots import grid, heat_map
+
+        counts, largest = samples["samples"], self.model.process.max_count
+        dark = largest > _DARK * float(self.model.mean.mean())
+        if counts.ndim == 2 and columns is None:
+            return heat_map(counts, largest, dark)
+        return grid(counts, largest, columns, dark)
+
+
+_DARK = 16
+"""Times the mean that the largest count is above where brightness is logarithmic: 10 at most for digits."""
+_OF_POSTERIORS = ("operator", "noise", "measurement")
+
+
+def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
+    """The draw that the settings of `sample.py` ask for.
+
+    Args:
+        request: `sampler` (a description, or fields that replace the model's own), `classes`, `covariates`, `inpaint`,
+            `num_samples`;
+            `posterior` names a component whose `draw(model, sampler, request)` is asked in this one's place.
+
+    Raises:
+        UserError: something the model cannot do, or another option.
+    """
+    refuse_unknown(request, "sampler", "classes", "covariates", "inpaint", "posterior", *_OF_POSTERIORS)
+    if request.get("posterior"):
+        return _posterior(model, request)
+    for name in _OF_POSTERIORS:
+        if request.get(name):
+            raise UserError(f"{name} is for posteriors: posterior=auto must be given")
+    if not any(request.get(name) for name in ("sampler", "classes", "covariates", "inpaint")):
+        return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
+    description = describe_sampler(request.get("sampler") or {}, model.config)
+    sampler: Sampler = make(description, "sampler")
+    covariates = request.get("covariates")
+    classes = labels_asked(model, request.get("classes"), covariates)
+    if classes is None and sampler.guidance.scale != 1:
+        raise UserError("sampler.guidance: guidance needs classes to guide towards")
+    inpaint = request.get("inpaint")
+    known = (
+        None
+        if inpaint is None
+        else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"])
+    )
+    return CountDraw(model, sampler, description, classes, known, total_asked(model, covariates))
+
+
+def _posterior(model: CountModel, request: Mapping[str, Any]) -> Any:
+    """What the component that `posterior` names makes of it."""
+    if given := [name for name in ("inpaint", "classes", "covariates") if request.get(name)]:
+        raise UserError(f"{given[0]} is not for posteriors: leave out {given[0]} or posterior")
+    sampler = model.sampler
+    if request.get("sampler"):
+        sampler = make(describe_sampler(request["sampler"], model.config), "sampler")
+    component = make(request["posterior"], "posterior")
+    if not hasattr(component, "draw"):
+        raise UserError("posterior must be a way of sampling such as posterior=auto")
+    return component.draw(model, sampler, request)
+
+
+def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole description of a sampler, completed with what the model and its data decide.
+
+    Args:
+        given: a description with `_target_`, or fields to replace in the model's own; null fields are the model's.
+        model: description of the model.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    config = chosen if "_target_" in chosen else {**model["model"]["sampler"], **chosen}
+    facts = checked_facts(model)
+    filled: dict[str, Any] = fill(with_ends(config, facts), facts, "sampler")
+    return filled

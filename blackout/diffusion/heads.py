@@ -1,0 +1,392 @@
+"""Heads: what the network's raw output means, from [B, outputs, ...] to a prediction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from blackout.diffusion.predictions import (
+    BirthDeathPrediction,
+    CategoricalPrediction,
+    CountPrediction,
+    DistributionPrediction,
+    MissingCount,
+    Prediction,
+    VariancePrediction,
+)
+from blackout.diffusion.processes import Process
+from blackout.diffusion.processes.base import expand_time
+from blackout.networks.inputs import Elements
+from blackout.random import RandomSource, uniform
+
+# --- What every head offers.
+
+Made = TypeVar("Made", bound=Prediction, covariant=True)
+
+
+class Head(Protocol[Made]):
+    """From a network's raw output to a prediction of one kind."""
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per element of the data that the network must give."""
+        ...
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> Made:
+        """The prediction given X_t.
+
+        Args:
+            raw: [B, outputs, ...], any floating type.
+            xt: counts [B, ...].
+            t: float64, a scalar or [B].
+        """
+        ...
+
+
+# --- Heads for counts: the expected missing count y = E[X_0 - X_t | X_t], and the pair of immigration and death.
+
+
+def log_softplus(f: Tensor) -> Tensor:
+    """log(log(1 + e^f)), stable: below -15 the series f - e^f / 2 replaces a logarithm of an underflowing number."""
+    series = f - torch.exp(f.clamp(max=0.0)) / 2
+    return torch.where(f < -15, series, torch.log(F.softplus(f.clamp(min=-15))))
+
+
+def _check_mean(mean: float) -> None:
+    if not mean > 0:
+        raise ValueError(f"the head needs a positive mean count, not {mean}: is the data all zeros?")
+
+
+@dataclass(frozen=True)
+class SoftplusHead:
+    """The paper's: y = softplus(f), directly in counts."""
+
+    outputs: ClassVar[int] = 1
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
+        f = raw[:, 0].float()
+        return CountPrediction(F.softplus(f), log_softplus(f))
+
+
+@dataclass(frozen=True)
+class ScaledHead:
+    """y = (1 - q) C softplus(f): the missing count is O(1 - q), so f is O(1) at every t.
+
+    Args:
+        mean: C, the mean count of the data.
+
+    Raises:
+        ValueError: mean is not positive.
+    """
+
+    mean: float
+    outputs: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _check_mean(self.mean)
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
+        f = raw[:, 0].float()
+        factor = -torch.expm1(-expand_time(t, f)) * self.mean
+        return CountPrediction(factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f))
+
+
+@dataclass(frozen=True)
+class BoundedHead:
+    """y = (max_count - X_t) sigmoid(f): never more than can be missing.
+
+    Args:
+        max_count: largest count.
+    """
+
+    max_count: int
+    outputs: ClassVar[int] = 1
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
+        f = raw[:, 0].float()
+        headroom = (self.max_count - xt.to(torch.int64)).float()
+        # without headroom y = 0, but log y must stay finite for the loss's 0 log y
+        return CountPrediction(headroom * torch.sigmoid(f), torch.log(headroom.clamp(min=1.0)) + F.logsigmoid(f))
+
+
+@dataclass(frozen=True)
+class BirthDeathHead:
+    """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), one output each, [B, 2, ...].
+
+    Args:
+        mean: C, the mean count of the data and of the stationary distribution.
+
+    Raises:
+        ValueError: mean is not positive.
+    """
+
+    mean: float
+    outputs: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        _check_mean(self.mean)
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> BirthDeathPrediction:
+        f = raw.float()
+        t = expand_time(t, xt)
+        factor = (-torch.expm1(-t) * self.mean)[:, None] if t.ndim else -torch.expm1(-t) * self.mean
+        return BirthDeathPrediction(factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f))
+
+
+# --- Heads that predict more than the mean: the variance of the missing count, or its whole distribution.
+#
+# Both wrap another head, read the outputs behind its own, and are trained together with it; the mean's loss, and with
+# it every likelihood bound, stays what it was.
+
+_UNIT_SOFTPLUS = math.log(math.expm1(1.0))
+"""softplus of this is 1."""
+
+
+@dataclass(frozen=True)
+class VarianceHead:
+    """A head for the mean, and the dispersion F = Var[N | X_t] / y = softplus(f).
+
+    Args:
+        base: the head for the mean; it reads the first outputs.
+    """
+
+    base: Head[CountPrediction]
+
+    @property
+    def outputs(self) -> int:
+        """The mean's, and one more."""
+        return self.base.outputs + 1
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> VariancePrediction:
+        rest = self.base(raw, xt, t)
+        f = raw[:, self.base.outputs].float() + _UNIT_SOFTPLUS
+        # the variance is scored around the mean, but must not move it
+        y, log_y = rest.mean.detach(), rest.log_mean.detach()
+        log_variance = log_y + log_softplus(f)
+        return VariancePrediction(
+            rest.mean, rest.log_mean, y * F.softplus(f), rest.distribution, log_variance=log_variance, rest=rest
+        )
+
+
+@dataclass(frozen=True)
+class LogisticMixture:
+    """A mixture of logistics cut into the whole numbers 0..largest (Salimans et al. 2017, PixelCNN++).
+
+    Component j gives N = n the mass between n - 1/2 and n + 1/2; the ends take what lies beyond them.
+
+    Args:
+        log_weight, location, log_scale: float32 [B, K, ...].
+        largest: int64 [B, ...], the largest possible N.
+    """
+
+    log_weight: Tensor
+    location: Tensor
+    log_scale: Tensor
+    largest: Tensor
+
+    def log_prob(self, missing: Tensor) -> Tensor:
+        """log P(N = missing): float32, shape of the integers `missing`."""
+        # single precision has no halves beyond 2^23
+        n, location = missing.double().unsqueeze(1), self.location.double()
+        inverse = torch.exp(-self.log_scale)
+        above, below = (n + 0.5 - location).float() * inverse, (n - 0.5 - location).float() * inverse
+        # sigma(a) - sigma(b) = sigma(a) sigma(-b) (1 - e^(b - a)): no cancellation
+        last, first = n >= self.largest.unsqueeze(1), n <= 0
+        log_mass = (
+            torch.where(last, 0.0, F.logsigmoid(above))
+            + torch.where(first, 0.0, F.logsigmoid(-below))
+            + torch.where(first | last, 0.0, torch.log(-torch.expm1(-inverse)))
+        )
+        return torch.logsumexp(self.log_weight + log_mass, dim=1)
+
+    def sample(self, generator: RandomSource = None) -> Tensor:
+        """A draw of N, int64 [B, ...]: first its component, then its quantile there."""
+        shape, device = tuple(self.largest.shape), self.largest.device
+        pick, quantile = (uniform(shape, generator, device).clamp_(1e-16, 1 - 1e-16) for _ in range(2))
+        passed = torch.cumsum(torch.exp(self.log_weight.double()), dim=1) < pick.unsqueeze(1)
+        chosen = passed.sum(1, keepdim=True).clamp(max=self.log_weight.shape[1] - 1)
+        location = self.location.gather(1, chosen).squeeze(1).double()
+        scale = torch.exp(self.log_scale.gather(1, chosen).squeeze(1).double())
+        drawn = torch.round(location + scale * torch.logit(quantile))
+        return torch.minimum(drawn.clamp(min=0.0), self.largest.double()).to(torch.int64)
+
+
+@dataclass(frozen=True)
+class LogisticMixtureHead:
+    """A head for the mean, and a mixture of logistics for the distribution of the missing count.
+
+    Locations and scales are in units of sqrt((1 - q) mean + (1 - q)^2 std^2), about the missing count's own spread,
+    and locations are relative to the predicted mean, so that the network's outputs are O(1) at every t.
+
+    Args:
+        base: the head for the mean; it reads the first outputs.
+        max_count: largest count.
+        mean: of X_0 over data and elements, in counts.
+        std: of X_0 over data and elements, in counts.
+        components: logistics per element.
+
+    Raises:
+        ValueError: no component, or a spread that is not positive.
+    """
+
+    base: Head[CountPrediction]
+    max_count: int
+    mean: float
+    std: float
+    components: int = 4
+
+    def __post_init__(self) -> None:
+        if self.components < 1:
+            raise ValueError(f"the mixture needs at least 1 component, not {self.components}")
+        if not (self.mean > 0 and self.std >= 0):
+            raise ValueError(f"the mixture needs a positive mean count and a std, not {self.mean} and {self.std}")
+
+    @property
+    def outputs(self) -> int:
+        """The mean's, and a weight, a location and a scale per component."""
+        return self.base.outputs + 3 * self.components
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> DistributionPrediction:
+        rest = self.base(raw, xt, t)
+        distribution = self.distribution(raw, xt, t, rest.mean)
+        return DistributionPrediction(rest.mean, rest.log_mean, rest.variance, distribution, rest=rest)
+
+    def distribution(self, raw: Tensor, xt: Tensor, t: Tensor, y: Tensor) -> MissingCount:
+        """The distribution alone, given the mean y [B, ...]."""
+        weight, shift, width = raw[:, self.base.outputs : self.outputs].float().chunk(3, dim=1)
+        decayed = -torch.expm1(-expand_time(t, y)).expand(y.shape)
+        spread = torch.sqrt(decayed * self.mean + (decayed * self.std) ** 2).float().unsqueeze(1)
+        # components that start at one location would stay there
+        start = torch.linspace(-1, 1, self.components, device=raw.device) if self.components > 1 else raw.new_zeros(1)
+        shift = shift + start.view(-1, *[1] * (y.ndim - 1))
+        return LogisticMixture(
+            F.log_softmax(weight, dim=1),
+            y.detach().unsqueeze(1) + spread * shift,
+            torch.log(spread) + torch.log(F.softplus(width) + 0.02),
+            self.max_count - xt.to(torch.int64),
+        )
+
+
+# --- Heads that predict a distribution over the data levels, for processes on finitely many states.
+
+
+@dataclass(frozen=True)
+class LevelHead:
+    """P(X_0 = o | X_t) for every data level o: one logit per level, [B, max_count + 1, ...].
+
+    Args:
+        process: gives the likelihood of every level.
+        max_count: largest data level.
+        likelihood: add log P(X_t,i | X_0,i = o) to the logits, so that the network predicts only what the other
+            elements say about element i, which is smooth in time and finite at t -> 0; without it the logits are all
+            there is, as in D3PM and tauLDR.
+    """
+
+    process: Process
+    max_count: int
+    likelihood: bool = True
+
+    @property
+    def outputs(self) -> int:
+        """One logit per level."""
+        return self.max_count + 1
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
+        return _posterior(raw.float(), self.process, xt, t, self.likelihood)
+
+
+@dataclass(frozen=True)
+class LogisticHead:
+    """P(X_0 = o | X_t) from two outputs, whatever the number of levels: a discretised logistic distribution.
+
+    Its location is affine in the first output and its log scale in the second; levels take the mass of their unit
+    interval, the outermost all that is beyond.
+
+    Args:
+        process: gives the likelihood of every level.
+        max_count: largest data level.
+        likelihood: as for `LevelHead`.
+    """
+
+    process: Process
+    max_count: int
+    likelihood: bool = True
+    outputs: ClassVar[int] = 2
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CategoricalPrediction:
+        half = self.max_count / 2
+        location = half * (1 + raw[:, :1].float())
+        scale = half / 2 * torch.exp(raw[:, 1:2].float().clamp(-12.0, 6.0))
+        edges = torch.arange(self.max_count, device=raw.device).view(-1, *[1] * (raw.ndim - 2)) + 0.5
+        z = (edges - location) / scale
+        below, above = F.logsigmoid(z), F.logsigmoid(-z)
+        # log(sigmoid(b) - sigmoid(a)) = logsigmoid(b) + logsigmoid(-a) + log(1 - e^(a - b))
+        inner = below[:, 1:] + above[:, :-1] + torch.log(-torch.expm1(-(1 / scale).clamp(min=1e-6)))
+        logits = torch.cat([below[:, :1], inner, above[:, -1:]], dim=1)
+        return _posterior(logits, self.process, xt, t, self.likelihood)
+
+
+def _posterior(logits: Tensor, process: Process, xt: Tensor, t: Tensor, likelihood: bool) -> CategoricalPrediction:
+    """Logits [B, S, ...] normalised over the levels, after the likelihood was added if it is wanted."""
+    if likelihood:
+        logits = logits + process.log_likelihood(xt, t).float()
+    return CategoricalPrediction(F.log_softmax(logits, dim=1))
+
+
+# --- The head for counts of very different scale: the posterior mean of every element by itself, times what others say.
+
+_STRAIGHT = 3.0
+"""Above it the exponential goes on as its tangent: no network's output makes a rate overflow."""
+
+
+@dataclass(frozen=True)
+class GammaHead:
+    """y = y0 e^f, y0 = (1 - q) m S (r + X_t) / (r + q m S); e^f as its tangent above f = 3.
+
+    y0 = E[X_0 - X_t | X_t] of a negative binomial count with mean m S and concentration r: X_0 ~ Poisson(L), L gamma of
+    shape r and mean m S, so that given X_t the rate of what decayed is gamma of shape r + X_t. The gain S, which all
+    elements share, is estimated from all of them as if it were gamma of shape R and mean 1,
+
+        S = (R + sum w X_t) / (R + sum w q m),   w = r / (r + q m),
+
+    where dispersed elements count less. A network of zeros is the model of independent counts times a gain, and f is of
+    order 1 for every element and at every time. The exponential is the Poisson loss's own link: where its gradient by
+    a bias vanishes, so does the weighted sum of y - N, so that totals are not predicted too small. That counts: a
+    predicted share that is missing at all times is missing from every e-fold of the growth of X_t.
+
+    Args:
+        elements: mean and concentration of every element, float32 [*shape], and the concentration of their gain.
+        own_counts: whether y0 knows an element's own count. Without, it is (1 - q) m S: for pixels and bins, of whose
+            rate neighbours say more, so that a network would have to undo the noise of X_t in every place.
+    """
+
+    elements: Elements
+    own_counts: bool = True
+    outputs: ClassVar[int] = 1
+    _placed: dict[torch.device, Elements] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
+        f = raw[:, 0].float()
+        known, time, x = self._on(f.device), expand_time(t, f), xt.float()
+        q, r = torch.exp(-time).float(), known.concentration
+        expected = q * known.mean
+        weight, over = r / (r + expected), tuple(range(1, x.ndim))
+        seen, foreseen = ((weight * of).sum(over, keepdim=True) for of in (x, expected.expand(x.shape)))
+        gain = (known.gain + seen) / (known.gain + foreseen)
+        own = known.own_concentration
+        posterior = gain * (own + x) / (own + gain * expected) if self.own_counts else gain
+        alone = -torch.expm1(-time).float() * known.mean * posterior
+        log_factor = f.clamp(max=_STRAIGHT) + torch.log1p((f - _STRAIGHT).clamp(min=0))
+        return CountPrediction(alone * torch.exp(log_factor), torch.log(alone) + log_factor)
+
+    def _on(self, device: torch.device) -> Elements:
+        """The elements there, moved once."""
+        if device not in self._placed:
+            known = self.elements
+            self._placed[device] = Elements(*(x.to(device) for x in (known.mean, known.concentration, known.gain)))
+        return self._placed[device]

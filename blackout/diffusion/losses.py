@@ -1,0 +1,360 @@
+"""Losses: a prediction and what really happened, to one value per element before any reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.predictions import (
+    BirthDeathPrediction,
+    CategoricalPrediction,
+    CountPrediction,
+    Prediction,
+    poisson_loss,
+    require,
+)
+from blackout.diffusion.processes import FiniteProcess, JumpProcess, Observation
+
+# --- What every loss offers, and the checks of their arguments.
+
+Predicted = TypeVar("Predicted", contravariant=True)
+Target = TypeVar("Target", contravariant=True)
+Weight: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(s, t) float64 [B] -> the weight of the interval, float64 [B]."""
+
+
+class Loss(Protocol[Predicted, Target]):
+    """One value per element, before any reduction."""
+
+    def __call__(self, prediction: Predicted, target: Target, s: Tensor, t: Tensor) -> Tensor:
+        """The loss of a batch observed at times t.
+
+        Args:
+            prediction: what the head made of the network's output.
+            target: what the process's `observe` returned beside X_t.
+            s: float64 [B], one step of the grid before t.
+            t: float64 [B].
+
+        Returns:
+            float32 [B, ...], the data's shape.
+        """
+        ...
+
+
+def by_name(table: Mapping[str, Weight], name: str, what: str) -> Weight:
+    """The function of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in table:
+        raise ValueError(f"unknown {what} '{name}': one of {', '.join(table)}")
+    return table[name]
+
+
+def check_scale(scale: float) -> None:
+    """Raises ValueError unless the scale is positive."""
+    if not scale > 0:
+        raise ValueError(f"the loss's scale must be positive, not {scale}")
+
+
+def per_element(weight: Tensor, x: Tensor) -> Tensor:
+    """Weights [B] shaped to broadcast over x [B, ...]."""
+    return weight.view(-1, *[1] * (x.ndim - 1))
+
+
+# --- The loss of pure death: the Poisson loss y - N log y of the mean, and the weights of the observation times.
+#
+# What else a head predicts adds its own score (`CountPrediction.loss`); the weights are the same for all of it.
+#
+# Weights belong to an interval (s, t) of the grid, s < t, with q = e^-t:
+#
+# paper, instantaneous (eq. 14)   (t - s) q_t
+# paper, finite time   (eq. 15)   q_s - q_t
+# likelihood                      the same / (1 - q_t)
+# growth                          the likelihood's / sqrt(q_t)
+#
+# The published weights are the likelihood's times 1 - q_t: appendix F divides by the sampling density of the times
+# twice. They favour global structure and gave the published FID; the likelihood's make the loss a bound on -log p
+# (plus a constant). Going back, counts grow by e-folds of q, and a share that is missing at one of them is missing in
+# the end. The likelihood weighs an e-fold with its number of births, so that the first ones hardly matter; growth's
+# weights lie half-way to equal ones.
+
+
+def instantaneous_weight(s: Tensor, t: Tensor) -> Tensor:
+    """(t - s) e^-t  (eq. 14), float64 [T]."""
+    return (t - s) * torch.exp(-t)
+
+
+def finite_time_weight(s: Tensor, t: Tensor) -> Tensor:
+    """e^-s - e^-t  (eq. 15), float64 [T]."""
+    return -torch.exp(-s) * torch.expm1(s - t)
+
+
+def paper_weighting(weight: Tensor, t: Tensor) -> Tensor:
+    """The weight [T] as printed."""
+    return weight
+
+
+def likelihood_weighting(weight: Tensor, t: Tensor) -> Tensor:
+    """weight / (1 - e^-t), [T]: undoes the doubled importance weight."""
+    return weight / -torch.expm1(-t)
+
+
+def growth_weighting(weight: Tensor, t: Tensor) -> Tensor:
+    """weight e^(t / 2) / (1 - e^-t), [T]: between the likelihood's and equal weights of all e-folds of q."""
+    return likelihood_weighting(weight, t) * torch.exp(t / 2)
+
+
+_KINDS = {"instantaneous": instantaneous_weight, "finite_time": finite_time_weight}
+_WEIGHTINGS = {"paper": paper_weighting, "likelihood": likelihood_weighting, "growth": growth_weighting}
+
+
+def loss_weights(times: Tensor, kind: str = "instantaneous", weighting: str = "paper") -> Tensor:
+    """The weight w_k of every interval of a grid.
+
+    Args:
+        times: float64 [T + 1].
+        kind: "instantaneous" or "finite_time".
+        weighting: "paper", "likelihood" or "growth".
+
+    Returns:
+        float64 [T].
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    return CountLoss(kind, weighting).weights(times[:-1], times[1:])
+
+
+@dataclass(frozen=True)
+class CountLoss:
+    """Weighted loss of a batch of counts observed at times t.
+
+    Args:
+        kind: "instantaneous" or "finite_time".
+        weighting: "paper", "likelihood" or "growth".
+        scale: multiplies every weight; T makes the mean over uniform k the sum over the grid.
+
+    Raises:
+        ValueError: an unknown name, or a scale that is not positive; when called, another process or head than counts'.
+    """
+
+    kind: str = "instantaneous"
+    weighting: str = "paper"
+    scale: float = 1.0
+    _weight: Weight = field(init=False, repr=False, compare=False)
+    _weighting: Callable[[Tensor, Tensor], Tensor] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_weight", by_name(_KINDS, self.kind, "loss"))
+        object.__setattr__(self, "_weighting", by_name(_WEIGHTINGS, self.weighting, "weighting"))
+        check_scale(self.scale)
+
+    def weights(self, s: Tensor, t: Tensor) -> Tensor:
+        """The weights of intervals (s, t), float64 [T] each."""
+        return self.scale * self._weighting(self._weight(s, t), t)
+
+    def __call__(self, prediction: CountPrediction, target: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """w (y - N log y), or the head's own score, float32 of target's shape [B, ...]; s and t are float64 [B]."""
+        process = getattr(target, "process", None)
+        target = require(target, Tensor, self, process, "a process whose target is the missing count")
+        prediction = require(prediction, CountPrediction, self, process, "a head that predicts the missing count")
+        return per_element(self.weights(s, t).float(), target) * prediction.loss(target)
+
+
+# --- Losses of distributions over the data levels: cross-entropy of X_0, and the KL of one step of the reverse process.
+
+
+def _equal(s: Tensor, t: Tensor) -> Tensor:
+    """1 at all times."""
+    return torch.ones_like(t)
+
+
+def _absorbing(s: Tensor, t: Tensor) -> Tensor:
+    """(t - s) q / (1 - q), q = e^-t."""
+    return (t - s) / torch.expm1(t)
+
+
+_WEIGHTINGS_CATEGORICAL = {"paper": _equal, "likelihood": _absorbing}
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """-log P(X_0 | X_t) of heads that predict a distribution over levels.
+
+    Args:
+        weighting: "paper" for equal weights (D3PM's auxiliary loss and the usual choice); "likelihood" for
+            (t - s) q / (1 - q), which makes it the bound itself for the absorbing process.
+        scale: multiplies every weight.
+
+    Raises:
+        ValueError: an unknown weighting, or a scale that is not positive; when called, another kind of head.
+    """
+
+    weighting: str = "paper"
+    scale: float = 1.0
+    _weight: Weight = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_weight", by_name(_WEIGHTINGS_CATEGORICAL, self.weighting, "weighting"))
+        check_scale(self.scale)
+
+    def __call__(self, prediction: CategoricalPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
+        """Float32 [B, ...]; s and t are float64 [B]."""
+        target, prediction = _needed(self, prediction, target)
+        loss = -self.scale * prediction.log_probs.gather(1, target.x0.long()[:, None]).squeeze(1).float()
+        return per_element(self._weight(s, t).float(), loss) * loss
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """KL(P(X_s | X_0, X_t) || the model's step), for any finite process: the variational bound of a chain's steps.
+
+    The model's step is the bridge averaged over its distribution of X_0 (Austin et al. 2021, eq. 4); at s = 0 this is
+    the cross-entropy.
+
+    Args:
+        cross_entropy: adds this much of -log P(X_0 | X_t), D3PM's auxiliary loss.
+        scale: multiplies every weight; T makes the mean over uniform k the sum over the grid.
+
+    Raises:
+        ValueError: scale is not positive or cross_entropy is negative; when called, another kind of process or head.
+    """
+
+    cross_entropy: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
+        if self.cross_entropy < 0:
+            raise ValueError(f"cross_entropy must not be negative, not {self.cross_entropy}")
+
+    def __call__(self, prediction: CategoricalPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
+        """Float32 [B, ...]; s and t are float64 [B]."""
+        target, prediction = _needed(self, prediction, target)
+        process = require(target.process, FiniteProcess, self, target.process, "a process of finitely many states")
+        loss = process.step_divergence(prediction.expected, target.x0, target.xt, s, t).float()
+        if self.cross_entropy:
+            loss = loss + self.cross_entropy * CrossEntropy()(prediction, target, s, t)
+        return self.scale * loss
+
+
+def _needed(part: object, prediction: object, target: object) -> tuple[Observation, CategoricalPrediction]:
+    """Target and prediction as these losses need them."""
+    process = getattr(target, "process", None)
+    return (
+        require(target, Observation, part, process, "a process of finitely many states"),
+        require(prediction, CategoricalPrediction, part, process, "a head that predicts a distribution over levels"),
+    )
+
+
+# --- Losses of jump processes: the relative entropy of the rates of jumps.
+#
+# The negative log-likelihood is bounded by the integral over t of E sum_r [kappa_r - lambda_r log kappa_r] plus a
+# constant (Algorithm 3): lambda_r are the reverse rates given X_0, kappa_r the model's. Under times drawn uniformly
+# from a grid an interval has weight t - s, once; Algorithm 3 multiplies by it twice. The `paper` weighting further
+# multiplies by 1 - q, q = e^-t, as the published losses of pure death do.
+
+_TINY = 1e-300
+
+
+def _likelihood(s: Tensor, t: Tensor) -> Tensor:
+    """t - s."""
+    return t - s
+
+
+def _paper(s: Tensor, t: Tensor) -> Tensor:
+    """(t - s) (1 - e^-t)."""
+    return (t - s) * -torch.expm1(-t)
+
+
+_WEIGHTINGS_RATES = {"paper": _paper, "likelihood": _likelihood}
+
+
+def rate_loss(kappa: Tensor, rate: Tensor) -> Tensor:
+    """kappa - lambda log kappa, elementwise float64; its minimum over kappa is at E[lambda]."""
+    return kappa - torch.special.xlogy(rate, kappa.clamp(min=_TINY))
+
+
+@dataclass(frozen=True)
+class RateLoss:
+    """The likelihood's own loss for every jump process: sum over types of kappa_r - lambda_r log kappa_r.
+
+    For a distribution over X_0 it is the score entropy of the rates derived from it.
+
+    Args:
+        weighting: "paper" or "likelihood".
+        sampled: draw one type per element and multiply by R instead of summing over all R.
+        scale: multiplies every weight; T makes the mean over uniform k the sum over the grid.
+
+    Raises:
+        ValueError: an unknown weighting, or a scale that is not positive; when called, a process without rates, or a
+            prediction that they do not follow from.
+    """
+
+    weighting: str = "likelihood"
+    sampled: bool = False
+    scale: float = 1.0
+    _weight: Weight = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_weight", by_name(_WEIGHTINGS_RATES, self.weighting, "weighting"))
+        check_scale(self.scale)
+
+    def __call__(self, prediction: Prediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
+        """Float32 [B, ...]; s and t are float64 [B]."""
+        target = require(target, Observation, self, None, "a process whose target holds the state it was observed in")
+        process, xt = target.process, target.xt
+        process = require(process, JumpProcess, self, process, "a process in continuous time")
+        prediction = require(prediction, process.prediction, self, process, "a head that predicts what its rates need")
+        kappa = process.rates(prediction.expected, xt, t)
+        losses = rate_loss(kappa, process.reverse_rates(target.x0, xt, t))
+        if self.sampled:
+            types = losses.shape[1]
+            chosen = (target.choice * types).long().clamp_(max=types - 1)
+            total = types * losses.gather(1, chosen[:, None]).squeeze(1)
+        else:
+            total = losses.sum(1)
+        return (per_element(self.scale * self._weight(s, t), xt) * total).float()
+
+
+@dataclass(frozen=True)
+class BirthDeathLoss:
+    """Poisson losses y - N log y of the missing and of the immigrants, times their known factors q, 1 over 1 - q.
+
+    Args:
+        weighting: "paper" or "likelihood".
+        sampled: draw one of the two per element and double it instead of summing.
+        scale: multiplies every weight; T makes the mean over uniform k the sum over the grid.
+
+    Raises:
+        ValueError: an unknown weighting, or a scale that is not positive; when called, another process.
+    """
+
+    weighting: str = "paper"
+    sampled: bool = False
+    scale: float = 1.0
+    _weight: Weight = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_weight", by_name(_WEIGHTINGS_RATES, self.weighting, "weighting"))
+        check_scale(self.scale)
+
+    def __call__(self, prediction: BirthDeathPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
+        """Float32 [B, ...]; s and t are float64 [B]."""
+        needed = "the birth-death process, whose observations hold two numbers, and its head"
+        process = getattr(target, "process", None)
+        pair = require(getattr(target, "statistic", None), Tensor, self, process, needed)
+        prediction = require(prediction, BirthDeathPrediction, self, process, needed)
+        weight = self.scale * self._weight(s, t) / -torch.expm1(-t)
+        # per unit of time the missing are born at q / (1 - q), the immigrants leave at 1 / (1 - q)
+        factors = torch.stack([weight * torch.exp(-t), weight], dim=1).float()
+        losses = factors.view(-1, 2, *[1] * (pair.ndim - 2)) * poisson_loss(prediction, pair)
+        if not self.sampled:
+            return losses.sum(1)
+        return 2 * torch.where(target.choice < 0.5, losses[:, 0], losses[:, 1])

@@ -1,0 +1,282 @@
+"""Levels as names or as neighbours: uniform, absorbing (masked) and ordinal jump processes.
+
+All are scaled so that what remains of the data decays as e^-t, like the units of pure death: one schedule fits all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
+
+# --- exp(Q tau) for a generator Q and many tau, by scaling and squaring.
+
+_CACHED_FROM = 64
+"""States from which matrices are worth keeping between calls."""
+_CACHE_BYTES = 640 << 20
+"""Enough for 1,000 times of 256 states in float64."""
+_TERMS = 20
+"""Taylor terms of exp(x), x <= 1, to 1 / 20! = 4e-19."""
+_Key: TypeAlias = tuple[torch.device, float]
+
+
+class MatrixExponential:
+    """tau -> exp(Q tau), for tau of any shape.
+
+    Uniformisation, e^(-x) exp(x (I + Q / rate)), x = rate tau: all terms are non-negative, so that small probabilities
+    keep their relative accuracy. (The eigenvectors of a reversible Q take one product instead of log2(x), but are right
+    to an absolute 1e-16 only.)
+
+    Args:
+        generator: float64 [S, S] on the CPU, rows summing to 0.
+    """
+
+    def __init__(self, generator: Tensor) -> None:
+        self.generator = generator
+        self.rate = float(-generator.diagonal().min())
+        self._powers: dict[torch.device, Tensor] = {}
+        self._cache: OrderedDict[_Key, Tensor] = OrderedDict()
+
+    def __call__(self, tau: Tensor) -> Tensor:
+        """float64 [*tau.shape, S, S] on tau's device, rows summing to 1."""
+        if len(self.generator) < _CACHED_FROM:
+            return self._compute(tau.reshape(-1)).view(*tau.shape, *self.generator.shape)
+        keys = [(tau.device, value) for value in tau.reshape(-1).tolist()]
+        computed = self._missing(keys, tau.device)
+        stacked = torch.stack([computed[key] if key in computed else self._cache[key] for key in keys])
+        for key, matrix in computed.items():
+            self._cache[key] = matrix.clone()  # on its own, not a view that keeps its whole batch alive
+        while len(self._cache) * 8 * self.generator.numel() > _CACHE_BYTES:
+            self._cache.popitem(last=False)
+        return stacked.view(*tau.shape, *self.generator.shape)
+
+    def _missing(self, keys: list[_Key], device: torch.device) -> dict[_Key, Tensor]:
+        """The matrices [S, S] that are not in the cache yet, each time worked out once."""
+        missing = [key for key in dict.fromkeys(keys) if key not in self._cache]
+        computed: dict[_Key, Tensor] = {}
+        for start in range(0, len(missing), 64):
+            part = missing[start : start + 64]
+            times = torch.tensor([value for _, value in part], dtype=torch.float64, device=device)
+            computed.update(zip(part, self._compute(times).unbind(), strict=True))
+        return computed
+
+    def _compute(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+        if tau.device not in self._powers:
+            self._powers[tau.device] = _powers(self.generator, self.rate).to(tau.device)
+        matrix = _by_squaring(tau * self.rate, self._powers[tau.device])
+        return matrix / matrix.sum(-1, keepdim=True)
+
+
+def _by_squaring(x: Tensor, powers: Tensor) -> Tensor:
+    """exp(x (A - I)) from A^k / k! [K, S, S]."""
+    # every element is halved until x <= 1 / 4, those done drop out of the squaring; twice at least, so that what takes
+    # more jumps than there are terms is there as well
+    need = torch.ceil(torch.log2(x.clamp(min=1e-300))).clamp_(min=0).long() + 2
+    squarings = int(need.max()) if len(need) else 0
+    y = x / 2.0**need
+    k = torch.arange(_TERMS + 1, dtype=x.dtype, device=x.device)
+    coefficients = torch.exp(-y)[:, None] * y[:, None] ** k
+    size = powers.shape[-1]
+    matrix = (coefficients @ powers.view(len(powers), -1)).view(-1, size, size)
+    for done in range(squarings):
+        go_on = (need > done).nonzero().squeeze(1)
+        squared = matrix[go_on] @ matrix[go_on]
+        matrix[go_on] = squared / squared.sum(-1, keepdim=True)
+    return matrix
+
+
+def _powers(generator: Tensor, rate: float) -> Tensor:
+    """A^k / k!, k = 0..20, of A = I + Q / rate >= 0."""
+    identity = torch.eye(len(generator), dtype=torch.float64)
+    jump = (identity + generator / rate).clamp_(min=0.0) if rate > 0 else identity
+    powers = [identity]
+    for k in range(1, _TERMS + 1):
+        powers.append(powers[-1] @ jump / k)
+    return torch.stack(powers)
+
+
+_TINY = 1e-300
+
+
+class _Forgetting(FiniteJumpProcess):
+    """At rate 1 an element is replaced by a draw from pi: Q = 1 pi^T - I, exp(Q t) = e^-t I + (1 - e^-t) 1 pi^T.
+
+    Rows, columns and products of such matrices need no matrix [S, S], so that levels may be thousands.
+
+    Args:
+        max_count: largest data level.
+        stationary: pi, float64 [S].
+        clock: time change.
+    """
+
+    tables = False
+
+    def __init__(self, max_count: int, stationary: Tensor, clock: Clock | None) -> None:
+        super().__init__(max_count, len(stationary), clock)
+        self._stationary = stationary
+        self._copies: dict[torch.device, Tensor] = {}
+
+    def generator(self) -> Tensor:
+        """Q, float64 [S, S]."""
+        return self._stationary - torch.eye(self.num_states, dtype=torch.float64)
+
+    def transition_after(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+        tau, pi = tau[:, None, None], self._on(tau.device)
+        return torch.exp(-tau) * torch.eye(len(pi), dtype=pi.dtype, device=pi.device) - torch.expm1(-tau) * pi
+
+    def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """P_st[x, .], [B, D, S]."""
+        kept, pi = self._kept(s, t)
+        return ((1 - kept) * pi).expand(*x.shape, -1).scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
+
+    def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """P_st[., x], [B, D, S]."""
+        kept, pi = self._kept(s, t)
+        spread = ((1 - kept) * pi[x][..., None]).expand(*x.shape, self.num_states)
+        return spread.scatter_add(-1, x[..., None], kept.expand(*x.shape, 1))
+
+    def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        """sum_i weights_i P_st[i, .], [B, D, S]."""
+        kept, pi = self._kept(s, t)
+        return kept * weights + (1 - kept) * weights.sum(-1, keepdim=True) * pi
+
+    def prior_pmf(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
+        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
+        kept, pi = (one.flatten() for one in self._kept(torch.zeros_like(t), t))
+        data = torch.arange(self.num_states, device=pi.device) <= self.max_count
+        return (1 - kept) * pi + kept * data / (self.max_count + 1)
+
+    def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
+        kept, pi = self._kept(torch.zeros_like(t), t)
+        kept = kept[..., 0].expand(u.shape)
+        reached, spread = pi.cumsum(0), (1 - kept).clamp(min=_TINY)
+        below = torch.searchsorted(reached, (u / spread).contiguous(), right=True)
+        above = torch.searchsorted(reached, ((u - kept) / spread).contiguous(), right=True)
+        drawn = torch.where(below < x, below, torch.maximum(above, x))
+        return drawn.clamp(max=self.num_states - 1)
+
+    def _rates_into(self, x: Tensor) -> Tensor:
+        into = self._on(x.device)[x][..., None].expand(*x.shape, self.num_states)
+        return into.scatter(-1, x[..., None], 0.0)
+
+    def _rates_out(self, x: Tensor) -> Tensor:
+        out = self._on(x.device).expand(*x.shape, -1)
+        return out.scatter(-1, x[..., None], 0.0)
+
+    def _divergences(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+        prior, others, own = self._against_prior(t, device)
+        term, of_own = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior) for p in (others, own))
+        return (term.sum() - term + of_own)[: self.max_count + 1].clamp(min=0.0)
+
+    def _distances(self, t: Tensor | float) -> Tensor:
+        prior, others, own = self._against_prior(t, None)
+        off = (others - prior).abs()
+        return (off.sum() - off + (own - prior).abs())[: self.max_count + 1] / 2
+
+    def _against_prior(self, t: Tensor | float, device: torch.device | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The prior, and P_0t[o, j] for j other than o and for j = o, float64 [S] each."""
+        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
+        kept, pi = (one.flatten() for one in self._kept(torch.zeros_like(t), t))
+        return self.prior_pmf(t, device), (1 - kept) * pi, (1 - kept) * pi + kept
+
+    def _kept(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """The probability of no replacement, [b, 1, 1], and pi, [S]."""
+        tau = (self.elapsed(t) - self.elapsed(s))[:, None, None]
+        return torch.exp(-tau), self._on(tau.device)
+
+    def _on(self, device: torch.device) -> Tensor:
+        """pi on a device: copied once, since copies are waited for."""
+        if device not in self._copies:
+            self._copies[device] = self._stationary.to(device)
+        return self._copies[device]
+
+
+class Uniform(_Forgetting):
+    """At rate 1 an element is replaced by a uniform draw from all S = max_count + 1 levels (D3PM's uniform family).
+
+    exp(Q t) = e^-t I + (1 - e^-t) / S.
+
+    Args:
+        max_count: largest data level.
+        clock: time change.
+    """
+
+    def __init__(self, max_count: int = 255, clock: Clock | None = None) -> None:
+        states = max_count + 1
+        super().__init__(max_count, torch.full((states,), 1 / states, dtype=torch.float64), clock)
+
+
+class Absorbing(_Forgetting):
+    """At rate 1 an element is replaced by the mask, for good (D3PM's absorbing family, masked diffusion).
+
+    Args:
+        max_count: largest data level.
+        mask: the absorbing level; None adds a state max_count + 1 that no data has. With mask = 0 an element goes
+            black in one jump, and a black one may be data.
+        clock: time change.
+
+    Raises:
+        ValueError: mask is not a level.
+    """
+
+    def __init__(self, max_count: int = 255, mask: int | None = None, clock: Clock | None = None) -> None:
+        if mask is not None and not (isinstance(mask, int) and 0 <= mask <= max_count):
+            raise ValueError(f"mask must be a count in 0..{max_count}, or null for a state of its own, not {mask}")
+        self.mask = max_count + 1 if mask is None else mask
+        masked = torch.zeros(max_count + (2 if mask is None else 1), dtype=torch.float64)
+        masked[self.mask] = 1.0
+        super().__init__(max_count, masked, clock)
+
+
+class Ordinal(FiniteJumpProcess):
+    """Jumps between near levels: reversible, time-scaled so that its slowest mode decays as e^-t (tauLDR's family).
+
+    Q_ij = c w(|i - j|) sqrt(pi_j / pi_i), pi being the stationary distribution: detailed balance holds by construction.
+
+    Args:
+        max_count: largest data level.
+        width: w(d) = exp(-d^2 / 2 width^2), the discretised Gaussian; None jumps to the nearest neighbours only.
+        spread: standard deviation of a discretised Gaussian pi about the middle level; None for uniform pi.
+        clock: time change.
+
+    Raises:
+        ValueError: width or spread is not positive.
+    """
+
+    def __init__(
+        self, max_count: int = 255, width: float | None = None, spread: float | None = None, clock: Clock | None = None
+    ) -> None:
+        for name, value in (("width", width), ("spread", spread)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive or null, not {value}")
+        super().__init__(max_count, max_count + 1, clock, ordered=True)
+        levels = torch.arange(self.num_states, dtype=torch.float64)
+        distance = (levels[:, None] - levels[None, :]).abs()
+        weight = (distance == 1).double() if width is None else torch.exp(-((distance / width) ** 2) / 2)
+        weight.fill_diagonal_(0.0)
+        log_root = torch.zeros_like(levels) if spread is None else -(((levels - max_count / 2) / spread) ** 2) / 4
+        self.stationary = torch.softmax(2 * log_root, 0)
+        rate = weight * torch.exp(log_root[None, :] - log_root[:, None])
+        generator = rate - torch.diag(rate.sum(1))
+        symmetric = weight - torch.diag(rate.sum(1))
+        gap = -float(torch.linalg.eigvalsh(symmetric)[-2])
+        if not (math.isfinite(gap) and gap > 1e-12):
+            raise ValueError(f"levels 0..{max_count} hardly mix with width {width} and spread {spread}: widen one")
+        self._generator = generator / gap
+        self._exponential = MatrixExponential(self._generator)
+
+    def generator(self) -> Tensor:
+        """Q, float64 [S, S]."""
+        return self._generator
+
+    def transition_after(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+        return self._exponential(tau)

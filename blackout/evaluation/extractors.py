@@ -1,0 +1,307 @@
+"""Networks whose features the scores compare."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from blackout.distributed import first_process_first
+from blackout.errors import UserError
+
+# --- The protocol of extractors, and the one that wraps any module.
+
+Device = torch.device | str
+
+
+class Features(NamedTuple):
+    """Features [B, F] and, where the network classifies, logits [B, K]; both float32."""
+
+    features: Tensor
+    logits: Tensor | None
+
+
+class Extractor(Protocol):
+    """A fixed network from 8-bit RGB images to features.
+
+    Attributes:
+        name: short name, part of every score's, as in `fd_digits`.
+        canonical: True for the network by which FID and KID are defined; only its scores have these names.
+        num_features: F.
+        num_classes: K, or None when the network gives no logits.
+        identity: SHA-256 of the network with its weights; features with different identities never mix.
+        resize: how images are resized to the network's input, in words.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def canonical(self) -> bool: ...
+    @property
+    def num_features(self) -> int: ...
+    @property
+    def num_classes(self) -> int | None: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def resize(self) -> str: ...
+
+    def __call__(self, images: Tensor) -> Features:
+        """Features of uint8 images [B, 3, H, W], on the extractor's device, without gradients."""
+
+    def to(self, device: Device) -> Self:
+        """Move to a device; returns itself."""
+
+
+class ModuleExtractor:
+    """Any `nn.Module` that takes uint8 images [B, 3, H, W] and returns features, or (features, logits).
+
+    The module scales and resizes its input itself. It is put in eval mode, frozen, and run in full float32 whatever
+    mixed precision or TF32 setting the training uses, so that scores do not depend on these.
+
+    Args:
+        module: the network.
+        name: short name for the scores (letters, digits and _).
+        num_features: F, the width of its features.
+        num_classes: K, the width of its logits; None when it returns features alone.
+        resize: how the module resizes, in words.
+
+    Raises:
+        UserError: a name with other characters, or `inception`.
+    """
+
+    canonical = False
+
+    def __init__(
+        self,
+        module: nn.Module,
+        name: str,
+        num_features: int,
+        num_classes: int | None = None,
+        resize: str = "by the module",
+    ) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_]+", name) or (name == "inception" and not self.canonical):
+            raise UserError(
+                f"metrics.extractor.name={name!r}: use letters, digits and _, but not 'inception', FID's own"
+            )
+        self.module = module.eval()
+        for parameter in module.parameters():  # a scripted module has no requires_grad_ of its own
+            parameter.requires_grad_(False)
+        self.name, self.num_features, self.num_classes, self.resize = name, num_features, num_classes, resize
+        self.device = torch.device("cpu")
+        self._identity: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 (hex) of the module's class and state."""
+        if self._identity is None:
+            self._identity = state_hash(self.module)
+        return self._identity
+
+    def to(self, device: Device) -> Self:
+        """Move the module to a device; returns itself."""
+        self.device = torch.device(device)
+        self.module.to(self.device)
+        return self
+
+    def __call__(self, images: Tensor) -> Features:
+        """Features of uint8 images [B, 3, H, W].
+
+        Raises:
+            UserError: the module returns something else than was declared.
+        """
+        with torch.no_grad(), full_float32(self.device):
+            output = self.module(images.to(self.device))
+        features, logits = output if isinstance(output, tuple | list) else (output, None)
+        self._check("features", features, len(images), self.num_features)
+        if self.num_classes is None:
+            return Features(features.float(), None)
+        self._check("logits", logits, len(images), self.num_classes)
+        return Features(features.float(), logits.float())
+
+    def _check(self, what: str, value: object, batch: int, width: int) -> None:
+        if not isinstance(value, Tensor) or value.shape != (batch, width):
+            got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise UserError(f"extractor {self.name}: the {what} should be [{batch}, {width}], but are {got}")
+
+
+def state_hash(module: nn.Module) -> str:
+    """SHA-256 (hex) of a module's class name and of the names, dtypes, shapes and bytes of its state."""
+    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}\n".encode())
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def full_float32(device: Device) -> Iterator[None]:
+    """No autocast and no TF32 inside: both would change features by about 0.1 %."""
+    cudnn: Any = torch.backends.cudnn  # its parts conv and rnn are made at run time
+    settings = (cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul)
+    before = [setting.fp32_precision for setting in settings]
+    try:
+        for setting in settings:
+            setting.fp32_precision = "ieee"
+        with torch.autocast(torch.device(device).type, enabled=False):
+            yield
+    finally:
+        for setting, value in zip(settings, before, strict=True):
+            setting.fp32_precision = value
+
+
+# --- TorchScript files as extractors.
+
+
+class ScriptExtractor(ModuleExtractor):
+    """A TorchScript file that maps uint8 images [B, 3, H, W] to features, or to (features, logits).
+
+    Such a file is a program: scoring with it runs it. Use files you trust.
+
+    Args:
+        path: file written by `torch.jit.save`.
+        num_features: F, the width of its features.
+        num_classes: K, the width of its logits; None when it returns features alone.
+        name: short name for the scores; by default the file's.
+
+    Raises:
+        UserError: there is no such file, or it is not TorchScript.
+    """
+
+    def __init__(
+        self, path: str | Path, num_features: int, num_classes: int | None = None, name: str | None = None
+    ) -> None:
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"metrics.extractor.path={path}: there is no such file")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                module = torch.jit.load(str(path), map_location="cpu")
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"metrics.extractor.path={path} is not a TorchScript file") from error
+        super().__init__(module, name or path.stem.replace("-", "_"), num_features, num_classes, "by the script")
+        with path.open("rb") as file:
+            self._identity = hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- Extractors of torch-fidelity: the reference implementation of the FID's Inception network, and DINOv2.
+
+DINOV2_WIDTHS = {"s": 384, "b": 768, "l": 1024, "g": 1536}
+
+
+class Inception(ModuleExtractor):
+    """Inception-v3 of 2015 as torch-fidelity ports it: the network by which FID, IS and KID are defined.
+
+    Features are the 2048 values after the last pooling; logits those without bias, as in the original Inception Score.
+    Images are resized to 299 x 299 bilinearly as by TensorFlow 1; values made with another resizing, in which libraries
+    differ most, are not comparable.
+
+    Args:
+        weights: file with the network's state (torch-fidelity's `weights-inception-2015-12-05-*.pth`); by default
+            torch-fidelity downloads it on first use into PyTorch's hub folder.
+
+    Raises:
+        UserError: no such file, not such weights, or nothing to download from.
+    """
+
+    canonical = True
+
+    def __init__(self, weights: str | Path | None = None) -> None:
+        from torch_fidelity import FeatureExtractorInceptionV3
+        from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
+
+        cached = Path(torch.hub.get_dir()) / "checkpoints" / URL_INCEPTION_V3.rsplit("/", 1)[-1]
+        path = Path(weights) if weights is not None else cached
+        if weights is not None and not path.is_file():
+            raise UserError(f"metrics.extractor.weights={path}: there is no such file")
+        with first_process_first():
+            if not path.is_file():
+                _download(URL_INCEPTION_V3, cached)
+            _check_tensors_only(path)
+        try:
+            network = FeatureExtractorInceptionV3(
+                "inception-v3-compat", ["2048", "logits_unbiased"], feature_extractor_weights_path=str(path)
+            )
+        except (RuntimeError, KeyError, TypeError) as error:
+            raise UserError(f"{path} does not hold the weights of torch-fidelity's Inception-v3") from error
+        super().__init__(network, "inception", 2048, 1008, "299x299 bilinear as TensorFlow 1 (torch-fidelity)")
+
+
+class DINOv2(ModuleExtractor):
+    """Features of DINOv2 through torch-fidelity, for the Frechet distance that Stein et al. (2023) propose.
+
+    Their FD-DINOv2 is that of `size="l"`, resized to 224 x 224 bicubically; torch-fidelity resizes bilinearly as
+    TensorFlow 1, so the two are not comparable. The code and the weights come from `facebookresearch/dinov2` through
+    PyTorch's hub on first use, and that code is executed.
+
+    Args:
+        size: s, b, l or g.
+
+    Raises:
+        UserError: another size, or nothing to download from.
+    """
+
+    def __init__(self, size: str = "l") -> None:
+        if size not in DINOV2_WIDTHS:
+            raise UserError(f"metrics.extractor.size={size}: allowed are {', '.join(DINOV2_WIDTHS)}")
+        from torch_fidelity import FeatureExtractorDinoV2
+
+        hub = Path(torch.hub.get_dir())
+        with first_process_first():
+            try:
+                network = FeatureExtractorDinoV2(f"dinov2-vit-{size}-14", ["dinov2"])
+            except Exception as error:  # the hub passes on whatever the download or its code raises
+                repository = f"the repository facebookresearch/dinov2 at {hub / 'facebookresearch_dinov2_main'}"
+                weights = f"dinov2_vit{size}14_pretrain.pth into {hub / 'checkpoints'}"
+                advice = f"without a network connection, put {repository} and {weights}"
+                raise UserError(f"DINOv2 could not be loaded ({_brief(error)}); {advice}") from error
+        name, resize = (
+            "dinov2" if size == "l" else f"dinov2_{size}",
+            "224x224 bilinear as TensorFlow 1 (torch-fidelity)",
+        )
+        super().__init__(_First(network), name, DINOV2_WIDTHS[size], resize=resize)
+
+
+class _First(nn.Module):
+    """The only entry of the tuple that a torch-fidelity extractor returns."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.network(images)[0]
+        return features
+
+
+def _download(url: str, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # PyTorch's names of weights end with the first digits of their SHA-256
+        torch.hub.download_url_to_file(url, str(path), hash_prefix=path.stem.rsplit("-", 1)[-1], progress=True)
+    except RuntimeError as error:
+        raise UserError(f"the Inception weights at {url} are not what they were: {error}") from error
+    except (OSError, HTTPException) as error:  # URLError is an OSError
+        advice = f"fetch {url} and put it at {path}, or pass metrics.extractor.weights=<file>"
+        raise UserError(f"the Inception weights could not be downloaded ({_brief(error)}); {advice}") from error
+
+
+def _check_tensors_only(path: Path) -> None:
+    """Refuse what PyTorch's safe loader does not accept, because torch-fidelity unpickles without restriction."""
+    try:
+        torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # garbage fails in the loader in many ways
+        raise UserError(f"{path} is damaged or is not a file of PyTorch weights") from error
+
+
+def _brief(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

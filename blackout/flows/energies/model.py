@@ -1,0 +1,230 @@
+"""The model: an energy that learns from data, and a flow that learns the energy, in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from blackout.distributed import world_size
+from blackout.errors import UserError
+from blackout.family import Source
+from blackout.flows.draw import FlowDraw, preview, requested
+from blackout.flows.energies.energies import Learned
+from blackout.flows.energies.negative import Discrepancy, FlowSamples, Phase
+from blackout.flows.energies.report import EnergyDraw, report
+from blackout.flows.losses import EstimatedPartition, Objective
+from blackout.flows.path import States
+from blackout.flows.replay import Replay, Rollout, roll_out
+from blackout.flows.simulation import Events, Paths, Scores, Simulation
+from blackout.flows.weights import effective_sample_size, log_mean_exp
+from blackout.networks import LocallyEquivariant
+from blackout.random import SampleStreams, fold_seed
+from blackout.training.model import Model
+
+# keys that keep the uses of one seed apart; 2 is dropout's
+_BATCH, _ROLLOUT, _VALIDATION, _NEGATIVE, _START = 0, 1, 3, 4, 5
+
+
+class Pair(nn.Module):
+    """An energy and the rates of its sampler: what is trained and averaged.
+
+    Args:
+        energy: of the data.
+        rates: from uniform noise to the energy's law.
+    """
+
+    def __init__(self, energy: Learned, rates: LocallyEquivariant) -> None:
+        super().__init__()
+        self.energy, self.rates = energy, rates
+
+    def forward(self, x: Tensor, t: Tensor, ratios: Tensor) -> Tensor:
+        """G(tau, i | x), [B, d, S]."""
+        scores: Tensor = self.rates(x, t, ratios)
+        return scores
+
+
+class EnergySampler(Model):
+    """Steps of the sampler and of the energy in turn; both resume exactly, with the buffer of states between them.
+
+    Args:
+        network: both.
+        simulation: how chains are drawn, of the negative phase too.
+        negative: how the energy learns.
+        objective: of the sampler.
+        rollout: how states for the sampler are made; one before each of its turns, the others are dropped, because the
+            energy has moved. None for a model that is only used.
+        inner: steps of the sampler for each of the energy.
+        pretraining: first steps, in which the energy alone is trained, by energy discrepancy.
+        energy_lr: learning rate of the energy as a share of the sampler's.
+        ema_decay: None for a model without an average (a loaded one).
+        seed: with the number of the step it decides everything a training step draws.
+
+    Raises:
+        ValueError: numbers out of range, or a simulation in time steps, whose weights are not exact.
+    """
+
+    means = ("val/nll", "val/ess", "val/log_z")
+    network: Pair
+
+    def __init__(
+        self,
+        network: Pair,
+        simulation: Simulation | None = None,
+        negative: Phase | None = None,
+        objective: Objective | None = None,
+        rollout: Rollout | None = None,
+        inner: int = 10,
+        pretraining: int = 0,
+        energy_lr: float = 1.0,
+        ema_decay: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(network, ema_decay, seed)
+        if inner < 1 or pretraining < 0 or not energy_lr > 0:
+            raise ValueError("inner must be at least 1, pretraining 0, and energy_lr positive")
+        self.simulation: Simulation = Events(16) if simulation is None else simulation
+        self.negative: Phase = FlowSamples() if negative is None else negative
+        if self.negative.sampled and not isinstance(self.simulation, Events):
+            raise ValueError("simulation must be events: those in time steps have no exact weights")
+        self.objective: Objective = EstimatedPartition() if objective is None else objective
+        self.rollout, self.inner, self.pretraining, self.energy_lr = rollout, inner, pretraining, energy_lr
+        energy = network.energy
+        self.negative.prepare(energy.levels, energy.sites, fold_seed(seed, _START))
+        self.replay_buffer = None if rollout is None else Replay(rollout, energy.levels, energy.sites)
+        self._before = Discrepancy()
+
+    @property
+    def target(self) -> Learned:
+        """The averaged energy, or the trained one where there is no average."""
+        averaged: Any = self.averaged
+        energy: Learned = averaged.energy
+        return energy
+
+    @property
+    def energy(self) -> Learned:
+        """The energy in training."""
+        return self.network.energy
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.energy.shape
+
+    @torch.no_grad()
+    def scores(self, x: Tensor, t: Tensor | float, ratios: Tensor | None = None) -> Tensor:
+        """G(tau, i | x) by the averaged weights, [B, d, S]."""
+        ratios = self.target.log_ratios(x) if ratios is None else ratios
+        times = torch.as_tensor(t, dtype=ratios.dtype, device=x.device).expand(len(x))
+        found: Tensor = self.averaged(x, times, ratios)
+        return found
+
+    def rates(self, trained: bool = False) -> Scores:
+        """The scores as simulations take them, in float64."""
+        network: Any = self.network if trained else self.averaged
+
+        def scores(states: States, t: float) -> Tensor:
+            times = torch.full((len(states.x),), t, device=states.x.device)
+            with torch.no_grad():
+                found: Tensor = network(states.x, times, states.ratios.float())
+            return found.double()
+
+        return scores
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """The sampler's parameters, and the energy's with a learning rate of their own."""
+        energy = {"params": list(self.network.energy.parameters()), "lr": lr * self.energy_lr}
+        return [{"params": list(self.network.rates.parameters())}, energy]
+
+    # --- training
+
+    def training_step(self, batch: Mapping[str, Any]) -> Tensor:
+        """A step of the sampler, or of the energy after `inner` of those."""
+        if world_size() > 1:
+            raise UserError("family=energy trains on one device: trainer.devices=1")
+        number = batch["batch"]
+        with torch.autocast(self.device.type, enabled=False):  # both losses are differences of large numbers
+            if number < self.pretraining:
+                return self._energy_step(self._before, batch)
+            turn = (number - self.pretraining) % (self.inner + 1)
+            if not self.negative.sampled or turn == self.inner:
+                return self._energy_step(self.negative, batch)
+            return self._sampler_step(batch, first=turn == 0)
+
+    def _energy_step(self, phase: Phase, batch: Mapping[str, Any]) -> Tensor:
+        loss = phase.loss(self, batch["x0"].flatten(1), fold_seed(self.seed, _NEGATIVE, batch["batch"]))
+        self.log("train/energy_loss", loss.detach())
+        return loss + self.energy.penalty()
+
+    def _sampler_step(self, batch: Mapping[str, Any], first: bool) -> Tensor:
+        rollout, replay, number = self.rollout, self.replay_buffer, batch["batch"]
+        assert rollout is not None and replay is not None
+        if first or int(replay.made) == 0:
+            seed = fold_seed(self.seed, _ROLLOUT, number)
+            roll_out(rollout, self.energy, self.rates(trained=True), seed, replay, number)
+        streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(number)
+        seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
+        squared, clipped = self.objective(self.network.rates, seen)
+        loss = squared.mean()
+        self.log("train/loss", loss.detach())
+        self.log("train/share_clipped", clipped)
+        return loss
+
+    @torch.no_grad()
+    def fresh(self, number: int, seed: int) -> Paths:
+        """Weighted chains of the energy in training."""
+        indices = torch.arange(number, device=self.device)
+        paths = self._chains(self.energy, self.rates(trained=True), indices, seed)
+        self.log("train/ess", effective_sample_size(paths.log_weights))
+        return paths
+
+    def _chains(self, energy: Learned, scores: Scores, indices: Tensor, seed: int) -> Paths:
+        """With the moves of the rollouts, which leave weights right and lessen what the rates miss."""
+        moves = None if self.rollout is None else self.rollout.refine
+        return self.simulation.run(energy, scores, indices, seed, moves)
+
+    @torch.no_grad()
+    def validation_step(self, batch: Mapping[str, Any]) -> None:
+        """ESS, log Z, and NLL of held-out data by this log Z."""
+        indices = batch["index"].to(self.device)
+        with torch.autocast(self.device.type, enabled=False):
+            paths = self._chains(self.target, self.rates(), indices, fold_seed(self.seed, _VALIDATION))
+            log_z = log_mean_exp(paths.log_weights)
+            self.record("val/nll", self.target.energy(batch["x0"].flatten(1)).double() + log_z)
+        self.record("val/ess", effective_sample_size(paths.log_weights).expand(len(indices)))
+        self.record("val/log_z", log_z.expand(len(indices)))
+
+    @property
+    def validation_cost(self) -> int:
+        return self.simulation.num_steps
+
+    # --- use
+
+    def draw(self, request: Mapping[str, Any]) -> FlowDraw:
+        """As for a flow; the pictures also show energy and data."""
+        drawn = requested(self, request)
+        return EnergyDraw.like(drawn) if isinstance(drawn, FlowDraw) else drawn
+
+    def preview(self, num_samples: int, num_steps: int | None = None) -> FlowDraw:
+        return EnergyDraw.like(preview(self))
+
+    @torch.no_grad()
+    def sample(self, num_samples: int, seed: int = 0) -> Tensor:
+        """Unweighted output of the chain, integers [num_samples, d]."""
+        (drawn,) = (part for _, part in self.draw({}).batches(torch.arange(num_samples), seed, num_samples))
+        return drawn["samples"]
+
+    def example(self) -> tuple[Any, ...]:
+        x = torch.zeros(1, self.energy.sites, dtype=torch.uint8, device=self.device)
+        ratios = torch.zeros(1, self.energy.sites, self.energy.levels, device=self.device)
+        return x, torch.zeros(1, device=self.device), ratios
+
+    def rehearse(self) -> None:
+        """Evaluate energy and rates once."""
+        self.scores(torch.zeros(2, self.energy.sites, dtype=torch.uint8, device=self.device), 0.5)
+
+    def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
+        return report(self, source, int(settings.get("seed") or 0))

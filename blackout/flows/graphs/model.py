@@ -1,0 +1,115 @@
+"""A flow that serves many graphs: one network, a law and a normaliser for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.errors import UserError
+from blackout.flows.graphs.draw import GraphDraw, previewed, requested
+from blackout.flows.graphs.problems import GraphTarget
+from blackout.flows.model import VALIDATION, FlowSampler
+from blackout.flows.path import States
+from blackout.flows.replay import LawsReplay, Replay, Rollout, Seen, roll_out
+from blackout.flows.weights import effective_sample_size
+from blackout.random import fold_seed
+
+_EACH = 8
+"""Chains of every graph in a validation."""
+
+
+class GraphFlow(FlowSampler):
+    """A continuous-time Markov chain from uniform states of the nodes of a graph to a law on them.
+
+    Args: as for `FlowSampler`; the target is a `GraphTarget`.
+
+    Raises:
+        ValueError: a rollout whose chains are not whole laws, or that resamples them.
+    """
+
+    means = ("val/value", "val/ess")
+    replay_type = LawsReplay
+    target: GraphTarget
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if (rollout := self.rollout) is not None:
+            if rollout.chains % rollout.chains_per_law:
+                raise ValueError(f"rollout.chains={rollout.chains} is no multiple of {rollout.chains_per_law}")
+            if rollout.resample_below is not None:
+                raise ValueError("rollout.resample_below is for targets of one law, not for graphs")
+        if self.simulation.resample_below is not None:
+            raise ValueError("simulation.resample_below is for targets of one law, not for graphs")
+
+    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
+        """Some training graphs, drawn for this rollout, each with chains of its own."""
+        assert isinstance(replay, LawsReplay)
+        laws = rollout.chains // rollout.chains_per_law
+        law = self.target.drawn(laws, rollout.chains_per_law, seed, rollout.relabel).to(self.device)
+        replay.law[replay.slot] = law
+        roll_out(rollout, self.target.of(law), self.rates(trained=True), seed, replay, number, laws)
+
+    def informed(self, seen: Seen) -> Seen:
+        assert seen.law is not None
+        return replace(seen, context=self.target.of(seen.law).context())
+
+    @torch.no_grad()
+    def scores(  # type: ignore[override]
+        self, x: Tensor, t: Tensor | float, graphs: Tensor, ratios: Tensor | None = None
+    ) -> Tensor:
+        """G(tau, i | x) by the averaged weights, [B, d, 2].
+
+        Args:
+            x: states of the nodes, integers [B, d].
+            t: times in [0, 1], [B] or one for all.
+            graphs: numbers of the graphs of the rows, int64 [B].
+            ratios: the log-ratios, if they are known.
+        """
+        on = self.target.of(graphs)
+        return self._evaluate(self.averaged, x, t, on.log_ratios(x) if ratios is None else ratios, on.context())
+
+    @torch.no_grad()
+    def validation_step(self, batch: Mapping[str, Any]) -> None:
+        """Mean value of solutions without refinement, and ESS of the chains of each graph."""
+        indices, numbers = batch["index"].to(self.device), self.target.numbers.to(self.device)
+        law = numbers[indices // _EACH % len(numbers)]
+        on = self.target.of(law)
+        with torch.autocast(self.device.type, enabled=False):
+            paths = self.simulation.run(on, self.rates(), indices, fold_seed(self.seed, VALIDATION))
+        self.record("val/value", on.solutions(paths.states.x)[1].double())
+        for graph in law.unique():
+            weights = paths.log_weights[law == graph]
+            self.record("val/ess", effective_sample_size(weights).expand(len(weights)))
+
+    def draw(self, request: Mapping[str, Any]) -> GraphDraw:  # type: ignore[override]
+        return requested(self, request)
+
+    def preview(self, num_samples: int, num_steps: int | None = None) -> GraphDraw:  # type: ignore[override]
+        return previewed(self)
+
+    @torch.no_grad()
+    def sample(self, num_samples: int, seed: int = 0) -> Tensor:
+        """Solutions of the first held-out graphs, uint8 [num_samples, d], one of each in turn, without refinement."""
+        draw = replace(self.draw({}), each=1)
+        numbers = torch.arange(num_samples) % draw.rows(1)
+        return torch.cat([part["solutions"] for _, part in draw.batches(numbers, seed)])
+
+    def rehearse(self) -> None:
+        """Evaluate problem and network once."""
+        on = self.target.of(torch.zeros(2, dtype=torch.int64, device=self.device))
+        states = States.uniform(on, torch.rand(2, self.target.sites, device=self.device))
+        try:
+            self.rates(trained=True)(states, 0.5)
+        except TypeError as error:
+            name = type(self.network).__name__
+            raise UserError(f"network: {name} does not know graphs: choose lesite or legf") from error
+
+    def example(self) -> tuple[Any, ...]:
+        on = self.target.of(torch.zeros(1, dtype=torch.int64, device=self.device))
+        x = torch.zeros(1, self.target.sites, dtype=torch.uint8, device=self.device)
+        ratios = torch.zeros(1, self.target.sites, 2, device=self.device)
+        return x, torch.zeros(1, device=self.device), ratios, *on.context()

@@ -1,0 +1,176 @@
+"""The model: a target, rates that carry noise to it, and how they are trained. It contains no formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from blackout.errors import UserError
+from blackout.flows.draw import FlowDraw, preview, requested
+from blackout.flows.losses import EstimatedPartition, Objective
+from blackout.flows.path import States
+from blackout.flows.replay import Replay, Rollout, Seen, roll_out
+from blackout.flows.simulation import Events, Paths, Scores, Simulation
+from blackout.flows.targets import Target
+from blackout.flows.weights import effective_sample_size, log_mean_exp
+from blackout.networks import LocallyEquivariant
+from blackout.random import SampleStreams, fold_seed
+from blackout.training.model import Model
+
+# keys that keep the uses of one seed apart; 2 is dropout's
+_BATCH, _ROLLOUT, VALIDATION = 0, 1, 3
+
+
+class FlowSampler(Model):
+    """A continuous-time Markov chain from uniform noise to an unnormalised law.
+
+    Args:
+        network: (x [B, d], t [B], log-ratios [B, d, S]) -> G [B, d, S], locally equivariant.
+        target: the law.
+        simulation: how samples are drawn by default.
+        objective: what is minimised.
+        rollout: how states to learn from are made; None for a model that is only used.
+        ema_decay: None for a model without an average (a loaded one).
+        seed: with the number of the step it decides everything a training step draws.
+    """
+
+    means = ("val/ess", "val/log_z")
+    replay_type: ClassVar[type[Replay]] = Replay
+
+    def __init__(
+        self,
+        network: LocallyEquivariant,
+        target: Target,
+        simulation: Simulation | None = None,
+        objective: Objective | None = None,
+        rollout: Rollout | None = None,
+        ema_decay: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(network, ema_decay, seed)
+        self.target = target.requires_grad_(False)
+        self.simulation: Simulation = Events(16) if simulation is None else simulation
+        self.objective: Objective = EstimatedPartition() if objective is None else objective
+        self.rollout = rollout
+        self.replay_buffer = None if rollout is None else self.replay_type(rollout, target.levels, target.sites)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.target.shape
+
+    @torch.no_grad()
+    def scores(self, x: Tensor, t: Tensor | float, ratios: Tensor | None = None) -> Tensor:
+        """G(tau, i | x) by the averaged weights, where there are any: rates out [G]_+ and in [-G]_+.
+
+        Args:
+            x: states, integers [B, d].
+            t: times in [0, 1], [B] or one for all.
+            ratios: the target's log-ratios, if they are known.
+
+        Returns:
+            [B, d, S] of the network's precision.
+        """
+        return self._evaluate(self.averaged, x, t, self.target.log_ratios(x) if ratios is None else ratios)
+
+    def _evaluate(
+        self, network: Any, x: Tensor, t: Tensor | float, ratios: Tensor, context: tuple[Any, ...] = ()
+    ) -> Tensor:
+        dtype = next(network.parameters()).dtype
+        times = torch.as_tensor(t, dtype=dtype, device=x.device).expand(len(x))
+        scores: Tensor = network(x, times, ratios.to(dtype), *context)
+        return scores
+
+    def rates(self, trained: bool = False) -> Scores:
+        """The scores as simulations take them, in float64; of the trained weights, or else of the averaged ones."""
+        network = self.network if trained else self.averaged
+
+        def scores(states: States, t: float) -> Tensor:
+            with torch.no_grad():
+                return self._evaluate(network, states.x, t, states.ratios, states.target.context()).double()
+
+        return scores
+
+    # --- training
+
+    def training_step(self, batch: Mapping[str, Any]) -> Tensor:
+        """The mean squared residual over states of the replay buffer, after a new rollout where one is due."""
+        number, rollout, replay, network = batch["batch"], self.rollout, self.replay_buffer, self.network
+        assert rollout is not None and replay is not None and isinstance(network, LocallyEquivariant)
+        with torch.autocast(self.device.type, enabled=False):  # the residual is a difference of large numbers
+            if number % rollout.every == 0 or int(replay.made) == 0:
+                self.roll_out(rollout, replay, fold_seed(self.seed, _ROLLOUT, number), number)
+            streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(number)
+            seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
+            squared, clipped = self.objective(network, self.informed(seen))
+        loss = squared.mean()
+        self.log("train/loss", loss.detach())
+        self.log("train/share_clipped", clipped)
+        return loss
+
+    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
+        """Make a rollout before the batch of this number."""
+        roll_out(rollout, self.target, self.rates(trained=True), seed, replay, number)
+
+    def informed(self, seen: Seen) -> Seen:
+        """The same with what the network is told about laws, where there are many."""
+        return seen
+
+    @torch.no_grad()
+    def validation_step(self, batch: Mapping[str, Any]) -> None:
+        """ESS and log Z of the group of chains with the batch's numbers."""
+        indices = batch["index"].to(self.device)
+        with torch.autocast(self.device.type, enabled=False):
+            weights = self.simulate(indices, fold_seed(self.seed, VALIDATION)).log_weights
+        self.record("val/ess", effective_sample_size(weights).expand(len(indices)))
+        self.record("val/log_z", log_mean_exp(weights).expand(len(indices)))
+
+    @property
+    def validation_cost(self) -> int:
+        return self.simulation.num_steps
+
+    def simulate(self, indices: Tensor, seed: int) -> Paths:
+        """The chains with these numbers, int64 [B], by the model's own simulation without resampling."""
+        return self.simulation.run(self.target, self.rates(), indices, seed)
+
+    # --- use
+
+    def draw(self, request: Mapping[str, Any]) -> FlowDraw:
+        return requested(self, request)
+
+    def preview(self, num_samples: int, num_steps: int | None = None) -> FlowDraw:
+        return preview(self)
+
+    @torch.no_grad()
+    def sample(self, num_samples: int, seed: int = 0) -> Tensor:
+        """Unweighted output of the chain, integers [num_samples, *shape]: of the target only as far as ESS is 1."""
+        (drawn,) = (part for _, part in self.draw({}).batches(torch.arange(num_samples), seed, num_samples))
+        return drawn["samples"]
+
+    def example(self) -> tuple[Any, ...]:
+        x = torch.zeros(1, self.target.sites, dtype=torch.uint8, device=self.device)
+        ratios = torch.zeros(1, self.target.sites, self.target.levels, device=self.device)
+        return x, torch.zeros(1, device=self.device), ratios
+
+    def rehearse(self) -> None:
+        """Evaluate target and network once.
+
+        Raises:
+            UserError: a log-density that is not finite, or of another shape.
+        """
+        x = torch.zeros(2, self.target.sites, dtype=torch.uint8, device=self.device)
+        x[1] = self.target.levels - 1
+        density, ratios = self.target.log_density(x), self.target.log_ratios(x)
+        if density.shape != (2,) or ratios.shape != (2, self.target.sites, self.target.levels):
+            shapes = f"{list(density.shape)} and {list(ratios.shape)}"
+            raise UserError(f"target: log_density and log_ratios of 2 states have shapes {shapes}")
+        if not bool(torch.isfinite(density).all() and torch.isfinite(ratios).all()):
+            raise UserError("target: the log-density is not finite at some state")
+        self._evaluate(self.network, x, 0.5, ratios)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The target's."""
+        return {f"target.{name}": value for name, value in self.target.state_dict().items()}

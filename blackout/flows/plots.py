@@ -1,0 +1,183 @@
+"""Pictures of states and of how a flow did."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from blackout.files import replacing
+from blackout.flows.annealing import anneal
+from blackout.flows.interface import FlowModel
+from blackout.flows.likelihood import run_backwards
+from blackout.flows.path import States
+from blackout.flows.planar import BITS, decode
+from blackout.flows.refinement import Gibbs
+from blackout.flows.simulation import Paths
+from blackout.flows.targets import Target, can_enumerate, enumerated
+from blackout.flows.weights import effective_sample_size, log_mean_exp
+from blackout.random import SampleStreams
+
+_REFERENCE, _SWEEPS = 512, 200
+"""Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""
+_SHOWN, _COLUMNS = 4, 9
+"""Rows and columns of snapshots."""
+_POINTS, _TIMES, _ANNEALED = 512, 6, 64
+"""Chains in the plane, the times at which they are shown, and sweeps of Gibbs chains on the way."""
+
+
+def grid(states: Tensor, levels: int, columns: int | None = None, pixels: int = 6) -> Image.Image:
+    """States [B, H, W] or [B, d] as squares in a near-square grid, black at 0 and white at the last level."""
+    images = states.cpu() if states.ndim == 3 else states.cpu()[:, None].expand(-1, max(1, states.shape[1] // 8), -1)
+    number, height, width = images.shape
+    columns = columns or max(1, round(math.sqrt(number * height / width)))
+    rows = math.ceil(number / columns)
+    canvas = torch.full((rows * (height * pixels + 4) + 4, columns * (width * pixels + 4) + 4), 96, dtype=torch.uint8)
+    for k, image in enumerate(images):
+        top, left = 4 + (k // columns) * (height * pixels + 4), 4 + (k % columns) * (width * pixels + 4)
+        shades = (image.double() * 255 / (levels - 1)).to(torch.uint8)
+        large = shades.repeat_interleave(pixels, 0).repeat_interleave(pixels, 1)
+        canvas[top : top + height * pixels, left : left + width * pixels] = large
+    return Image.fromarray(canvas.numpy())
+
+
+def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
+    """States of the target itself, uint8 [n, d], and how they were made: exact draws, or a long Gibbs sampler."""
+    if can_enumerate(target):
+        states, log_density = enumerated(target)
+        generator = torch.Generator().manual_seed(0)
+        share = torch.softmax(log_density, 0).cpu()
+        return states[torch.multinomial(share, 16 * number, True, generator=generator)], "exact"
+    streams, gibbs = SampleStreams(0, torch.arange(number, device=target.device)), Gibbs()
+    chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
+    for sweep in range(_SWEEPS):
+        chains = gibbs(target, chains, 1.0, streams.at(sweep + 1))
+    return chains.x.cpu(), f"Gibbs, {_SWEEPS} sweeps"
+
+
+def save_diagnostics(
+    target: Target, arrays: dict[str, Tensor], observed: Paths, values: dict[str, float], path: Path
+) -> None:
+    """Energies and magnetisation against the target's own, ESS, log Z and the residual's spread along the path."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    states, how = reference(target)
+    figure = Figure(figsize=(12.5, 6.8), layout="constrained")
+    panels = figure.subplots(2, 3).flatten()
+    share = torch.softmax(arrays["log_weights"], 0).numpy()
+    _histogram(panels[0], -arrays["log_density"].numpy(), share, -target.log_density(states).numpy(), how)
+    panels[0].set(title="energy of the samples", xlabel="energy, -log rho")
+    mine, theirs = target.statistics(arrays["samples"].flatten(1)), target.statistics(states)
+    if mine:
+        name = next(iter(mine))
+        _histogram(panels[1], mine[name].numpy(), share, theirs[name].numpy(), how)
+        panels[1].set(title=name.replace("_", " "), xlabel=name.replace("_", " "))
+    else:
+        panels[1].axis("off")
+    _along_the_path(panels[2:5], observed, values)
+    _in_words(panels[5], values)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=100)
+
+
+def _histogram(axes: Any, mine: Any, share: Any, theirs: Any, how: str) -> None:
+    low, high = min(mine.min(), theirs.min()), max(mine.max(), theirs.max())
+    bins = np.linspace(low - 0.5, high + 0.5, 42) if high - low > 4 else np.linspace(low - 0.05, high + 0.05, 34)
+    axes.set_ylabel("probability density")
+    axes.hist(theirs, bins, density=True, color="0.8", label=f"target ({how})")
+    axes.hist(mine, bins, density=True, histtype="step", color="C1", label="samples, unweighted")
+    axes.hist(mine, bins, weights=share, density=True, histtype="step", color="C0", linewidth=1.8, label="weighted")
+    axes.legend(fontsize=8)
+
+
+def _along_the_path(panels: Any, observed: Paths, values: dict[str, float]) -> None:
+    times = observed.times
+    weights = [w.double().cpu() for w in observed.log_weights_at]
+    panels[0].plot(times, [float(effective_sample_size(w)) for w in weights], "o-", markersize=3)
+    panels[0].set(title="effective sample size (1: all weights equal)", ylim=(0, 1.05), ylabel="share of the samples")
+    panels[1].plot(times, [float(log_mean_exp(w)) for w in weights], "o-", markersize=3, label="estimate of log Z_t")
+    if "log_z_exact" in values:
+        panels[1].axhline(values["log_z_exact"], color="0.5", linestyle="--", label="exact log Z")
+    panels[1].legend(fontsize=8)
+    panels[1].set(title="log Z along the path", ylabel="log Z_t")
+    for parts, label in ((observed.slopes_at, "f: plain"), (observed.residuals_at, "xi: with the control variate")):
+        spread = [float(part.std()) if len(part) > 1 else 0.0 for part in parts]
+        panels[2].plot(times[: len(spread)], spread, "o-", markersize=3, label=label)
+    panels[2].set_yscale("symlog", linthresh=1e-2)
+    panels[2].set_yticks([0, 0.01, 0.1, 1, 10], ["0", ".01", ".1", "1", "10"])
+    panels[2].legend(fontsize=8)
+    panels[2].set(title="spread of two estimates of d log Z / dt", ylabel="standard deviation over chains")
+    for axes in panels:
+        axes.set_xlabel("time t, from noise (0) to the target (1)")
+
+
+def _in_words(axes: Any, values: dict[str, float]) -> None:
+    names = [name for name in values if not name.endswith(("_error", "_exact"))]
+    lines = []
+    for name in names:
+        error = f" +- {values[name + '_error']:.2g}" if name + "_error" in values else ""
+        # exact zeros by symmetry come with rounding
+        exact = f"   exact {round(values[name + '_exact'], 9) + 0.0:.5g}" if name + "_exact" in values else ""
+        lines.append(f"{name.replace('_', ' ')} {values[name]:.5g}{error}{exact}")
+    axes.text(0, 1, "\n".join(lines), va="top", family="monospace", fontsize=8)
+    axes.axis("off")
+
+
+def save_snapshots(model: FlowModel, observed: Paths, path: Path, seed: int) -> None:
+    """The first samples from noise to order, and states of the target carried back to noise by the reverse chain."""
+    shape, levels = model.shape, model.target.levels
+    forward = _chosen(observed.states_at)
+    states, how = reference(model.target, 64)
+    indices = torch.arange(_SHOWN, device=model.device)
+    steps = max(16, model.simulation.num_steps)
+    back = run_backwards(model.target, model.rates(), states[:_SHOWN].to(model.device), steps, indices, seed)
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    figure = Figure(figsize=(9, 8.4), layout="constrained")
+    rows = (
+        ("a row is a chain, from uniform noise (left, t = 0) to a sample (right, t = 1), before weighting", forward),
+        (f"the reverse chain, from a state of the target ({how}; left) to noise (right)", _chosen(back.states_at)),
+    )
+    for axes, (title, part) in zip(figure.subplots(2, 1), rows, strict=True):
+        picture = grid(part.view(-1, *shape), levels, _COLUMNS, pixels=max(4, 48 // max(shape)))
+        axes.imshow(np.asarray(picture), cmap="gray", vmin=0, vmax=255)
+        axes.set_title(title, fontsize=10)
+        axes.axis("off")
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=90)
+
+
+def save_trajectories(model: FlowModel, observed: Paths, scale: float, path: Path, seed: int) -> None:
+    """States that code points of the plane: the chain, the marginals it should have, and the reverse chain."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    gibbs = anneal(model.target, _POINTS, _ANNEALED, seed)
+    indices, steps = torch.arange(_POINTS, device=model.device), max(16, model.simulation.num_steps)
+    back = run_backwards(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
+    figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS - 1) / scale
+    rows = (
+        ("the chain, from noise", observed.states_at, True),
+        ("Gibbs chains, annealed\nwith the law p_t", gibbs.states_at, True),
+        ("the reverse chain,\nfrom their ends", back.states_at, False),
+    )
+    for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):
+        panels[0].set_ylabel(title)
+        for k, axes in enumerate(panels):
+            share = k / (_TIMES - 1)
+            points = decode(states[round(share * (len(states) - 1))][:_POINTS].cpu(), scale)
+            axes.scatter(*points.numpy().T, s=2, color="C0" if onwards else "C1")
+            axes.set(xlim=(-side, side), ylim=(-side, side), aspect="equal", xticks=[-4, 0, 4], yticks=[-4, 0, 4])
+            axes.set_title(f"t = {share if onwards else 1 - share:.2f}", fontsize=9)
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=90)
+
+
+def _chosen(states: list[Tensor]) -> Tensor:
+    """A few states of the first chains, evenly spaced: [rows * columns, d]."""
+    picked = [states[round(k * (len(states) - 1) / (_COLUMNS - 1))][:_SHOWN] for k in range(_COLUMNS)]
+    return torch.stack(picked, 1).flatten(0, 1).cpu()

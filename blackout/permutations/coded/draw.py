@@ -1,0 +1,343 @@
+"""How samples are drawn from a model of codes: passes, order, observed digits, contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.errors import UserError
+from blackout.family import BaseDraw, Names, Samples, Watch
+from blackout.permutations.coded.interface import CodedModel, Passes
+from blackout.permutations.coded.report import CurveOutputs
+from blackout.permutations.codes import Inline
+from blackout.permutations.datasets import read_puzzles
+from blackout.permutations.factorized import Choice, check_given, fill_codes, most_certain
+from blackout.permutations.metrics import arranged
+from blackout.random import SampleStreams
+from blackout.training.model import refuse_unknown
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# --- Files that samples are drawn for: contexts, and partly known codes.
+
+
+def observed_digits(given: Any, support: Tensor) -> int | Tensor:
+    """The setting `given`: how many first digits of held-out samples are observed, or a file of digits.
+
+    Args:
+        given: a whole number 0..n, or an `.npy` file of integers [n] or [m, n], -1 where a digit is to be drawn.
+        support: bool [n, n].
+
+    Returns:
+        The number, or digits int64 [m, n], n where one is to be drawn.
+
+    Raises:
+        UserError: anything else, or digits outside their support.
+    """
+    n = len(support)
+    if type(given) is int:
+        if not 0 <= given <= n:
+            raise UserError(f"given must be 0..{n} observed digits, or a file of them; not {given}")
+        return given
+    if not isinstance(given, str):
+        raise UserError(f"given must be a whole number 0..{n} or a file, not {given!r}")
+    values = _read(Path(given).expanduser())
+    if values.dtype.kind not in "iu" or values.ndim not in (1, 2):
+        raise UserError(f"{given}: integers [{n}] or [m, {n}] are needed, -1 where a digit is to be drawn")
+    digits = torch.from_numpy(values.astype(np.int64)).reshape(-1, values.shape[-1])
+    if bool((digits >= n).any()):
+        raise UserError(f"{given}: digit {int(digits[digits >= n][0])} is outside its support")
+    try:
+        return check_given(torch.where(digits == -1, n, digits), support.cpu())
+    except ValueError as error:
+        raise UserError(f"{given}: {error}") from None
+
+
+def read_contexts(path: Any, data: Mapping[str, Any], model: CodedModel) -> dict[str, Tensor]:
+    """The contexts in a file, by the facts of the model's data.
+
+    Puzzles as `blackout.permutations.datasets.read_puzzles` reads them. Otherwise an `.npy` file of one array, or an
+    `.npz` with `items` or `condition`: tokens are the numbers that the user's own file gave them; letters may come as
+    words in a text file.
+
+    Args:
+        path: the setting `input`.
+        data: facts of the model.
+        model: which may keep the user's numbers of tokens, `item_names`, and knows its source.
+
+    Raises:
+        UserError: a model without contexts, a file that cannot be read, or arrays of another shape.
+    """
+    if not isinstance(path, str):
+        raise UserError(f"input must be the name of a file, not {path!r}")
+    if not any(name in data for name in ("item_shape", "num_conditions")):
+        raise UserError("input: this model has no context")
+    file = Path(path).expanduser()
+    if data.get("kind") not in (None, "words", "rankings"):
+        source = model.require_source()
+        found = read_puzzles(file, source.puzzles)  # type: ignore[attr-defined]
+        return {"x" if name == "truth" else name: values for name, values in found.items()}
+    wanted = "condition" if "num_conditions" in data else "items"
+    values = _letters(file) if file.suffix == ".txt" else _array(file, wanted)
+    if wanted == "condition":
+        return {"condition": _shaped(file, values, (data["num_conditions"],)).float()}
+    tokens = _shaped(file, values, (data["num_items"],)).long()
+    return {"items": _numbered(file, tokens, model.tensors(), data["num_tokens"])}
+
+
+def _numbered(file: Path, tokens: Tensor, kept: Mapping[str, Tensor], num_tokens: int) -> Tensor:
+    """The model's numbers of items from the user's."""
+    names = kept.get("item_names")
+    found = tokens if names is None else torch.searchsorted(names, tokens).clamp(max=len(names) - 1)
+    known = (tokens >= 0) & (tokens < num_tokens) if names is None else names[found] == tokens
+    if not bool(known.all()):
+        raise UserError(f"{file}: the model knows no item {int(tokens[~known][0])}")
+    return found
+
+
+def _shaped(file: Path, values: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Tensor:
+    if values.dtype.kind not in "iuf":
+        raise UserError(f"{file}: numbers are needed, not {values.dtype}")
+    if values.ndim == len(shape):
+        values = values[:, None] if shape == (1,) else values[None]
+    if values.shape[1:] != shape or not len(values):
+        raise UserError(f"{file}: an array [m, {', '.join(map(str, shape))}] is needed, not {list(values.shape)}")
+    if not np.isfinite(values).all():
+        raise UserError(f"{file}: holds numbers that are not finite")
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _letters(file: Path) -> np.ndarray[Any, Any]:
+    """Words, one a line, as letters 0..25."""
+    if not file.is_file():
+        raise UserError(f"{file}: no such file")
+    words = file.read_text(errors="replace").lower().split()
+    if not words or len({len(word) for word in words}) > 1 or not all(w.isascii() and w.isalpha() for w in words):
+        raise UserError(f"{file}: words of one length, a to z, one a line, are needed")
+    return np.array([[ord(letter) - ord("a") for letter in word] for word in words])
+
+
+def _array(file: Path, name: str) -> np.ndarray[Any, Any]:
+    """The array in an .npy file, or that of this name in an .npz."""
+    loaded = _read(file, archive=True)
+    if not isinstance(loaded, np.ndarray) and name not in loaded:
+        raise UserError(f"{file}: holds no array `{name}`, but {', '.join(sorted(loaded)) or 'nothing'}")
+    array: np.ndarray[Any, Any] = loaded if isinstance(loaded, np.ndarray) else loaded[name]
+    return array
+
+
+def _read(file: Path, archive: bool = False) -> Any:
+    if not file.is_file():
+        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        raise UserError(f"{file}: not a readable .npy or .npz file") from error
+    if not archive:
+        raise UserError(f"{file}: an .npy file is needed")
+    return arrays
+
+
+_KINDS: dict[str, type] = {"passes": int, "order": str, "distinct": bool, "greedy": bool}
+_WORDS = {int: "a whole number", str: "a name", bool: "true or false"}
+
+
+class CodeDraw(BaseDraw):
+    """Samples of a model, in some number of passes.
+
+    Sample k has context k, modulo their number: the held-out ones, or those of a file.
+
+    Args:
+        model: drawn from.
+        passes: how.
+        given: digits that are observed: the first so many of the held-out sample, or digits [m, n], n where unknown;
+            None for none.
+        contexts: arrays [m, ...] in place of the held-out samples'; None for those.
+        curve: also draw at every number of passes, for a picture of the figures over it.
+    """
+
+    names = Names("samples", "permutations", "permutation", "permutations")
+    batch_size = 1000
+
+    def __init__(
+        self,
+        model: CodedModel,
+        passes: Passes,
+        given: int | Tensor | None = None,
+        contexts: Mapping[str, Tensor] | None = None,
+        curve: bool = False,
+    ) -> None:
+        self.model, self.passes, self.given, self.curve = model, passes, given, curve
+        self._contexts = contexts
+
+    @property
+    def known(self) -> int:
+        """How many digits are observed of every sample, at least."""
+        if isinstance(self.given, Tensor):
+            return int((self.given != self.model.length).sum(1).min())
+        return self.given or 0
+
+    @property
+    def steps(self) -> int:
+        """Passes a batch takes: no more than there are digits to draw."""
+        assert self.passes.passes is not None
+        return max(1, min(self.passes.passes, self.model.length - self.known))
+
+    @property
+    def nfe(self) -> int:
+        """Network evaluations per sample."""
+        return self.steps
+
+    @property
+    def resumable(self) -> bool:  # type: ignore[override]
+        """Only where nothing but the model decides samples: data and files may have changed since."""
+        return self._contexts is None and not self._conditional and self.given is None
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """Code, objective, passes and order, for metrics.json."""
+        given = "file" if isinstance(self.given, Tensor) else self.given
+        described = {"code": self.model.code.__name__, "objective": self.model.objective, **asdict(self.passes)}
+        contexts = "file" if self._contexts is not None else "held out" if self._conditional else None
+        return {**described, "given": given, "contexts": contexts}
+
+    @property
+    def _conditional(self) -> bool:
+        facts = self.model.config.get("data", {})
+        return any(name in facts for name in ("item_shape", "num_conditions"))
+
+    @cached_property
+    def contexts(self) -> Mapping[str, Tensor]:
+        """Arrays [m, ...] that samples are drawn for in turn; the true `x` among them where it is known."""
+        if self._contexts is not None:
+            return self._contexts
+        if not self._conditional and not isinstance(self.given, int):
+            return {}
+        source = self.model.require_source()
+        return source.batch("test", torch.arange(source.size("test") or 0))
+
+    def batches(
+        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """(indices [b], `samples` [b, n], `code`, `log_prob` [b] and contexts), a batch at a time.
+
+        `log_prob`, in nats, is that of the order in which the sample's own digits were drawn, given what is observed.
+        """
+        for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
+            yield part, self._batch(part, seed, watch)
+
+    def _batch(self, part: Tensor, seed: int, watch: Watch | None) -> Samples:
+        model, device = self.model, self.model.device
+        context = {name: values[part % len(values)].to(device) for name, values in self.contexts.items()}
+        streams = SampleStreams(seed, part.to(device)).at(0)
+        codes = self._start(part, context)
+        order = streams.next_draw().uniform(tuple(codes.shape))
+        blocks = self._blocks(codes, order)
+        if watch is not None:
+            watch(0, self.steps, self._look(codes, context))
+        state = codes, torch.zeros(len(codes), device=device)
+        support = model.support.to(device)
+        filling = fill_codes(
+            model.denoiser(context), codes, blocks, self.steps, support, streams,
+            greedy=self.passes.greedy, distinct=self.passes.distinct,
+        )  # fmt: skip
+        for step, state in enumerate(filling, 1):
+            if watch is not None:
+                watch(step, self.steps, self._look(state[0], context))
+        codes, log_prob = state
+        samples = {"samples": model.decode(codes), "code": codes, "log_prob": log_prob}
+        if model.code is Inline:
+            samples["valid"] = model.valid(codes)
+        if "item_names" in (kept := model.tensors()):  # what the user's file calls them
+            samples["item_names"] = kept["item_names"].to(device)[context["items"]]
+        return samples | {("target" if name == "x" else name): values for name, values in context.items()}
+
+    def _start(self, part: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """Observed digits, n where one is to be drawn."""
+        n, device = self.model.length, self.model.device
+        if isinstance(self.given, Tensor):
+            return self.given[part % len(self.given)].to(device)
+        codes = torch.full((len(part), n), n, dtype=torch.int64, device=device)
+        if self.given:
+            codes[:, : self.given] = self.model.encode(context["x"])[:, : self.given]
+        return codes
+
+    def _blocks(self, codes: Tensor, order: Tensor) -> list[Tensor] | Choice:
+        """Places of each pass: what is observed comes first, and takes none."""
+        if self.passes.order == "confidence":
+            return most_certain
+        n = self.model.length
+        rank = order if self.passes.order == "random" else torch.arange(n, device=codes.device).expand_as(codes) / n
+        places = (rank - (codes != n).long()).argsort(dim=1, stable=True)
+        return list(places[:, self.known :].tensor_split(self.steps, dim=1))
+
+    def _look(self, codes: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """A state of drawing as `picture` takes it: gaps filled with the identity's digits."""
+        n = self.model.length
+        whole = self.model.encode(torch.arange(n, device=codes.device)).expand_as(codes)
+        x = self.model.decode(torch.where(codes == n, whole, codes))
+        return arranged(context["items"], x) if "items" in context else x
+
+    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
+        """Cycle diagrams of bare permutations; words, rankings and puzzles as what they are of."""
+        from blackout.permutations.coded.plots import picture
+
+        return picture(samples, self.model.config.get("data", {}), columns)
+
+    def outputs(self, seed: int) -> CurveOutputs | None:
+        """Figures over the number of passes, where they are asked for."""
+        return CurveOutputs(self._at, self.model, seed) if self.curve else None
+
+    def _at(self, passes: int) -> CodeDraw:
+        return CodeDraw(self.model, replace(self.passes, passes=passes), self.given, self._contexts)
+
+
+def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
+    """The draw that the settings of `sample.py` ask for.
+
+    Raises:
+        UserError: something that the model cannot do, or another option.
+    """
+    refuse_unknown(request, "passes", "order", "given", "input", "distinct", "curve", "sampler")
+    passes = _passes(model, request)
+    contexts = None
+    if "input" in request:
+        contexts = read_contexts(request["input"], model.config.get("data", {}), model)
+    given = observed_digits(request["given"], model.support) if "given" in request else None
+    if model.objective == "autoregressive" and isinstance(given, Tensor):
+        unknown = given == model.length
+        if bool((unknown[:, :-1] & ~unknown[:, 1:]).any()):
+            raise UserError("given: an autoregressive model draws from left to right: observed digits must come first")
+    curve = request.get("curve", False)
+    if type(curve) is not bool:
+        raise UserError(f"curve must be true or false, not {curve!r}")
+    if curve and model.objective == "autoregressive":
+        raise UserError("curve: an autoregressive model has one number of passes only")
+    return CodeDraw(model, passes, given, contexts, curve)
+
+
+def _passes(model: CodedModel, request: Mapping[str, Any]) -> Passes:
+    """The model's own way of drawing, with what the request replaces."""
+    options = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
+    if wrong := sorted(options.keys() - {"greedy"}):
+        raise UserError(f"sampler.{wrong[0]}: no such option")
+    chosen = {**options, **{name: request[name] for name in ("passes", "order", "distinct") if name in request}}
+    for name, value in chosen.items():
+        if type(value) is not _KINDS[name]:
+            raise UserError(f"{name} must be {_WORDS[_KINDS[name]]}, not {value!r}")
+    try:
+        return replace(model.passes, **chosen).checked(model.length, model.objective, model.code is Inline)
+    except ValueError as error:
+        raise UserError(str(error)) from None

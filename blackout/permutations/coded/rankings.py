@@ -1,0 +1,352 @@
+"""Rankings of items that users rated: some items of one user in a random order, and that user's order of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from blackout.errors import UserError
+from blackout.family import Samples
+from blackout.permutations.coded.data import PermutationData, check_length, held_out
+from blackout.random import SampleStreams, StepStreams
+
+# --- Files of ratings.
+
+_COLUMNS = ("userId", "movieId", "rating")
+LARGEST_RATING = 30.0
+"""Above it gains of 2^rating - 1 say nothing but which item is the best."""
+
+
+class Ratings(NamedTuple):
+    """Who rated what how: int64 [N], int64 [N], float32 [N]."""
+
+    user: Tensor
+    item: Tensor
+    rating: Tensor
+
+
+def read_ratings(file: Path) -> Ratings:
+    """A .csv with a header that names userId, movieId and rating; other columns are not looked at.
+
+    Raises:
+        UserError: no such file, a missing column, or what is no number, NaN, or no rating from 0 to 30.
+    """
+    columns = _columns(file)
+    try:
+        table = np.loadtxt(file, delimiter=",", skiprows=1, usecols=columns, dtype=np.float64, ndmin=2)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: {str(error).splitlines()[0]}") from None
+    if not len(table):
+        raise UserError(f"{file}: holds no ratings")
+    _check(file, table)
+    whole = [torch.from_numpy(values.astype(np.int64)) for values in table.T[:2]]
+    return Ratings(whole[0], whole[1], torch.from_numpy(table[:, 2].astype(np.float32)))
+
+
+def _columns(file: Path) -> list[int]:
+    """Where the three columns are."""
+    if not file.is_file():
+        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
+    try:
+        with file.open(encoding="utf-8") as lines:
+            header = [name.strip().strip('"') for name in lines.readline().split(",")]
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: not a text file") from None
+    if missing := [name for name in _COLUMNS if name not in header]:
+        raise UserError(f"{file}: the column {missing[0]} is missing; found {', '.join(header)[:100]}")
+    return [header.index(name) for name in _COLUMNS]
+
+
+def _check(file: Path, table: NDArray[np.float64]) -> None:
+    """Refuse rows [N, 3] that are no ratings."""
+    finite = np.isfinite(table).all(axis=1)
+    if not finite.all():
+        raise UserError(f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
+    rating = table[:, 2]
+    if rating.min() < 0 or rating.max() > LARGEST_RATING:
+        raise UserError(f"{file}: ratings must be from 0 to {LARGEST_RATING:.0f}: {rating.min():g} to {rating.max():g}")
+    if (table[:, :2] != np.floor(table[:, :2])).any():
+        raise UserError(f"{file}: userId and movieId must be whole numbers")
+
+
+CUTOFFS = (1, 5, 10)
+"""The k of the reported NDCG@k; those above the length are left out."""
+_REPETITIONS = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class UserLists:
+    """Ratings user by user: those of user u are items[start[u]:start[u + 1]], and ratings likewise.
+
+    Attributes:
+        start: int64 [users + 1].
+        items: int64, 0..number of items - 1.
+        ratings: float32.
+    """
+
+    start: Tensor
+    items: Tensor
+    ratings: Tensor
+
+    def lists(self, users: Tensor, length: int, streams: StepStreams) -> dict[str, Tensor]:
+        """`items` and `ratings` [b, n] of `length` rated items of each user, in a random order, and `x` [b, n].
+
+        items[x] is the user's order: falling ratings, equal ones in the random order.
+        """
+        chosen = []
+        most = int((self.start[users + 1] - self.start[users]).max())
+        for rows, u in zip(users.split(256), streams.next_draw().uniform((len(users), most)).split(256), strict=True):
+            place = torch.arange(most)
+            absent = place >= (self.start[rows + 1] - self.start[rows]).unsqueeze(1)
+            order = u.masked_fill(absent, 2.0).argsort(dim=1)[:, :length]
+            chosen.append(self.start[rows].unsqueeze(1) + order)
+        at = torch.cat(chosen)
+        ratings = self.ratings[at]
+        x = ratings.argsort(dim=1, descending=True, stable=True)
+        return {"x": x, "items": self.items[at], "ratings": ratings}
+
+    def of(self, users: Tensor) -> UserLists:
+        """Those of some users."""
+        sizes = self.start[users + 1] - self.start[users]
+        start = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+        at = torch.arange(int(start[-1])) + (self.start[users] - start[:-1]).repeat_interleave(sizes)
+        return UserLists(start, self.items[at], self.ratings[at])
+
+
+def rankings(
+    path: str | Path,
+    length: int = 10,
+    min_raters: int = 1000,
+    movies: Literal["most_rated", "random"] = "most_rated",
+    num_movies: int = 1000,
+    holdout: float = 0.2,
+    seed: int = 0,
+) -> PermutationData:
+    """A ratings file with columns userId, movieId, rating, such as MovieLens' (Kim et al., section 5.3).
+
+    Args:
+        path: of the .csv.
+        length: rated items in a ranking.
+        min_raters: an item needs so many.
+        movies: of those, the most rated ones or random ones are kept.
+        num_movies: how many are kept.
+        holdout: share of the users that is held out.
+        seed: of split and choice.
+
+    Raises:
+        UserError: a file that is missing, lacks a column or holds NaN; too few items or users are left. The message
+            says how many remain.
+        ValueError: values out of range.
+    """
+    check_length("rankings", length)
+    if min_raters < 1 or num_movies < length:
+        raise ValueError(f"rankings: min_raters must be positive and num_movies at least the length, {length}")
+    file = Path(path).expanduser()
+    ratings = read_ratings(file)
+    return from_ratings(file.stem, ratings, length, min_raters, movies == "random", num_movies, holdout, seed)
+
+
+def from_ratings(
+    name: str, given: Ratings, length: int, min_raters: int, at_random: bool, num_movies: int, holdout: float, seed: int
+) -> PermutationData:
+    """As `rankings`, of ratings in memory."""
+    names, item, raters = given.item.unique(return_inverse=True, return_counts=True)
+    enough = (raters >= min_raters).nonzero().squeeze(1)
+    if len(enough) < length:
+        raise UserError(f"{name}: {len(enough)} items have {min_raters} raters or more, fewer than length={length}")
+    if at_random:
+        kept = enough[torch.randperm(len(enough), generator=torch.Generator().manual_seed(seed))[:num_movies]]
+    else:
+        kept = enough[raters[enough].argsort(descending=True, stable=True)[:num_movies]]
+    kept = kept.sort().values
+    number = torch.full((len(names),), -1, dtype=torch.int64)
+    number[kept] = torch.arange(len(kept))
+    own = number[item] >= 0
+    users, rows = given.user[own].unique(return_inverse=True)
+    order = rows.argsort(stable=True)
+    sizes = torch.bincount(rows, minlength=len(users))
+    start = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    lists = UserLists(start, number[item[own]][order], given.rating[own][order])
+    active = (sizes >= length).nonzero().squeeze(1)
+    if len(active) < 2:
+        raise UserError(f"{name}: {len(active)} users rated {length} or more of the {len(kept)} items; 2 are needed")
+    return _source(name, lists.of(active), names[kept], length, holdout, seed)
+
+
+def _source(name: str, lists: UserLists, names: Tensor, length: int, holdout: float, seed: int) -> PermutationData:
+    train, test = held_out(len(lists.start) - 1, holdout, seed)
+    mine = lists.of(train)
+
+    def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
+        return mine.lists(index, length, SampleStreams(seed, index * _REPETITIONS + again).at(0))
+
+    shown = lists.of(test).lists(
+        torch.arange(len(test)), length, SampleStreams(seed, -1 - torch.arange(len(test))).at(0)
+    )
+    popularity = torch.bincount(mine.items, minlength=len(names))
+    return PermutationData(
+        name, make, shown, num_tokens=len(names), kind="rankings", judge=judge, train_size=len(train),
+        kept={"item_names": names, "popularity": popularity},
+    )  # fmt: skip
+
+
+def judge(samples: Samples) -> Mapping[str, Tensor]:
+    """NDCG@k of rankings `samples` [b, n] of rated items; nothing where there are no ratings."""
+    if "ratings" not in samples:
+        return {}
+    n = samples["samples"].shape[1]
+    return {f"ndcg_at_{k}": ndcg(samples["samples"], samples["ratings"], k) for k in CUTOFFS if k <= n}
+
+
+def ndcg(x: Tensor, ratings: Tensor, k: int) -> Tensor:
+    """Normalised discounted cumulative gain at k, float64 [b]: gain 2^rating - 1, discount log2(place + 1).
+
+    1 where every order is as good. Jarvelin & Kekalainen (2002), with the gain of Burges et al. (2005).
+
+    Args:
+        x: int64 [b, n], the items in order.
+        ratings: of the items as they are given, [b, n], at most 30.
+        k: 1..n.
+    """
+    gain = torch.exp2(ratings.double()) - 1
+    discount = 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64, device=x.device))
+    found = (gain.gather(1, x)[:, :k] * discount).sum(1)
+    best = (gain.sort(dim=1, descending=True).values[:, :k] * discount).sum(1)
+    return torch.where(best > 0, found / best, torch.ones_like(best))
+
+
+def synthetic_rankings(
+    length: int = 8, num_movies: int = 60, users: int = 4000, taste: int = 4, seed: int = 0
+) -> PermutationData:
+    """Made up, and embedded: users with tastes of a few dimensions rate items that are also more or less popular.
+
+    Rating = popularity + taste . character + noise, in ten steps of a half from .5 to 5. Each user rates 3 * length
+    items, popular ones more often.
+
+    Args:
+        length: rated items in a ranking.
+        num_movies: items in all.
+        users: of whom a fifth is held out.
+        taste: dimensions.
+        seed: of everything.
+
+    Raises:
+        ValueError: values out of range.
+    """
+    check_length("synthetic_rankings", length)
+    if num_movies < length or users < 2 or taste < 1:
+        raise ValueError(f"synthetic_rankings: at least {length} items, 2 users and 1 dimension of taste are needed")
+    g = torch.Generator().manual_seed(seed)
+    popularity = torch.randn(num_movies, generator=g)
+    character = torch.randn(num_movies, taste, generator=g) / taste**0.5
+    tastes = torch.randn(users, taste, generator=g)
+    score = 0.7 * popularity + tastes @ character.T + 0.5 * torch.randn(users, num_movies, generator=g)
+    stars = (2.75 + 1.1 * score).mul(2).round().clamp(1, 10).div(2)
+    each = min(3 * length, num_movies)
+    gumbel = -torch.rand(users, num_movies, generator=g).clamp(min=1e-12).log().neg().log()
+    rated = (0.5 * popularity + gumbel).topk(each, dim=1).indices
+    user = torch.arange(users).repeat_interleave(each)
+    made = Ratings(user, rated.flatten(), stars.gather(1, rated).flatten())
+    return from_ratings("synthetic_rankings", made, length, 1, False, num_movies, 0.2, seed)
+
+
+# --- Anagrams: the letters of a word in a random order, and an order in which they spell a listed word.
+
+_SHOWN = 4
+"""Held-out letters, those that spell most words, for which the model's law is compared with the uniform one."""
+
+
+def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0) -> PermutationData:
+    """Words of `length` letters from a list, one a line (Kim et al., figure 1); whole classes of anagrams are held out.
+
+    Where letters spell several listed words, each is the target equally often. Letters that occur twice keep their
+    order, so that a word is one permutation of given letters.
+
+    Args:
+        path: of the list; lines with anything but the letters a to z are not looked at, capitals are small letters.
+        length: of the words.
+        holdout: share of the classes of anagrams that is held out.
+        seed: of split, orders and choices.
+
+    Raises:
+        UserError: no such file, or fewer than two classes of anagrams of that length.
+        ValueError: values out of range.
+    """
+    check_length("words", length)
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
+    listed = {word.strip().lower() for word in file.read_text(errors="replace").splitlines()}
+    fit = sorted(word for word in listed if len(word) == length and word.isascii() and word.isalpha())
+    classes: dict[str, list[str]] = defaultdict(list)
+    for word in fit:
+        classes["".join(sorted(word))].append(word)
+    if len(classes) < 2:
+        raise UserError(f"{file}: {len(fit)} words of {length} letters, in {len(classes)} classes; 2 are needed")
+    return _source_of_anagrams(file.stem, list(classes.values()), holdout, seed)
+
+
+def _source_of_anagrams(name: str, classes: list[list[str]], holdout: float, seed: int) -> PermutationData:
+    train, test = held_out(len(classes), holdout, seed)
+    sizes = torch.tensor([len(words) for words in classes])
+    first = sizes.cumsum(0) - sizes
+    letters = torch.tensor([[ord(c) - ord("a") for c in word] for words in classes for word in words])
+    known = _number(letters).sort().values
+
+    def make(which: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        u = streams.next_draw().uniform((len(which), 1)).squeeze(1)
+        word = letters[first[which] + (u * sizes[which]).long()]
+        given = streams.next_draw().uniform(tuple(word.shape)).argsort(dim=1)
+        items = word.gather(1, given)
+        return {"x": _spelling(word, items), "items": items}
+
+    def training(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
+        return make(train[index], SampleStreams(seed, index * _REPETITIONS + again).at(0))
+
+    def listed(spelled: Tensor) -> Tensor:
+        number = _number(spelled)
+        return known[torch.searchsorted(known, number).clamp(max=len(known) - 1)] == number
+
+    def judge(samples: Samples) -> Mapping[str, Tensor]:
+        return {"listed_word": listed(samples["items"].gather(1, samples["samples"])).double()}
+
+    def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
+        items = context["items"].expand(len(points), -1)
+        word = items.gather(1, points)
+        answers = listed(word) & (_spelling(word, items) == points).all(1)
+        return (answers.double() / answers.sum()).log()
+
+    shown = make(test, SampleStreams(seed, -1 - torch.arange(len(test))).at(0))
+    most = sizes[test].argsort(descending=True, stable=True)[:_SHOWN]
+    named = {_text(items): {"items": items.unsqueeze(0)} for items in shown["items"][most]}
+    return PermutationData(
+        "words", training, shown, num_tokens=26, kind="words", judge=judge, truth=truth, shown=named,
+        train_size=len(train),
+    )  # fmt: skip
+
+
+def _spelling(word: Tensor, items: Tensor) -> Tensor:
+    """The x with items[x] = word, both [N, n]; the k-th of equal letters in the word is the k-th of them as given."""
+    return torch.empty_like(word).scatter_(1, word.argsort(dim=1, stable=True), items.argsort(dim=1, stable=True))
+
+
+def _text(letters: Tensor) -> str:
+    return "".join(chr(ord("a") + letter) for letter in letters.tolist())
+
+
+def _number(letters: Tensor) -> Tensor:
+    """One number per word [N, n] of up to 13 letters, and nearly always above."""
+    key = torch.zeros(len(letters), dtype=torch.int64)
+    for column in letters.cpu().unbind(1):
+        key = key * 26 + column
+    return key

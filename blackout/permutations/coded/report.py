@@ -1,0 +1,406 @@
+"""What `evaluate=true` says of a model besides its samples: likelihood, distance from a known law, baselines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.distributed import sum_over_processes
+from blackout.errors import UserError
+from blackout.family import Draw, Samples
+from blackout.files import replacing
+from blackout.permutations.coded.baselines import likelihood_baselines, ranking_baselines
+from blackout.permutations.coded.data import Judge, PermutationData
+from blackout.permutations.coded.interface import CodedModel
+from blackout.permutations.factorized import (
+    Denoiser,
+    autoregressive_loss,
+    code_log_prob,
+    normalised,
+    partition,
+    product_law,
+)
+from blackout.permutations.group import all_permutations, identity_like, is_permutation
+from blackout.random import RandomSource, SampleStreams, uniform
+
+# --- Scores of permutations: how many are valid and different, and what their data say of each of them.
+
+
+class CodeScorer:
+    """Valid and unique shares, and the figures of single samples that the data define (cyclic, ndcg_at_5, ...)."""
+
+    def begin(self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu") -> PermutationScores:
+        """Accumulators for that many samples."""
+        if not isinstance(source, PermutationData):
+            raise UserError(f"metrics: scores of permutations need permutations, not {source.name}")
+        return PermutationScores(source, num_samples)
+
+    def held_out(
+        self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu"
+    ) -> dict[str, Any] | None:
+        """The same of the held-out samples."""
+        size = min(num_samples, source.size("test") or 0)
+        index = torch.arange(size)
+        batch = source.batch("test", index)
+        scores = self.begin(source, size)
+        scores.update({"samples": batch["x"], "target": batch["x"], **batch}, index)
+        return {"num_samples": size, **scores.compute()}
+
+    def read(self, path: Path, source: PermutationData) -> Samples:
+        """Permutations in an `.npz` that `sample.py` wrote, or an `.npy` file [N, n].
+
+        Raises:
+            UserError: anything else.
+        """
+        try:
+            loaded = np.load(path, allow_pickle=False)
+        except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+            raise UserError(f"{path}: not a readable .npy or .npz file") from error
+        arrays = {"permutation": loaded} if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
+        x = arrays.pop("permutation", None)
+        if x is None or x.dtype.kind not in "iu" or x.ndim != 2 or x.shape[1] != source.length:
+            raise UserError(f"{path}: integers [N, {source.length}], the array `permutation`, are needed")
+        return {"samples": torch.from_numpy(x.astype(np.int64)), **{k: torch.from_numpy(v) for k, v in arrays.items()}}
+
+
+class PermutationScores:
+    """Accumulated scores, from any number of processes.
+
+    Args:
+        source: what is compared with.
+        num_samples: n; samples are numbered 0..n-1 over all processes.
+    """
+
+    def __init__(self, source: PermutationData, num_samples: int) -> None:
+        self.num_samples, self._source = num_samples, source
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._all = torch.zeros(self.num_samples, self._source.length, dtype=torch.int64)
+        self._sums: dict[str, Tensor] = {}
+
+    def update(self, samples: Samples, indices: Tensor) -> None:
+        """Add samples [b, n] with their numbers."""
+        here = {name: values.cpu() for name, values in samples.items()}
+        x = here["samples"]
+        valid = is_permutation(x) if "valid" not in here else here["valid"]
+        self._all[indices.cpu()] = x
+        figures: dict[str, Tensor] = {"valid": valid.double()}
+        if self._source.judge is not None:
+            figures |= _judged(self._source.judge, here, is_permutation(x))
+        for name, values in figures.items():
+            counted = torch.stack([values.nan_to_num(0.0).sum(), (~values.isnan()).sum().double()])
+            self._sums[name] = self._sums.get(name, torch.zeros(2, dtype=torch.float64)) + counted
+
+    def compute(self) -> dict[str, float]:
+        """Means over samples, and the share of different ones with that of a perfect sampler, where it is known."""
+        everything = sum_over_processes(self._all.clone())
+        values: dict[str, float] = {}
+        if self._source.kind is None:
+            values["unique"] = len(everything.unique(dim=0)) / self.num_samples
+        if self._source.members is not None:
+            values["unique_of_perfect"] = expected_unique(len(self._source.members), self.num_samples)
+        for name in sorted(self._sums):
+            total, count = sum_over_processes(self._sums[name].clone()).tolist()
+            values[name] = total / count if count else math.nan
+        return values
+
+    def provenance(self) -> dict[str, Any]:
+        """What was compared with."""
+        return {"scores": "permutations", "scored": self.num_samples, "data": self._source.fingerprint("test")}
+
+
+def _judged(judge: Judge, samples: Samples, whole: Tensor) -> dict[str, Tensor]:
+    """Figures of the samples that are permutations; 0 for the others, which the judge sees as the identity."""
+    x = samples["samples"]
+    x = torch.where(whole.unsqueeze(1), x, identity_like(x))
+    return {name: value.masked_fill(~whole, 0.0) for name, value in judge({**samples, "samples": x}).items()}
+
+
+def expected_unique(size: int, draws: int) -> float:
+    """Expected share of different values among uniform draws from `size` of them."""
+    return size * -math.expm1(draws * math.log1p(-1 / size)) / draws if size > 1 else 1 / draws
+
+
+# --- What a network says about a few items exactly, in every order of its digits, by all partly masked codes.
+
+_AT_ONCE = 4096
+MOST_ITEMS = 7
+"""Most items for which all partly masked codes are looked at."""
+
+
+def every_mask_nll(denoiser: Denoiser, codes: Tensor, support: Tensor) -> Tensor:
+    """-log p in nats averaged over all orders of digits, exactly: `any_order_loss` without its noise, [B].
+
+    A set M of masked digits counts with 1 / (|M| C(n, |M|)), summed over its cross-entropies. 2^n - 1 evaluations.
+    """
+    size, n = codes.shape
+    total = torch.zeros(size, dtype=torch.float64, device=codes.device)
+    for hidden in all_masks(n).to(codes.device)[1:]:
+        log_probs = normalised(denoiser(codes.masked_fill(hidden, n)), support)
+        found = -log_probs.gather(2, codes.unsqueeze(-1)).squeeze(-1).double()
+        masked = int(hidden.sum())
+        total += found[:, hidden].sum(1) / (masked * math.comb(n, masked))
+    return total
+
+
+def all_masks(n: int) -> Tensor:
+    """Every set of n digits, bool [2^n, n]; row r holds the bits of r."""
+    return (torch.arange(2**n).unsqueeze(-1) >> torch.arange(n)) % 2 == 1
+
+
+class ExactLaw:
+    """The probabilities that a network gives codes, for every order and number of passes, from one table.
+
+    Every partly masked code is looked at once: at most 40,320 evaluations for 7 items (inline: those of permutations).
+
+    Args:
+        denoiser: of `blackout.permutations.factorized`.
+        codes: those of interest, int64 [M, n]; all of a free code make a law whose sum is 1.
+        support: bool [n, n].
+
+    Raises:
+        ValueError: more than 7 items.
+    """
+
+    def __init__(self, denoiser: Denoiser, codes: Tensor, support: Tensor) -> None:
+        n = codes.shape[1]
+        if n > MOST_ITEMS:
+            raise ValueError(f"laws are exact to {MOST_ITEMS} items, not for {n}")
+        masks = all_masks(n).to(codes.device)
+        partly = codes.unsqueeze(1).masked_fill(masks, n)  # [M, 2^n, n]
+        weights = (n + 1) ** torch.arange(n, device=codes.device)
+        keys, which = (partly * weights).sum(-1).unique(return_inverse=True)
+        states = (keys.unsqueeze(-1) // weights) % (n + 1)
+        table = [normalised(denoiser(part), support).double() for part in states.split(_AT_ONCE)]
+        places = torch.arange(n, device=codes.device)
+        self._terms = torch.cat(table)[which.unsqueeze(-1), places, codes.unsqueeze(1)]  # [M, 2^n, n]
+        self.length = n
+
+    def log_prob(self, blocks: list[list[int]]) -> Tensor:
+        """log p of every code for one partition into blocks, float64 [M]."""
+        hidden, total = 2**self.length - 1, torch.zeros(len(self._terms), dtype=torch.float64)
+        for block in blocks:
+            total = total + self._terms[:, hidden, block].sum(1).cpu()
+            hidden -= sum(1 << place for place in block)
+        return total
+
+    def mixture(self, passes: int, random: bool = True) -> Tensor:
+        """p of every code where each sample has a random order of its own, float64 [M]; or for that from the left."""
+        ways = partitions(self.length, passes) if random else [left_to_right(self.length, passes)]
+        return torch.stack([self.log_prob(blocks).exp() for blocks in ways]).mean(0)
+
+
+def left_to_right(n: int, passes: int) -> list[list[int]]:
+    """Balanced blocks of 0..n-1."""
+    return [block.tolist() for block in torch.arange(n).tensor_split(passes)]
+
+
+def partitions(n: int, passes: int) -> list[list[list[int]]]:
+    """All ordered partitions of 0..n-1 into balanced blocks."""
+    found: list[list[list[int]]] = [[]]
+    for block in left_to_right(n, passes):
+        found = [
+            [*before, list(chosen)]
+            for before in found
+            for chosen in combinations(sorted(set(range(n)) - {i for part in before for i in part}), len(block))
+        ]
+    return found
+
+
+def perfect_mass(codes: Tensor, passes: int, points: Tensor | None = None, random: bool = True) -> float:
+    """What a perfect network gives `points` (the data's codes [M, n] themselves), averaged over random orders."""
+    n = codes.shape[1]
+    ways = partitions(n, passes) if random else [left_to_right(n, passes)]
+    masses = [float(product_law(codes, [torch.tensor(b) for b in blocks], points).sum()) for blocks in ways]
+    return sum(masses) / len(masses)
+
+
+_ENUMERATED = 9
+"""Most items whose law is enumerated where one pass over each permutation says it."""
+_AT_ONCE_REPORTS = 1000
+
+
+def likelihood_report(model: CodedModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Bits per held-out permutation; where the law is known and its items are few, the divergence from it in bits.
+
+    Args:
+        model: in eval mode.
+        source: of the held-out samples.
+        settings: `likelihood.images` and `likelihood.baselines` of conf/sample.yaml, and how samples are drawn.
+
+    Returns:
+        values: `nll_bits_test`, `kl_bits` and `total_variation` of each shown context; likelihood: how they were made,
+        and the baselines.
+    """
+    options = settings["likelihood"]
+    size = min(options["images"], source.size("test") or 0)
+    if not size:
+        return {"values": {}}
+    values = {"nll_bits_test": held_out_bits(model, source, size), **_divergences(model, source, settings)}
+    exact = model.objective == "autoregressive"
+    likelihood: dict[str, Any] = {"held_out": size, "nll_bits": "exact" if exact else "averaged over all orders"}
+    likelihood["uniform_bits"] = math.lgamma(model.length + 1) / math.log(2)
+    if options["baselines"]:
+        likelihood["baselines"] = likelihood_baselines(source, size)
+        if source.kind == "rankings":
+            known = settings.get("given")
+            likelihood["rankings"] = ranking_baselines(source, known if type(known) is int else 0, size)
+    return {"values": values, "likelihood": likelihood}
+
+
+def _divergences(model: CodedModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
+    """KL(truth || model) in bits and total variation for every shown context, where both laws can be enumerated."""
+    if source.truth is None:
+        return {}
+    passes = settings.get("passes") or model.passes.passes or 1
+    order = settings.get("order") or model.passes.order
+    if order == "confidence" and passes > 1:  # an order of its own for every outcome
+        return {}
+    found = {}
+    for name, context in source.shown.items():
+        if (law := exact_law(model, context, passes, order == "random")) is not None:
+            points, log_q = law
+            log_p = source.truth(context, points)
+            found[f"kl_bits {name}".strip()] = kl_bits(log_p, log_q)
+            found[f"total_variation {name}".strip()] = 0.5 * float((log_p.exp() - log_q.exp()).abs().sum())
+    return found
+
+
+def kl_bits(log_p: Tensor, log_q: Tensor) -> float:
+    """KL(p || q) in bits, of log-probabilities [m] in nats."""
+    terms = log_p.exp() * (log_p - log_q)
+    return float(terms.masked_fill(log_p == -math.inf, 0.0).sum()) / math.log(2)
+
+
+@torch.no_grad()
+def held_out_bits(model: CodedModel, source: PermutationData, size: int) -> float:
+    """Mean bits per held-out permutation: exact, or the bound over all orders (without noise to 7 items)."""
+    total = 0.0
+    for index in torch.arange(size).split(_AT_ONCE_REPORTS):
+        batch = {name: values.to(model.device) for name, values in source.batch("test", index).items()}
+        streams = SampleStreams(0, index.to(model.device)).at(0)
+        total += float(held_out_nll(model, model.denoiser(batch), model.encode(batch["x"]), streams).sum())
+    return total / size / math.log(2)
+
+
+def held_out_nll(model: CodedModel, denoiser: Denoiser, codes: Tensor, streams: RandomSource) -> Tensor:
+    """-log p in nats, float64 [B]: exact of an autoregressive model, of a masked one the mean over orders of digits.
+
+    To 7 items that mean is exact too, by every set of masked digits; above it is that of one random order per sample,
+    digit by digit.
+    """
+    if model.objective == "autoregressive":
+        return autoregressive_loss(denoiser, codes, model.support).double()
+    n = codes.shape[1]
+    if n <= MOST_ITEMS:
+        return every_mask_nll(denoiser, codes, model.support)
+    order = uniform(tuple(codes.shape), streams, codes.device).argsort(dim=1)
+    return -code_log_prob(denoiser, codes, partition(n, n, order), model.support).double()
+
+
+@torch.no_grad()
+def exact_law(
+    model: CodedModel, context: Mapping[str, Tensor], passes: int, random: bool = True
+) -> tuple[Tensor, Tensor] | None:
+    """All permutations and their log-probabilities for one context [1, ...], if they are few enough to enumerate.
+
+    To 7 items for any number of passes, to 9 in one pass or of an autoregressive model. Of the inline code what is no
+    permutation is left out, and the probabilities sum to less than 1.
+
+    Returns:
+        (permutations int64 [n!, n], log p float64 [n!]) or None.
+    """
+    n = model.length
+    if n > _ENUMERATED:
+        return None
+    context = {name: values.to(model.device) for name, values in context.items()}
+    denoiser, points = model.denoiser(context), all_permutations(n).to(model.device)
+    codes = model.encode(points)
+    log_q: Callable[[Tensor], Tensor]
+    if model.objective == "autoregressive":
+        log_q = lambda part: -autoregressive_loss(denoiser, part, model.support)  # noqa: E731
+    elif passes == 1:
+        logits = denoiser(torch.full_like(codes[:1], n))
+        log_q = lambda part: code_log_prob(  # noqa: E731
+            lambda shown: logits.expand(len(shown), -1, -1), part, partition(n, 1), model.support
+        )
+    elif n <= MOST_ITEMS:
+        return points.cpu(), ExactLaw(denoiser, codes, model.support).mixture(passes, random).log().cpu()
+    else:
+        return None
+    return points.cpu(), torch.cat([log_q(part).double() for part in codes.split(_AT_ONCE_REPORTS)]).cpu()
+
+
+# --- Figures of samples over the number of passes, beside what a perfect network would get.
+
+_SAMPLES = 2000
+_EACH = 10
+"""Numbers of passes up to here are all drawn; above it some."""
+
+
+class CurveOutputs:
+    """`passes.png` and the figures in it, of samples drawn at every number of passes.
+
+    Args:
+        at: number of passes -> how samples are drawn in so many.
+        model: drawn from.
+        seed: of the samples.
+    """
+
+    def __init__(self, at: Callable[[int], Draw], model: CodedModel, seed: int) -> None:
+        self._at, self._model, self._seed = at, model, seed
+
+    def update(self, samples: Samples, indices: Tensor) -> None:
+        """Nothing: other samples are drawn."""
+
+    def write(self, directory: Path) -> dict[str, Any]:
+        """Draw and write the curve."""
+        n, source = self._model.length, self._model.require_source()
+        assert isinstance(source, PermutationData)
+        rows = {}
+        for passes in [k for k in (*range(1, _EACH + 1), 15, 20, 30, 50, n) if k <= n]:
+            scores = CodeScorer().begin(source, _SAMPLES)
+            for indices, samples in self._at(passes).batches(torch.arange(_SAMPLES), self._seed):
+                scores.update(samples, indices)
+            rows[passes] = scores.compute()
+        perfect = reference(self._model, source, list(rows))
+        _plot(rows, perfect, self._model.code.__name__, directory / "passes.png")
+        return {"curve": {"samples": _SAMPLES, "passes": rows, "perfect": perfect}}
+
+
+def reference(model: CodedModel, source: PermutationData, passes: list[int]) -> dict[int, float]:
+    """Probability that a perfect network gives the permutations that occur, by number of passes.
+
+    To 7 items averaged over all random orders; above only in one pass, where the order is of no matter.
+    """
+    if source.members is None:
+        return {}
+    codes = model.encode(source.members)
+    random = model.passes.order != "left_to_right"
+    return {k: perfect_mass(codes, k, random=random) for k in passes if k == 1 or source.length <= MOST_ITEMS}
+
+
+def _plot(rows: Mapping[int, Mapping[str, float]], perfect: Mapping[int, float], code: str, path: Path) -> None:
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    for name in next(iter(rows.values())):
+        values = [row[name] for row in rows.values()]
+        if all(0 <= value <= 1 for value in values):
+            axes.plot(list(rows), values, marker="o", markersize=3, label=name.replace("_", " "))
+    if perfect:
+        axes.plot(list(perfect), list(perfect.values()), "k--", marker="x", label="right, perfect network")
+    axes.set(xlabel="passes", ylim=(-0.02, 1.02), title=f"{code}: shares of {_SAMPLES:,} samples")
+    axes.legend(fontsize=7)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=110)

@@ -1,0 +1,182 @@
+"""What `sample.py` asks of a shuffle diffusion: held-out puzzles, or a user's, solved by a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from blackout.errors import UserError
+from blackout.family import BaseDraw, Names, Samples, Watch
+from blackout.permutations.datasets import Puzzles, read_puzzles
+from blackout.permutations.group import inverse
+from blackout.permutations.metrics import arranged, tour_length
+from blackout.permutations.plots import NAMES, lists, solved_puzzles
+from blackout.permutations.shuffle.decoding import Decoder
+from blackout.permutations.shuffle.exact import draw_laws
+from blackout.permutations.shuffle.interface import ShuffleModel
+from blackout.permutations.shuffle.reverse import whole
+from blackout.random import SampleStreams
+from blackout.training.components import make
+from blackout.training.model import refuse_unknown
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_BATCH = 128
+
+
+@dataclass(frozen=True)
+class ShuffleDraw(BaseDraw):
+    """Solutions of puzzles: sample k is the k-th held-out puzzle (counted round), or the k-th of the user's file.
+
+    Args:
+        model: trained.
+        decoder: how to solve.
+        description: the decoder as plain values.
+        own: `items` [N, n, ...] and perhaps `truth` [N, n] of the user's puzzles; None for held-out ones.
+    """
+
+    model: ShuffleModel
+    decoder: Decoder
+    description: Mapping[str, Any]
+    own: Mapping[str, Tensor] | None = None
+    batch_size: int = _BATCH
+    resumable = True
+
+    @property
+    def names(self) -> Names:  # type: ignore[override]
+        """permutations.npz, and the picture of what was solved."""
+        kind = self.model.data["kind"]
+        return Names("samples", "permutations", "permutation", NAMES.get(kind, "solved"))
+
+    def rows(self, num_samples: int) -> int:
+        """All of the user's puzzles."""
+        return num_samples if self.own is None else len(self.own["items"])
+
+    @property
+    def steps(self) -> int:
+        return self.model.shuffle.steps
+
+    @property
+    def nfe(self) -> int:
+        return self.decoder.evaluations(self.steps)
+
+    def outputs(self, seed: int) -> SolvedPuzzles | None:
+        """How well puzzles were solved, where their solution is known."""
+        known = self.own is None or "truth" in self.own
+        how = {"labels": self._labels, "decoding": type(self.decoder).__name__.lower(), "evaluations": self.nfe}
+        return SolvedPuzzles(self.model, how) if known else None
+
+    @property
+    def _labels(self) -> bool:
+        return bool(self.model.loss.labels) and self.nfe > 0  # who asks no network has learned nothing
+
+    def batches(
+        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """(indices [b], solutions [b, n] with their log_prob, the items as given, the truth and ties if known)."""
+        size = batch_size or min(self.batch_size, max(1, len(indices)))
+        for part in indices.split(size) if len(indices) else ():
+            # every batch has one shape, so that the network rounds alike
+            rows = torch.cat([part, part[-1:].expand(size - len(part))])
+            puzzles = self._puzzles(rows)
+            solved = self._solve(puzzles, SampleStreams(seed, rows.to(self.model.device)), watch)
+            yield part, {name: values[: len(part)] for name, values in {**solved, **puzzles}.items()}
+
+    def _puzzles(self, index: Tensor) -> dict[str, Tensor]:
+        if self.own is not None:
+            return {name: values[index % len(values)] for name, values in self.own.items()}
+        source = self.model.require_source()
+        assert isinstance(source, Puzzles)
+        batch = source.batch("test", index % source.held_out)
+        items, truth = arranged(batch["items"], batch["given"]), inverse(batch["given"])
+        return {"items": items, "truth": truth, "ties": batch["ties"]}
+
+    def _solve(self, puzzles: Mapping[str, Tensor], streams: SampleStreams, watch: Watch | None) -> dict[str, Tensor]:
+        items, fixed = puzzles["items"].to(self.model.device), self.model.data["first_fixed"]
+
+        def look(step: int, orders: Tensor) -> None:
+            if watch is not None:
+                watch(step, self.steps, arranged(items, whole(orders, fixed)).cpu())
+
+        with self.model.using():
+            orders, log_probs = self.decoder(self.model.denoiser(items), self.model.shuffle.times, streams, look)
+        orders = whole(orders, fixed)
+        best = torch.zeros(len(items), 1, dtype=torch.int64, device=orders.device)
+        if self.model.data["kind"] == "points":  # a beam's best is its shortest tour
+            flat = arranged(items.repeat_interleave(orders.shape[1], 0), orders.flatten(0, 1))
+            lengths = tour_length(flat).view(orders.shape[:2]).masked_fill(log_probs == -torch.inf, torch.inf)
+            best = lengths.argmin(1, keepdim=True)
+        chosen = orders.gather(1, best.unsqueeze(-1).expand(-1, -1, orders.shape[-1])).squeeze(1)
+        return {"samples": chosen.cpu(), "log_prob": log_probs.gather(1, best).squeeze(1).cpu()}
+
+    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
+        """Solved puzzles, or lists as they lie where samples are items."""
+        kind = self.model.data["kind"]
+        if "items" not in samples:
+            return lists(kind, samples["samples"], columns)
+        truth, ties = samples.get("truth"), samples.get("ties")
+        return solved_puzzles(kind, samples["items"], samples["samples"], truth, ties, columns)
+
+
+class SolvedPuzzles:
+    """Scores of the puzzles solved, with what decides whether they can be compared with others'.
+
+    Of lists of up to five items it also draws `laws.png`: the whole law of the first at every scheduled time.
+    """
+
+    def __init__(self, model: ShuffleModel, how: Mapping[str, Any]) -> None:
+        self._model, self._scores, self._how = model, model.scores(), how
+        self._first: Samples = {}
+
+    def update(self, samples: Samples, indices: Tensor) -> None:
+        """Add solved puzzles."""
+        self._first = self._first or {name: samples[name][:1] for name in ("items", "truth")}
+        self._scores.update(samples["items"], samples["samples"], samples["truth"], samples.get("ties"))
+
+    def write(self, directory: Path) -> dict[str, Any]:
+        """The values and their passport."""
+        if self._first and self._how["evaluations"]:
+            with self._model.using():
+                denoiser = self._model.denoiser(self._first["items"].to(self._model.device))
+                times, kind = self._model.shuffle.times, self._model.data["kind"]
+                draw_laws(denoiser, times, kind, self._first["truth"], directory / "laws.png")
+        return {"values": self._scores.compute(), "puzzles": self._scores.number, **self._how}
+
+
+def check_kind(decoder: Decoder, kind: str) -> None:
+    """Raises UserError unless the decoder is one for items of this kind."""
+    if decoder.only not in (None, kind):
+        raise UserError(f"sampler: {type(decoder).__name__} puts {decoder.only} in order, not {kind}")
+
+
+def requested(model: ShuffleModel, request: Mapping[str, Any]) -> ShuffleDraw:
+    """The draw that the settings of `sample.py` ask for.
+
+    Args:
+        request: `sampler` (a description, or fields that replace the model's own), `input`, `num_samples`.
+
+    Raises:
+        UserError: another option, a sampler that is none, or a file that does not fit.
+    """
+    refuse_unknown(request, "sampler", "input")
+    own_description = model.config.get("model", {}).get("sampler", {})
+    given = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
+    decoder, description = model.sampler, own_description
+    if given:
+        description = given if "_target_" in given else {**own_description, **given}
+        decoder = make(description, "sampler")
+        if not hasattr(decoder, "evaluations"):
+            raise UserError("sampler: this model is decoded by greedy, beam or sample")
+        check_kind(decoder, model.data["kind"])
+    puzzles = None
+    if request.get("input") is not None:
+        source = model.require_source()
+        assert isinstance(source, Puzzles)
+        puzzles = read_puzzles(str(request["input"]), source)
+    return ShuffleDraw(model, decoder, description, puzzles)

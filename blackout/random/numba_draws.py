@@ -1,0 +1,274 @@
+"""Poisson and binomial draws from streams, compiled for a CPU by numba: the extra `blackout[fast]`.
+
+Element by element, from the same addresses and by the same formulas as in `blackout.random.counts`, so that the counts
+are the same. Only logarithms, exp and log k! may differ, in their last bits, which moves a count as seldom as
+`blackout.random.triton_draws` says. Before they are used they must have drawn what the general path draws
+(`counts.kernels_agree`). `NUMBA_DISABLE_JIT=1` leaves numba out.
+
+Functions are compiled once and kept where numba keeps them (`NUMBA_CACHE_DIR`), if it can write there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.random import counts
+from blackout.random.streams import GOLDEN, MULTIPLIERS, SECOND_KEY, signed
+
+if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+    raise ImportError("numba is switched off")
+
+_GOLDEN = signed(GOLDEN)
+_FIRST, _SECOND = (signed(multiplier) for multiplier in MULTIPLIERS)
+_TO_SECOND = signed((SECOND_KEY + 1) * GOLDEN)
+_LOW, _STEPS = counts._INVERSION_LIMIT, counts._SEARCH_LIMIT
+_LOG_FACTORIAL = torch.lgamma(torch.arange(1, 65_537, dtype=torch.float64)).numpy()
+"""log k! as the general path has it, where counts usually are."""
+
+
+def _compiled(signature: str) -> Callable[[Callable[..., Any]], Any]:
+    def compiled(function: Callable[..., Any]) -> Any:
+        def make(cache: bool) -> Any:
+            return numba.njit(signature, cache=cache, nogil=True, error_model="numpy")(function)
+
+        try:
+            return make(cache=True)
+        except (RuntimeError, OSError):  # no folder to keep it in
+            return make(cache=False)
+
+    return compiled
+
+
+def poisson(keys: Tensor, rate: Tensor) -> Tensor:
+    """Poisson(rate): `counts.poisson` from the draw with these keys.
+
+    Args:
+        keys: int64 [B], of a draw.
+        rate: float64 [B, ...], contiguous.
+
+    Returns:
+        Float64 whole numbers of rate's shape.
+
+    Raises:
+        ValueError: a rate is not finite, or there are not B of them.
+    """
+    drawn = torch.empty_like(rate)
+    _finish(_poisson(keys.numpy(), _rows(rate, keys), _rows(drawn, keys), _LOG_FACTORIAL))
+    return drawn
+
+
+def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
+    """Binomial(n, p) for p <= 1/2: float64 [B, ...] like n (contiguous) and p; errors as of `poisson`."""
+    drawn = torch.empty_like(n)
+    _finish(_binomial(keys.numpy(), _rows(n, keys), _rows(p, keys), _rows(drawn, keys), _LOG_FACTORIAL))
+    return drawn
+
+
+def bisect(keys: Tensor, table: Tensor, rows: Tensor, attempt: int) -> Tensor:
+    """The least k with U <= table[s, row, k], or the last, for uniforms U of the draw's given attempt.
+
+    Args:
+        keys: int64 [B], of a draw.
+        table: float64 [1 or B, rows, columns], distribution functions over k; contiguous.
+        rows: uint8 [B, E], which row each element uses; contiguous.
+
+    Returns:
+        uint8 [B, E].
+    """
+    drawn = torch.empty_like(rows)
+    _bisect(keys.numpy(), table.numpy(), rows.numpy(), drawn.numpy(), attempt)
+    return drawn
+
+
+def _rows(x: Tensor, keys: Tensor) -> np.ndarray:
+    """[B, E], one row per sample."""
+    if x.shape[:1] != keys.shape:
+        raise ValueError(f"{len(keys)} samples cannot draw {tuple(x.shape)} numbers")
+    return x.detach().reshape(len(keys), math.prod(x.shape[1:])).numpy()
+
+
+def _finish(finite: bool) -> None:
+    if not finite:
+        raise ValueError("a rate or probability is not finite")
+
+
+@_compiled("i8(i8)")
+def _mix(z: int) -> int:
+    """SplitMix64's finaliser; shifts are logical."""
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _SECOND
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+@_compiled("UniTuple(i8, 2)(i8, i8)")
+def _pair(key: int, attempt: int) -> tuple[int, int]:
+    """`Draw._pair` of one sample."""
+    first = _mix(key + (attempt + 1) * _GOLDEN)
+    return first, _mix(first + _TO_SECOND)
+
+
+@_compiled("f8(UniTuple(i8, 2), i8)")
+def _uniform(pair: tuple[int, int], element: int) -> float:
+    """`Draw.uniform` of one element."""
+    z = element * _GOLDEN + pair[0]
+    z = (z ^ (z >> 30)) * _FIRST + pair[1]
+    z = (z ^ (z >> 27)) * _SECOND
+    z = (z ^ (z >> 31)) >> 11
+    return (z + 0.5) * 2.220446049250313e-16
+
+
+@_compiled("void(i8, i8, f8[::1])")
+def _uniforms(key: int, attempt: int, numbers: np.ndarray) -> None:
+    """`Draw.uniform` of all elements of a sample."""
+    pair = _pair(key, attempt)
+    for element in range(numbers.size):
+        numbers[element] = _uniform(pair, element)
+
+
+@_compiled("f8(f8, f8[::1])")
+def _log_factorial(k: float, table: np.ndarray) -> float:
+    """log k!, from the table or by Stirling's series, where its next term is below 1e-18."""
+    if k < table.size:
+        return table[np.uintp(k)]
+    y = k + 1
+    return (y - 0.5) * math.log(y) - y + 0.9189385332046727 + (1 / 12 - 1 / (360 * y * y)) / y
+
+
+@_compiled("f8(f8, f8)")
+def _poisson_search(left: float, rate: float) -> float:
+    """Inversion; see `counts._search`."""
+    mass, k = math.exp(-rate), 0.0
+    while left > mass and mass > 0 and k < _STEPS:
+        left -= mass
+        k += 1
+        mass *= rate / k
+    return k
+
+
+@_compiled("f8(i8, i8, f8, f8, f8, f8[::1])")
+def _poisson_rejection(key: int, element: int, u: float, v: float, rate: float, table: np.ndarray) -> float:
+    """PTRS; see `counts._poisson_rejection`. u and v are the uniforms of the first attempt."""
+    b = 0.931 + 2.53 * math.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    squeeze = 0.9277 - 3.6224 / (b - 2)
+    attempt = 1
+    while True:
+        u -= 0.5
+        edge = 0.5 - abs(u)
+        k = np.floor((2 * a / edge + b) * u + (rate + 0.43))
+        if edge >= 0.07 and v <= squeeze:
+            return k
+        if k >= 0:
+            density = k * math.log(rate) - rate - _log_factorial(k, table)
+            if math.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / (edge * edge) + b)) <= density:
+                return k
+        attempt += 2
+        u, v = _uniform(_pair(key, attempt), element), _uniform(_pair(key, attempt + 1), element)
+
+
+@_compiled("b1(i8[::1], f8[:, ::1], f8[:, ::1], f8[::1])")
+def _poisson(keys: np.ndarray, rates: np.ndarray, drawn: np.ndarray, table: np.ndarray) -> bool:
+    finite = True
+    uniforms = np.empty((3, rates.shape[1]))
+    for sample in range(keys.size):
+        for attempt in range(3 if np.any(rates[sample] >= _LOW) else 1):
+            _uniforms(keys[sample], attempt, uniforms[attempt])
+        for element in range(rates.shape[1]):
+            rate = rates[sample, element]
+            if rate < _LOW:
+                drawn[sample, element] = _poisson_search(uniforms[0, element], rate)
+            elif rate < np.inf:
+                u, v = uniforms[1, element], uniforms[2, element]
+                drawn[sample, element] = _poisson_rejection(keys[sample], element, u, v, rate, table)
+            else:
+                finite = False
+    return finite
+
+
+@_compiled("f8(f8, f8, f8, f8)")
+def _binomial_search(left: float, n: float, odds: float, log_stays: float) -> float:
+    """Inversion; see `counts._search`."""
+    mass, k = math.exp(n * log_stays), 0.0
+    while left > mass and mass > 0 and k < _STEPS:
+        left -= mass
+        mass *= (n - k) * odds / (k + 1)
+        k += 1
+    return k
+
+
+@_compiled("f8(i8, i8, f8, f8, f8, f8, f8, f8[::1])")
+def _binomial_rejection(
+    key: int, element: int, u: float, v: float, n: float, p: float, log_odds: float, table: np.ndarray
+) -> float:
+    """BTRS; see `counts._binomial_rejection`. u and v are the uniforms of the first attempt."""
+    deviation = math.sqrt(n * p * (1 - p))
+    b = 1.15 + 2.53 * deviation
+    a = -0.0873 + 0.0248 * b + 0.01 * p
+    squeeze = 0.92 - 4.2 / b
+    attempt = 1
+    while True:
+        u -= 0.5
+        edge = 0.5 - abs(u)
+        k = np.floor((2 * a / edge + b) * u + (n * p + 0.5))
+        if edge >= 0.07 and v <= squeeze:
+            return k
+        if 0 <= k <= n:
+            mode = np.floor((n + 1) * p)
+            ways = _log_factorial(mode, table) + _log_factorial(n - mode, table)
+            density = ways - _log_factorial(k, table) - _log_factorial(n - k, table) + (k - mode) * log_odds
+            if math.log(v * ((2.83 + 5.1 / b) * deviation) / (a / (edge * edge) + b)) <= density:
+                return k
+        attempt += 2
+        u, v = _uniform(_pair(key, attempt), element), _uniform(_pair(key, attempt + 1), element)
+
+
+@_compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1])")
+def _binomial(keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray) -> bool:
+    finite = True
+    p = odds = log_stays = log_odds = 0.0  # most often many elements share p
+    uniforms = np.empty((3, sizes.shape[1]))
+    for sample in range(keys.size):
+        for attempt in range(3 if np.any(sizes[sample] * shares[sample] >= _LOW) else 1):
+            _uniforms(keys[sample], attempt, uniforms[attempt])
+        for element in range(sizes.shape[1]):
+            n = sizes[sample, element]
+            if shares[sample, element] != p:
+                p = shares[sample, element]
+                odds, log_stays = p / (1 - p), math.log1p(-p)
+                log_odds = math.log(p) - log_stays
+            mean = n * p
+            if mean < _LOW:
+                drawn[sample, element] = _binomial_search(uniforms[0, element], n, odds, log_stays)
+            elif mean < np.inf:
+                u, v = uniforms[1, element], uniforms[2, element]
+                drawn[sample, element] = _binomial_rejection(keys[sample], element, u, v, n, p, log_odds, table)
+            else:
+                finite = False
+    return finite
+
+
+@_compiled("void(i8[::1], f8[:, :, ::1], u1[:, ::1], u1[:, ::1], i8)")
+def _bisect(keys: np.ndarray, table: np.ndarray, rows: np.ndarray, drawn: np.ndarray, attempt: int) -> None:
+    """Without a branch that depends on the numbers drawn; the steps after the first are powers of two."""
+    columns, bits = table.shape[2], 0
+    while 2 << bits < columns:
+        bits += 1
+    first = np.array([0, columns - (1 << bits)])
+    uniforms = np.empty(rows.shape[1])
+    for sample in range(keys.size):
+        _uniforms(keys[sample], attempt, uniforms)
+        own = table[sample if len(table) > 1 else 0]
+        for element in range(uniforms.size):
+            uniform, row = uniforms[element], own[rows[sample, element]]
+            count = first[np.uint8(row[(1 << bits) - 1] < uniform)]
+            for bit in range(bits - 1, -1, -1):
+                count += np.int64(row[np.uintp(count + (1 << bit) - 1)] < uniform) << bit
+            drawn[sample, element] = count

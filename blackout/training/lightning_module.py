@@ -1,0 +1,229 @@
+"""The LightningModule around any family's model: optimiser, clipping, average, seeds, logging."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+from torch.utils.data import DataLoader
+from torchmetrics import MeanMetric
+
+from blackout.errors import UserError
+from blackout.random import fold_seed
+from blackout.training.checkpoint_files import FORMAT
+from blackout.training.data_module import EvalShard, Feed, TrainStream
+from blackout.training.model import CHECKPOINTS, DROPOUT, Model
+from blackout.training.optimization import Optimization
+
+
+class TrainingModule(pl.LightningModule):
+    """Trains a model. Its state is the model's: weights have the same names in checkpoints and in the model.
+
+    Args:
+        model: to be trained.
+        optimization: optimiser and learning rate.
+    """
+
+    def __init__(self, model: Model, optimization: Optimization | None = None) -> None:
+        super().__init__()
+        self.model, self.optimization = model, optimization
+        # exact means over all processes: Lightning's own divide by a rounded number of samples
+        self.means = nn.ModuleDict(
+            {_key(name): MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in model.means}
+        )
+        model.recorder = LightningRecorder(self)
+
+    def __repr__(self) -> str:
+        """The model in one line."""
+        return f"{type(self).__name__}({self.model!r})"
+
+    def on_fit_start(self) -> None:
+        """Begin with new means: those of a `Trainer.validate` before are tensors of inference mode."""
+        for mean in self.means.values():
+            mean.reset()  # type: ignore[operator]  # nn.ModuleDict does not know its values
+
+    def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Seed dropout by the number of the batch and of the process."""
+        if self.trainer._results is not None:  # or Lightning logs what an earlier step reported once more
+            self.trainer._results.reset(fx="training_step")
+        torch.manual_seed(fold_seed(self.model.seed, DROPOUT, batch["batch"], self.global_rank))
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The model's loss of a batch."""
+        return self.model.training_step(batch)
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Add a batch to the validation metrics."""
+        self._held_out_step(batch, "val/")
+
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """The same of the test data, under names that begin with `test/`."""
+        self._held_out_step(batch, "test/")
+
+    def _held_out_step(self, batch: dict[str, Any], prefix: str) -> None:
+        self.model.validation_step(batch)
+        for name in self.model.means:
+            shown = prefix + name.removeprefix("val/")
+            self.log(shown, self.mean(name), batch_size=len(batch["index"]), on_epoch=True, prog_bar=True)
+
+    def predict_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        """Samples by the model's own sampler.
+
+        Args:
+            batch: numbers of the samples, int64 [b]: sample k is a function of the model's seed and k.
+        """
+        draw = self.model.draw({})
+        return torch.cat([samples["samples"] for _, samples in draw.batches(batch.cpu(), self.model.seed)])
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Log the learning rate and the norm of the gradients before clipping, at the steps that are logged."""
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if not every or (self.global_step + 1) % every:
+            return
+        self.log("train/learning_rate", float(optimizer.param_groups[0]["lr"]))
+        gradients = [p.grad for p in self.model.network.parameters() if p.grad is not None]
+        if gradients:  # a step that is skipped has none
+            self.log("train/gradient_norm", get_total_norm(gradients))
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Take the step, then move the average."""
+        super().optimizer_step(*args, **kwargs)
+        if self.model.ema is not None:
+            self.model.ema.update(self.model.network, self.global_step)
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip the norm of the network's gradients, or as Lightning does."""
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        if scaled or gradient_clip_algorithm == "value":
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val:
+            # Lightning refuses fused optimisers under autocast, for the sake of float16's scaler; bfloat16 has none
+            nn.utils.clip_grad_norm_(self.model.network.parameters(), gradient_clip_val)
+
+    def configure_optimizers(self) -> Any:
+        """Optimiser and learning rate, by the optimization given."""
+        if self.optimization is None:
+            raise ValueError("this model was loaded for use; give it an `optimization` to train it")
+        return self.optimization.configure(self.model.parameter_groups(self.optimization.lr))
+
+    @classmethod
+    def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Lightning's way, which would need the arguments of this class: raises UserError that names ours."""
+        raise UserError(CHECKPOINTS)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let the checkpoint describe its model."""
+        checkpoint["blackout"] = {"format": FORMAT, **self.model.config}
+
+    def mean(self, name: str) -> MeanMetric:
+        """The mean of a validation metric over all held-out samples."""
+        metric = self.means[_key(name)]
+        assert isinstance(metric, MeanMetric)
+        return metric
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's state."""
+        return self.model.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """Load the model's state."""
+        return self.model.load_state_dict(state_dict, strict, assign)
+
+
+class LightningRecorder:
+    """Passes a model's numbers on to Lightning."""
+
+    def __init__(self, module: TrainingModule) -> None:
+        self._module = module
+
+    def log(self, name: str, value: Tensor) -> None:
+        """Log a scalar of this training step; processes exchange it when it reaches the loggers, not at every step."""
+        trainer: Any = self._module.trainer  # Lightning's annotations lack what is asked here
+        if trainer.log_every_n_steps and (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
+            value = trainer.strategy.reduce(value.detach(), reduce_op="mean")
+        elif value.device.type != "cpu":
+            return  # Lightning reads what it is given for the progress bar at every step, and an accelerator waits
+        self._module.log(name, value, prog_bar=True)
+
+    def mean(self, name: str, values: Tensor) -> None:
+        """Add values [b] to the mean over all held-out samples."""
+        self._module.mean(name).update(values)
+
+
+def _key(name: str) -> str:
+    """A metric's name as that of a submodule."""
+    return name.replace("/", "_").replace(".", "_")
+
+
+# --- A model with its data, for Lightning's Trainer in a script or a notebook, without Hydra.
+
+
+class Standalone(TrainingModule):
+    """What `trainer.fit(module)` needs, and what answers as its model does: `module.sample(16)`, `save_pretrained`, ...
+
+    An epoch is as many batches as the data have; the order of the data is the same however often training is
+    interrupted. `trainer.fit(module, loader)` takes a DataLoader of your own in place of the data, `trainer.test`
+    bounds the held-out samples, `trainer.predict` draws samples.
+
+    Args:
+        model: to be trained.
+        optimization: optimiser and learning rate.
+        feed: the data.
+    """
+
+    def __init__(self, model: Model, optimization: Optimization, feed: Feed) -> None:
+        super().__init__(model, optimization)
+        self._feed = feed
+        shown = {"lr": optimization.lr, "batch_size": feed.batch_size, "seed": model.seed}
+        self.save_hyperparameters({**shown, **model.config.get("model", {})})  # for Lightning's loggers
+        self._validated = 0  # samples of a DataLoader of the user's own, in this validation
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Number a batch of a DataLoader of the user's own, as a `Feed` numbers its batches."""
+        if self.trainer.predicting or (isinstance(batch, Mapping) and "index" in batch):
+            return batch
+        named, world = self.model.batch_of(batch), self.trainer.world_size
+        size = len(next(iter(named.values())))
+        position = self.global_rank + world * torch.arange(size)
+        if not self.trainer.training:
+            index, self._validated = self._validated + position, self._validated + world * size
+            return {**named, "index": index}
+        number = self.trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
+        index = number * world * size + position
+        return {**named, "index": index, "position": position, "batch": number, "batch_size": world * size}
+
+    def on_validation_epoch_start(self) -> None:
+        """Count the samples of a DataLoader of the user's own from the first."""
+        self._validated = 0
+
+    on_test_epoch_start = on_validation_epoch_start
+
+    def train_dataloader(self) -> TrainStream:
+        """Batches of the training data."""
+        self._feed.trainer = self._trainer
+        return self._feed.train_dataloader()
+
+    def val_dataloader(self) -> EvalShard:
+        """The held-out data."""
+        self._feed.trainer = self._trainer
+        return self._feed.val_dataloader()
+
+    test_dataloader = val_dataloader
+
+    def predict_dataloader(self) -> DataLoader[int]:
+        """Numbers of samples to be drawn."""
+        return self._feed.predict_dataloader()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "model":  # not made yet
+                raise
+            return getattr(self.model, name)
