@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blackout.addresses import leaves
+from blackout.component import leaves
 from blackout.errors import UserError
 from blackout.files import replacing
 from blackout.programs import report as pages

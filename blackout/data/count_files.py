@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data.count_data import CountData, held_out_split
 from blackout.data.labels import TOTAL, classes, group_split, label_file, levels, named_column
 from blackout.data.missing import FINITE, filled, without_missing
@@ -47,6 +48,7 @@ class _Asked:
         return {*self.labels, *self.covariates, *([self.group] if self.group else ())}
 
 
+@component("dataset", ask="dataset=counts dataset.path=<file>")
 def counts(
     path: str | os.PathLike[str],
     max_count: int | None = None,

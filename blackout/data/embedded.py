@@ -6,9 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data.count_data import CountData, held_out_split
 
 
+@component("dataset", passed=("source",))
 def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
     """Handwritten digits, 1,797 images [1, 8, 8] with counts 0..16 and ten classes.
 
@@ -30,6 +32,7 @@ def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
     return CountData("digits", images[train], images[test], 16, labels[train], labels[test])
 
 
+@component("dataset")
 def patches(size: int = 32, stride: int = 8, holdout: float = 0.2) -> CountData:
     """Crops of two colour photographs (a temple and a flower, 427 x 640): 8-bit RGB images [3, size, size].
 

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from rich.progress import track
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data.count_data import CountData, held_out_split
 from blackout.data.readers import file_error
 from blackout.data.torchvision_sets import StrPath, open_torchvision
@@ -115,6 +116,7 @@ IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 """Those of torchvision's ImageFolder."""
 
 
+@component("dataset", ask="dataset=image_folder dataset.path=<folder>")
 def image_folder(
     path: str | os.PathLike[str],
     size: int = 32,
@@ -230,6 +232,7 @@ def _check_range(images: Tensor, files: list[Path], largest: int) -> None:
 _HOME, _CROP, _SIZE = "celeba", 140, 64
 
 
+@component("dataset", ask="dataset=celeba64")
 def celeba64(data_dir: StrPath = "data") -> CountData:
     """CelebA: 162,770 training and 19,962 test faces [3, 64, 64], counts 0..255.
 

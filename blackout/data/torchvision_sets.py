@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from filelock import FileLock
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data.count_data import CountData
 from blackout.data.moments import CHUNK
 from blackout.data.readers import file_error
@@ -37,6 +38,7 @@ _MNIST_MD5 = {
 _PATIENCE = 30.0  # seconds without an answer before a download is given up
 
 
+@component("dataset", passed=("source",))
 def mnist(data_dir: StrPath = "data", size: int = 28, download: bool = True) -> CountData:
     """MNIST: 60,000 + 10,000 grey digits [1, 28, 28] (or [1, 32, 32], zero-padded), counts 0..255.
 
@@ -54,6 +56,7 @@ def mnist(data_dir: StrPath = "data", size: int = 28, download: bool = True) -> 
     return _grey("mnist", MNIST, _MNIST_MD5, data_dir, size, download)
 
 
+@component("dataset", passed=("source",))
 def fashion_mnist(data_dir: StrPath = "data", size: int = 28, download: bool = True) -> CountData:
     """Fashion-MNIST: 60,000 + 10,000 grey images [1, 28, 28] (or [1, 32, 32]), counts 0..255.
 
@@ -65,6 +68,7 @@ def fashion_mnist(data_dir: StrPath = "data", size: int = 28, download: bool = T
     return _grey("fashion_mnist", FashionMNIST, dict.fromkeys(_MNIST_MD5), data_dir, size, download)
 
 
+@component("dataset")
 def binarized_mnist(data_dir: StrPath = "data", download: bool = True) -> CountData:
     """MNIST with the counts 0 and 1: [1, 32, 32], 1 where the resized image exceeds 127.5.
 
@@ -84,6 +88,7 @@ def binarized_mnist(data_dir: StrPath = "data", download: bool = True) -> CountD
     )
 
 
+@component("dataset")
 def cifar10(data_dir: StrPath = "data", download: bool = True) -> CountData:
     """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32], counts 0..255, ten classes.
 

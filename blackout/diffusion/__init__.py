@@ -3,22 +3,62 @@
 Every component is exported here, and so named in YAML files and saved models (`blackout.diffusion.PoissonLeap`): files
 can move.
 """
-# ruff: noqa: F401, F403
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-from blackout.diffusion.correctors import BirthDeath as BirthDeathCorrector
-from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
+from blackout.diffusion.correctors import BirthDeathCorrector, Correction, Corrector, LevelCorrector, ThinAndBridge
+from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
-from blackout.diffusion.heads import *
+from blackout.diffusion.heads import (
+    BirthDeathHead,
+    BoundedHead,
+    GammaHead,
+    Head,
+    LevelHead,
+    LogisticHead,
+    LogisticMixture,
+    LogisticMixtureHead,
+    ScaledHead,
+    SoftplusHead,
+    VarianceHead,
+    log_softplus,
+)
 from blackout.diffusion.importance import GradientImportance
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import *
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    BirthDeathBridge,
+    Kernel,
+    LevelBridge,
+    PanjerLeap,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    Rounding,
+    StatefulKernel,
+    TauLeap,
+    Trapezoidal,
+    nearest_rounding,
+    panjer,
+    stochastic_rounding,
+)
 from blackout.diffusion.likelihood import bits_per_dim, continuous_bound, finite_time_bound, likelihood_bound
-from blackout.diffusion.losses import *
+from blackout.diffusion.losses import (
+    BirthDeathLoss,
+    CountLoss,
+    CrossEntropy,
+    Loss,
+    RateLoss,
+    StepLoss,
+    finite_time_weight,
+    growth_weighting,
+    instantaneous_weight,
+    likelihood_weighting,
+    loss_weights,
+    paper_weighting,
+    poisson_loss,
+    rate_loss,
+)
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -26,7 +66,26 @@ from blackout.diffusion.predictions import (
     Denoiser,
     Prediction,
 )
-from blackout.diffusion.processes import *
+from blackout.diffusion.processes import (
+    Absorbing,
+    AbsorbingChain,
+    BirthDeath,
+    DiscreteTimeChain,
+    FiniteJumpProcess,
+    FiniteProcess,
+    GaussianChain,
+    JumpProcess,
+    Observation,
+    Ordinal,
+    PiecewiseClock,
+    PowerClock,
+    Process,
+    PureDeath,
+    Uniform,
+    UniformChain,
+    count_dtype,
+    from_generator,
+)
 from blackout.diffusion.sampling import Evaluation, Sampler, count_evaluations, make_sampler, sample
 from blackout.diffusion.schedules import (
     Schedule,
@@ -38,17 +97,20 @@ from blackout.diffusion.schedules import (
     uniform_times,
 )
 
-if TYPE_CHECKING:
-    from blackout.diffusion.family import CountDiffusion
-    from blackout.diffusion.model import BlackoutDiffusion
-
-_HOMES = {"BlackoutDiffusion": "blackout.diffusion.model", "CountDiffusion": "blackout.diffusion.family"}
-
-
-def __getattr__(name: str) -> Any:
-    """What needs Lightning is imported at its first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'blackout.diffusion' has no attribute '{name}'")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__all__ = [
+    "Absorbing", "AbsorbingChain", "BinomialBridge", "BirthDeath", "BirthDeathBridge", "BirthDeathCorrector",
+    "BirthDeathHead", "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion", "BoundedHead",
+    "CategoricalPrediction", "Correction", "Corrector", "CountDiffusion", "CountLoss", "CountPrediction",
+    "CrossEntropy", "Denoiser", "DiscreteTimeChain", "Evaluation", "FiniteJumpProcess", "FiniteProcess",
+    "GammaHead", "GaussianChain", "GradientImportance", "Guidance", "GuidedDenoiser", "Head", "JumpProcess",
+    "Kernel", "KnownElements", "LevelBridge", "LevelCorrector", "LevelHead", "LogisticHead", "LogisticMixture",
+    "LogisticMixtureHead", "Loss", "Observation", "OptimalGrid", "Ordinal", "PanjerLeap", "PiecewiseClock",
+    "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal", "PowerClock", "Prediction", "Process", "PureDeath",
+    "RateLoss", "Rounding", "Sampler", "ScaledHead", "Schedule", "SoftplusHead", "StatefulKernel", "StepLoss",
+    "TauLeap", "ThinAndBridge", "Trapezoidal", "Uniform", "UniformChain", "VarianceHead", "bits_per_dim",
+    "continuous_bound", "cosine_times", "count_dtype", "count_evaluations", "finite_time_bound",
+    "finite_time_weight", "fisher_times", "from_generator", "growth_weighting", "instantaneous_weight",
+    "likelihood_bound", "likelihood_weighting", "log_softplus", "logistic_times", "logit_times", "loss_weights",
+    "make_sampler", "nearest_rounding", "panjer", "paper_weighting", "pilot_run", "poisson_loss", "rate_loss",
+    "sample", "step_times", "stochastic_rounding", "uniform_times",
+]  # fmt: skip

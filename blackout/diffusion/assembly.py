@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from blackout.addresses import leaves
+from blackout.component import leaves
 from blackout.data.moments import Sums, sums
 from blackout.diffusion.heads import Head
 from blackout.diffusion.processes import Process

@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.kernels.base import Kernel, StatefulKernel
 from blackout.diffusion.kernels.births import predicted_count
 from blackout.diffusion.kernels.jumps import fitting, leap, reverse_rates
@@ -45,6 +46,7 @@ class Corrector(Protocol):
         ...
 
 
+@component("corrector")
 @dataclass(frozen=True)
 class ThinAndBridge:
     """Let X_s decay back towards t, then take the predictor's step from there to s.
@@ -123,8 +125,9 @@ def thinned(part: object, process: Process, xs: Tensor, s: Tensor, earlier: Tens
     return process.sample(xs, earlier - s, generator)  # as X_(earlier - s) given X_0 = X_s
 
 
+@component("corrector")
 @dataclass(frozen=True)
-class BirthDeath:
+class BirthDeathCorrector:
     """Deaths of the forward process and births of the reverse one at the same time (Campbell et al. 2022, section 4.4).
 
     Both run for `length` times t - s at frozen s, where their sum leaves the distribution of X_s as it is; a single
@@ -156,6 +159,7 @@ class BirthDeath:
         return (survivors + births).clamp_(max=process.max_count).to(xs.dtype)
 
 
+@component("corrector")
 @dataclass(frozen=True)
 class LevelCorrector:
     """A stay at time s: forward and reverse jumps together for a while leave the distribution p_s as it is.
@@ -200,6 +204,7 @@ def _with_rates(part: object, process: Process) -> JumpProcess:
 THIN_AND_BRIDGE = ThinAndBridge()
 
 
+@component("correction")
 @dataclass(frozen=True)
 class Correction:
     """How often, how and where to correct.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data import CountData
 from blackout.data.moments import Sums, sums
 from blackout.diffusion.assembly import asks_for_elements, elements_of, make_head, make_network
@@ -65,6 +66,7 @@ _LARGEST_MEANS = 1 << 24
 PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
 
 
+@component("family")
 @dataclass(frozen=True)
 class CountDiffusion:
     """Blackout Diffusion and its relatives: any Markov process on counts, reversed by a network.

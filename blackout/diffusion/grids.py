@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.kernels import PoissonLeap
 from blackout.diffusion.predictions import Denoiser, Prediction
@@ -91,6 +92,7 @@ def pilot_ends(facts: Mapping[str, Any]) -> dict[str, float]:
     return {"first": max(FIRST_LOGIT, ends.first), "last": LAST_LOGIT if enough else ends.last}
 
 
+@component("grid")
 @dataclass(frozen=True)
 class OptimalGrid:
     """num_steps -> times, each step with an equal share of the integral of q sqrt(G) over u.

@@ -24,6 +24,7 @@ from math import inf
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.schedules import check_range, in_range
 from blackout.random import RandomSource, bernoulli
@@ -33,6 +34,7 @@ _LARGEST = 600.0
 """Of logarithms of rates: their sums must stay finite."""
 
 
+@component("guidance")
 @dataclass(frozen=True)
 class Guidance:
     """How strongly and where samples are guided towards their class.

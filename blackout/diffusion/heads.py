@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -62,6 +63,7 @@ def _check_mean(mean: float) -> None:
         raise ValueError(f"the head needs a positive mean count, not {mean}: is the data all zeros?")
 
 
+@component("head", "base")
 @dataclass(frozen=True)
 class SoftplusHead:
     """The paper's: y = softplus(f), directly in counts."""
@@ -73,6 +75,7 @@ class SoftplusHead:
         return CountPrediction(F.softplus(f), log_softplus(f))
 
 
+@component("head", "base")
 @dataclass(frozen=True)
 class ScaledHead:
     """y = (1 - q) C softplus(f): the missing count is O(1 - q), so f is O(1) at every t.
@@ -96,6 +99,7 @@ class ScaledHead:
         return CountPrediction(factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f))
 
 
+@component("head", "base")
 @dataclass(frozen=True)
 class BoundedHead:
     """y = (max_count - X_t) sigmoid(f): never more than can be missing.
@@ -114,6 +118,7 @@ class BoundedHead:
         return CountPrediction(headroom * torch.sigmoid(f), torch.log(headroom.clamp(min=1.0)) + F.logsigmoid(f))
 
 
+@component("head", "base")
 @dataclass(frozen=True)
 class BirthDeathHead:
     """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), one output each, [B, 2, ...].
@@ -147,6 +152,7 @@ _UNIT_SOFTPLUS = math.log(math.expm1(1.0))
 """softplus of this is 1."""
 
 
+@component("head", "base")
 @dataclass(frozen=True)
 class VarianceHead:
     """A head for the mean, and the dispersion F = Var[N | X_t] / y = softplus(f).
@@ -216,6 +222,7 @@ class LogisticMixture:
         return torch.minimum(drawn.clamp(min=0.0), self.largest.double()).to(torch.int64)
 
 
+@component("head", "base")
 @dataclass(frozen=True)
 class LogisticMixtureHead:
     """A head for the mean, and a mixture of logistics for the distribution of the missing count.
@@ -275,6 +282,7 @@ class LogisticMixtureHead:
 # --- Heads that predict a distribution over the data levels, for processes on finitely many states.
 
 
+@component("head", "base")
 @dataclass(frozen=True)
 class LevelHead:
     """P(X_0 = o | X_t) for every data level o: one logit per level, [B, max_count + 1, ...].
@@ -300,6 +308,7 @@ class LevelHead:
         return _posterior(raw.float(), self.process, xt, t, self.likelihood)
 
 
+@component("head", "base")
 @dataclass(frozen=True)
 class LogisticHead:
     """P(X_0 = o | X_t) from two outputs, whatever the number of levels: a discretised logistic distribution.
@@ -344,6 +353,7 @@ _STRAIGHT = 3.0
 """Above it the exponential goes on as its tangent: no network's output makes a rate overflow."""
 
 
+@component("head", "base")
 @dataclass(frozen=True)
 class GammaHead:
     """y = y0 e^f, y0 = (1 - q) m S (r + X_t) / (r + q m S); e^f as its tangent above f = 3.

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.losses import CountLoss
 
 
+@component("importance")
 @dataclass(frozen=True)
 class GradientImportance:
     """Times in proportion to weight x sqrt(1 - e^-t), which is about how large a loss's gradients are.

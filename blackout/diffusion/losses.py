@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -131,6 +132,7 @@ def loss_weights(times: Tensor, kind: str = "instantaneous", weighting: str = "p
     return CountLoss(kind, weighting).weights(times[:-1], times[1:])
 
 
+@component("loss")
 @dataclass(frozen=True)
 class CountLoss:
     """Weighted loss of a batch of counts observed at times t.
@@ -183,6 +185,7 @@ def _absorbing(s: Tensor, t: Tensor) -> Tensor:
 _WEIGHTINGS_CATEGORICAL = {"paper": _equal, "likelihood": _absorbing}
 
 
+@component("loss")
 @dataclass(frozen=True)
 class CrossEntropy:
     """-log P(X_0 | X_t) of heads that predict a distribution over levels.
@@ -211,6 +214,7 @@ class CrossEntropy:
         return per_element(self._weight(s, t).float(), loss) * loss
 
 
+@component("loss")
 @dataclass(frozen=True)
 class StepLoss:
     """KL(P(X_s | X_0, X_t) || the model's step), for any finite process: the variational bound of a chain's steps.
@@ -281,6 +285,7 @@ def rate_loss(kappa: Tensor, rate: Tensor) -> Tensor:
     return kappa - torch.special.xlogy(rate, kappa.clamp(min=_TINY))
 
 
+@component("loss")
 @dataclass(frozen=True)
 class RateLoss:
     """The likelihood's own loss for every jump process: sum over types of kappa_r - lambda_r log kappa_r.
@@ -323,6 +328,7 @@ class RateLoss:
         return (per_element(self.scale * self._weight(s, t), xt) * total).float()
 
 
+@component("loss")
 @dataclass(frozen=True)
 class BirthDeathLoss:
     """Poisson losses y - N log y of the missing and of the immigrants, times their known factors q, 1 over 1 - q.

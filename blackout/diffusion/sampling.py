@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.counts import count_dtype
 from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Churned, Correction, Corrector
 from blackout.diffusion.guidance import Guidance
@@ -218,6 +219,7 @@ def _check_whole(name: str, value: int) -> None:
         raise ValueError(f"{name} must be a whole number in 1..{MOST_STEPS:,}, not {value!r}")
 
 
+@component("evaluation")
 @dataclass(frozen=True)
 class Evaluation:
     """How the network is evaluated while sampling.
@@ -268,6 +270,7 @@ def _cast_once(network: nn.Module) -> Iterator[None]:
 EVALUATION = Evaluation()
 
 
+@component("sampler")
 @dataclass(frozen=True)
 class Sampler:
     """How a model is sampled; by default as `sampler=trapezoidal`, the command line's.
@@ -302,6 +305,7 @@ class Sampler:
             _check_whole("inpainting_particles", self.inpainting_particles)
 
 
+@component("sampler")
 def make_sampler(
     kernel: Kernel = TRAPEZOIDAL,
     num_steps: int = 100,

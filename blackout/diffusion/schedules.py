@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.component import component
+
 
 def logit_survival(t: Tensor) -> Tensor:
     """u = logit(e^-t) = -log(e^t - 1), in t's dtype; +inf at t = 0."""
@@ -56,6 +58,7 @@ def in_range(between: Sequence[float] | None, t: float) -> bool:
     return between is None or between[0] <= float(logit_survival(torch.tensor(t, dtype=torch.float64))) <= between[1]
 
 
+@component(passed=("grid",), called=("num_steps",))
 def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """The paper's grid, uniform in u and so in Fisher information (eq. 60): u_k = L (1 - 2 (k - 1) / (T - 1)).
 
@@ -78,6 +81,7 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     return logit_times(num_steps, limit, -limit)
 
 
+@component(passed=("grid",), called=("num_steps",))
 def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
     """Uniform in u from `first` (the first time after 0) down to `last` (the final time). float64 [T + 1]."""
     _check(num_steps, 1.0)
@@ -91,6 +95,7 @@ def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tenso
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
 
 
+@component(passed=("grid",), called=("num_steps",))
 def logistic_times(
     num_steps: int = 1000,
     first: float = 6.0,
@@ -127,12 +132,14 @@ def logistic_times(
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
 
 
+@component(passed=("grid",), called=("num_steps",))
 def uniform_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """Equal steps in t. float64 [T + 1]."""
     _check(num_steps, final_time)
     return torch.linspace(0.0, final_time, num_steps + 1, dtype=torch.float64)
 
 
+@component(passed=("grid",), called=("num_steps",))
 def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """Survival falls as cos^2 of an angle that grows in equal steps (Nichol & Dhariwal 2021). float64 [T + 1]."""
     _check(num_steps, final_time)
@@ -141,6 +148,7 @@ def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     return -torch.log1p(-(torch.sin(angle) ** 2))
 
 
+@component(passed=("grid",), called=("num_steps",))
 def step_times(num_steps: int, length: int) -> Tensor:
     """The steps 0..length of a chain in discrete time, or as evenly spaced ones of them as there are num_steps.
 
@@ -163,6 +171,7 @@ def _check(num_steps: int, final_time: float) -> None:
         raise ValueError(f"final_time must be positive and finite, not {final_time}")
 
 
+@component("schedule")
 @dataclass(frozen=True)
 class Schedule:
     """How training times are drawn, and which grid a sampler follows unless it has its own.

@@ -1,6 +1,8 @@
 """Scores of generated images (FID, Inception Score, KID, precision and recall) and counts, with their provenance."""
 
 from blackout.evaluation.count_scores import CountScorer, CountScores, baseline_bits
+from blackout.evaluation.digit_classifier import Classifier
+from blackout.evaluation.extractors import DINOv2, Inception, ModuleExtractor, ScriptExtractor
 from blackout.evaluation.features import FeatureStatistics
 from blackout.evaluation.fid import frechet_distance
 from blackout.evaluation.image_scores import ImageScores, ScoreOptions, over_seeds
@@ -12,7 +14,8 @@ from blackout.evaluation.reference import Reference, dataset_reference, file_ref
 from blackout.evaluation.scorer import Scorer, score_all
 
 __all__ = [
-    "ClassShares", "CountScorer", "CountScores", "FeatureStatistics", "ImageScores", "InceptionScore", "Reference",
-    "ScoreOptions", "Scorer", "baseline_bits", "dataset_reference", "file_reference", "frechet_distance",
-    "kernel_distance", "over_seeds", "precision_recall", "score_all", "to_uint8", "write_reference",
+    "ClassShares", "Classifier", "CountScorer", "CountScores", "DINOv2", "FeatureStatistics", "ImageScores",
+    "Inception", "InceptionScore", "ModuleExtractor", "Reference", "ScoreOptions", "Scorer", "ScriptExtractor",
+    "baseline_bits", "dataset_reference", "file_reference", "frechet_distance", "kernel_distance", "over_seeds",
+    "precision_recall", "score_all", "to_uint8", "write_reference",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.counts import count_dtype
 from blackout.data import CountData
 from blackout.distributed import sum_over_processes
@@ -202,6 +203,7 @@ _CORRELATED = 200
 """Elements whose correlations are compared, those with the largest variance of log counts."""
 
 
+@component("metrics")
 class CountScorer:
     """A comparison of samples with held-out counts.
 

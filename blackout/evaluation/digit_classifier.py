@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import first_process_first
 from blackout.errors import UserError
@@ -25,6 +26,7 @@ WIDTH = 64
 STEPS = 500
 
 
+@component(passed=("extractor",))
 class Classifier(ModuleExtractor):
     """A convolutional classifier of a labelled grey dataset; its features are the layer before the logits.
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.distributed import first_process_first
 from blackout.errors import UserError
 
@@ -61,6 +62,7 @@ class Extractor(Protocol):
         """Move to a device; returns itself."""
 
 
+@component(passed=("extractor",), ask="metrics=custom")
 class ModuleExtractor:
     """Any `nn.Module` that takes uint8 images [B, 3, H, W] and returns features, or (features, logits).
 
@@ -161,6 +163,7 @@ def full_float32(device: Device) -> Iterator[None]:
 # --- TorchScript files as extractors.
 
 
+@component(passed=("extractor",), ask="metrics=custom metrics/extractor=script")
 class ScriptExtractor(ModuleExtractor):
     """A TorchScript file that maps uint8 images [B, 3, H, W] to features, or to (features, logits).
 
@@ -198,6 +201,7 @@ class ScriptExtractor(ModuleExtractor):
 DINOV2_WIDTHS = {"s": 384, "b": 768, "l": 1024, "g": 1536}
 
 
+@component(passed=("extractor",))
 class Inception(ModuleExtractor):
     """Inception-v3 of 2015 as torch-fidelity ports it: the network by which FID, IS and KID are defined.
 
@@ -236,6 +240,7 @@ class Inception(ModuleExtractor):
         super().__init__(network, "inception", 2048, 1008, "299x299 bilinear as TensorFlow 1 (torch-fidelity)")
 
 
+@component(passed=("extractor",), ask="metrics=dinov2")
 class DINOv2(ModuleExtractor):
     """Features of DINOv2 through torch-fidelity, for the Frechet distance that Stein et al. (2023) propose.
 

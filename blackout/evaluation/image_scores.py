@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.distributed import computed_once
 from blackout.errors import UserError
 from blackout.evaluation.extractors import Extractor, full_float32
@@ -32,6 +33,7 @@ INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
 """Names of the distances with Inception features, and only with these."""
 
 
+@component("options")
 @dataclass(frozen=True)
 class ScoreOptions:
     """Constants of the scores, by default those of the papers and of torch-fidelity.

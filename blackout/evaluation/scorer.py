@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import my_batches
 from blackout.errors import UserError
@@ -19,6 +20,7 @@ from blackout.family import Samples, Scores, Source
 _BATCH = 512
 
 
+@component("metrics")
 class Scorer:
     """A choice of extractor, scores and reference; `begin` makes the accumulators for one set of samples.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from blackout.component import component
 from blackout.errors import UserError, naming
 from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.losses import Objective
@@ -24,6 +25,7 @@ _ANNEALED = 0.7
 """Share of a run in which the horizon grows."""
 
 
+@component("family")
 @dataclass(frozen=True)
 class FlowFamily:
     """Samplers of unnormalised laws on discrete states, trained without data.

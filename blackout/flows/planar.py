@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blackout.component import component
 from blackout.errors import UserError
 from blackout.flows.targets import EnergyNetwork, read_energy_network
 from blackout.flows.targets.base import read_arrays
@@ -23,6 +24,7 @@ _SIZES = 5000
 Points = NDArray[np.float64]
 
 
+@component("target")
 class Planar(EnergyNetwork):
     """An energy network on the 32 bits of a point of the plane.
 
@@ -50,6 +52,7 @@ class Planar(EnergyNetwork):
         return {"_target_": "blackout.flows.Planar", "widths": self.widths, "scale": self.scale}
 
 
+@component("target", ask="target=planar target.path=...")
 def read_planar(path: str | Path, density: str = "moons") -> Planar:
     """The energy network of a density in the plane, as `python -m blackout.flows.energies.negative` writes it.
 

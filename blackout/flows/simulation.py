@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.family import Watch
 from blackout.flows.path import States, integrated_residual, outgoing, residual
 from blackout.flows.refinement import Refinement
@@ -158,6 +159,7 @@ class Simulation(ABC):
         return (first + chosen).flatten(), torch.where(low[:, None], mean, grouped).flatten(), bool(low.any())
 
 
+@component("simulation")
 class Events(Simulation):
     """Exact for rates that are frozen on every interval: waiting times, and weights in closed form.
 
@@ -230,6 +232,7 @@ class _Stepwise(Simulation):
         """States after a step of that length at fixed rates [B, d, S]."""
 
 
+@component("simulation")
 class Leap(_Stepwise):
     """Every site jumps independently of the others: the factorised step of the paper's code."""
 
@@ -242,6 +245,7 @@ class Leap(_Stepwise):
         return torch.where(u < moved, drawn.to(x.dtype), x)
 
 
+@component("simulation")
 class Single(_Stepwise):
     """At most one jump per step: Algorithm 2 of the paper as it is written."""
 

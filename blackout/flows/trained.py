@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from blackout.component import component
 from blackout.errors import UserError
 from blackout.flows.targets import Target, read_energy_network
 from blackout.training.export import load_model
 
 
+@component("target", ask="target=energy_network with target.path=... or target.ckpt=...")
 def read_energy(path: str | None = None, ckpt: str | None = None) -> Target:
     """An energy network from an .npz, or the law that a trained model has.
 

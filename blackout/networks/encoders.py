@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.networks.layers import check_sizes, dense, initialised
 
 
+@component("encoder")
 class PieceEncoder(nn.Module):
     """Pieces of an image: a 3x3 convolution, halved where it is large, and a perceptron.
 
@@ -57,6 +59,7 @@ class PieceEncoder(nn.Module):
         return self.out(h).unflatten(0, items.shape[:2])
 
 
+@component("encoder")
 class StripEncoder(nn.Module):
     """Images side by side: one encoder for all of them, its features put together.
 
@@ -101,6 +104,7 @@ class StripEncoder(nn.Module):
         return self.out(h.view(*items.shape[:2], -1))
 
 
+@component("encoder")
 class PointEncoder(nn.Module):
     """Points in the plane, seen from their centre and from the first of them.
 
@@ -140,6 +144,7 @@ class PointEncoder(nn.Module):
         return torch.cat([*plain, first, *waves], -1)
 
 
+@component("encoder")
 class EdgeEncoder(nn.Module):
     """Points in the plane that also attend to their edges: to the n - 1 distances from each to the others.
 
@@ -185,6 +190,7 @@ class EdgeEncoder(nn.Module):
         return torch.cat([phase.sin(), phase.cos()], -1)
 
 
+@component("encoder")
 class TokenEncoder(nn.Module):
     """A learned vector for every token.
 
@@ -208,6 +214,7 @@ class TokenEncoder(nn.Module):
         return embedded
 
 
+@component("encoder")
 class ItemEncoder(nn.Module):
     """Any numbers: a perceptron on the flattened item.
 

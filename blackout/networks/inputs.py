@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.counts import time_on
 from blackout.networks.precision import best_memory_format
 
@@ -24,6 +25,7 @@ _VARIANCE_FLOOR = 1e-12
 """Far below the variance of any count that still occurs; it only keeps 0 / 0 from arising."""
 
 
+@component("inputs")
 @dataclass(frozen=True)
 class PaperInputs:
     """The paper's input: X_t minus half of the largest possible mean, in counts and not scaled.
@@ -44,6 +46,7 @@ class PaperInputs:
         return xt.float() - _per_example(torch.exp(-t) * (self.max_count / 2), xt)
 
 
+@component("inputs")
 @dataclass(frozen=True)
 class StandardisedInputs:
     """X_t minus its mean, over its standard deviation, for one `mean` and `std` of X_0 throughout.
@@ -72,6 +75,7 @@ class StandardisedInputs:
         return deviation * _per_example(variance.clamp_min(_VARIANCE_FLOOR).rsqrt(), xt)
 
 
+@component("inputs")
 @dataclass(frozen=True)
 class LevelInputs:
     """Levels 0..max_count to [-1, 1] at every time; states above (a mask) to -2.
@@ -93,6 +97,7 @@ class LevelInputs:
         return torch.where(xt > self.max_count, _MASK, scaled)
 
 
+@component("inputs")
 @dataclass(frozen=True)
 class BirthDeathInputs:
     """X_t of immigration and death about the data's mean: (X_t - mean) / sqrt(q^2 std^2 + (1 - q^2) mean).
@@ -153,6 +158,7 @@ def time_label(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
     return (NUM_STEPS - 1) / 2 * (1 + minus_logit / math.log(math.expm1(final_time)))
 
 
+@component("network")
 class CountNetwork(nn.Module):
     """A network on counts: scales them, labels the time, and calls `body(x, label)`.
 
@@ -274,6 +280,7 @@ def concentration(mean: Tensor, variance: Tensor) -> Tensor:
     return torch.minimum(r, most).clamp(min=_LEAST)
 
 
+@component("inputs")
 class CountInputs(nn.Module):
     """Counts on the scale that makes negative binomial counts about equally noisy, every element on its own.
 

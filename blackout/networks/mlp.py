@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.networks.layers import (
     NEAR_ZERO,
     ClassEmbedding,
@@ -42,6 +43,7 @@ class FiLMPerceptron(nn.Module):
         return x + self.dense1(self.dropout(h))
 
 
+@component("body")
 class ResidualMLP(nn.Module):
     """Residual perceptrons on the flattened data: no notion of neighbourhood, any shape.
 
@@ -124,6 +126,7 @@ class OwnFunctions(nn.Module):
         return (weight * hidden[:, None]).sum(-1).flatten(1)
 
 
+@component("body")
 class ElementwiseMLP(ResidualMLP):
     """`ResidualMLP`, which says what elements say of each other, plus what each says of itself.
 
@@ -159,6 +162,7 @@ class ElementwiseMLP(ResidualMLP):
 # --- A residual convolutional network on sequences: of levels without an order, which are embedded, or of counts.
 
 
+@component("inputs")
 class StateInputs:
     """The states themselves, for bodies that embed them."""
 
@@ -191,6 +195,7 @@ class DilatedBlock(nn.Module):
         return x.to(h.dtype) + self.conv1(self.dropout(h))
 
 
+@component("body")
 class SequenceConvolution(nn.Module):
     """Dilated convolutions along a sequence, with what every place is and its surroundings as far as the whole.
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
@@ -165,6 +166,7 @@ def _upwards(
     return up
 
 
+@component("body")
 class NCSNpp(nn.Module):
     """The NCSN++ U-Net: BigGAN residual blocks, FIR resampling and a residual input pyramid.
 

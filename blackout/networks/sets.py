@@ -6,10 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.networks.layers import TimeEmbedding, check_sizes, dense, sinusoids
 from blackout.networks.precision import LayerNorm, full_precision
 
 
+@component("network")
 class SetTransformer(nn.Module):
     """Scores for rearranging a list of n items after t shuffles (Zhang et al., ICLR 2025, section 3.3, appendix B).
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.networks.layers import (
     CONVOLUTIONS,
     NEAR_ZERO,
@@ -87,6 +88,7 @@ class DenseBlock(nn.Module):
         return x.to(h.dtype) + h
 
 
+@component("body")
 class UNet(nn.Module):
     """Residual blocks on halved levels, one skip connection per level, two blocks on the coarsest.
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.permutations.group import (
     class_size,
     cycle_labels,
@@ -125,6 +126,7 @@ class Shuffle(Protocol):
         ...
 
 
+@component("law")
 @dataclass(frozen=True)
 class Riffle(Shuffle):
     """Gilbert, Shannon and Reeds: cut binomially, drop cards in proportion to what is left of each packet.
@@ -174,6 +176,7 @@ class Riffle(Shuffle):
         return torch.log(((a - rising + drawn) / a).clamp(min=0)).sum(-1) - math.lgamma(n + 1)
 
 
+@component("law")
 @dataclass(frozen=True)
 class RandomTransposition(Shuffle):
     """Two hands choose one card each, independently, and swap: the identity with probability 1 / n, a swap 2 / n^2."""
@@ -215,6 +218,7 @@ class RandomTransposition(Shuffle):
         return law[moved]
 
 
+@component("law")
 @dataclass(frozen=True)
 class RandomInsertion(Shuffle):
     """The last card goes in front of a card chosen uniformly, itself included: each outcome has probability 1 / n.

@@ -203,8 +203,8 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
             _in_job = True
             from hydra.core.hydra_config import HydraConfig
 
-            from blackout.programs.results import sweeping
             from blackout.programs import sweeps
+            from blackout.programs.results import sweeping
 
             refuse_structure(HydraConfig.get().overrides.task)
             return sweeps.job(function, *args, **kwargs) if sweeping() else function(*args, **kwargs)

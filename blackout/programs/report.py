@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from PIL import Image
 from safetensors import SafetensorError, safe_open
 
-from blackout.addresses import leaves
+from blackout.component import leaves
 from blackout.errors import UserError
 from blackout.files import replacing
 

@@ -25,7 +25,7 @@ from blackout.training.scoring import score_samples
 
 INCEPTION = {
     "_target_": "blackout.evaluation.Scorer",
-    "extractor": {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True},
+    "extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True},
     "scores": ["fid", "is", "kid", "prc"],
 }
 _AT_ONCE = 512

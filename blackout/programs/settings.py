@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from blackout.addresses import leaves
+from blackout.component import leaves
 from blackout.errors import UserError
 from blackout.training.descriptions import PATHS
 

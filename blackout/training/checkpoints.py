@@ -16,7 +16,7 @@ import torch
 from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 
-from blackout import addresses
+from blackout.component import leaves
 from blackout.errors import UserError
 from blackout.random import compiled_by
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
@@ -242,8 +242,8 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
     old = checkpoint["blackout"]
-    was = dict(addresses.leaves(old | {"dataset": pathless(old.get("dataset"))}))
-    now = dict(addresses.leaves(model.config))
+    was = dict(leaves(old | {"dataset": pathless(old.get("dataset"))}))
+    now = dict(leaves(model.config))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")

@@ -82,8 +82,17 @@ def find(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
     return typing.cast(Callable[..., Any], target)
 
 
-def check_arguments(target: Callable[..., Any], given: Mapping[str, Any], where: str, partial: bool = False) -> None:
+def check_arguments(
+    target: Callable[..., Any], given: Mapping[str, Any], where: str, partial: bool = False, closed: bool = False
+) -> None:
     """Compare arguments with a signature: their names, and for this package's components the kinds of plain values.
+
+    Args:
+        target: class or function.
+        given: arguments by name.
+        where: the name of the setting, for messages.
+        partial: whether further arguments will come.
+        closed: refuse a component whose annotations cannot be read, rather than not look at them.
 
     Raises:
         UserError: an unknown or missing argument, or one of the wrong kind.
@@ -97,6 +106,9 @@ def check_arguments(target: Callable[..., Any], given: Mapping[str, Any], where:
     if not partial:
         _check_all_given(name, parameters, given, where)
     hints = _hints(target) if target.__module__.split(".")[0] == "blackout" else {}
+    if closed and hints is None:
+        raise UserError(f"{where}: the annotations of {name} cannot be read, and so its arguments not checked")
+    hints = hints or {}
     for key in given.keys() & hints.keys():
         if not fits(given[key], hints[key]):
             raise UserError(f"{where}.{key} must be {described(hints[key])}, not {reprlib.repr(given[key])}")
@@ -120,11 +132,11 @@ def _check_all_given(name: str, parameters: Parameters, given: Mapping[str, Any]
             raise UserError(f"{where}.{key} must be given: {name} needs it")
 
 
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+def _hints(target: Callable[..., Any]) -> dict[str, Any] | None:
     try:
         return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except (NameError, AttributeError, TypeError):  # names that only type checkers import
-        return {}
+        return None
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -1,7 +1,8 @@
 """Descriptions from files are data: what they may hold, and which components they may name.
 
-A component is looked up, by its whole address, in the table of the package that owns it. Nothing that is in no table is
-resolved or imported, unless the user trusts its module; and nothing in a file names a path.
+A component is named by the package that offers it, `<listed package>.<name in its __all__>`, and carries a mark that
+says where it may stand (`blackout.component`). Nothing else is resolved or imported, unless the user trusts its module;
+and nothing in a file names a path.
 """
 
 from __future__ import annotations
@@ -14,23 +15,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blackout.addresses import Table
+from blackout.component import Mark, mark_of
 from blackout.errors import UserError
 from blackout.training.components import check_arguments, fill, find, make
 
+_CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
+_FLOWS = ("blackout.flows", "blackout.flows.energies")
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "family": ("blackout.diffusion", "blackout.flows.energies", "blackout.flows", "blackout.permutations"),
-    "model": (
-        "blackout.diffusion",
-        "blackout.flows.energies",
-        "blackout.flows",
-        "blackout.networks",
-        "blackout.permutations",
-    ),
-    "dataset": ("blackout.data", "blackout.flows.energies", "blackout.permutations"),
-    "metrics": ("blackout.evaluation", "blackout.data", "blackout.permutations"),
+    "family": ("blackout.diffusion", *_FLOWS, _CODED, _SHUFFLE),
+    "model": ("blackout.diffusion", "blackout.networks", *_FLOWS, "blackout.permutations", _CODED, _SHUFFLE),
+    "dataset": ("blackout.data", "blackout.flows.energies", _CODED, "blackout.permutations.datasets"),
+    "metrics": ("blackout.evaluation", "blackout.data", _CODED),
 }
-"""Section of a model file -> the packages whose tables it is looked up in."""
+"""Section of a model file -> the packages whose marked components it may name."""
 PATHS = frozenset(
     ("cache", "cache_dir", "data_dir", "directory", "file", "filename", "folder", "matrix", "path", "reference", "root")
     + ("save_dir", "uri", "url", "weights")
@@ -118,30 +115,41 @@ def check(part: Any, section: str, trusted: tuple[str, ...] = ()) -> None:
         trusted: further modules, the user's own, whose components it may name, with any arguments but paths.
 
     Raises:
-        UserError: a component that is not in the tables for its place, arguments that are not in its signature or of
+        UserError: a component that is not marked for its place, arguments that are not in its signature or of
             another kind, or a path.
     """
-    tables = {package: _table(package) for package in PACKAGES[section]}
     if section != "model" and not (isinstance(part, Mapping) and "_target_" in part):
         raise UserError(f"{section}: the model file names no _target_")
-    _Checker(tables, trusted).check(part, section, section, False)
+    _Checker(section, trusted).check(part, section, section, False)
 
 
-def _table(package: str) -> Table:
-    table: Table = importlib.import_module(f"{package}.components").TABLE
-    return table
+def marked(name: str, section: str) -> tuple[Any, Mark] | None:
+    """The component of this package that a file may name in a section, with its mark; None if there is none.
+
+    Args:
+        name: its address.
+        section: family, model, dataset or metrics.
+    """
+    package, _, short = name.rpartition(".")
+    if package not in PACKAGES[section]:
+        return None
+    offered = importlib.import_module(package)
+    target = getattr(offered, short, None) if short in offered.__all__ else None
+    mark = mark_of(target)
+    own = str(getattr(target, "__module__", "")).startswith("blackout.")
+    return (target, mark) if mark is not None and own else None
 
 
 class _Checker:
     """Walks one section.
 
     Args:
-        tables: package -> its table.
+        section: which one it is.
         trusted: modules of the user's.
     """
 
-    def __init__(self, tables: Mapping[str, Table], trusted: tuple[str, ...]) -> None:
-        self._tables, self._trusted = tables, trusted
+    def __init__(self, section: str, trusted: tuple[str, ...]) -> None:
+        self._section, self._trusted = section, trusted
 
     def check(self, node: Any, where: str, place: str, anywhere: bool) -> None:
         """Check a node given as the argument `place`; `anywhere` inside the user's components, which have their own."""
@@ -163,7 +171,8 @@ class _Checker:
         name, partial = node["_target_"], node.get("_partial_", False)
         if not isinstance(name, str) or not isinstance(partial, bool):
             raise UserError(f"{where}: {reprlib.repr(name)} is no component")
-        if not self._listed(node, name, place, anywhere, where):
+        mark = self._listed(node, name, place, anywhere, where)
+        if mark is None:
             if self._of_the_user(node, name, where):
                 return True
             raise UserError(
@@ -172,28 +181,23 @@ class _Checker:
             )
         given = {key: _opaque(value) for key, value in node.items() if key not in _OWN}
         if partial:
-            given |= self._given_when_called(name, place, given, where)
+            if wrong := [key for key in mark.called if key in given]:
+                raise UserError(f"{where}.{wrong[0]}: {name} is given it when it is called, not by a file")
+            given |= dict.fromkeys(mark.called, object())
         # what is made gets more from the model, such as the process; what is passed on must be complete
-        check_arguments(find(node, where), given, where, partial=not partial or anywhere)
+        check_arguments(find(node, where), given, where, partial=not partial or anywhere, closed=True)
         return False
 
-    def _given_when_called(self, name: str, place: str, given: Mapping[str, Any], where: str) -> dict[str, object]:
-        """Stand-ins for the arguments that what is passed on there gets later; refuses them in a file."""
-        later = [key for table in self._tables.values() for key in table.called.get(place, ())]
-        if wrong := [key for key in later if key in given]:
-            raise UserError(f"{where}.{wrong[0]}: {name} is given it when it is called, not by a file")
-        return {key: object() for key in later}
-
-    def _listed(self, node: Mapping[str, Any], name: str, place: str, anywhere: bool, where: str) -> bool:
-        """Whether a table has it for this place, or for any place inside the user's components."""
-        package = next((package for package in self._tables if name.startswith(f"{package}.")), None)
-        if package is None:
-            return False
-        table, short = self._tables[package], name.removeprefix(f"{package}.")
-        if short in table.asked:
-            raise UserError(f"{where}: {name} is not chosen by a file: give {table.asked[short]} on the command line")
-        by_place = table.passed if node.get("_partial_", False) else table.made
-        return short in (sum(by_place.values(), ()) if anywhere else by_place.get(place, ()))
+    def _listed(self, node: Mapping[str, Any], name: str, place: str, anywhere: bool, where: str) -> Mark | None:
+        """The mark of what may stand at this place, or at any place inside the user's components."""
+        found = marked(name, self._section)
+        if found is None:
+            return None
+        mark = found[1]
+        if mark.ask is not None:
+            raise UserError(f"{where}: {name} is not chosen by a file: give {mark.ask} on the command line")
+        places = mark.passed if node.get("_partial_", False) else mark.made
+        return mark if places and (anywhere or place in places) else None
 
     def _of_the_user(self, node: Mapping[str, Any], name: str, where: str) -> bool:
         """Whether the user trusts a component: by its address first, so that nothing foreign is even imported."""

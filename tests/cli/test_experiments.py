@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from blackout.component import component
 from blackout.data import CountData
 from tests.cli.test_configs import CONF
 
@@ -22,13 +23,15 @@ SHAPES = {"cifar10": (3, 32, 32, 255), "celeba64": (3, 64, 64, 255), "binarized_
 def stand_in(name):
     *shape, most = SHAPES[name]
 
-    def load(**_):
+    def load(data_dir: str = "data", size: int = 32, download: bool = False, cache_dir: object = None):
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, most + 1, (24, *shape), generator=generator).to(torch.uint8)
         labels = torch.arange(24) % 10
         return CountData(name, images[:16], images[16:], most, labels[:16], labels[16:])
 
-    return load
+    load.__module__ = "blackout.data"
+    ask = "dataset=celeba64" if name == "celeba64" else None
+    return component("dataset", passed=("source",), ask=ask)(load)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from blackout.data.components import TABLE as DATASETS
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.evaluation.components import TABLE as SCORES
 from blackout.programs.train import make_model, make_trainer, with_length
 from blackout.training.components import make
-from blackout.training.descriptions import check, named_in_file, plain
+from blackout.training.descriptions import check, marked, named_in_file, plain
 from tests.cli.test_configs import CONF, composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
@@ -31,7 +29,6 @@ FILES = sorted(
     and not OTHER_FAMILIES.search(path.read_text())
 )
 OF_A_TRAINED_MODEL = [("sampler", "model"), ("sampler/grid", "optimal")]  # test_conditioning.py uses them
-TABLES = {"blackout.data": DATASETS, "blackout.evaluation": SCORES}
 CHOICES = [(str(file.parent), file.name) for file in FILES if file.parent.name]
 BESIDE = {
     ("head", "birth_death"): ["process=birth_death"],
@@ -103,5 +100,7 @@ def check_round_trip(description, folder):
 
 def asked_for(text):
     """Whether only the command line may choose something in it."""
-    names = [f"{package}.{name}" for package, table in TABLES.items() for name in table.asked]
-    return any(f'"{name}"' in text for name in names)
+    found = [
+        marked(name, section) for section in ("dataset", "metrics") for name in re.findall(r'"(blackout[\w.]+)"', text)
+    ]
+    return any(one and one[1].ask is not None for one in found)

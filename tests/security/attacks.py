@@ -49,14 +49,14 @@ def program(place: Path) -> Description:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         torch.jit.script(_Net(f"{place}/owned")).save(f"{place}/net.pt")
-    address = "blackout.evaluation.extractors.ScriptExtractor"
+    address = "blackout.evaluation.ScriptExtractor"
     return {"_target_": address, "_partial_": True, "path": f"{place}/net.pt", "num_features": 3, "name": "net"}
 
 
 def written_reference(place: Path) -> Description:
     """Statistics of the digits, written over the victim."""
     source = {"_target_": "blackout.data.digits", "_partial_": True}
-    extractor = {"_target_": "blackout.evaluation.extractors.Classifier", "source": source, "cache": f"{place}/cache"}
+    extractor = {"_target_": "blackout.evaluation.Classifier", "source": source, "cache": f"{place}/cache"}
     reference = {
         "_target_": "blackout.evaluation.dataset_reference", "data": {"_target_": "blackout.data.digits"},
         "split": "test", "extractor": extractor, "with_features": False, "cache": f"{place}/cache",

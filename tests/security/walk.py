@@ -17,12 +17,12 @@ from typing import Any
 import torch
 import yaml
 
-from blackout.addresses import Table
+from blackout.component import Mark
 from blackout.diffusion import PureDeath
 from blackout.errors import UserError
 from blackout.networks import Elements
 from blackout.training.components import fill, find, make
-from blackout.training.descriptions import PACKAGES, check, named_in_file, plain
+from blackout.training.descriptions import PACKAGES, check, marked, named_in_file, plain
 
 FACTS = {
     "shape": [1, 8, 8], "max_count": 4, "mean": 2.0, "std": 1.5, "num_classes": 3, "outputs": 2,
@@ -50,13 +50,13 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.flows.Planar": {"widths": [4], "scale": 2.0},
     "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},
     "blackout.permutations.shuffle.ForwardProcess": {
-        "law": {"_target_": "blackout.permutations.shuffles.Riffle"},
+        "law": {"_target_": "blackout.permutations.Riffle"},
         "schedule": [0, 2],
     },
     "blackout.networks.ElementwiseMLP": {"width": 8, "depth": 1},
     "blackout.networks.SequenceConvolution": {"shape": [8], "levels": 6, "width": 8, "depth": 1},
     "blackout.evaluation.Scorer": {
-        "extractor": {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True},
+        "extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True},
         "scores": ["fd"],
     },
 }
@@ -139,8 +139,8 @@ def examples(address: str, passed: bool, known: dict[str, list[dict[str, Any]]])
 
 def around(part: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Scores with a part at each of its places."""
-    inception = {"_target_": "blackout.evaluation.extractors.Inception", "_partial_": True}
-    classifier = {"_target_": "blackout.evaluation.extractors.Classifier", "_partial_": True, "source": part}
+    inception = {"_target_": "blackout.evaluation.Inception", "_partial_": True}
+    classifier = {"_target_": "blackout.evaluation.Classifier", "_partial_": True, "source": part}
     chosen = {"extractor": {"extractor": part}, "source": {"extractor": classifier}, "options": {"options": part}}
     scorer = {"_target_": "blackout.evaluation.Scorer", "extractor": inception}
     return {place: {**scorer, **parts} for place, parts in chosen.items()}
@@ -165,15 +165,16 @@ def make_one(description: dict[str, Any], place: str, section: str) -> None:
 
 
 def entries() -> Iterator[tuple[str, str, str, bool]]:
-    """(section, place, address, passed on) of everything in the tables."""
+    """(section, place, address, passed on) of everything that a file may name."""
     of_place = {"family": "family", "dataset": "dataset", "metrics": "metrics", "options": "metrics"}
     of_place |= {"extractor": "metrics", "source": "metrics"}
-    for package in sorted(set(sum(PACKAGES.values(), ()))):
-        table: Table = importlib.import_module(f"{package}.components").TABLE
-        for by_place, passed in ((table.made, False), (table.passed, True)):
-            for place, names in by_place.items():
-                for name in names:
-                    yield of_place.get(place, "model"), place, f"{package}.{name}", passed
+    for section, packages in PACKAGES.items():
+        for package in packages:
+            for name in importlib.import_module(package).__all__:
+                _, mark = marked(f"{package}.{name}", section) or (None, Mark())
+                for place, passed in [*((one, False) for one in mark.made), *((one, True) for one in mark.passed)]:
+                    if mark.ask is None and of_place.get(place, "model") == section:
+                        yield section, place, f"{package}.{name}", passed
 
 
 def attempt(description: dict[str, Any], place: str, section: str) -> str:

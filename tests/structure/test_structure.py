@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    ("family", "random", "errors", "counts", "addresses", "version"),
+    ("family", "random", "errors", "counts", "component", "version"),
     ("networks", "files", "distributed"),
     ("data",),
     ("evaluation",),

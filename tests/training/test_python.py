@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from torch.utils.data import DataLoader, TensorDataset
 
 from blackout import BlackoutDiffusion, load_model
-from blackout.addresses import leaves
+from blackout.component import leaves
 from blackout.data import CountData
 from blackout.diffusion import BinomialBridge, PoissonLeap, Sampler, make_sampler
 from blackout.diffusion.from_data import RECIPE, described

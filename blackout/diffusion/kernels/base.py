@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process
 from blackout.random import RandomSource, bernoulli
@@ -48,11 +49,13 @@ class StatefulKernel(Protocol):
         ...
 
 
+@component(passed=("rounding",), called=("y", "generator"))
 def nearest_rounding(y: Tensor, generator: RandomSource) -> Tensor:
     """The paper's. Biased: while y < 1/2 nothing is born, however many steps are taken."""
     return torch.round(y)
 
 
+@component(passed=("rounding",), called=("y", "generator"))
 def stochastic_rounding(y: Tensor, generator: RandomSource) -> Tensor:
     """floor(y) + Bernoulli(y - floor(y)): unbiased, so the mean number of births is y r."""
     floor = torch.floor(y)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.guidance import GuidedCount
 from blackout.diffusion.kernels.base import Rounding, stochastic_rounding
 from blackout.diffusion.predictions import CountPrediction, Denoiser, MissingCount, require
@@ -18,6 +19,7 @@ from blackout.random import RandomSource, binomial, poisson, uniform
 from blackout.random import categorical as gamma
 
 
+@component("kernel")
 @dataclass(frozen=True)
 class BinomialBridge:
     """Round y to a whole number n of missing units, then take the exact bridge from X_0 = X_t + n (Algorithm 2).
@@ -44,6 +46,7 @@ class BinomialBridge:
         return process.bridge((xt + missing).to(xt.dtype), xt, s, t, generator)
 
 
+@component("kernel")
 @dataclass(frozen=True)
 class PoissonLeap:
     """X_s = X_t + Poisson(y r), clipped to max_count.
@@ -65,6 +68,7 @@ class PoissonLeap:
         return grown(xt, poisson(y * fraction(s, t, xt), generator), process)
 
 
+@component("kernel")
 @dataclass(frozen=True)
 class PosteriorBridge:
     """Draw X_0 from the head's distribution of the missing count, then take the exact bridge.
@@ -94,6 +98,7 @@ class PosteriorBridge:
         return process.bridge((xt + distribution.sample(generator)).to(xt.dtype), xt, s, t, generator)
 
 
+@component("kernel")
 @dataclass(frozen=True)
 class Trapezoidal:
     """Second order with two evaluations per step: the theta-trapezoidal method, kept unbiased in the mean.
@@ -172,6 +177,7 @@ LARGEST = 1023
 """Largest max_count: every number a missing count can be is enumerated in every element."""
 
 
+@component("kernel")
 @dataclass(frozen=True)
 class PosteriorTrapezoidal:
     """Second order with two evaluations per step, and exact for independent elements, whatever the step.
@@ -272,6 +278,7 @@ _POISSON_WITHIN = 1e-3
 """|F - 1| below which N is as good as Poisson: it avoids a million trials of nothing."""
 
 
+@component("kernel")
 @dataclass(frozen=True)
 class PanjerLeap:
     """Births of mean y r and variance y r (1 - r + r F), with F = Var[N | X_t] / y from the prediction.

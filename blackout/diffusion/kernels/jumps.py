@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.kernels.base import Rounding, stochastic_rounding
 from blackout.diffusion.predictions import (
@@ -21,6 +22,7 @@ from blackout.diffusion.processes import BirthDeath, FiniteProcess, JumpProcess,
 from blackout.random import RandomSource, categorical, poisson, uniform
 
 
+@component("kernel")
 @dataclass(frozen=True)
 class LevelBridge:
     """Draw X_0 from the predicted distribution, then X_s from the exact bridge between X_0 and X_t.
@@ -49,6 +51,7 @@ class LevelBridge:
         return finite.bridge(draw_level(prediction, generator), xt, s, t, generator)
 
 
+@component("kernel")
 @dataclass(frozen=True)
 class BirthDeathBridge:
     """Round the two predicted numbers of `BirthDeath` to whole ones, then take the exact bridge they fix.
@@ -85,6 +88,7 @@ class BirthDeathBridge:
         return birth_death.bridge_from(missing, immigrants, xt, s, t, generator)
 
 
+@component("kernel")
 @dataclass(frozen=True)
 class TauLeap:
     """Leaps of every reverse type at frozen rates for t - s (Algorithm 4 with the time increment it lacks).

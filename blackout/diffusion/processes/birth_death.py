@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
 from blackout.diffusion.processes.base import LIMIT, Observation, check_max_count, expand_time, jump_axis
@@ -23,6 +24,7 @@ from blackout.random import RandomSource, binomial, categorical, poisson, unifor
 _LOG_TINY = -690.0
 
 
+@component("process")
 @dataclass(frozen=True)
 class BirthDeath:
     """Deaths at rate 1 per unit, births at rate `mean`: the stationary distribution is Poisson(mean).

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes.base import LIMIT
 from blackout.diffusion.processes.finite import FiniteProcess, per_sample, predicted
@@ -16,6 +17,7 @@ from blackout.diffusion.processes.generator import Matrix, dense, load_matrix
 from blackout.random import RandomSource
 
 
+@component("process")
 class DiscreteTimeChain(FiniteProcess):
     """A chain of num_steps steps on states 0..S - 1. Times are whole numbers 0..num_steps, as float64.
 
@@ -97,6 +99,7 @@ class DiscreteTimeChain(FiniteProcess):
         return k
 
 
+@component("process")
 class UniformChain(DiscreteTimeChain):
     """D3PM's uniform chain: at step k an element is replaced by a uniform level with probability 1 / (T - k + 1).
 
@@ -112,6 +115,7 @@ class UniformChain(DiscreteTimeChain):
         super().__init__(max_count, num_steps, _replacing(np.full((size, size), 1 / size), num_steps))
 
 
+@component("process")
 class AbsorbingChain(DiscreteTimeChain):
     """D3PM's absorbing chain: as `UniformChain`, but replaced by the mask, the state max_count + 1.
 
@@ -128,6 +132,7 @@ class AbsorbingChain(DiscreteTimeChain):
         self.mask = max_count + 1
 
 
+@component("process")
 class GaussianChain(DiscreteTimeChain):
     """D3PM's discretised Gaussian chain (Austin et al. 2021, appendix A.2.3): steps between near levels.
 

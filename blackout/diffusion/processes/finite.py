@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blackout.component import component
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser
 from blackout.diffusion.processes.base import LIMIT, JumpProcess, Observation, Process, per_sample_time
@@ -40,6 +41,7 @@ class Clock(Protocol):
         ...
 
 
+@component("clock")
 @dataclass(frozen=True)
 class PowerClock:
     """elapsed = rate t^exponent; exponent 1 is the time-homogeneous process.
@@ -68,6 +70,7 @@ class PowerClock:
         return self.rate * self.exponent * t ** (self.exponent - 1)
 
 
+@component("clock")
 @dataclass(frozen=True)
 class PiecewiseClock:
     """Speed speeds[i] between changes[i - 1] and changes[i] (from 0, to infinity).

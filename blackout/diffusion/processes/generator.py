@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
 from blackout.diffusion.processes.levels import MatrixExponential
 from blackout.errors import UserError
@@ -103,6 +104,7 @@ _TOLERANCE = 1e-8
 """How far, relative to the largest rate, a row may sum from 0."""
 
 
+@component("process")
 def from_generator(
     max_count: int = 255, matrix: Matrix | None = None, clock: Clock | None = None, ordered: bool = False
 ) -> FiniteJumpProcess:

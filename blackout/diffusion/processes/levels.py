@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
 
 # --- exp(Q tau) for a generator Q and many tau, by scaling and squaring.
@@ -199,6 +200,7 @@ class _Forgetting(FiniteJumpProcess):
         return self._copies[device]
 
 
+@component("process")
 class Uniform(_Forgetting):
     """At rate 1 an element is replaced by a uniform draw from all S = max_count + 1 levels (D3PM's uniform family).
 
@@ -214,6 +216,7 @@ class Uniform(_Forgetting):
         super().__init__(max_count, torch.full((states,), 1 / states, dtype=torch.float64), clock)
 
 
+@component("process")
 class Absorbing(_Forgetting):
     """At rate 1 an element is replaced by the mask, for good (D3PM's absorbing family, masked diffusion).
 
@@ -236,6 +239,7 @@ class Absorbing(_Forgetting):
         super().__init__(max_count, masked, clock)
 
 
+@component("process")
 class Ordinal(FiniteJumpProcess):
     """Jumps between near levels: reversible, time-scaled so that its slowest mode decays as e^-t (tauLDR's family).
 

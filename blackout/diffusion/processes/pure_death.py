@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import CountPrediction, Denoiser
 from blackout.diffusion.processes.base import LIMIT, check_max_count, expand_time, jump_axis, plateau, widening
@@ -19,6 +20,7 @@ from blackout.random import RandomSource, binomial, poisson
 _LOG_TINY = -690.0
 
 
+@component("process")
 @dataclass(frozen=True)
 class PureDeath:
     """The linear death process on 0..max_count; a unit survives to time t with probability q = e^-t.

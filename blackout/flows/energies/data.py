@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.family import Source, Split
@@ -29,6 +30,7 @@ Density: TypeAlias = Literal[
 ]  # fmt: skip
 
 
+@component("dataset")
 def planar_points(density: Density = "moons", number: int = 100_000, seed: int = 0) -> CountData:
     """Points of one of seven densities in the plane, 16 Gray-coded bits a coordinate; 4,000 more are held out.
 

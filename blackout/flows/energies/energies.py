@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.family import Source
 from blackout.flows.targets import EnergyNetwork, Target
 
@@ -37,6 +38,7 @@ class Learned(Target):
         return list(torch.arange(self.sites).split(1))
 
 
+@component("energy", "target")
 class PairEnergy(Learned):
     """-E = s' J s + h . s of spins s = 2x - 1; J symmetric without diagonal.
 
@@ -106,6 +108,7 @@ class PairEnergy(Learned):
         return 2 * x.to(self.upper.dtype) - 1
 
 
+@component("energy", "target")
 class NetworkEnergy(EnergyNetwork, Learned):
     """E a multilayer perceptron of bits, or of one-hot states where there are more than two levels.
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import UserError, naming
 from blackout.family import Source
@@ -32,6 +33,7 @@ _OF_THE_SAMPLER = (
 _MOST_LEVELS = 256
 
 
+@component("family")
 @dataclass(frozen=True)
 class EnergyFamily:
     """Energies p in proportion to exp(-E) learned from data, each with a flow that samples it.

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import MOST_NODES, Graph, padded, random_graphs, read_graphs
 from blackout.flows.targets.base import Target
@@ -218,6 +219,7 @@ class OnGraphs(Target):
         return feasible, self.family.value(feasible, self.graph)
 
 
+@component("target")
 class MIS(GraphTarget):
     """Maximum independent set: log rho = (1'x - lambda x'Ax / 2) / T, lambda slightly above 1.
 
@@ -264,6 +266,7 @@ class MIS(GraphTarget):
         return x.long().sum(-1)
 
 
+@component("target")
 class MaxCut(GraphTarget):
     """Maximum cut: log rho = -s'As / (4 T), s = 2x - 1, which is the cut minus half the number of edges."""
 
@@ -311,6 +314,7 @@ def problem_on(problem: str, graphs: Sequence[Graph], held_out: int = 0, **argum
     return empty.with_graphs(graphs, held_out)
 
 
+@component("target", ask="target=mis or target=maxcut")
 def graph_problem(
     problem: Literal["mis", "maxcut"],
     path: str | None = None,

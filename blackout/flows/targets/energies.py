@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.errors import UserError
 from blackout.flows.targets.base import Target, read_arrays
 
 
+@component("target")
 class EnergyNetwork(Target):
     """log rho(x) = -E(x), E a multilayer perceptron of the bits with SiLU activations.
 
@@ -96,6 +98,7 @@ class EnergyNetwork(Target):
         return hidden.squeeze(-1)
 
 
+@component("target", ask="target=energy_network target.path=...")
 def read_energy_network(path: str | Path) -> EnergyNetwork:
     """The energy network in an .npz with arrays `weight_0` [n_1, d], `bias_0` [n_1], `weight_1`, ... to one output.
 

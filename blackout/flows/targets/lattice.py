@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blackout.component import component
 from blackout.errors import UserError
 from blackout.flows.targets.base import Target, own_state_zero, read_arrays
 
@@ -50,6 +51,7 @@ def coloured(adjacent: Tensor) -> list[Tensor]:
     return [torch.nonzero(colour == c).flatten() for c in range(int(colour.max()) + 1)]
 
 
+@component("target")
 class Potts(Target):
     """Potts model on a torus: log rho = beta * (number of bonds between equal states), each bond counted once.
 
@@ -135,6 +137,7 @@ def transfer_matrix(pair: Tensor, field: Tensor, shape: Sequence[int]) -> dict[s
 # --- Pair energies of spins +-1: log rho = s' J s + h . s with s = 2x - 1.
 
 
+@component("target")
 class Couplings(Target):
     """Any pair energy of spins: log rho(x) = s' J s + h . s, s = 2x - 1 in {-1, +1}^d.
 
@@ -200,6 +203,7 @@ class Couplings(Target):
         return 2 * x.to(self.pair.dtype) - 1
 
 
+@component("target")
 class SpinGlass(Couplings):
     """An Edwards-Anderson glass: normal couplings on the bonds of a periodic lattice, normal fields.
 
@@ -223,6 +227,7 @@ class SpinGlass(Couplings):
         super().__init__(matrix, disorder * torch.randn(d, generator=generator, dtype=torch.float64), shape)
 
 
+@component("target", ask="target=couplings target.path=...")
 def read_couplings(path: str | Path) -> Couplings:
     """The pair energy in an .npz with arrays `J` [d, d] and, if there is a field, `h` [d].
 
@@ -262,6 +267,7 @@ def _flips(flip: Tensor, x: Tensor) -> Tensor:
 # --- The Ising model in the parametrisation of the discrete flow sampler papers.
 
 
+@component("target")
 class Ising(Couplings):
     """Ising model on a torus: log rho = s' (sigma A) s + bias sum_i s_i, A the 0/1 adjacency: beta = 2 sigma a bond.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.networks.equivariant.base import Features, Hollow, LocallyEquivariant, TimeEmbedding
 from blackout.networks.equivariant.graphs import GraphSitewiseBody
 
@@ -54,6 +55,7 @@ class _ConvolutionBody(Hollow):
         return torch.stack(window, -1).flatten(1, 2)
 
 
+@component("network")
 class LEConvolution(LocallyEquivariant):
     """leConv, for lattices.
 
@@ -219,6 +221,7 @@ class SitewiseBody(Hollow):
         return hidden
 
 
+@component("network")
 class LESite(LocallyEquivariant):
     """Locally equivariant network that is deep at every site.
 
@@ -276,6 +279,7 @@ class _MLPBody(Hollow):
         return nn.functional.silu(self.first(self.states(x, conditional.dtype)) + self.bias + shift)
 
 
+@component("network")
 class LEMLP(LocallyEquivariant):
     """leMLP: H = sum_k act(W^k e + b^k(t)) with zero diagonals of W^k (section 4.2 of the paper).
 
@@ -323,6 +327,7 @@ class _AttentionBody(Hollow):
         return features
 
 
+@component("network")
 class LEAttention(LocallyEquivariant):
     """leAttn: linear-attention weights of every site, normalised over the other sites (section 4.2 of the paper).
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.networks.equivariant.base import GraphBatch, Hollow, LocallyEquivariant, TimeEmbedding, known
 from blackout.networks.precision import LayerNorm
 
@@ -94,6 +95,7 @@ class TransformerBody(Hollow):
         return features
 
 
+@component("network")
 class LETransformer(LocallyEquivariant):
     """leTF.
 
@@ -197,6 +199,7 @@ class GraphTransformerBody(Hollow):
         return features
 
 
+@component("network")
 class LEGraphTransformer(LocallyEquivariant):
     """leGF.
 

@@ -4,7 +4,7 @@ from blackout.permutations.coded.data import PermutationData, cycles, mallows, p
 from blackout.permutations.coded.family import CodeFamily
 from blackout.permutations.coded.model import CodeModel
 from blackout.permutations.coded.network import CodeTransformer
-from blackout.permutations.coded.rankings import rankings, synthetic_rankings, words
+from blackout.permutations.coded.ratings import rankings, synthetic_rankings, words
 from blackout.permutations.coded.report import CodeScorer
 
 __all__ = [

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
+from blackout.component import component
 from blackout.errors import UserError, naming
 from blackout.family import Samples, Split
 from blackout.permutations.classical import Mallows
@@ -203,6 +204,7 @@ _HELD_OUT = 2000
 _PHIS = (0.2, 0.5, 0.8, 1.0)
 
 
+@component("dataset")
 def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationData:
     """All permutations that are one cycle, `share` of them to train on, the others held out (Kim et al., section 5.2).
 
@@ -249,6 +251,7 @@ def all_cycles(n: int) -> Tensor:
     return FisherYates.decode(torch.cat([digits, torch.zeros(len(digits), 1, dtype=torch.int64)], 1))
 
 
+@component("dataset")
 def mallows(length: int = 8, least_phi: float = 0.1) -> PermutationData:
     """Mallows orders for every phi between `least_phi` and 1, which the model is told: one network for all of them.
 
@@ -279,6 +282,7 @@ def mallows(length: int = 8, least_phi: float = 0.1) -> PermutationData:
     return PermutationData("mallows", make, test, judge=judge, truth=truth, shown=shown)
 
 
+@component("dataset")
 def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
     """Orders drawn without replacement by weights 1, ratio, ratio^2, ...: no product of digits is this law.
 
@@ -300,6 +304,7 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
     return PermutationData("plackett_luce", make, test, truth=truth, shown={"": {}})
 
 
+@component("dataset", ask="dataset=permutations dataset.path=<file>")
 def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0) -> PermutationData:
     """Your own: an `.npy` file of permutations [N, n], rows of 0..n-1.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from blackout.component import component
 from blackout.errors import UserError, naming
 from blackout.permutations.coded.data import PermutationData, from_puzzles
 from blackout.permutations.coded.interface import Passes
@@ -20,6 +21,7 @@ from blackout.training.descriptions import make_dataset, pathless
 _OBJECTIVES = typing.get_args(Objective)
 
 
+@component("family")
 @dataclass(frozen=True)
 class CodeFamily:
     """Distributions over permutations by factorised codes (Kim et al., ICLR 2026).

@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.networks.precision import LayerNorm
 
 Context = Mapping[str, Tensor]
 """`items` [B, n] or [B, n, ...], `condition` [B, d], by name, where the model has them."""
 
 
+@component("network")
 class CodeTransformer(nn.Module):
     """(codes int64 [B, n], n where masked; context) -> logits [B, n, n]. Pre-norm, after Kim et al. (2026).
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.family import Draw, Samples
@@ -33,6 +34,7 @@ from blackout.random import RandomSource, SampleStreams, uniform
 # --- Scores of permutations: how many are valid and different, and what their data say of each of them.
 
 
+@component("metrics")
 class CodeScorer:
     """Valid and unique shares, and the figures of single samples that the data define (cyclic, ndcg_at_5, ...)."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data.count_data import held_out_split
 from blackout.data.readers import file_error
 from blackout.errors import UserError
@@ -47,6 +48,7 @@ class OwnItems(Puzzles):
         return hashlib.sha256(rows.numpy().tobytes()).hexdigest()
 
 
+@component("dataset", ask="dataset=items dataset.path=<file>")
 def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> OwnItems:
     """Your own lists, in their right order: an .npz with `items` [N, n, ...], numbers of any kind.
 

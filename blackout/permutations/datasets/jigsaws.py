@@ -7,6 +7,7 @@ import os
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data import CountData, cifar10, digits, mnist
 from blackout.family import Split
 from blackout.permutations.datasets.base import Puzzles, chosen, first_equal
@@ -73,6 +74,7 @@ class Jigsaws(Puzzles):
         return f"{self._images.fingerprint(split)} {self._noise}"
 
 
+@component("dataset")
 def jigsaw_digits(pieces: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0) -> Jigsaws:
     """scikit-learn's 8x8 digits, which need no download, cut into pieces; puzzles of the 359 held-out ones repeat.
 
@@ -88,6 +90,7 @@ def jigsaw_digits(pieces: int = 2, held_out: int = 1000, holdout: float = 0.2, s
     return Jigsaws(digits(holdout), pieces, held_out, seed=seed)
 
 
+@component("dataset")
 def jigsaw_mnist(
     pieces: int = 3,
     noise: float = 0.01,
@@ -112,6 +115,7 @@ def jigsaw_mnist(
     return Jigsaws(mnist(data_dir, download=download), pieces, held_out, noise, seed)
 
 
+@component("dataset")
 def jigsaw_cifar10(
     pieces: int = 3, held_out: int = 1000, seed: int = 0, data_dir: StrPath = "data", download: bool = True
 ) -> Jigsaws:

@@ -7,6 +7,7 @@ import os
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data import CountData, mnist
 from blackout.data import digits as digit_images
 from blackout.family import Split
@@ -65,6 +66,7 @@ class Sorting(Puzzles):
         return self._images.fingerprint(split)
 
 
+@component("dataset")
 def sort_digits(length: int = 5, digits: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0) -> Sorting:
     """Numbers made of scikit-learn's 8x8 digits, which need no download.
 
@@ -81,6 +83,7 @@ def sort_digits(length: int = 5, digits: int = 2, held_out: int = 1000, holdout:
     return Sorting(digit_images(holdout), length, digits, held_out, seed)
 
 
+@component("dataset")
 def sort_mnist(
     length: int = 5,
     digits: int = 4,
@@ -124,6 +127,7 @@ class OnePermutation(Puzzles):
         return {"items": self.order.repeat(len(index), 1)}
 
 
+@component("dataset")
 def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> OnePermutation:
     """One permutation of `length` tokens, shuffled in every puzzle.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.data.count_data import held_out_split
 from blackout.data.readers import file_error
 from blackout.errors import UserError
@@ -150,6 +151,7 @@ class FileTours(Puzzles):
         return hashlib.sha256(rows.numpy().tobytes()).hexdigest()
 
 
+@component("dataset")
 def tsp(
     cities: int = 10,
     path: str | os.PathLike[str] | None = None,

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Size, Tensor
 
+from blackout.component import component
 from blackout.permutations.distributions import Matching, OrderDistribution, PlackettLuce
 from blackout.permutations.metrics import arranged
 from blackout.permutations.shuffle.decoding import Decoder, Look
@@ -25,6 +26,7 @@ from blackout.permutations.tour_baselines import polar_tours, two_opt
 from blackout.random import SampleStreams
 
 
+@component("loss")
 @dataclass(frozen=True)
 class SinkhornLoss(ShuffleLoss):
     """-log of the right entries of doubly stochastic matrices: Gumbel-Sinkhorn (Mena et al., ICLR 2018) with labels.
@@ -62,6 +64,7 @@ class SinkhornLoss(ShuffleLoss):
         return -law.log_prob(back).mean()
 
 
+@component("loss")
 @dataclass(frozen=True)
 class SinkhornPixelLoss(SinkhornLoss):
     """Squared error of lists that the matrices put in order softly: Gumbel-Sinkhorn as published, without labels."""
@@ -75,6 +78,7 @@ class SinkhornPixelLoss(SinkhornLoss):
         return (law.log_matrix.exp() @ lists - before).square().sum((-1, -2)).mean()
 
 
+@component("loss")
 @dataclass(frozen=True)
 class SortingNetworkLoss(ShuffleLoss):
     """Cross-entropy of the entries of a relaxed sorting network's matrix, for scores of items (`reverse=pl`).
@@ -113,6 +117,7 @@ class SortingNetworkLoss(ShuffleLoss):
         return loss, {"train/loss": loss.detach()}
 
 
+@component("sampler")
 @dataclass(frozen=True)
 class TwoOpt(Decoder):
     """Tours by polar angle, mended by exchanging two edges: no network is asked. log_prob is 0."""

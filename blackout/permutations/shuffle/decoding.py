@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import torch
 from torch import Size, Tensor
 
+from blackout.component import component
 from blackout.permutations.distributions import OrderDistribution
 from blackout.permutations.group import compose, identity_like
 from blackout.permutations.shuffle.reverse import Denoiser
@@ -45,6 +46,7 @@ class Decoder(Protocol):
         ...
 
 
+@component("sampler")
 @dataclass(frozen=True)
 class Greedy(Decoder):
     """The most probable step each time: place by place where that is intractable (generalised Plackett-Luce).
@@ -61,6 +63,7 @@ class Greedy(Decoder):
         return steps
 
 
+@component("sampler")
 @dataclass(frozen=True)
 class Sample(Decoder):
     """Steps drawn from the model: orders follow its own distribution, given the items.
@@ -91,6 +94,7 @@ def _walk_back(denoiser: Denoiser, times: Sequence[int], choose: Choose, look: L
     return state, total
 
 
+@component("sampler")
 @dataclass(frozen=True)
 class Beam(Decoder):
     """The `width` most probable lists after each step, of the best steps back from each of them.

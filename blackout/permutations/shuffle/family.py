@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from blackout.component import component
 from blackout.errors import UserError, naming
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.shuffle.draw import check_kind
@@ -21,6 +22,7 @@ PARTS = ("network", "shuffle", "reverse", "loss", "sampler")
 _FACTS = {"num_items": int, "item_shape": list, "first_fixed": bool, "std": float, "kind": str}
 
 
+@component("family")
 @dataclass(frozen=True)
 class ShuffleFamily:
     """Shuffle diffusion on permutations (Zhang et al., SymmetricDiffusers, ICLR 2025).

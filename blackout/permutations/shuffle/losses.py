@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Size, Tensor, nn
 
+from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.permutations.distributions import GeneralizedPlackettLuce, OrderDistribution, PlackettLuce
 from blackout.permutations.group import compose
@@ -64,6 +65,7 @@ class ShuffleLoss(Protocol):
     def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]: ...
 
 
+@component("loss")
 @dataclass(frozen=True)
 class TrajectoryLoss(ShuffleLoss):
     """-log p of every scheduled step back, averaged over steps, walks and lists.
@@ -88,6 +90,7 @@ class TrajectoryLoss(ShuffleLoss):
         return loss, {"train/loss": loss.detach()}
 
 
+@component("loss")
 @dataclass(frozen=True)
 class RandomTimeLoss(ShuffleLoss):
     """-log p of one step of each walk, chosen uniformly: the same on average, for long lists and schedules.
@@ -116,6 +119,7 @@ class RandomTimeLoss(ShuffleLoss):
         return loss, {"train/loss": loss.detach()}
 
 
+@component("loss")
 class LabelFreeLoss(nn.Module, ShuffleLoss):
     """Learns from what lists look like before and after a step, not from the permutation between them.
 
@@ -169,6 +173,7 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
         self.baseline.lerp_(total[0] / total[1], 1 - self.decay)
 
 
+@component("loss")
 @dataclass(frozen=True)
 class InformedLoss(ShuffleLoss):
     """The likelihood of `LabelFreeLoss`, estimated with permutations drawn where the pixels say they are.

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from blackout.component import component
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
     InverseInsertion,
@@ -47,6 +48,7 @@ class Reverse(Protocol):
         ...
 
 
+@component("reverse")
 @dataclass(frozen=True)
 class ReverseGPL(Reverse):
     """Generalised Plackett-Luce: any order, a row of scores for every place."""
@@ -57,6 +59,7 @@ class ReverseGPL(Reverse):
         return GeneralizedPlackettLuce(scores, width=width)
 
 
+@component("reverse")
 @dataclass(frozen=True)
 class ReversePL(Reverse):
     """Plackett-Luce: any order, a score for every item."""
@@ -67,6 +70,7 @@ class ReversePL(Reverse):
         return PlackettLuce(scores, width=width)
 
 
+@component("reverse")
 @dataclass(frozen=True)
 class ReverseAssignment(Reverse):
     """Items are matched with places: a softmax for every place and the best assignment. No diffusion, a baseline.
@@ -89,6 +93,7 @@ class ReverseAssignment(Reverse):
         return Matching(scores, self.iterations)
 
 
+@component("reverse")
 @dataclass(frozen=True)
 class ReverseRiffle(Reverse):
     """Items go to the left or the right packet: undoes one riffle."""
@@ -99,6 +104,7 @@ class ReverseRiffle(Reverse):
         return InverseRiffle(scores)
 
 
+@component("reverse")
 @dataclass(frozen=True)
 class ReverseTransposition(Reverse):
     """Two items change places, or none: undoes one transposition."""
@@ -109,6 +115,7 @@ class ReverseTransposition(Reverse):
         return InverseTransposition(scores[..., :-1], scores[..., -1])
 
 
+@component("reverse")
 @dataclass(frozen=True)
 class ReverseInsertion(Reverse):
     """One item goes to the end: undoes one insertion."""
@@ -185,6 +192,7 @@ _FIRST = 0.46
 _MOST_SHUFFLES = 100_000
 
 
+@component("shuffle")
 @dataclass(frozen=True)
 class ForwardProcess:
     """X_t = X_0[pi_t] after t shuffles, at times 0 = t_0 < t_1 < ... < t_k.

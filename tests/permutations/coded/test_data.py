@@ -18,7 +18,7 @@ from blackout.permutations.coded import (
 )
 from blackout.permutations.coded.baselines import fit_plackett_luce, likelihood_baselines, ranking_baselines
 from blackout.permutations.coded.data import from_puzzles, ranks
-from blackout.permutations.coded.rankings import ndcg
+from blackout.permutations.coded.ratings import ndcg
 from blackout.permutations.coded.report import CodeScorer, expected_unique
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import jigsaw_digits

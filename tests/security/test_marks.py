@@ -1,5 +1,6 @@
-"""The components that model files may name: what is in the table, and that none of it does anything but compute."""
+"""The components that model files may name: what carries a mark, and that none of it does anything but compute."""
 
+import functools
 import importlib
 import inspect
 import os
@@ -9,10 +10,14 @@ import typing
 from pathlib import Path
 
 import pytest
+import torch
 
+from blackout.component import component, mark_of
+from blackout.diffusion import fisher_times
 from blackout.errors import UserError
+from blackout.permutations import Riffle
 from blackout.training.components import find, make
-from blackout.training.descriptions import PACKAGES, PATHS, check, named_in_file, pathless, plain
+from blackout.training.descriptions import PACKAGES, PATHS, check, marked, named_in_file, pathless, plain
 from tests.cli.conftest import ROOT
 from tests.security.walk import entries
 
@@ -71,7 +76,7 @@ walk.armed = False
     assert done.stdout.count("FORBIDDEN") == len(acts) and not list(tmp_path.iterdir()), done
 
 
-def test_the_table_holds_components_of_this_package_alone():
+def test_marks_are_of_this_package_alone():
     for _, place, address, passed in entries():
         target = find({"_target_": address}, place)
         assert target.__module__.startswith("blackout."), address
@@ -87,15 +92,68 @@ def test_text_is_given_to_few_arguments_and_none_of_them_is_a_path():
         for name, hint in hints.items():
             options = [hint, *typing.get_args(hint)] if name != "return" else []
             texts |= {name} if any(one in (str, Path, typing.Any) for one in options) else set()
-    assert texts - PATHS == {"kind", "link", "monitor", "scores", "weighting"}
+    assert texts - PATHS == {"kind", "monitor", "scores", "weighting"}
 
 
-def test_what_only_the_command_line_may_choose_exists_and_is_in_no_table():
-    for package in set(sum(PACKAGES.values(), ())):
-        table = importlib.import_module(f"{package}.components").TABLE
-        for name in table.asked:
-            find({"_target_": f"{package}.{name}"}, "x")
-            assert not any(name in names for names in [*table.made.values(), *table.passed.values()])
+def test_what_only_the_command_line_may_choose_is_refused_with_what_to_say_there():
+    asked = [
+        (section, f"{package}.{name}", found[1].ask)
+        for section, packages in PACKAGES.items()
+        for package in packages
+        for name in importlib.import_module(package).__all__
+        if (found := marked(f"{package}.{name}", section)) and found[1].ask is not None
+    ]
+    assert len(asked) > 10
+    for section, address, ask in asked:
+        with pytest.raises(UserError, match=ask.split()[0]):
+            check({"_target_": address}, section)
+
+
+@component("network")
+class Foreign(torch.nn.Identity):
+    """Marked, but not this package's."""
+
+
+def test_a_mark_is_of_the_very_object_and_of_this_package():
+    class Heir(Riffle):
+        pass
+
+    assert mark_of(Riffle) and mark_of(Heir) is None and mark_of(Riffle()) is None
+    assert mark_of(functools.wraps(fisher_times)(lambda num_steps: None)) is None
+    assert mark_of(Foreign) and marked(f"{__name__}.Foreign", "model") is None
+    for address in (
+        f"{__name__}.Foreign", "blackout.diffusion.heads.SoftplusHead", "blackout.diffusion.heads.torch.load",
+        "blackout.data.cifar10", "blackout.diffusion.__all__", "blackout.diffusion.sample", "blackout.networks.nowhere",
+        "blackout.component.component", "blackout.diffusion.family.make", "blackout.networks", "BLACKOUT.networks.UNet",
+    ):  # fmt: skip
+        with pytest.raises(UserError, match="not one of this package"):
+            check({"network": {"_target_": address}}, "model")
+        with pytest.raises(UserError, match="not one of this package"):
+            check({"grid": {"_target_": address, "_partial_": True}}, "model")
+
+
+def test_a_component_stands_only_where_its_mark_says():
+    head, grid = {"_target_": "blackout.diffusion.SoftplusHead"}, {"_target_": "blackout.diffusion.fisher_times"}
+    check(
+        {"head": head, "schedule": {"_target_": "blackout.diffusion.Schedule", "grid": grid | {"_partial_": True}}},
+        "model",
+    )
+    for wrong in (
+        {"kernel": head},
+        {"grid": grid},
+        {"rounding": grid | {"_partial_": True}},
+        {"head": head | {"_partial_": True}},
+    ):
+        with pytest.raises(UserError, match="not one of this package"):
+            check(wrong, "model")
+    with pytest.raises(UserError, match="when it is called"):
+        check({"grid": grid | {"_partial_": True, "num_steps": 3}}, "model")
+
+
+def test_hints_that_cannot_be_read_let_nothing_through(monkeypatch):
+    monkeypatch.setattr(typing, "get_type_hints", lambda *_: (_ for _ in ()).throw(NameError("hidden")))
+    with pytest.raises(UserError, match="cannot be read"):
+        check({"guidance": {"_target_": "blackout.diffusion.Guidance", "scale": "x"}}, "model")
 
 
 def test_text_stays_text():
@@ -139,7 +197,7 @@ def test_trusted_modules_are_the_users_own_door():
 
 def test_where_datasets_lie_is_the_command_lines_to_say():
     source = {"_target_": "blackout.data.mnist", "_partial_": True, "data_dir": "/elsewhere", "download": True}
-    classifier = {"_target_": "blackout.evaluation.extractors.Classifier", "_partial_": True, "source": source}
+    classifier = {"_target_": "blackout.evaluation.Classifier", "_partial_": True, "source": source}
     scores = {"_target_": "blackout.evaluation.Scorer", "extractor": classifier, "cache": None, "reference": "train"}
     chosen = named_in_file(scores, "metrics", "mine")
     assert chosen["extractor"]["source"] == {**source, "data_dir": "mine", "download": False}

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blackout.component import component
 from blackout.errors import UserError
 from blackout.family import Samples
 from blackout.permutations.coded.data import PermutationData, check_length, held_out
@@ -121,6 +122,7 @@ class UserLists:
         return UserLists(start, self.items[at], self.ratings[at])
 
 
+@component("dataset", ask="dataset=rankings dataset.path=<file>")
 def rankings(
     path: str | Path,
     length: int = 10,
@@ -224,6 +226,7 @@ def ndcg(x: Tensor, ratings: Tensor, k: int) -> Tensor:
     return torch.where(best > 0, found / best, torch.ones_like(best))
 
 
+@component("dataset")
 def synthetic_rankings(
     length: int = 8, num_movies: int = 60, users: int = 4000, taste: int = 4, seed: int = 0
 ) -> PermutationData:
@@ -265,6 +268,7 @@ _SHOWN = 4
 """Held-out letters, those that spell most words, for which the model's law is compared with the uniform one."""
 
 
+@component("dataset", ask="dataset=words dataset.path=<file>")
 def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0) -> PermutationData:
     """Words of `length` letters from a list, one a line (Kim et al., figure 1); whole classes of anagrams are held out.
 

@@ -1,0 +1,71 @@
+"""The mark of a component: that a model file may name a class or function, and for which argument of what it is in.
+
+A model file is data from strangers. What it may ask for is what carries a mark, given explicitly where the class or
+function is defined: it is never inferred from annotations, nor inherited, nor taken over by a wrapper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+Stats: TypeAlias = Mapping[str, Any]
+"""Plain values that a source says of itself: shape, max_count, mean, ..."""
+FromStats: TypeAlias = Callable[[Mapping[str, Any], Stats], Mapping[str, Any]]
+"""(given arguments, statistics) -> arguments in place of those that the data decide; pure."""
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a model file may do with a component.
+
+    Args:
+        made: names of the arguments for which it may be made.
+        passed: names of the arguments for which it may be passed on, with arguments filled in (`_partial_: true`).
+        called: names of the arguments that what is passed on gets when it is called, and so not from a file.
+        ask: what to give on the command line, which alone may choose the component; None where a file may.
+        from_stats: the arguments that follow from the data; None where none do.
+    """
+
+    made: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
+    ask: str | None = None
+    from_stats: FromStats | None = None
+
+
+_MARKS: dict[int, tuple[object, Mark]] = {}
+"""By identity: an attribute would be inherited by subclasses, and copied by wrappers."""
+
+
+def component(
+    *made: str,
+    passed: tuple[str, ...] = (),
+    called: tuple[str, ...] = (),
+    ask: str | None = None,
+    from_stats: FromStats | None = None,
+) -> Callable[[Target], Target]:
+    """Mark a class or function as a component; the outermost decorator. See `Mark` for the arguments."""
+
+    def mark(target: Target) -> Target:
+        _MARKS[id(target)] = target, Mark(made, passed, called, ask, from_stats)
+        return target
+
+    return mark
+
+
+def mark_of(target: object) -> Mark | None:
+    """The mark that this very object was given; None if it was given none."""
+    marked, mark = _MARKS.get(id(target), (None, None))
+    return mark if marked is target else None
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of everything in nested mappings."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
