@@ -46,7 +46,7 @@ def debugging() -> bool:
 
 
 @contextmanager
-def naming(component: str) -> Iterator[None]:
+def error_context(component: str) -> Iterator[None]:
     """Inside, what goes wrong is about `component`.
 
     Raises:
@@ -58,13 +58,13 @@ def naming(component: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if mendable(error):
+        if is_user_error(error):
             raise UserError(f"{component}: {summary(error)}") from error
         error.add_note(f"This happened in the component `{component}`.")
         raise
 
 
-def mendable(error: BaseException) -> bool:
+def is_user_error(error: BaseException) -> bool:
     """Whether settings or files caused an error, rather than somebody's code.
 
     It is not, if code outside this package and its libraries took part; nor if this package itself made a slip (a wrong

@@ -16,7 +16,7 @@ from blackout.diffusion.particles import GuidanceWeight, sample_particles
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import Sampler, sample
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 
 _TIMES = 9
 """Times of a grid at which a sampler is tried."""
@@ -29,22 +29,22 @@ def rehearse(model: CountModel) -> None:
         UserError: which component refuses, and why; or what it returns has the wrong shape.
     """
     x0 = torch.zeros(1, *model.shape, dtype=torch.uint8)
-    with naming("process"):
+    with error_context("process"):
         model.process.check_final_time(model.schedule.times[-1])
-    with naming("schedule"):
+    with error_context("schedule"):
         _check_end(model, model.schedule.times[-1], model.schedule.grid, "schedule")
         s, t = model.schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
-    with naming("process"):
+    with error_context("process"):
         xt, target = model.process.observe(x0, t, torch.Generator().manual_seed(0))
     training = model.network.training
-    with naming("network"), torch.no_grad():
+    with error_context("network"), torch.no_grad():
         raw = model.network.eval()(xt, t)
         model.network.train(training)
     if raw.shape != (expected := (1, model.head.outputs, *model.shape)):
         raise UserError(f"network: its output is {list(raw.shape)}, where the head reads {list(expected)}")
-    with naming("head"):
+    with error_context("head"):
         prediction = model.head(raw, xt, t)
-    with naming("loss"):
+    with error_context("loss"):
         _check_losses(model.loss(prediction, target, s, t), model)
     rehearse_sampler(model, model.sampler)
 
@@ -56,7 +56,7 @@ def rehearse_sampler(model: CountModel, sampler: Sampler) -> None:
         UserError: kernel or correctors need what the head does not predict or belong to another process, or the grid is
             not one of the process.
     """
-    with naming("sampler"):
+    with error_context("sampler"):
         times = (sampler.grid or model.schedule.grid)(sampler.num_steps)
         model.process.check_final_time(times[-1])
         _check_end(model, times[-1], sampler.grid or model.schedule.grid, "sampler" if sampler.grid else None)
@@ -72,7 +72,7 @@ def rehearse_sampler(model: CountModel, sampler: Sampler) -> None:
 
     how: dict[str, Any] = {"kernel": sampler.kernel, "correction": sampler.correction}
     walk = model.process, few, (1, *model.shape), torch.Generator().manual_seed(0), check
-    with naming("sampler"):
+    with error_context("sampler"):
         if not (sampler.guidance.particles > 1 or (sampler.inpainting_particles or 1) > 1):
             sample(_as_guided(blank, model, sampler), *walk, **how)
             return

@@ -21,7 +21,7 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import without_files
 from blackout.diffusion.recipe import fitted, steps_for
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 from blackout.networks.inputs import Elements
 from blackout.training.components import fill, find, make
 from blackout.training.descriptions import make_dataset, pathless
@@ -90,7 +90,7 @@ class CountDiffusion:
             raise UserError(f"dataset: counts are needed, CountData, not {type(data).__name__}")
         if description is not None:
             _check_same_kind(data, description["data"])
-        with naming("dataset"):
+        with error_context("dataset"):
             return replace(data, flip=bool(settings.get("flip", False)))
 
     def describe(self, settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class CountDiffusion:
         parts["network"] = make_network(described["network"], elements)
         parts["head"] = make_head(described["head"], parts["process"], elements)
         training |= {name: settings[name] for name in ("label_dropout", "validation_draws") if settings is not None}
-        with naming("model"):
+        with error_context("model"):
             model = BlackoutDiffusion(**known, **parts, **training)
         model.config = dict(description)
         return model

@@ -16,7 +16,7 @@ from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
 from blackout.errors import UserError
 from blackout.random import fold_seed
-from blackout.training.data_module import Feed
+from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import Standalone
 from blackout.training.model import INITIALISATION
 from blackout.training.optimization import Optimization
@@ -87,7 +87,7 @@ def from_data(
     model.source = lambda: data
     model.rehearse()
     how = Optimization(lr, optimizer, warmup_steps, decay_steps)
-    return Standalone(model, how, Feed(data, batch_size, seed, epochs=True))
+    return Standalone(model, how, SourceDataModule(data, batch_size, seed, epochs=True))
 
 
 def _described_model(data: CountData, network: Any, parts: Mapping[str, Any], conditional: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blackout.diffusion.data_stats import DataEnds
-from blackout.errors import naming
+from blackout.errors import error_context
 from blackout.networks.fitting import described_body
 
 _BODY, _TIMES = "blackout.networks.body_for", "blackout.diffusion.logistic_times"
@@ -58,7 +58,7 @@ def _with_body(network: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
     given = {name: value for name, value in network["body"].items() if not name.startswith("_")}
     if given.get("ordered") is None:
         given["ordered"] = facts.get("ordered")
-    with naming("network.body"):
+    with error_context("network.body"):
         body = described_body(facts["shape"], **{"levels": levels, **given})
     return {**network, "body": body} | ({"inputs": {"_target_": _STATES}} if embeds else {})
 

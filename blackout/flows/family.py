@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.losses import Objective
 from blackout.flows.model import FlowSampler
@@ -87,7 +87,7 @@ class FlowFamily:
         if settings is not None:
             training |= _training(settings)
         simulation = make(described["simulation"], "simulation")
-        with naming("model"):
+        with error_context("model"):
             sampler = GraphFlow if isinstance(target, GraphTarget) else FlowSampler
             model = sampler(network, target, simulation, **training)
         model.config = dict(description)
@@ -144,7 +144,7 @@ def make_target(described: Any) -> Target:
         return made
     if not hasattr(made, "log_density") or not hasattr(made, "levels"):
         raise UserError(f"target: {type(made).__name__} needs log_density, levels, and sites or shape")
-    with naming("target"):
+    with error_context("target"):
         return Wrapped(made)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import Sampler
 from blackout.distributed import rank
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
 from blackout.posterior.chains import Method, anneal
 from blackout.posterior.conjugate import Direct, conjugate
@@ -47,12 +47,12 @@ class Command(ABC):
         """
         if not request.get("operator"):
             raise UserError("operator must be given: operator=identity, inpaint_box, pool, ...")
-        with naming("operator"):
+        with error_context("operator"):
             operator = make(request["operator"], "operator")
             operator.prepare(model)
-        with naming("noise"):
+        with error_context("noise"):
             noise = make(request["noise"], "noise") if request.get("noise") else operator.noise
-        with naming("posterior"):
+        with error_context("posterior"):
             measurements = read(model, sampler, operator, noise, request.get("measurement"))
             folder = re.sub(r"(?<!^)(?=[A-Z])", "_", type(operator).__name__).lower()
             draw = PosteriorDraw(model, sampler, Direct(), measurements, request["num_samples"], folder)

@@ -17,11 +17,11 @@ from blackout.family import Draw
 from blackout.files import save_picture, write_json
 from blackout.programs.curves import save_curves
 from blackout.programs.pictures import Trajectory
-from blackout.programs.provenance import passport
+from blackout.programs.provenance import provenance
 from blackout.programs.report import command, save_report
 from blackout.programs.results import now, save_samples
 from blackout.training.callbacks import draw_first
-from blackout.training.data_module import Feed
+from blackout.training.data_module import SourceDataModule
 from blackout.training.export import export_model
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.loggers import log_results
@@ -35,15 +35,15 @@ _SHOWN = 4
 """Samples whose way is shown."""
 
 
-def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) -> None:
+def close(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, run: Path) -> None:
     """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
     model, began = module.model, time.perf_counter()
     for logger in trainer.loggers:
         if isinstance(logger, MetricsCSV):
             logger.close(trainer.global_step)
-    budget = trainer.global_step * trainer.accumulate_grad_batches * feed.batch_size
+    budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
     scorer = keep_affordable_scorer(trainer, model, budget)
-    values = validate(trainer, module, feed, budget)
+    values = validate(trainer, module, data_module, budget)
     if not trainer.is_global_zero:
         return
     model.before_export(budget)
@@ -56,7 +56,7 @@ def close(trainer: pl.Trainer, module: TrainingModule, feed: Feed, run: Path) ->
     if scorer is not None:
         values |= scorer.values
         report |= scorer.provenance
-    report |= {"date": now(), **passport(model.device, began, feed.source)}
+    report |= {"date": now(), **provenance(model.device, began, data_module.source)}
     write_json(report, run / "metrics.json")
     save_curves(run / "metrics.csv", run / "curves.png")
     page = save_report(run)
@@ -79,12 +79,14 @@ def keep_affordable_scorer(trainer: pl.Trainer, model: Model, budget: int) -> Sc
     return affordable[0] if affordable else None
 
 
-def validate(trainer: pl.Trainer, module: TrainingModule, feed: Feed, budget: int) -> dict[str, float]:
+def validate(
+    trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, budget: int
+) -> dict[str, float]:
     """Validation metrics of the final model, on as many batches as the budget allows."""
-    allowed = max(1, budget // (feed.batch_size * module.model.validation_cost))
+    allowed = max(1, budget // (data_module.batch_size * module.model.validation_cost))
     if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
-        trainer.limit_val_batches = min(allowed, len(feed.val_dataloader()))
-    (metrics,) = trainer.validate(module, feed, verbose=False) or [{}]
+        trainer.limit_val_batches = min(allowed, len(data_module.val_dataloader()))
+    (metrics,) = trainer.validate(module, data_module, verbose=False) or [{}]
     return {name: float(value) for name, value in metrics.items()}
 
 

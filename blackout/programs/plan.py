@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from blackout.training.components import make
-from blackout.training.data_module import Feed
+from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.model import Model
 
@@ -25,14 +25,14 @@ _SECONDS = 60.0
 """The probe stops after so many steps, or after the first that ends later than this."""
 
 
-def plan(config: dict[str, Any], module: TrainingModule, feed: Feed) -> None:
+def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule) -> None:
     """Print parameters, FLOPs, memory, data and expected time of a run; nothing is written.
 
     Raises:
         UserError: the trainer's settings are impossible.
     """
     probe, model = Probe(), module.model
-    trainer = _probe(config, module, feed, probe)
+    trainer = _probe(config, module, data_module, probe)
     if not trainer.is_global_zero:
         return
     steps, accumulate = config["trainer"]["max_steps"], config["trainer"].get("accumulate_grad_batches") or 1
@@ -42,7 +42,7 @@ def plan(config: dict[str, Any], module: TrainingModule, feed: Feed) -> None:
     flops, nfe = flops_per_sample(model), model.draw({}).nfe
     state = parameters * 4 * 5  # weights, gradients, Adam's two moments, average
     second = probe.seconds_per_batch()
-    size = feed.source.size("train")
+    size = data_module.source.size("train")
     lines = {
         "parameters": f"{parameters:,}",
         "work": f"{_si(flops)}FLOP per image and network evaluation; {_si(3 * flops)}FLOP per image of training, "
@@ -50,7 +50,7 @@ def plan(config: dict[str, Any], module: TrainingModule, feed: Feed) -> None:
         "memory": f"{_bytes(state)} for weights, gradients, moments and average, and about "
         f"{_bytes(activation_bytes(model) * share)} of activations per device of {share} images (both in 32 bit)"
         + (f"; the probe's peak was {_bytes(probe.peak)}" if probe.peak else ""),
-        "data": str(feed.source),
+        "data": str(data_module.source),
         "length": f"{steps:,} steps of {accumulate * batch:,} images on {devices} device(s): {images:,} images"
         + (f", {images / size:,.1f} epochs" if size else ""),
         "time": f"{_duration(second * steps * accumulate)} of training at {batch / second:,.1f} images/s (median of "
@@ -60,7 +60,7 @@ def plan(config: dict[str, Any], module: TrainingModule, feed: Feed) -> None:
         print(f"{name + ':':<12} {line}")
 
 
-def _probe(config: dict[str, Any], module: TrainingModule, feed: Feed, probe: Probe) -> pl.Trainer:
+def _probe(config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule, probe: Probe) -> pl.Trainer:
     """Train for a few batches, in a temporary directory."""
     options = config["trainer"] | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}
     with tempfile.TemporaryDirectory() as scratch:
@@ -68,7 +68,7 @@ def _probe(config: dict[str, Any], module: TrainingModule, feed: Feed, probe: Pr
             options, "trainer", logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
             default_root_dir=scratch, use_distributed_sampler=False,
         )  # fmt: skip
-        trainer.fit(module, feed)
+        trainer.fit(module, data_module)
     return trainer
 
 

@@ -19,7 +19,7 @@ _LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "torc
 _PATIENCE = 5.0
 
 
-def passport(device: torch.device, began: float, source: Source | None = None) -> dict[str, Any]:
+def provenance(device: torch.device, began: float, source: Source | None = None) -> dict[str, Any]:
     """How numbers were made, as plain values for metrics.json: `made_with`, `seconds` and, of a source, `data`.
 
     Args:
@@ -51,7 +51,8 @@ def git_commit() -> str | None:
     """The commit of this code, with "-dirty" if it was changed since; None where it is in no repository of its own."""
     folder = Path(__file__).parent
     try:
-        _git(folder, "ls-files", "--error-unmatch", "passport.py")  # not merely installed within somebody's repository
+        # not merely installed within somebody's repository
+        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
         return _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None

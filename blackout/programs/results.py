@@ -23,7 +23,7 @@ from torch import Tensor
 from blackout.errors import UserError
 from blackout.family import Draw, Names, Samples, Source
 from blackout.files import refuse_links, remove_parts, replacing, save_picture, write_json
-from blackout.programs.provenance import passport
+from blackout.programs.provenance import provenance
 from blackout.training.model import Model
 
 # --- Samples written to an .npz as they are drawn, so that millions of them need not fit in memory.
@@ -164,12 +164,12 @@ class Results:
         return {name: torch.cat([part[name] for part in self._shown])[: self._number_shown] for name in names}
 
 
-def provenance(
+def sample_provenance(
     config: Mapping[str, Any], model: Model, draw: Draw, began: float, source: Source | None
 ) -> dict[str, Any]:
     """How samples were made, as plain values for metrics.json."""
     return {
-        **passport(model.device, began, source),
+        **provenance(model.device, began, source),
         "num_samples": config["num_samples"],
         "seeds": [config["seed"] + i for i in range(config["seeds"] if config["evaluate"] else 1)],
         "network_evaluations": draw.nfe,

@@ -14,11 +14,11 @@ from rich.progress import Progress
 from torch import Tensor
 
 from blackout.distributed import gathered, my_batches, process_group, rank
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 from blackout.family import Draw, Samples, Scores
 from blackout.programs.pictures import Trajectory
-from blackout.programs.results import Results, default_output, find_device, open_output, provenance
-from blackout.programs.sample_cache import Drawn, key_of
+from blackout.programs.results import Results, default_output, find_device, open_output, sample_provenance
+from blackout.programs.sample_cache import SampleCache, cache_key
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.training.components import make
 from blackout.training.export import family_of, load_model
@@ -70,7 +70,7 @@ def _run(config: Mapping[str, Any]) -> Path:
 
 def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     began, chosen, (model, place) = time.perf_counter(), listed(config), _model(config)
-    with naming("sample"):
+    with error_context("sample"):
         request = _request(config)
         draw: Draw = model.draw(request)
         rows = draw.rows(config["num_samples"])
@@ -80,17 +80,19 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     indices = torch.arange(rows) if chosen is None else chosen
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
     trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
-    drawn = Drawn(draw, indices, config["seed"], size, out, key_of(request, model, indices, config["seed"], size))
+    cache = SampleCache(
+        draw, indices, config["seed"], size, out, cache_key(request, model, indices, config["seed"], size)
+    )
     taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
-    with naming("sample"), taken as results:
-        draw_all(draw, drawn, my_batches(indices, size), results, scoring, trajectory)
+    with error_context("sample"), taken as results:
+        draw_all(draw, cache, my_batches(indices, size), results, scoring, trajectory)
     scored = {} if scoring is None else scoring.report(draw, out)
     if trajectory is not None:
         trajectory.save(draw, out)
     if results is not None:
-        drawn.forget()
+        cache.forget()
         source = None if scoring is None else scoring.source
-        results.finish(scored, provenance(config, model, draw, began, source))
+        results.finish(scored, sample_provenance(config, model, draw, began, source))
     return out
 
 
@@ -153,7 +155,7 @@ def listed(config: Mapping[str, Any]) -> Tensor | None:
 
 def draw_all(
     draw: Draw,
-    drawn: Drawn,
+    cache: SampleCache,
     mine: Sequence[Tensor],
     results: Results | None,
     scoring: Scoring | None = None,
@@ -165,7 +167,7 @@ def draw_all(
 
     Args:
         draw: what draws.
-        drawn: what has the batches drawn.
+        cache: what has the batches drawn.
         mine: indices of this process's batches, int64 [b] each.
         results: of process 0, which takes all samples in order.
         scoring: given the samples of this process.
@@ -180,8 +182,8 @@ def draw_all(
             if trajectory is not None:
                 trajectory.add(step, steps, state)
 
-        batches = drawn.batches(torch.cat([*mine, torch.arange(0)]), watch, again=trajectory is not None)
-        for samples in _in_order(batches, drawn.rounds, None if scoring is None else scoring.scores):
+        batches = cache.batches(torch.cat([*mine, torch.arange(0)]), watch, again=trajectory is not None)
+        for samples in _in_order(batches, cache.rounds, None if scoring is None else scoring.scores):
             if results is not None:
                 results.take(samples)
 

@@ -21,7 +21,7 @@ from blackout.random import compiled_by
 from blackout.training.model import Model
 
 
-class Drawn:
+class SampleCache:
     """Draws each batch once, over any number of calls of the same command.
 
     Args:
@@ -81,7 +81,7 @@ class Drawn:
         return self._folder / f"{int(part[0])}-{int(part[-1])}.safetensors"
 
 
-def key_of(request: Mapping[str, Any], model: Model, indices: Tensor, seed: int, size: int) -> str:
+def cache_key(request: Mapping[str, Any], model: Model, indices: Tensor, seed: int, size: int) -> str:
     """32 hexadecimal digits that are the same for commands that draw the same bits: settings, weights, machine."""
     sha256 = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):

@@ -15,7 +15,7 @@ from blackout.errors import UserError
 from blackout.evaluation import over_seeds
 from blackout.family import Draw, Samples, Scorer, Scores, Source
 from blackout.files import replacing, write_json
-from blackout.programs.provenance import passport
+from blackout.programs.provenance import provenance
 from blackout.programs.results import job_folder, now, open_output, sweeping
 from blackout.programs.settings import path
 from blackout.training.components import fill, make
@@ -104,7 +104,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     number = len(samples["samples"])
     scores = scorer.begin(source, number, device)
     report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
-    report |= {"date": now(), **passport(device, began, source)}
+    report |= {"date": now(), **provenance(device, began, source)}
     save_figure(scores, out)
     if rank() == 0:
         write_json(report, out / "metrics.json")

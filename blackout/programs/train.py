@@ -15,7 +15,7 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from blackout.errors import UserError, mendable, naming, summary
+from blackout.errors import UserError, error_context, is_user_error, summary
 from blackout.family import ChoosesLength, Family, Source
 from blackout.programs.finalize import close
 from blackout.programs.plan import plan
@@ -26,7 +26,7 @@ from blackout.random import fold_seed
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
 from blackout.training.components import check_arguments, find, make
-from blackout.training.data_module import Feed
+from blackout.training.data_module import SourceDataModule
 from blackout.training.export import start_from
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.loggers import KeepWandbRun, continue_run, dashboards
@@ -211,14 +211,14 @@ def _train(config: dict[str, Any]) -> Path:
     config = with_length(config, family, source)
     optimization: Optimization = make(config["optimizer"], "optimizer")
     model = make_model(family, config, source)
-    with naming("dataset"):
-        feed = Feed(source, config["batch_size"], config["seed"], config["data_on_device"])
-    with naming("optimizer"):
+    with error_context("dataset"):
+        data_module = SourceDataModule(source, config["batch_size"], config["seed"], config["data_on_device"])
+    with error_context("optimizer"):
         optimization.configure(model.parameter_groups(optimization.lr))
     module = TrainingModule(model, optimization)
     if config["plan"]:
         model.rehearse()
-        plan(config, module, feed)
+        plan(config, module, data_module)
         return Path(config["runs_dir"])
     if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
         claim(run_directory(config, source.name), "run_id")
@@ -236,9 +236,9 @@ def _train(config: dict[str, Any]) -> Path:
         print_summary(model, source, config, directory, resumed=last is not None)
         model.compile_networks(config["compile"])
         with dashboards(trainer.loggers, config):
-            fit(trainer, module, feed, last)
+            fit(trainer, module, data_module, last)
             describe_profile(trainer)
-            close(trainer, module, feed, directory)
+            close(trainer, module, data_module, directory)
     return directory
 
 
@@ -297,7 +297,7 @@ def check_launch(trainer: pl.Trainer) -> None:
         raise UserError(f"trainer.num_nodes={trainer.num_nodes} needs torchrun or srun on every node, or MASTER_ADDR")
 
 
-def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | None) -> None:
+def fit(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, last: Path | None) -> None:
     """Train from the start or from a checkpoint.
 
     Raises:
@@ -309,9 +309,9 @@ def fit(trainer: pl.Trainer, module: TrainingModule, feed: Feed, last: Path | No
     trainer.callbacks.insert(0, watch)  # type: ignore[attr-defined]
     try:
         with signals.listening():
-            trainer.fit(module, feed, ckpt_path=None if last is None else str(last), weights_only=True)
+            trainer.fit(module, data_module, ckpt_path=None if last is None else str(last), weights_only=True)
     except Exception as error:
-        if isinstance(error, UserError) or began or (last is None and not mendable(error)):
+        if isinstance(error, UserError) or began or (last is None and not is_user_error(error)):
             raise
         what = "training cannot start" if last is None else f"{last} cannot be continued"
         raise UserError(f"{what}: {summary(error)}") from error

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
@@ -57,7 +57,7 @@ def make(config: Any, where: str, **arguments: Any) -> Any:
     target, partial = find(config, where), bool(config.get("_partial_", False))
     given = {**parts, **arguments}
     check_arguments(target, given, where, partial)
-    with naming(where):
+    with error_context(where):
         return functools.partial(target, **given) if partial else target(**given)
 
 
@@ -73,7 +73,7 @@ def find(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
     if address.split(".")[0] in sys.stdlib_module_names:
         raise UserError(f"{where}: {address} is of Python's own library, which has no components")
     try:
-        with naming(f"{where}: {address} cannot be found"):
+        with error_context(f"{where}: {address} cannot be found"):
             target = pkgutil.resolve_name(address)
     except AttributeError as error:
         raise UserError(f"{where}: {address} cannot be found: {error}") from None

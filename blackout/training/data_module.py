@@ -19,7 +19,7 @@ from blackout.random import fold_seed
 
 
 @dataclass(eq=False, repr=False)
-class TrainStream:
+class TrainLoader:
     """Endless training batches, each a pure function of (source, seed, batch number).
 
     The stream is the concatenation of one permutation of the training set per epoch; global batch `n` is its positions
@@ -84,8 +84,8 @@ class TrainStream:
     def state_dict(self) -> dict[str, Any]:
         """What determines the order of the data; kept in checkpoints and compared on resume.
 
-        The position in the stream is not part of it: Lightning fetches one batch ahead, so `Feed` starts from the
-        trainer's own count of finished batches in the same checkpoint.
+        The position in the stream is not part of it: Lightning fetches one batch ahead, so `SourceDataModule` starts
+        from the trainer's own count of finished batches in the same checkpoint.
         """
         return {"data": self.source.fingerprint("train"), "batch_size": self.batch_size, "seed": self.seed}
 
@@ -119,7 +119,7 @@ class TrainStream:
 
 
 @dataclass(eq=False, repr=False)
-class EvalShard:
+class EvalLoader:
     """One process's share of a split: samples `rank, rank + world_size, ...`, each exactly once.
 
     Nothing is padded or repeated, so that sums over processes are exact. All processes have the same number of batches,
@@ -178,10 +178,10 @@ _PREDICTED = 64
 """Samples that `Trainer.predict` draws unless it is given numbers of others."""
 
 
-class Feed(pl.LightningDataModule):
+class SourceDataModule(pl.LightningDataModule):
     """Training and held-out batches of a source.
 
-    Training is an endless stream (`TrainStream`): its length is set by the trainer's `max_steps`, and validation is
+    Training is an endless stream (`TrainLoader`): its length is set by the trainer's `max_steps`, and validation is
     scheduled in batches with `val_check_interval=<int>, check_val_every_n_epoch=None`. A resumed `fit` continues with
     the batch after the last finished one; this is exact for checkpoints written between optimiser steps. With the
     trainer's `overfit_batches=n` the first `n` batches are repeated. Without held-out samples there is no validation.
@@ -210,7 +210,7 @@ class Feed(pl.LightningDataModule):
         """Check the batch size against the number of processes, before anything long starts."""
         check_sharding(self.batch_size, *self._rank_and_world_size())
 
-    def train_dataloader(self) -> TrainStream:
+    def train_dataloader(self) -> TrainLoader:
         """This process's part of the endless training stream, from the first batch not yet trained on."""
         start, source = 0, self.source
         if self.trainer is not None:
@@ -219,7 +219,7 @@ class Feed(pl.LightningDataModule):
             # nor the one at which an exception struck
             start = trainer.fit_loop.epoch_loop.batch_progress.total.processed
             source = source.to(trainer.strategy.root_device) if self.on_device else source
-        return TrainStream(
+        return TrainLoader(
             source, self.batch_size, self.seed, *self._rank_and_world_size(), start, self.period, self.length
         )
 
@@ -229,11 +229,11 @@ class Feed(pl.LightningDataModule):
         overfit = getattr(self.trainer, "overfit_batches", 0)
         return overfit if isinstance(overfit, int) and overfit > 0 else None
 
-    def val_dataloader(self) -> EvalShard:
+    def val_dataloader(self) -> EvalLoader:
         """This process's share of the held-out samples."""
-        return EvalShard(self.source, self.batch_size, *self._rank_and_world_size())
+        return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size())
 
-    def test_dataloader(self) -> EvalShard:
+    def test_dataloader(self) -> EvalLoader:
         """The held-out samples again: a source has one held-out split."""
         return self.val_dataloader()
 

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 from blackout.family import Family
 from blackout.files import opened, replacing_folder, save_tensors
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
@@ -110,7 +110,7 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
         UserError: nothing there, not a model, damaged, or of another format.
     """
     path = Path(path).expanduser()
-    with naming(str(path)):
+    with error_context(str(path)):
         return _load(path, tuple(trusted))
 
 
@@ -156,7 +156,7 @@ def start_from(model: Any, path: str | Path) -> None:
         UserError: as `load_model` does; or the weights are of another network.
     """
     path = Path(path).expanduser()
-    with naming(str(path)):
+    with error_context(str(path)):
         _, tensors = read_model(path)
         weights = {name.removeprefix("network."): w for name, w in tensors.items() if name.startswith("network.")}
         own = model.network.state_dict()

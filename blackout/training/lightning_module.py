@@ -15,7 +15,7 @@ from torchmetrics import MeanMetric
 from blackout.errors import UserError
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import FORMAT
-from blackout.training.data_module import EvalShard, Feed, TrainStream
+from blackout.training.data_module import EvalLoader, SourceDataModule, TrainLoader
 from blackout.training.model import CHECKPOINTS, DROPOUT, Model
 from blackout.training.optimization import Optimization
 
@@ -174,18 +174,18 @@ class Standalone(TrainingModule):
     Args:
         model: to be trained.
         optimization: optimiser and learning rate.
-        feed: the data.
+        data_module: the data.
     """
 
-    def __init__(self, model: Model, optimization: Optimization, feed: Feed) -> None:
+    def __init__(self, model: Model, optimization: Optimization, data_module: SourceDataModule) -> None:
         super().__init__(model, optimization)
-        self._feed = feed
-        shown = {"lr": optimization.lr, "batch_size": feed.batch_size, "seed": model.seed}
+        self._data_module = data_module
+        shown = {"lr": optimization.lr, "batch_size": data_module.batch_size, "seed": model.seed}
         self.save_hyperparameters({**shown, **model.config.get("model", {})})  # for Lightning's loggers
         self._validated = 0  # samples of a DataLoader of the user's own, in this validation
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Number a batch of a DataLoader of the user's own, as a `Feed` numbers its batches."""
+        """Number a batch of a DataLoader of the user's own, as a `SourceDataModule` numbers its batches."""
         if self.trainer.predicting or (isinstance(batch, Mapping) and "index" in batch):
             return batch
         named, world = self.model.batch_of(batch), self.trainer.world_size
@@ -204,21 +204,21 @@ class Standalone(TrainingModule):
 
     on_test_epoch_start = on_validation_epoch_start
 
-    def train_dataloader(self) -> TrainStream:
+    def train_dataloader(self) -> TrainLoader:
         """Batches of the training data."""
-        self._feed.trainer = self._trainer
-        return self._feed.train_dataloader()
+        self._data_module.trainer = self._trainer
+        return self._data_module.train_dataloader()
 
-    def val_dataloader(self) -> EvalShard:
+    def val_dataloader(self) -> EvalLoader:
         """The held-out data."""
-        self._feed.trainer = self._trainer
-        return self._feed.val_dataloader()
+        self._data_module.trainer = self._trainer
+        return self._data_module.val_dataloader()
 
     test_dataloader = val_dataloader
 
     def predict_dataloader(self) -> DataLoader[int]:
         """Numbers of samples to be drawn."""
-        return self._feed.predict_dataloader()
+        return self._data_module.predict_dataloader()
 
     def __getattr__(self, name: str) -> Any:
         try:

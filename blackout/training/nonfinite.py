@@ -14,7 +14,7 @@ from torch.nn.utils import get_total_norm
 
 from blackout.errors import UserError
 from blackout.files import replacing
-from blackout.training.data_module import Feed, TrainStream
+from blackout.training.data_module import SourceDataModule, TrainLoader
 from blackout.training.lightning_module import TrainingModule
 
 
@@ -110,9 +110,9 @@ class NonFiniteGuard(Callback):
         )
 
     def _dump(self, trainer: pl.Trainer, step: int, batches: list[int], path: Path) -> None:
-        module, feed = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(module, TrainingModule) and isinstance(feed, Feed)
-        stream = TrainStream(feed.source, feed.batch_size, feed.seed, period=feed.period)
+        module, data_module = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(module, TrainingModule) and isinstance(data_module, SourceDataModule)
+        stream = TrainLoader(data_module.source, data_module.batch_size, data_module.seed, period=data_module.period)
         described = []
         for number in batches:
             batch = stream.batch(number)

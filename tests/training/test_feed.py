@@ -1,4 +1,4 @@
-"""The Feed inside a real Trainer: what Lightning prefetches and saves must not change what is trained on."""
+"""The data module inside a real Trainer: what Lightning prefetches and saves must not change what is trained on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from blackout.data import CountData
-from blackout.training.data_module import Feed
+from blackout.training.data_module import SourceDataModule
 from tests.training.test_stream import Endless
 
 # Lightning talks about workers, loggers and lengths that these trainers do without
@@ -59,7 +59,7 @@ def fit(
         "default_root_dir": folder,
     }
     built = pl.Trainer(**settings | trainer)
-    built.fit(model, datamodule=Feed(replace(data, flip=True), batch_size=5, seed=seed), ckpt_path=ckpt)
+    built.fit(model, datamodule=SourceDataModule(replace(data, flip=True), batch_size=5, seed=seed), ckpt_path=ckpt)
     return built
 
 
@@ -141,7 +141,7 @@ def test_checkpoints_need_no_pickle(numbered: CountData, tmp_path: Path) -> None
 
 
 def test_without_a_trainer_everything_is_served_here(numbered: CountData) -> None:
-    module = Feed(numbered, 4)
+    module = SourceDataModule(numbered, 4)
     assert next(iter(module.train_dataloader()))["batch"] == 0
     assert sum(len(batch["index"]) for batch in module.val_dataloader()) == 9
     assert sum(len(batch["index"]) for batch in module.test_dataloader()) == 9
@@ -151,7 +151,7 @@ def test_without_a_trainer_everything_is_served_here(numbered: CountData) -> Non
 def test_bad_values_are_refused_at_once(batch_size: int, flip: bool) -> None:
     data = CountData("vectors", torch.arange(12).view(4, 3), torch.arange(6).view(2, 3), 11)
     with pytest.raises(ValueError, match=r"positive multiple|flip mirrors"):
-        Feed(replace(data, flip=flip), batch_size)
+        SourceDataModule(replace(data, flip=flip), batch_size)
 
 
 def test_a_source_without_data_trains_and_has_no_validation(tmp_path: Path) -> None:
@@ -163,5 +163,7 @@ def test_a_source_without_data_trains_and_has_no_validation(tmp_path: Path) -> N
     model = Counting()
     settings: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "max_steps": 3}
     settings |= {"val_check_interval": 1, "check_val_every_n_epoch": None, "enable_checkpointing": False}
-    pl.Trainer(**settings, enable_model_summary=False, default_root_dir=tmp_path).fit(model, Feed(Endless(), 2))
+    pl.Trainer(**settings, enable_model_summary=False, default_root_dir=tmp_path).fit(
+        model, SourceDataModule(Endless(), 2)
+    )
     assert model.trained == [(0, [0, 2]), (1, [4, 6]), (2, [8, 10])] and model.validated == []

@@ -21,7 +21,7 @@ from blackout.diffusion.sampling import make_sampler
 from blackout.evaluation import ScoreOptions, Scorer
 from blackout.evaluation.digit_classifier import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
-from blackout.training.data_module import Feed
+from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Optimization
 from blackout.training.scoring import Scores, score_samples
@@ -96,7 +96,7 @@ def trained(*callbacks):
         **TRAINER, max_steps=6, val_check_interval=2, check_val_every_n_epoch=None, num_sanity_val_steps=0,
         use_distributed_sampler=False, callbacks=list(callbacks), enable_checkpointing=False,
     )  # fmt: skip
-    trainer.fit(module, Feed(DATA, 50))
+    trainer.fit(module, SourceDataModule(DATA, 50))
     return module
 
 
@@ -109,7 +109,7 @@ def test_scoring_leaves_everything_as_it_was(scorer):
 
 def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
     module, scores = make_module(), Scores(scorer, SAMPLES, seed=5)
-    pl.Trainer(**TRAINER, callbacks=[scores]).validate(module, Feed(DATA, 50), verbose=False)
+    pl.Trainer(**TRAINER, callbacks=[scores]).validate(module, SourceDataModule(DATA, 50), verbose=False)
 
     def values(module, seed=5):
         return score_samples(scorer.begin(DATA, SAMPLES), module.model.draw({}), seed)

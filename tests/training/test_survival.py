@@ -83,9 +83,9 @@ def test_a_gradient_that_is_not_finite_stops_the_run(run, tmp_path):  # noqa: F8
     directory = tmp_path / "digits/a"
     dump = json.loads((directory / "nonfinite_step_0000003.json").read_text())
     assert dump["step"] == 3 and [batch["batch"] for batch in dump["batches"]] == [6, 7]
-    from blackout.training.data_module import TrainStream
+    from blackout.training.data_module import TrainLoader
 
-    served = TrainStream(digits(), 64).batch(7)
+    served = TrainLoader(digits(), 64).batch(7)
     assert dump["batches"][1]["index"] == served["index"].tolist()
     assert dump["batches"][1]["t"] == sorted(dump["batches"][1]["t"]) and len(dump["batches"][1]["t"]) == 64
     checkpoint = read_checkpoint(directory / "checkpoints/last.ckpt")

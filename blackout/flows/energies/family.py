@@ -10,7 +10,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data import CountData
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 from blackout.family import Source
 from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned
@@ -107,7 +107,7 @@ class EnergyFamily:
             raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf, lemlp or leattn")
         if settings is not None:
             training |= _training(settings)
-        with naming("model"):
+        with error_context("model"):
             model = EnergySampler(Pair(energy, network), simulation, **training)
         model.config = dict(description)
         return model

@@ -15,7 +15,7 @@ import torch
 from torch import Size, Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 from blackout.family import Samples, Split
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates
@@ -318,7 +318,7 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0) -> Permu
     """
     file = Path(path).expanduser()
     x = read_integers(file)
-    with naming(str(file)):
+    with error_context(str(file)):
         check_permutations(file.stem, x)
         train, test = held_out(len(x), holdout, seed)
     return PermutationData(file.stem, {"x": x[train]}, {"x": x[test]})

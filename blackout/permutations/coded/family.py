@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 from blackout.permutations.coded.data import PermutationData, from_puzzles
 from blackout.permutations.coded.interface import Passes
 from blackout.permutations.coded.model import CODES, CodeModel, Objective
@@ -97,7 +97,7 @@ class CodeFamily:
         if getattr(network, "num_items", None) != length:
             raise UserError(f"network: it must be of {length} digits, as the data")
         passes = Passes(parts["passes"], parts["order"], parts["greedy"], parts["distinct"])
-        with naming("model"):
+        with error_context("model"):
             model = CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
         model.config = dict(description)
         return model
@@ -155,7 +155,7 @@ def _passes(settings: Mapping[str, Any], n: int) -> Passes:
         raise UserError(f"sampler.greedy must be true or false, not {greedy!r}")
     if passes is None and options.get("num_steps") and settings["objective"] == "masked":
         passes = min(options["num_steps"], n)
-    with naming("sampler"):
+    with error_context("sampler"):
         how = Passes(passes, settings["order"], greedy, settings["distinct"])
         return how.checked(n, settings["objective"], settings["code"] == "inline")
 

@@ -140,7 +140,7 @@ class SolvedPuzzles:
         self._scores.update(samples["items"], samples["samples"], samples["truth"], samples.get("ties"))
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """The values and their passport."""
+        """The values and their provenance."""
         if self._first and self._how["evaluations"]:
             with self._model.using():
                 denoiser = self._model.denoiser(self._first["items"].to(self._model.device))

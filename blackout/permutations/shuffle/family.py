@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, naming
+from blackout.errors import UserError, error_context
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.shuffle.draw import check_kind
 from blackout.permutations.shuffle.model import ShuffleDiffusion
@@ -96,7 +96,7 @@ class ShuffleFamily:
         if missing := [part for part in PARTS if not isinstance(model.get(part), Mapping)]:
             raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
         parts = {name: make(model[name], name) for name in PARTS}
-        with naming("model"):
+        with error_context("model"):
             made = ShuffleDiffusion(data=data, **parts, **training)
         made.config = dict(description)
         return made
