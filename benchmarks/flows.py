@@ -75,7 +75,7 @@ class Epochs:
 
     def _xi(self, x: Tensor, t: Tensor) -> Tensor:
         states = States.of(self.target, x)
-        f, ratios = states.slopes.float(), states.ratios.float()
+        f, ratios = states.dlogp_dt.float(), states.ratios.float()
         return residual(f, self.network(x, t, ratios), (t[:, None, None] * ratios).clamp(max=5))
 
     def _step(self, loss: Tensor) -> None:

@@ -40,7 +40,7 @@ def anneal(
     none = torch.zeros(chains, dtype=torch.int64, device=target.device)
     paths = Paths(states, weights, none, none)
     for k in range(sweeps):
-        f = states.slopes
+        f = states.dlogp_dt
         if k % max(1, sweeps // 32) == 0:
             _observe(paths, k / sweeps, weights, f, states)
         weights = weights + f / sweeps
@@ -49,13 +49,13 @@ def anneal(
             states = states.rows(systematic_resample(weights, uniform))
             weights = log_mean_exp(weights).expand(chains)
         states = moves(target, states, (k + 1) / sweeps, streams.at(k + 1))
-    _observe(paths, 1.0, weights, states.slopes, states)
+    _observe(paths, 1.0, weights, states.dlogp_dt, states)
     paths.states, paths.log_weights = states, weights
     return paths
 
 
-def _observe(paths: Paths, t: float, weights: Tensor, slopes: Tensor, states: States) -> None:
+def _observe(paths: Paths, t: float, weights: Tensor, dlogp_dt: Tensor, states: States) -> None:
     paths.times.append(t)
     paths.log_weights_at.append(weights.float())
-    paths.slopes_at.append(slopes.float())
+    paths.dlogp_dt_at.append(dlogp_dt.float())
     paths.states_at.append(states.x)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from blackout.flows.path import residual
-from blackout.flows.replay import Seen
+from blackout.flows.replay import ReplayBatch
 from blackout.networks import LocallyEquivariant
 
 
@@ -30,23 +30,23 @@ class Objective(ABC):
             raise ValueError(f"clip must be positive, not {clip}")
         self.clip = clip
 
-    def __call__(self, network: LocallyEquivariant, seen: Seen) -> tuple[Tensor, Tensor]:
+    def __call__(self, network: LocallyEquivariant, seen: ReplayBatch) -> tuple[Tensor, Tensor]:
         """(squared residuals [b], the share of log-ratios that are clipped)."""
         log_ratios = seen.t[:, None, None] * seen.ratios
         scores = network(seen.x, seen.t, seen.ratios, *seen.context)
-        xi = residual(seen.slopes, scores, log_ratios.clamp(max=self.clip))
+        xi = residual(seen.dlogp_dt, scores, log_ratios.clamp(max=self.clip))
         clipped = (log_ratios > self.clip).float().mean()
         return (xi - self.partition_slope(network, seen)).square(), clipped
 
     @abstractmethod
-    def partition_slope(self, network: LocallyEquivariant, seen: Seen) -> Tensor:
+    def partition_slope(self, network: LocallyEquivariant, seen: ReplayBatch) -> Tensor:
         """d log Z_t / dt, [b]."""
 
 
 class EstimatedPartition(Objective):
     """Algorithm 1 of the discrete neural flow sampler: the estimate from the newest rollout, held fixed."""
 
-    def partition_slope(self, network: LocallyEquivariant, seen: Seen) -> Tensor:
+    def partition_slope(self, network: LocallyEquivariant, seen: ReplayBatch) -> Tensor:
         return seen.partition_slope
 
 
@@ -55,6 +55,6 @@ class LearnedPartition(Objective):
 
     learns_partition = True
 
-    def partition_slope(self, network: LocallyEquivariant, seen: Seen) -> Tensor:
+    def partition_slope(self, network: LocallyEquivariant, seen: ReplayBatch) -> Tensor:
         with torch.enable_grad():
             return network.log_partition_slope(seen.t)

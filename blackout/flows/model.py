@@ -12,7 +12,7 @@ from blackout.errors import UserError
 from blackout.flows.draw import FlowDraw, preview, requested
 from blackout.flows.losses import EstimatedPartition, Objective
 from blackout.flows.path import States
-from blackout.flows.replay import Replay, Rollout, Seen, roll_out
+from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.targets import Target
 from blackout.flows.weights import effective_sample_size, log_mean_exp
@@ -115,7 +115,7 @@ class FlowSampler(Model):
         """Make a rollout before the batch of this number."""
         roll_out(rollout, self.target, self.rates(trained=True), seed, replay, number)
 
-    def informed(self, seen: Seen) -> Seen:
+    def informed(self, seen: ReplayBatch) -> ReplayBatch:
         """The same with what the network is told about laws, where there are many."""
         return seen
 

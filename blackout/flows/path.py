@@ -45,7 +45,7 @@ class States:
         return self.target.log_ratios(self.x).double() if self.known is None else self.known
 
     @property
-    def slopes(self) -> Tensor:
+    def dlogp_dt(self) -> Tensor:
         """f = d log p~_t / dt = log rho + log of the number of states, the same at all times; [B]."""
         return self.log_density + self.target.log_volume
 
@@ -97,16 +97,16 @@ def stein(scores: Tensor, log_ratios: Tensor) -> Tensor:
     return (incoming(scores) * log_ratios.exp() - outgoing(scores)).sum((-1, -2))
 
 
-def residual(slopes: Tensor, scores: Tensor, log_ratios: Tensor) -> Tensor:
+def residual(dlogp_dt: Tensor, scores: Tensor, log_ratios: Tensor) -> Tensor:
     """xi = f - g; constant in x, and equal to d log Z_t / dt, if and only if the rates carry p_t. [B]."""
-    return slopes - stein(scores, log_ratios)
+    return dlogp_dt - stein(scores, log_ratios)
 
 
-def integrated_residual(slopes: Tensor, scores: Tensor, ratios: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def integrated_residual(dlogp_dt: Tensor, scores: Tensor, ratios: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """The integral of xi over [a, b] while neither state nor G changes and log-ratios grow as t Delta.
 
     Args:
-        slopes: f, [B].
+        dlogp_dt: f, [B].
         scores: G, [B, d, S].
         ratios: Delta, the log-ratios at t = 1, of that shape.
         a, b: times [B].
@@ -116,7 +116,7 @@ def integrated_residual(slopes: Tensor, scores: Tensor, ratios: Tensor, a: Tenso
     """
     length = b - a
     growth = exponential_integral(ratios, a[:, None, None], length[:, None, None])
-    return (slopes + outgoing(scores).sum((-1, -2))) * length - (incoming(scores) * growth).sum((-1, -2))
+    return (dlogp_dt + outgoing(scores).sum((-1, -2))) * length - (incoming(scores) * growth).sum((-1, -2))
 
 
 def exponential_integral(ratios: Tensor, start: Tensor, length: Tensor) -> Tensor:

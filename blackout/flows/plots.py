@@ -105,7 +105,7 @@ def _along_the_path(panels: Any, observed: Paths, values: dict[str, float]) -> N
         panels[1].axhline(values["log_z_exact"], color="0.5", linestyle="--", label="exact log Z")
     panels[1].legend(fontsize=8)
     panels[1].set(title="log Z along the path", ylabel="log Z_t")
-    for parts, label in ((observed.slopes_at, "f: plain"), (observed.residuals_at, "xi: with the control variate")):
+    for parts, label in ((observed.dlogp_dt_at, "f: plain"), (observed.residuals_at, "xi: with the control variate")):
         spread = [float(part.std()) if len(part) > 1 else 0.0 for part in parts]
         panels[2].plot(times[: len(spread)], spread, "o-", markersize=3, label=label)
     panels[2].set_yscale("symlog", linthresh=1e-2)

@@ -88,14 +88,14 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReplayBatch:
     """A batch to learn from.
 
     Args:
         x: states, integers [b, d].
         t: times [b].
         ratios: log-ratios at t = 1, [b, d, S].
-        slopes: f, [b].
+        dlogp_dt: f, [b].
         partition_slope: d log Z_t / dt, [b].
         law: numbers of the laws, int64 [b], where there are many.
         context: what the network is told about these laws.
@@ -104,7 +104,7 @@ class Seen:
     x: Tensor
     t: Tensor
     ratios: Tensor
-    slopes: Tensor
+    dlogp_dt: Tensor
     partition_slope: Tensor
     law: Tensor | None = None
     context: tuple[Any, ...] = ()
@@ -154,13 +154,15 @@ class Replay(nn.Module):
         self.curve.copy_(curve[:, 0])
         self.curve_times.copy_(times)
 
-    def pick(self, uniforms: Tensor) -> Seen:
+    def pick(self, uniforms: Tensor) -> ReplayBatch:
         """States by uniforms [b, 3]."""
         filled = min(int(self.made), len(self.x))
         sizes = torch.tensor([filled, *self.x.shape[1:3]], device=uniforms.device)
         which = (uniforms * sizes).long().minimum(sizes - 1).unbind(1)
         t, slope = self.times[which[0], which[1]], self.partition_slope(which)
-        return Seen(self.x[which], t.float(), self.ratios[which], self.slopes[which], slope.float(), self.laws(which))
+        return ReplayBatch(
+            self.x[which], t.float(), self.ratios[which], self.slopes[which], slope.float(), self.laws(which)
+        )
 
     def partition_slope(self, which: tuple[Tensor, ...]) -> Tensor:
         """d log Z_t / dt for states by their numbers (slot, time, chain), [b]."""
@@ -229,7 +231,7 @@ def roll_out(
         indices = mine.to(device)
         for k, (states, g) in enumerate(_walk(rollout, target.rows(indices), scores, indices, seed, times.tolist())):
             all_x[k, indices], all_ratios[k, indices] = states.x, states.ratios.to(all_ratios.dtype)
-            slopes[k, indices] = states.slopes
+            slopes[k, indices] = states.dlogp_dt
             control[k, indices] = stein(g, (float(times[k]) * states.ratios).clamp(max=rollout.clip))
     counts = all_x.long()
     for part in (counts, all_ratios, slopes, control):
@@ -252,7 +254,7 @@ def _walk(
         if k + 1 == len(times):
             return
         stream, length = streams.at(k + 1), times[k + 1] - t
-        weights = weights + length * residual(states.slopes, g, t * states.ratios)
+        weights = weights + length * residual(states.dlogp_dt, g, t * states.ratios)
         states = States.of(target, jump.jump(states.x, outgoing(g), length, stream))
         if rollout.resample_below is not None:
             states, weights = _resampled(rollout, states, weights, indices, fold_seed(seed, _RESAMPLING, k))

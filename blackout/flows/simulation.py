@@ -39,7 +39,7 @@ class Paths:
         jumps: of every chain, int64 [B].
         evaluations: network evaluations of every chain, int64 [B].
         times: at which it was observed, K + 1 of them.
-        log_weights_at, slopes_at, residuals_at: w, f and xi there, float32 [B] each; empty unless asked for.
+        log_weights_at, dlogp_dt_at, residuals_at: w, f and xi there, float32 [B] each; empty unless asked for.
         states_at: the states there, uint8 [B, d] each.
     """
 
@@ -49,20 +49,20 @@ class Paths:
     evaluations: Tensor
     times: list[float] = field(default_factory=list)
     log_weights_at: list[Tensor] = field(default_factory=list)
-    slopes_at: list[Tensor] = field(default_factory=list)
+    dlogp_dt_at: list[Tensor] = field(default_factory=list)
     residuals_at: list[Tensor] = field(default_factory=list)
     states_at: list[Tensor] = field(default_factory=list)
 
     def rows(self, which: Tensor) -> Paths:
         """Some of the chains, int64 [b]."""
-        lists = (self.log_weights_at, self.slopes_at, self.residuals_at, self.states_at)
-        weights, slopes, residuals, states = ([part[which] for part in parts] for parts in lists)
+        lists = (self.log_weights_at, self.dlogp_dt_at, self.residuals_at, self.states_at)
+        weights, dlogp_dt, residuals, states = ([part[which] for part in parts] for parts in lists)
         own = self.states.rows(which), self.log_weights[which], self.jumps[which], self.evaluations[which]
-        return Paths(*own, self.times, weights, slopes, residuals, states)
+        return Paths(*own, self.times, weights, dlogp_dt, residuals, states)
 
 
 @dataclass(frozen=True)
-class Step:
+class StepInfo:
     """What one step did: states, the gain of log-weight, jumps and evaluations [B], xi at the beginning [B]."""
 
     states: States
@@ -94,7 +94,7 @@ class Simulation(ABC):
         self.num_steps, self.resample_below, self.group = num_steps, resample_below, group
 
     @abstractmethod
-    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> Step:
+    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
         """Move from time a to time b."""
 
     def run(
@@ -168,7 +168,7 @@ class Events(Simulation):
     network and any number of steps.
     """
 
-    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> Step:
+    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
         batch, device = len(states.x), states.x.device
         clock = torch.full((batch,), a, dtype=torch.float64, device=device)
         gain, beginning = torch.zeros_like(clock), torch.zeros_like(clock)
@@ -181,17 +181,17 @@ class Events(Simulation):
             start = clock[rows]
             event = start - u[:, 0].log() / rates.sum((-1, -2))
             end = event.clamp(max=b)
-            gain[rows] += integrated_residual(here.slopes, g, here.ratios, start, end)
+            gain[rows] += integrated_residual(here.dlogp_dt, g, here.ratios, start, end)
             evaluations[rows] += 1
             if len(rows) == batch and not bool(jumps.any()):
-                beginning = residual(here.slopes, g, a * here.ratios)
+                beginning = residual(here.dlogp_dt, g, a * here.ratios)
             jumping = event < b
             clock[rows] = end
             rows = rows[jumping]
             here = States.of(here.target.rows(jumping), one_jump(here.x[jumping], rates[jumping], u[jumping, 1]))
             states = states.updated(rows, here)
             jumps[rows] += 1
-        return Step(states, gain, jumps, evaluations, beginning)
+        return StepInfo(states, gain, jumps, evaluations, beginning)
 
 
 class _Stepwise(Simulation):
@@ -212,20 +212,20 @@ class _Stepwise(Simulation):
         super().__init__(num_steps, resample_below, group)
         self.quadrature = quadrature
 
-    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> Step:
+    def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
         ones = torch.ones(len(states.x), dtype=torch.int64, device=states.x.device)
         g, evaluations = states.scores, torch.zeros_like(ones)
         if g is None:
             g, evaluations = scores(states, a), ones
-        first = residual(states.slopes, g, a * states.ratios)
+        first = residual(states.dlogp_dt, g, a * states.ratios)
         x = self.jump(states.x, outgoing(g), b - a, stream)
         jumps = (x != states.x).sum(-1)
         states = States.of(target, x)
         if self.quadrature == "riemann":
-            return Step(states, (b - a) * first, jumps, evaluations, first)
+            return StepInfo(states, (b - a) * first, jumps, evaluations, first)
         g = scores(states, b)
-        last = residual(states.slopes, g, b * states.ratios)
-        return Step(states.scored(g), (b - a) * (first + last) / 2, jumps, evaluations + 1, first)
+        last = residual(states.dlogp_dt, g, b * states.ratios)
+        return StepInfo(states.scored(g), (b - a) * (first + last) / 2, jumps, evaluations + 1, first)
 
     @abstractmethod
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
@@ -270,7 +270,7 @@ def one_jump(x: Tensor, rates: Tensor, u: Tensor) -> Tensor:
 def _observe(paths: Paths, t: float, weights: Tensor, states: States, residuals: Tensor | None) -> None:
     paths.times.append(t)
     paths.log_weights_at.append(weights.float())
-    paths.slopes_at.append(states.slopes.float())
+    paths.dlogp_dt_at.append(states.dlogp_dt.float())
     paths.states_at.append(states.x)
     if residuals is not None:
         paths.residuals_at.append(residuals.float())

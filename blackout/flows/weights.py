@@ -12,22 +12,22 @@ from torch import Tensor
 Estimator: TypeAlias = Literal["plain", "stein", "stein_optimal"]
 
 
-def plain(slopes: Tensor, control: Tensor) -> Tensor:
+def plain(dlogp_dt: Tensor, control: Tensor) -> Tensor:
     """E f, the plain Monte Carlo estimate: f [..., M], g [..., M] -> [...]."""
-    return slopes.mean(-1)
+    return dlogp_dt.mean(-1)
 
 
-def with_stein(slopes: Tensor, control: Tensor) -> Tensor:
+def with_stein(dlogp_dt: Tensor, control: Tensor) -> Tensor:
     """E (f - g) = E xi: the Stein control variate with coefficient 1, best where the rates are right."""
-    return (slopes - control).mean(-1)
+    return (dlogp_dt - control).mean(-1)
 
 
-def with_optimal_stein(slopes: Tensor, control: Tensor) -> Tensor:
+def with_optimal_stein(dlogp_dt: Tensor, control: Tensor) -> Tensor:
     """E (f - beta g) with beta = Cov(f, g) / Var g, which leaves Var f (1 - Corr(f, g)^2)."""
     centred = control - control.mean(-1, keepdim=True)
     variance = centred.square().sum(-1)
-    beta = (centred * slopes).sum(-1) / variance.clamp(min=1e-300)
-    return slopes.mean(-1) - torch.where(variance > 0, beta, 0.0) * control.mean(-1)
+    beta = (centred * dlogp_dt).sum(-1) / variance.clamp(min=1e-300)
+    return dlogp_dt.mean(-1) - torch.where(variance > 0, beta, 0.0) * control.mean(-1)
 
 
 ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -45,7 +45,7 @@ class Enumeration:
         row = torch.arange(self.number)
         # the number of Swap(x, i, tau), int64 [n, d, S]
         self.swapped = row[:, None, None] + (states - self.states.x.long()[..., None]) * places[:, None]
-        self.slopes = self.states.slopes
+        self.slopes = self.states.dlogp_dt
         self.log_z = float(torch.logsumexp(self.states.log_density, 0))
 
     def index(self, x: Tensor) -> Tensor:

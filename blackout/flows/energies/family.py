@@ -15,7 +15,7 @@ from blackout.family import Source
 from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned
 from blackout.flows.energies.model import EnergySampler, Pair
-from blackout.flows.energies.negative import Phase
+from blackout.flows.energies.negative import NegativeSampler
 from blackout.flows.family import make_target, whole
 from blackout.flows.losses import Objective
 from blackout.flows.replay import Rollout
@@ -143,7 +143,7 @@ def _of_the_model(
 def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
     """How a model is trained, by the settings."""
     loss, rollout, negative = (make(settings[part], part) for part in ("objective", "rollout", "negative"))
-    if not (isinstance(loss, Objective) and isinstance(rollout, Rollout) and isinstance(negative, Phase)):
+    if not (isinstance(loss, Objective) and isinstance(rollout, Rollout) and isinstance(negative, NegativeSampler)):
         raise UserError(
             "objective, rollout and negative must be those of this family: loss@objective=dnfs, negative=flow"
         )

@@ -13,7 +13,7 @@ from blackout.errors import UserError
 from blackout.family import Source
 from blackout.flows.draw import FlowDraw, preview, requested
 from blackout.flows.energies.energies import Learned
-from blackout.flows.energies.negative import Discrepancy, FlowSamples, Phase
+from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.energies.report import EnergyDraw, report
 from blackout.flows.losses import EstimatedPartition, Objective
 from blackout.flows.path import States
@@ -73,7 +73,7 @@ class EnergySampler(Model):
         self,
         network: Pair,
         simulation: Simulation | None = None,
-        negative: Phase | None = None,
+        negative: NegativeSampler | None = None,
         objective: Objective | None = None,
         rollout: Rollout | None = None,
         inner: int = 10,
@@ -86,7 +86,7 @@ class EnergySampler(Model):
         if inner < 1 or pretraining < 0 or not energy_lr > 0:
             raise ValueError("inner must be at least 1, pretraining 0, and energy_lr positive")
         self.simulation: Simulation = Events(16) if simulation is None else simulation
-        self.negative: Phase = FlowSamples() if negative is None else negative
+        self.negative: NegativeSampler = FlowSamples() if negative is None else negative
         if self.negative.sampled and not isinstance(self.simulation, Events):
             raise ValueError("simulation must be events: those in time steps have no exact weights")
         self.objective: Objective = EstimatedPartition() if objective is None else objective
@@ -153,7 +153,7 @@ class EnergySampler(Model):
                 return self._energy_step(self.negative, batch)
             return self._sampler_step(batch, first=turn == 0)
 
-    def _energy_step(self, phase: Phase, batch: Mapping[str, Any]) -> Tensor:
+    def _energy_step(self, phase: NegativeSampler, batch: Mapping[str, Any]) -> Tensor:
         loss = phase.loss(self, batch["x0"].flatten(1), fold_seed(self.seed, _NEGATIVE, batch["batch"]))
         self.log("train/energy_loss", loss.detach())
         return loss + self.energy.penalty()

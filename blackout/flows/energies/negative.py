@@ -36,7 +36,7 @@ class Sampler(Protocol):
         ...
 
 
-class Phase(nn.Module, ABC):
+class NegativeSampler(nn.Module, ABC):
     """A loss whose gradient is that of the negative log-likelihood, or stands for it."""
 
     sampled = False
@@ -50,7 +50,7 @@ class Phase(nn.Module, ABC):
         """Of data [b, d], a scalar; everything random is a function of the seed."""
 
 
-class FlowSamples(Phase):
+class FlowSamples(NegativeSampler):
     """Weighted end states of fresh chains of the flow that is trained beside the energy (section 5.2 of the paper).
 
     The weights are exact for any rates (`Events`), so that the gradient is right on average of many chains however
@@ -79,7 +79,7 @@ class FlowSamples(Phase):
         return model.energy.energy(x).mean() - (torch.softmax(weights, 0).to(energy.dtype) * energy).sum()
 
 
-class PersistentChains(Phase):
+class PersistentChains(NegativeSampler):
     """Gibbs chains that go on from step to step (PCD; Tieleman 2008).
 
     Args:
@@ -111,7 +111,7 @@ class PersistentChains(Phase):
         return model.energy.energy(x).mean() - model.energy.energy(state).mean()
 
 
-class Discrepancy(Phase):
+class Discrepancy(NegativeSampler):
     """Energy discrepancy (Schroeder et al. 2023): no sampler. x' is x with some sites drawn anew, x'' is x' likewise.
 
     The loss is the mean of log(1 + sum_j exp(E(x) - E(x''_j))).

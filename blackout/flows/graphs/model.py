@@ -14,7 +14,7 @@ from blackout.flows.graphs.draw import GraphDraw, previewed, requested
 from blackout.flows.graphs.problems import GraphTarget
 from blackout.flows.model import VALIDATION, FlowSampler
 from blackout.flows.path import States
-from blackout.flows.replay import LawsReplay, Replay, Rollout, Seen, roll_out
+from blackout.flows.replay import LawsReplay, Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.weights import effective_sample_size
 from blackout.random import fold_seed
 
@@ -53,7 +53,7 @@ class GraphFlow(FlowSampler):
         replay.law[replay.slot] = law
         roll_out(rollout, self.target.of(law), self.rates(trained=True), seed, replay, number, laws)
 
-    def informed(self, seen: Seen) -> Seen:
+    def informed(self, seen: ReplayBatch) -> ReplayBatch:
         assert seen.law is not None
         return replace(seen, context=self.target.of(seen.law).context())
 
