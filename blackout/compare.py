@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import argparse
 import io
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from blackout.component import leaves
 from blackout.errors import UserError
-from blackout.files import replacing
-from blackout.programs import report as pages
 from blackout.programs.cli import one_line_errors
-from blackout.programs.curves import read_curves
-from blackout.programs.report import scores_of, settings_of
+from blackout.programs.curves import draw_curves
+from blackout.programs.report import embedded, picture, save_page, scores_of, settings_of
 from blackout.training.descriptions import plain
 
 _WHERE = ("run_id", "runs_dir", "data_dir")
 """Settings in which all runs differ, or that say nothing of what was computed."""
-_PANELS = 9
 
 
 def save_comparison(runs: Sequence[Path], path: Path) -> None:
@@ -31,20 +27,23 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
     """
     names = [f"{run.absolute().parent.name}/{run.absolute().name}" for run in runs]
     scores = [_flat(scores_of(run)) for run in runs]
-    known = list(dict.fromkeys(name for values in scores for name in values))
-    rows = [(name, *(values.get(name, "") for values in scores)) for name in known]
     settings = [dict(leaves(plain(settings_of(run), str(run)))) for run in runs]
-    sections = [
-        ("Scores", pages.table(rows, ("", *names))),
-        ("Settings that differ", pages.table(_differences(settings), ("", *names))),
-        ("Curves", _curves(dict(zip(names, runs, strict=True)))),
-        (
-            "Samples",
-            "".join(pages.picture(run / "samples" / "final.png", n) for n, run in zip(names, runs, strict=True)),
-        ),
-    ]
-    with replacing(path) as part:
-        part.write_text(pages.page(f"{len(runs)} runs", sections))
+    chosen = sorted({name for values in settings for name in values} - set(_WHERE))
+    curves = None
+    if (figure := draw_curves({name: run / "metrics.csv" for name, run in zip(names, runs, strict=True)})) is not None:
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=110)
+        curves = embedded(file.getvalue(), "png", "of metrics.csv, against the optimiser step")
+    save_page(
+        "compare.html",
+        path,
+        title=f"{len(runs)} runs",
+        head=("", *names),
+        scores=_rows(dict.fromkeys(name for values in scores for name in values), scores),
+        settings=[row for row in _rows(chosen, settings) if any(value != row[1] for value in row[2:])],
+        curves=curves,
+        pictures=[picture(run / "samples" / "final.png", name) for name, run in zip(names, runs, strict=True)],
+    )
 
 
 def _flat(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -56,34 +55,9 @@ def _flat(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _differences(settings: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    names = sorted({name for values in settings for name in values} - set(_WHERE))
-    rows = [[name, *(values.get(name, "") for values in settings)] for name in names]
-    return [row for row in rows if any(value != row[1] for value in row[2:])]
-
-
-def _curves(runs: Mapping[str, Path]) -> str:
-    """Every quantity that some run measured more than once: a panel each, a line for every run."""
-    from matplotlib.figure import Figure  # only here: importing it takes a second
-
-    curves = {name: read_curves(run / "metrics.csv") for name, run in runs.items()}
-    found = sorted({name for read in curves.values() for name, (_, values) in read.items() if len(values) > 1})
-    shown = [name for name in found if not name.endswith("per_second")][:_PANELS]
-    if not shown:
-        return ""
-    columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    figure = Figure(figsize=(4.2 * columns, 2.9 * rows + 0.3 * len(runs)), layout="constrained")
-    for panel, name in enumerate(shown):
-        axes = figure.add_subplot(rows, columns, panel + 1)
-        for run, read in curves.items():
-            axes.plot(*read.get(name, ([], [])), label=run)
-        axes.set_title(name, fontsize=10)
-        axes.grid(alpha=0.3)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", fontsize=8)
-    with io.BytesIO() as file:
-        figure.savefig(file, format="png", dpi=110)
-        return pages.embedded(file.getvalue(), "png", "of metrics.csv, against the optimiser step")
+def _rows(names: Iterable[str], runs: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """A row for each name: the name, and its value in each run."""
+    return [[name, *(values.get(name, "") for values in runs)] for name in names]
 
 
 def main(arguments: list[str] | None = None) -> None:

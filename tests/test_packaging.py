@@ -54,6 +54,9 @@ def test_a_wheel_trains_in_another_folder(tmp_path):
     done = subprocess.run(command, cwd=work, env=environment, **TEXT)
     assert done.returncode == 0, done.stderr
     assert (work / "runs" / "digits" / "a" / "report.html").exists()
+    planned = [sys.executable, "-m", "blackout.table", "blackout_cifar10", "--plan"]
+    shown = subprocess.run(planned, cwd=work, env=environment, **TEXT)
+    assert shown.returncode == 0 and shown.stdout.count("to do") == 7, shown.stderr
     wrong = subprocess.run([home / "bin" / "blackout-sample", "num_sample=3"], cwd=work, env=environment, **TEXT)
     assert (wrong.returncode, wrong.stderr) == (2, "error: num_sample: no such option (did you mean num_samples?)\n")
     laws = subprocess.run([home / "bin" / "blackout-laws", "--help"], cwd=work, env=environment, **TEXT)

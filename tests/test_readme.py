@@ -12,9 +12,8 @@ import yaml
 from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from blackout import compare
+from blackout import compare, table
 from blackout.compress import __main__ as compress
-from blackout.table import __main__ as table
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
 
 README = (ROOT / "README.md").read_text()

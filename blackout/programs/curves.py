@@ -1,16 +1,23 @@
-"""curves.png: the columns of metrics.csv as plots."""
+"""curves.png: the columns of metrics.csv as plots, of one run or of several."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from blackout.errors import UserError
 from blackout.files import read_rows, replacing
 
-_SMOOTHED = 60
-"""Points of a training curve beyond which a running mean is drawn over it."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PANELS = 9
+_CROWDED = 60
+"""Points of a curve beyond which it is pale, with a running mean over it."""
 
 
 def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
@@ -35,50 +42,70 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
 
 
 def save_curves(metrics: Path, path: Path) -> None:
-    """Draw the training loss, the validation metrics and the scores of a run as PNG: a panel each.
+    """Draw a run's metrics.csv as PNG, if it holds anything."""
+    figure = draw_curves({"": metrics})
+    if figure is not None:
+        with replacing(path) as part:
+            figure.savefig(part, format="png", dpi=110)
 
-    What was measured only once, such as the scores of the finished model, is written out in a last panel.
+
+def draw_curves(runs: Mapping[str, Path]) -> Figure | None:
+    """The training loss, the validation metrics and the scores of runs: a panel each, a line for every run.
+
+    What a single run has measured only once, such as the scores of the finished model, is written out in a last panel.
+
+    Args:
+        runs: metrics.csv by the name of its run.
+
+    Returns:
+        None where there is nothing to see.
+
+    Raises:
+        UserError: a file is damaged.
     """
-    curves = {name: curve for name, curve in read_curves(metrics).items() if not name.endswith("per_second")}
-    shown = sorted((name for name in curves if "share_" not in name and not name.endswith("_std")), key=_order)
-    panels = [name for name in shown if len(curves[name][1]) > 1][:8]
-    single = [f"{name}   {curves[name][1][-1]:.4g}" for name in shown if len(curves[name][1]) == 1]
-    if not shown:
-        return
+    curves = {run: read_curves(path) for run, path in runs.items()}
+    points: dict[str, int] = {}
+    for curve in curves.values():
+        for name, (steps, _) in curve.items():
+            if not name.endswith(("per_second", "_std")) and "share_" not in name:
+                points[name] = max(points.get(name, 0), len(steps))
+    order = {"train": 0, "val": 1}
+    shown = sorted(points, key=lambda name: (order.get(name.split("/")[0], 2), name))
+    alone = next(iter(curves.values())) if len(curves) == 1 else {}
+    once = [f"{name}   {alone[name][1][0]:.4g}" for name in shown if points[name] == 1 and alone]
+    panels = [name for name in shown if points[name] > 1][: _PANELS - bool(once)]
+    number = len(panels) + bool(once)
+    if not number:
+        return None
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
-    number = len(panels) + bool(single)
     columns = min(3, number)
     rows = math.ceil(number / columns)
-    figure = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
-    for panel, name in enumerate(panels):
-        _draw(figure.add_subplot(rows, columns, panel + 1), name, *curves[name])
-    if single:
+    legend = 0.0 if alone else 0.3 * len(runs)
+    figure = Figure(figsize=(4.2 * columns, 2.9 * rows + legend), layout="constrained")
+    for place, name in enumerate(panels, 1):
+        axes = figure.add_subplot(rows, columns, place)
+        axes.set_title(name, fontsize=10)
+        axes.set_xlabel("optimiser step", fontsize=9)
+        axes.grid(alpha=0.3)
+        for colour, (run, curve) in enumerate(curves.items()):
+            steps, values = curve.get(name, ([], []))
+            crowded = len(values) > _CROWDED
+            means = _running_mean(values, len(values) // 20 if crowded else 1)
+            pale = 0.3 if crowded else 1.0
+            axes.plot(steps, values, "-" if len(values) > 30 else "o-", color=f"C{colour}", markersize=4, alpha=pale)
+            axes.plot(steps, means, color=f"C{colour}", label=run)
+    if legend and panels:
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", fontsize=8)
+    if once:
         axes = figure.add_subplot(rows, columns, number)
         axes.set_title("measured once", fontsize=10)
-        axes.text(0.05, 0.95, "\n".join(single), va="top", family="monospace", fontsize=9)
+        axes.text(0.05, 0.95, "\n".join(once), va="top", family="monospace", fontsize=9)
         axes.axis("off")
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=110)
+    return figure
 
 
-def _draw(axes: Any, name: str, steps: list[int], values: list[float]) -> None:
-    crowded = len(values) > _SMOOTHED
-    axes.plot(steps, values, "-" if len(values) > 30 else "o-", color="0.75" if crowded else "C0", markersize=4)
-    if crowded:
-        axes.plot(steps, _running_mean(values, len(values) // 20), color="C0")
-    axes.set_title(name, fontsize=10)
-    axes.set_xlabel("optimiser step", fontsize=9)
-    axes.grid(alpha=0.3)
-
-
-def _order(name: str) -> tuple[int, str]:
-    return (0 if name.startswith("train/") else 1 if name.startswith("val/") else 2), name
-
-
-def _running_mean(values: list[float], width: int) -> list[float]:
-    means, window = [], 0.0
-    for end, value in enumerate(values):
-        window += value - (values[end - width] if end >= width else 0.0)
-        means.append(window / min(end + 1, width))
-    return means
+def _running_mean(values: list[float], width: int) -> np.ndarray:
+    total = np.cumsum(values)
+    total[width:] -= total[:-width].copy()
+    return total / np.minimum(np.arange(len(values)) + 1, width)

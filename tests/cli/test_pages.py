@@ -2,17 +2,19 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
+import jinja2
 import pytest
 from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from blackout import compare, report
+from blackout import compare, report, table
 from blackout.programs import report as pages
-from blackout.table import __main__ as table
 from tests.cli.conftest import ROOT, TINY
 
 
@@ -75,7 +77,9 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
     """BLACKOUT_BROWSER is a Chromium; without it `playwright install chromium` must have been run."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
     Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
-    (tmp_path / "page.html").write_text(pages.page("Page", [("Picture", pages.picture(tmp_path / "green.png"))]))
+    green = [pages.picture(tmp_path / "green.png", "green")]
+    content = {"head": (), "scores": [], "settings": [], "curves": None, "pictures": green}
+    pages.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
     with playwright.sync_playwright() as started:
         program = os.environ.get("BLACKOUT_BROWSER") or started.chromium.executable_path
         if not os.path.exists(program):
@@ -96,19 +100,37 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
 
 def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     (tmp_path / "x.png").write_text("<script>")
-    assert pages.picture(tmp_path / "x.png") == "" and pages.picture(tmp_path / "none.png") == ""
-    page = pages.page(
-        "<b>", [("&", pages.table([("<i>", 1.23456789)]) + pages.fields({"a": {"b": "<"}})), ("empty", "")]
-    )
-    assert "&lt;b&gt;" in page and "<i>" not in page and "1.2346" in page and "a.b" in page and "empty" not in page
-    check(page)
+    assert pages.picture(tmp_path / "x.png", "x") is None and pages.picture(tmp_path / "none.png", "none") is None
+    attack = "<script>alert(1)</script>'\"{{ 7777 * 7 }}"
+    run = tmp_path / attack.replace("/", "")
+    (run / "samples").mkdir(parents=True)
+    Image.new("RGB", (20, 10)).save(run / "samples" / f"{attack.replace('/', '')}.png")
+    (run / "config.yaml").write_text(json.dumps({"batch_size": attack, "seed": attack, attack: {"a": attack}}))
+    scores = {attack: 1.23456789, "kept": attack, "share_x": 1}
+    report_of = {"values": scores, "held_out_data": {"values": scores}, "command": attack, "sampler": {attack: attack}}
+    (run / "metrics.json").write_text(json.dumps({**report_of, "training_steps": attack}))
+    (run / "metrics.csv").write_text(f"step,{attack.replace(chr(34), '')}\n1,2\n2,3\n")
+    report.main([str(run)])
+    compare.main([str(run), str(run), "--out", str(tmp_path / "both.html")])
+    for page in ((run / "report.html").read_text(), (tmp_path / "both.html").read_text()):
+        assert "&lt;script&gt;" in page and "<script" not in page and "54439" not in re.sub('base64,[^"]*', "", page)
+        assert "1.2346" in page
+        check(page)
+
+
+def test_tables_and_sections_without_content_are_left_out():
+    parts = pages.PAGES.get_template("parts.html").module
+    assert "<td>a.b</td><td>&lt;</td>" in parts.fields({"a": {"b": "<"}})
+    assert '<td class="number">1.2346</td><td>True</td>' in parts.table([(1.23456789, True)])
+    assert parts.table([]).strip() == parts.figure(None).strip() == "" == parts.fields({}).strip()
+    with pytest.raises(jinja2.UndefinedError):
+        pages.save_page("compare.html", Path("nowhere.html"), title="a template asks for nothing that it is not given")
 
 
 def test_a_large_picture_is_made_smaller(tmp_path):
     Image.effect_noise((2000, 2000), 80).save(tmp_path / "noise.png")
-    assert (tmp_path / "noise.png").stat().st_size > 2_000_000 and len(
-        pages.picture(tmp_path / "noise.png")
-    ) < 1_000_000
+    assert (tmp_path / "noise.png").stat().st_size > 2_000_000
+    assert len(pages.picture(tmp_path / "noise.png", "noise").source) < 1_000_000
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):
@@ -118,7 +140,7 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
         assert "no run directory: it has no config.yaml" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in table.HERE.glob("*.yaml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in table.TABLES.glob("*.yaml")))
 def test_every_cell_of_a_table_composes(name):
     content = table.read_table(name)
     trainings, samplings = table.jobs(name, content, "runs", [], [])

@@ -4,9 +4,9 @@
     python -m blackout.table blackout_cifar10 --train trainer.devices=8   # the same command again goes on
     python -m blackout.table blackout_cifar10 --train trainer.max_steps=9 --sample num_samples=20    # a rehearsal
 
-A table is a YAML file beside this program, or one of your own: trainings, and rows that each sample one of them. What a
-row leaves lies in `<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`; your own settings
-add a hash of them to these names.
+A table is a YAML file in `tables/` beside this program, or one of your own: trainings, and rows that each sample one of
+them. What a row leaves lies in `<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`; your
+own settings add a hash of them to these names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from blackout.errors import UserError
 from blackout.programs.cli import one_line_errors
 from blackout.programs.settings import CONF
 
-HERE = Path(__file__).parent
+TABLES = Path(__file__).with_name("tables")
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ def read_table(name: str) -> Mapping[str, Any]:
     Raises:
         UserError: there is none.
     """
-    path = Path(name) if name.endswith(".yaml") else HERE / f"{name}.yaml"
+    path = Path(name) if name.endswith(".yaml") else TABLES / f"{name}.yaml"
     if not path.is_file():
-        raise UserError(f"{name}: no such table; one of {', '.join(sorted(p.stem for p in HERE.glob('*.yaml')))}")
+        raise UserError(f"{name}: no such table; one of {', '.join(sorted(p.stem for p in TABLES.glob('*.yaml')))}")
     content: Mapping[str, Any] = yaml.safe_load(path.read_text())
     return content
 
