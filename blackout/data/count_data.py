@@ -1,4 +1,4 @@
-"""The form of every dataset: two tensors of counts, and facts about them."""
+"""The form of every dataset: two tensors of counts, what they must be, and facts about them; held-out splits."""
 
 from __future__ import annotations
 
@@ -10,102 +10,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
-from blackout.data.moments import (
-    Sums,
-    covariance_excess,
-    neighbour_correlation,
-    parts,
-    sums,
-    total_dispersion,
-)
+from blackout.data.moments import Sums, covariance_excess, neighbour_correlation, parts, sums, total_dispersion
 from blackout.data.readers import to_counts
 from blackout.family import Split
-
-# --- What counts, masks and labels must be, in tensors.
-
-
-def _check_integers(what: str, values: Tensor) -> None:
-    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{what} must be integers, got {values.dtype}")
-
-
-def check_counts(what: str, counts: Tensor, max_count: int) -> None:
-    """Refuse what are no counts in 0..max_count of a known shape, with the first bad value; raises ValueError."""
-    _check_integers(f"{what}: counts", counts)
-    if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
-        allowed = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
-        raise ValueError(f"{what}: the shape must be {allowed}, got {list(counts.shape)}")
-    if len(counts) == 0:
-        raise ValueError(f"{what}: at least one sample is needed, got none")
-    info = torch.iinfo(counts.dtype)
-    if info.min >= 0 and info.max <= max_count:
-        return  # guaranteed by the dtype
-    for start, chunk in parts(counts):
-        wide = chunk.long()
-        bad = (wide < 0) | (wide > max_count)
-        if bad.any():
-            first = torch.nonzero(bad)[0]
-            value = int(wide[tuple(first)])
-            index = [start + int(first[0]), *first[1:].tolist()]
-            allowed = "must not be negative" if value < 0 else f"must be at most max_count={max_count}"
-            raise ValueError(f"{what}: counts {allowed}, got {value} at index {index}")
-
-
-def check_seen(what: str, counts: Tensor, seen: Tensor | None) -> None:
-    """Refuse a mask of another dtype or shape than bool like the counts; raises ValueError."""
-    if seen is not None and (seen.dtype != torch.bool or seen.shape != counts.shape):
-        raise ValueError(f"{what} must be booleans {list(counts.shape)}")
-
-
-def check_labels(what: str, labels: Tensor, count: int) -> None:
-    """Refuse what are not `count` numbers of classes; raises ValueError."""
-    _check_integers(f"{what}: labels", labels)
-    if labels.shape != (count,):
-        raise ValueError(f"{what}: one label per sample is needed, [{count}], got {list(labels.shape)}")
-    if labels.min() < 0:
-        raise ValueError(f"{what}: labels must not be negative, got {int(labels.min())}")
-
-
-# --- Held-out splits for data that come without one.
-
-
-def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Divide the indices 0..count-1 at random into a training and a held-out set.
-
-    The samples are shuffled, sorted by class, and every (1/holdout)-th is held out: each class keeps its share to
-    within one sample, and `round(holdout * count)` samples are held out (at least 1, at most count - 1).
-
-    Args:
-        count: number of samples; a single one is in both splits.
-        holdout: share to hold out, between 0 and 1, both excluded.
-        seed: seed of the shuffle.
-        labels: class of each sample, [count]; None for a single class.
-
-    Returns:
-        Indices (train, test), int64, each in increasing order.
-
-    Raises:
-        ValueError: a share outside (0, 1), or no sample.
-    """
-    if not 0 < holdout < 1:
-        raise ValueError(f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")
-    if count < 1:
-        raise ValueError("at least one sample is needed, got none")
-    if count == 1:
-        return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    if labels is not None:
-        order = order[torch.argsort(labels[order], stable=True)]
-    held = min(max(round(holdout * count), 1), count - 1)
-    chosen = torch.zeros(count, dtype=torch.bool)
-    # the middles of `held` equal stretches; in integers, so that rounding can never make two of them meet
-    chosen[order[(2 * torch.arange(held) + 1) * count // (2 * held)]] = True
-    return torch.nonzero(~chosen).flatten(), torch.nonzero(chosen).flatten()
-
 
 _ORDERED = 0.1
 """Correlation that neighbours in a vector have beyond that of any two elements if it is a series."""
@@ -160,7 +73,7 @@ class CountData:
             limits = f"a whole number between 1 and {LARGEST_COUNT}"
             raise ValueError(f"{self.name}: max_count must be {limits}, got {self.max_count!r}")
         for split, counts in (("train", self.train), ("test", self.test)):
-            check_counts(f"{self.name} {split} data", counts, self.max_count)
+            _check_counts(f"{self.name} {split} data", counts, self.max_count)
             # written once to the frozen object: everyone downstream may rely on the dtype
             object.__setattr__(self, split, counts.to(count_dtype(self.max_count)).contiguous())
         if self.train.shape[1:] != self.test.shape[1:]:
@@ -168,15 +81,22 @@ class CountData:
             raise ValueError(f"{self.name}: train and test samples must have the same shape, {shapes}")
         if (self.train_labels is None) != (self.test_labels is None):
             raise ValueError(f"{self.name}: labels must be given for both splits or for neither")
-        for split, counts, labels in (("train", self.train, self.train_labels), ("test", self.test, self.test_labels)):
+        for split in ("train", "test"):
+            counts, labels, seen = self._parts(split)
             if labels is not None:
-                check_labels(f"{self.name} {split} labels", labels, len(counts))
+                _check_labels(f"{self.name} {split} labels", labels, len(counts))
                 object.__setattr__(self, f"{split}_labels", labels.to(torch.int64))
-        check_seen(f"{self.name}: train_seen", self.train, self.train_seen)
-        check_seen(f"{self.name}: test_seen", self.test, self.test_seen)
+            if seen is not None and (seen.dtype != torch.bool or seen.shape != counts.shape):
+                raise ValueError(f"{self.name}: {split}_seen must be booleans {list(counts.shape)}")
         if self.flip and len(self.shape) != 3:
             raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
         object.__setattr__(self, "_served", self.train)
+
+    def _parts(self, split: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Counts, labels and what was seen of a split."""
+        if split == "train":
+            return self.train, self.train_labels, self.train_seen
+        return self.test, self.test_labels, self.test_seen
 
     @classmethod
     def from_array(
@@ -231,21 +151,12 @@ class CountData:
         """The samples of which nothing is missing; None where a split has none."""
         if self.train_seen is None and self.test_seen is None:
             return self
-        whole = [
-            torch.ones(len(x), dtype=torch.bool) if seen is None else seen.flatten(1).all(1)
-            for x, seen in ((self.train, self.train_seen), (self.test, self.test_seen))
-        ]
-        if not (whole[0].any() and whole[1].any()):
-            return None
-        labels = (
-            None if of is None else of[rows]
-            for of, rows in zip((self.train_labels, self.test_labels), whole, strict=True)
-        )
-        train_labels, test_labels = labels
-        return replace(
-            self, train=self.train[whole[0]], test=self.test[whole[1]], train_seen=None, test_seen=None,
-            train_labels=train_labels, test_labels=test_labels,
-        )  # fmt: skip
+        kept: dict[str, Any] = {"train_seen": None, "test_seen": None}
+        for split in ("train", "test"):
+            counts, labels, seen = self._parts(split)
+            whole = slice(None) if seen is None else seen.flatten(1).all(1)
+            kept |= {split: counts[whole], f"{split}_labels": None if labels is None else labels[whole]}
+        return replace(self, **kept) if len(kept["train"]) and len(kept["test"]) else None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -256,7 +167,7 @@ class CountData:
         where a file has them, `sample_shape` and AnnData's `features`.
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
-        facts |= {"total_dispersion": self._dispersion[0], "covariance_excess": self._dispersion[1]}
+        facts["total_dispersion"], facts["covariance_excess"] = self._dispersion
         if self.num_classes is not None:
             facts["num_classes"] = self.num_classes
         if self.covariates:
@@ -266,17 +177,9 @@ class CountData:
             facts["sample_shape"] = list(self.sample_shape)
         if self.annotated:
             facts["features"] = list(self.features)
-        return {**facts, "class_names": list(self.class_names)} if self.class_names else facts
-
-    @property
-    def mean(self) -> float:
-        """Mean count over all elements of the training split."""
-        return self._moments[0]
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the counts over all elements of the training split."""
-        return self._moments[1]
+        if self.class_names:
+            facts["class_names"] = list(self.class_names)
+        return facts
 
     @cached_property
     def sums(self) -> Sums:
@@ -284,17 +187,20 @@ class CountData:
         return sums(self.train)
 
     @cached_property
-    def _moments(self) -> tuple[float, float]:
-        number = self.train.numel()
-        mean = int(self.sums.element.sum()) / number
-        return mean, max(float(self.sums.square.sum()) / number - mean**2, 0.0) ** 0.5
+    def mean(self) -> float:
+        """Mean count over all elements of the training split."""
+        return int(self.sums.element.sum()) / self.train.numel()
+
+    @cached_property
+    def std(self) -> float:
+        """Standard deviation of the counts over all elements of the training split."""
+        return max(float(self.sums.square.sum()) / self.train.numel() - self.mean**2, 0.0) ** 0.5
 
     @cached_property
     def _dispersion(self) -> tuple[float, float]:
+        """D and the excess, whose norm is at least the one quotient D - 1."""
         dispersion = total_dispersion(self.train, self.sums)
-        return dispersion, max(
-            covariance_excess(self.train, self.sums), abs(dispersion - 1)
-        )  # a norm is at least one quotient
+        return dispersion, max(covariance_excess(self.train, self.sums), abs(dispersion - 1))
 
     @cached_property
     def ordered(self) -> bool:
@@ -303,7 +209,7 @@ class CountData:
 
     def size(self, split: Split) -> int:
         """Number of samples of a split."""
-        return len(self.train if split == "train" else self.test)
+        return len(self._parts(split)[0])
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """The samples with these numbers.
@@ -317,18 +223,16 @@ class CountData:
             `x0`, counts [b, *shape], where the split is kept; with labels also `label`, int64 [b], on the CPU. Where
             entries are missing, they are 0, and `seen` is bool [b, *shape].
         """
-        counts, labels, seen = (
-            (self._served, self.train_labels, self.train_seen)
-            if split == "train"
-            else (self.test, self.test_labels, self.test_seen)
-        )
-        found = {"x0": counts.index_select(0, index.to(counts.device, non_blocking=True))}
+        counts, labels, seen = self._parts(split)
+        if split == "train":
+            counts = self._served
+        batch = {"x0": counts.index_select(0, index.to(counts.device, non_blocking=True))}
         if seen is not None:
-            found["seen"] = seen[index].to(counts.device)
-            found["x0"] = found["x0"] * found["seen"]
+            batch["seen"] = seen[index].to(counts.device)
+            batch["x0"] = batch["x0"] * batch["seen"]
         if self.flip and augment is not None:
-            found = {name: _mirrored(values, augment < 0.5) for name, values in found.items()}
-        return found if labels is None else {**found, "label": labels[index]}
+            batch = {name: _mirrored(values, augment < 0.5) for name, values in batch.items()}
+        return batch if labels is None else {**batch, "label": labels[index]}
 
     def to(self, device: torch.device | str) -> CountData:
         """The same data, with training batches made on `device`; `train` itself stays, for hashes and moments."""
@@ -342,13 +246,49 @@ class CountData:
         It identifies the data that were trained on or compared with.
         """
         if split not in self._fingerprints:
-            counts = {"train": self.train, "test": self.test}[split]
+            counts, _, seen = self._parts(split)
             digest = hashlib.sha256(f"{counts.dtype} {tuple(counts.shape)}\n".encode())
-            for values in (counts, {"train": self.train_seen, "test": self.test_seen}[split]):
+            for values in (counts, seen):
                 for _, chunk in parts(values) if values is not None else ():
                     digest.update(chunk.numpy().data)
             self._fingerprints[split] = digest.hexdigest()
         return self._fingerprints[split]
+
+
+def _check_counts(what: str, counts: Tensor, max_count: int) -> None:
+    """Refuse what are no counts in 0..max_count of a known shape, with the first bad value."""
+    _check_integers(f"{what}: counts", counts)
+    if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
+        allowed = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
+        raise ValueError(f"{what}: the shape must be {allowed}, got {list(counts.shape)}")
+    if len(counts) == 0:
+        raise ValueError(f"{what}: at least one sample is needed, got none")
+    info = torch.iinfo(counts.dtype)
+    if info.min >= 0 and info.max <= max_count:
+        return  # guaranteed by the dtype
+    for start, chunk in parts(counts):
+        wide = chunk.long()
+        bad = (wide < 0) | (wide > max_count)
+        if bad.any():
+            first = torch.nonzero(bad)[0]
+            value = int(wide[tuple(first)])
+            index = [start + int(first[0]), *first[1:].tolist()]
+            allowed = "must not be negative" if value < 0 else f"must be at most max_count={max_count}"
+            raise ValueError(f"{what}: counts {allowed}, got {value} at index {index}")
+
+
+def _check_labels(what: str, labels: Tensor, count: int) -> None:
+    """Refuse what are not `count` numbers of classes."""
+    _check_integers(f"{what}: labels", labels)
+    if labels.shape != (count,):
+        raise ValueError(f"{what}: one label per sample is needed, [{count}], got {list(labels.shape)}")
+    if labels.min() < 0:
+        raise ValueError(f"{what}: labels must not be negative, got {int(labels.min())}")
+
+
+def _check_integers(what: str, values: Tensor) -> None:
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"{what} must be integers, got {values.dtype}")
 
 
 def _mirrored(x0: Tensor, chosen: Tensor) -> Tensor:
@@ -358,3 +298,63 @@ def _mirrored(x0: Tensor, chosen: Tensor) -> Tensor:
         return x0
     # a selection by a mask would wait for the device
     return torch.where(chosen.to(x0.device, non_blocking=True)[:, None, None, None], x0.flip(-1), x0)
+
+
+def held_out_split(count: int, holdout: float, seed: int = 0, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Divide the indices 0..count-1 at random into a training and a held-out set.
+
+    The samples are shuffled, sorted by class, and every (1/holdout)-th is held out: each class keeps its share to
+    within one sample, and `round(holdout * count)` samples are held out (at least 1, at most count - 1).
+
+    Args:
+        count: number of samples; a single one is in both splits.
+        holdout: share to hold out, between 0 and 1, both excluded.
+        seed: seed of the shuffle.
+        labels: class of each sample, [count]; None for a single class.
+
+    Returns:
+        Indices (train, test), int64, each in increasing order.
+
+    Raises:
+        ValueError: a share outside (0, 1), or no sample.
+    """
+    _check_share(holdout)
+    if count < 1:
+        raise ValueError("at least one sample is needed, got none")
+    if count == 1:
+        return torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    if labels is not None:
+        order = order[torch.argsort(labels[order], stable=True)]
+    held = min(max(round(holdout * count), 1), count - 1)
+    chosen = torch.zeros(count, dtype=torch.bool)
+    # the middles of `held` equal stretches; in integers, so that rounding can never make two of them meet
+    chosen[order[(2 * torch.arange(held) + 1) * count // (2 * held)]] = True
+    return torch.nonzero(~chosen).flatten(), torch.nonzero(chosen).flatten()
+
+
+def group_split(groups: npt.NDArray[Any], holdout: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices of training and held-out samples, no group in both: whole groups are held out, in random order.
+
+    Args:
+        groups: [N], text or numbers, of at least two kinds.
+        holdout: share of the samples that the held-out groups reach, as nearly as whole groups can.
+        seed: of the order.
+
+    Raises:
+        ValueError: a share outside (0, 1), or one group.
+    """
+    _check_share(holdout)
+    kinds, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    if len(kinds) < 2:
+        raise ValueError("one group cannot be divided: at least 2 are needed to hold one out")
+    order = np.random.default_rng(seed).permutation(len(kinds))
+    reached = np.cumsum(sizes[order])
+    number = int(np.abs(reached[:-1] - holdout * len(codes)).argmin()) + 1
+    held = torch.from_numpy(np.isin(codes, order[:number]))
+    return torch.nonzero(~held).flatten(), torch.nonzero(held).flatten()
+
+
+def _check_share(holdout: float) -> None:
+    if not 0 < holdout < 1:
+        raise ValueError(f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")

@@ -6,7 +6,6 @@ import hashlib
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData, held_out_split
-from blackout.data.labels import TOTAL, classes, group_split, label_file, levels, named_column
+from blackout.data.count_data import CountData, group_split, held_out_split
+from blackout.data.labels import TOTAL, classes, label_file, levels, named_column
 from blackout.data.missing import FINITE, filled, without_missing
 from blackout.data.moments import parts as parts_of
 from blackout.data.readers import COUNTS, Store, is_number, read_store, to_counts
@@ -26,26 +25,6 @@ from blackout.errors import UserError
 Array = npt.NDArray[Any]
 _MOST_COMPARED = 20_000
 """Columns among which duplicates are looked for."""
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What the settings ask of a file."""
-
-    file: Path
-    labels: list[str]
-    covariates: list[str]
-    bins: int
-    group: str | None
-    holdout: float
-    seed: int
-    series: bool | None
-    mask: str | None
-
-    @property
-    def columns(self) -> set[str]:
-        """Names that are no elements of the counts."""
-        return {*self.labels, *self.covariates, *([self.group] if self.group else ())}
 
 
 @component("dataset", ask="dataset=counts dataset.path=<file>")
@@ -67,7 +46,7 @@ def counts(
     A file holds either `train` and `test`, optionally with `train_labels` and `test_labels`; or `counts`, or a single
     array of any name, optionally with `labels`, which is split here (by class, if there are labels). In a table (.csv,
     .parquet) every column of numbers that is not asked for by name is an element. Counts may be integers of any type,
-    booleans, or floating-point whole numbers. Pickled objects are never loaded. Formats: `stores.read_store`.
+    booleans, or floating-point whole numbers. Pickled objects are never loaded. Formats: `readers.read_store`.
 
     Args:
         path: the file.
@@ -87,105 +66,60 @@ def counts(
         UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole, or above
             `max_count`; labels of another number. The message names the file, the value and its index.
     """
-    file = Path(path).expanduser()
+    file, class_columns, scales = Path(path).expanduser(), _listed(labels), _listed(covariates)
+    asked = {*class_columns, *scales, *([group] if group else ())}
     store = read_store(file, layer)
-    asked = _Asked(file, _listed(labels), _listed(covariates), bins, group, holdout, seed, series, mask)
+    arrays = store.arrays
+    parts: dict[str, Any] = {"name": file.stem, "features": store.features, "annotated": bool(store.features)}
     try:
-        return _made(_split(store, asked), max_count)
+        if {"train", "test"} & arrays.keys() and not store.tabular and not store.features:
+            if asked or mask not in (None, FINITE):
+                advice = "labels, covariates, group and mask are for one array to be split"
+                raise ValueError(f"'train' and 'test' are given: {advice}")
+            if "train" not in arrays or "test" not in arrays:
+                raise ValueError(f"'train' and 'test' must come together, found {_names(arrays)}")
+            matrix = arrays["train"]
+            for split in ("train", "test"):
+                parts[split], parts[f"{split}_seen"] = _read(split, arrays[split], mask, arrays, series)
+                parts[f"{split}_labels"] = _to_labels(f"{split}_labels", arrays.get(f"{split}_labels"))
+        else:
+            name, matrix, columns, features = _divided(store, {*asked, mask or ""})
+            data, seen = _read(name, matrix, mask, columns, series)
+            totals = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
+            columns = {TOTAL: torch.cat([torch.zeros(0, dtype=torch.int64), *totals]).numpy(), **columns}
+            codes, words = _classes(class_columns, columns, bins, bool(scales))
+            if codes is not None and codes.shape != data.shape[:1]:
+                raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
+            if group is None:
+                rows = held_out_split(len(data), holdout, seed, codes)
+            else:
+                rows = group_split(named_column(group, columns), holdout, seed)
+            values: dict[str, tuple[float, ...]] = {}
+            for scale in scales:
+                level, values[scale] = levels(scale, columns)
+                codes = level + (0 if codes is None else codes) * len(values[scale])
+            parts |= {"class_names": words, "features": features, "covariates": values}
+            for split, chosen in zip(("train", "test"), rows, strict=True):
+                of_split = {"": data, "_labels": codes, "_seen": seen}
+                parts |= {split + part: None if of is None else of[chosen] for part, of in of_split.items()}
+        return _made(parts | {"sample_shape": tuple(matrix.shape[1:])}, max_count)
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
-
-
-def _split(store: Store, asked: _Asked) -> dict[str, Any]:
-    """The parts of the dataset by name: the split that a file gives, or one made here."""
-    if store.tabular or store.features or not {"train", "test"} & store.arrays.keys():
-        return _split_here(store, asked)
-    if asked.columns or asked.mask not in (None, FINITE):
-        raise ValueError(
-            "'train' and 'test' are given: labels, covariates, group and mask are for one array to be split"
-        )
-    return _given_split(store, asked)
 
 
 def _listed(names: str | Sequence[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _made(parts: dict[str, Any], max_count: int | None) -> CountData:
-    """The dataset of its parts by name, where missing entries have something in their place."""
-    for split in ("train", "test"):
-        if (seen := parts.get(f"{split}_seen")) is not None:
-            parts[split] = filled(parts[split], seen)
-    train, test = parts["train"], parts["test"]
-    if max_count is None:
-        max_count = int(max(train.max(), test.max())) if train.numel() and test.numel() else 1
-        if max_count == 0:
-            raise ValueError("all counts are zero: there is nothing to learn")
-    data = CountData(**parts, max_count=max_count)
-    _warn_of_features(data)
-    return data
-
-
-def _given_split(store: Store, asked: _Asked) -> dict[str, Any]:
-    if "train" not in store.arrays or "test" not in store.arrays:
-        raise ValueError(f"'train' and 'test' must come together, found {_names(store.arrays)}")
-    parts: dict[str, Any] = {"name": asked.file.stem, "features": store.features, "annotated": bool(store.features)}
-    parts["sample_shape"] = tuple(store.arrays["train"].shape[1:])
-    for split in ("train", "test"):
-        parts[split], parts[f"{split}_seen"] = _read(split, store.arrays[split], store.arrays, asked)
-        parts[f"{split}_labels"] = _to_labels(f"{split}_labels", store.arrays.get(f"{split}_labels"))
-    return parts
-
-
-def _read(name: str, array: Any, arrays: dict[str, Any], asked: _Asked) -> tuple[Tensor, Tensor | None]:
-    """Counts, with 0 where entries are missing, and which were seen."""
-    array, seen = without_missing(array, asked.mask, arrays)
-    data = to_counts(name, array, asked.series)
-    return data, None if seen is None else torch.from_numpy(seen).view(data.shape)
-
-
-def _split_here(store: Store, asked: _Asked) -> dict[str, Any]:
-    name, matrix, columns, features = _divided(store, asked.columns | {asked.mask or ""})
-    data, seen = _read(name, matrix, columns, asked)
-    totals = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
-    columns = {TOTAL: torch.cat([torch.zeros(0, dtype=torch.int64), *totals]).numpy(), **columns}
-    codes, words = _classes(asked, columns)
-    if codes is not None and codes.shape != data.shape[:1]:
-        raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
-    train, test = _rows(asked, columns, codes)
-    values: dict[str, tuple[float, ...]] = {}
-    for one in asked.covariates:
-        level, values[one] = levels(one, columns)
-        codes = torch.from_numpy(level) + (0 if codes is None else codes) * len(values[one])
-    parts: dict[str, Any] = {"name": asked.file.stem, "class_names": words, "features": features, "covariates": values}
-    parts |= {"sample_shape": tuple(matrix.shape[1:]), "annotated": bool(store.features)}
-    for split, rows in (("train", train), ("test", test)):
-        parts |= {split: data[rows], f"{split}_labels": None if codes is None else codes[rows]}
-        parts[f"{split}_seen"] = None if seen is None else seen[rows]
-    return parts
-
-
-def _rows(asked: _Asked, columns: dict[str, Array], codes: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The samples of either split."""
-    if asked.group is None:
-        return held_out_split(len(columns[TOTAL]), asked.holdout, asked.seed, codes)
-    train, test = group_split(named_column(asked.group, columns), asked.holdout, asked.seed)
-    return torch.from_numpy(train), torch.from_numpy(test)
-
-
 def _divided(store: Store, asked: set[str]) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
     """(name, counts, columns of observations, names of features) of a store."""
-    if store.tabular:
-        return _of_table(store.arrays, asked)
     arrays = store.arrays
-    candidates = [COUNTS] if COUNTS in arrays else sorted(arrays.keys() - {"labels", *asked})
-    if len(candidates) != 1:
-        raise ValueError(f"an array named 'counts', or 'train' and 'test', is needed, found {_names(arrays)}")
-    columns = {name: array for name, array in arrays.items() if name != candidates[0]}
-    return candidates[0], arrays[candidates[0]], columns, store.features
-
-
-def _of_table(arrays: dict[str, Array], asked: set[str]) -> tuple[str, Array, dict[str, Array], tuple[str, ...]]:
+    if not store.tabular:
+        candidates = [COUNTS] if COUNTS in arrays else sorted(arrays.keys() - {"labels", *asked})
+        if len(candidates) != 1:
+            raise ValueError(f"an array named 'counts', or 'train' and 'test', is needed, found {_names(arrays)}")
+        columns = {name: array for name, array in arrays.items() if name != candidates[0]}
+        return candidates[0], arrays[candidates[0]], columns, store.features
     head = [name for name, column in arrays.items() if name not in asked and column.dtype.kind in "iufb"]
     if not head:
         raise ValueError(f"no column of numbers is left for the counts, found {_names(arrays)}")
@@ -198,23 +132,28 @@ def _of_table(arrays: dict[str, Array], asked: set[str]) -> tuple[str, Array, di
     return COUNTS, np.stack([arrays[name] for name in head], axis=1), columns, tuple(head)
 
 
-def _classes(asked: _Asked, columns: dict[str, Array]) -> tuple[Tensor | None, tuple[str, ...]]:
+def _read(
+    name: str, array: Any, mask: str | None, arrays: dict[str, Any], series: bool | None
+) -> tuple[Tensor, Tensor | None]:
+    """Counts, with 0 where entries are missing, and which were seen."""
+    array, seen = without_missing(array, mask, arrays)
+    data = to_counts(name, array, series)
+    return data, None if seen is None else torch.from_numpy(seen).view(data.shape)
+
+
+def _classes(
+    names: list[str], columns: dict[str, Array], bins: int, conditional: bool
+) -> tuple[Tensor | None, tuple[str, ...]]:
     """The class of every sample and the names of classes: what was asked for, else `labels`, else none."""
-    if not asked.labels:
+    if not names:
         given = columns.get("labels")
-        if given is not None and (given.dtype.kind in "US" or asked.covariates):
-            codes, words = classes(["labels"], columns, asked.bins)
-            return torch.from_numpy(codes), words
-        return _to_labels("labels", given), ()
-    for name in asked.labels:
+        if given is None or not (given.dtype.kind in "US" or conditional):
+            return _to_labels("labels", given), ()
+        names = ["labels"]
+    for name in names:
         if name not in columns and Path(name).expanduser().is_file():
             columns[name] = label_file(Path(name).expanduser())
-    codes, words = classes(asked.labels, columns, asked.bins)
-    return torch.from_numpy(codes), words
-
-
-def _names(arrays: dict[str, Any]) -> str:
-    return ", ".join(map(repr, arrays)) or "nothing"
+    return classes(names, columns, bins)
 
 
 def _to_labels(name: str, array: Any) -> Tensor | None:
@@ -226,19 +165,36 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
     return torch.from_numpy(array.astype(np.int64))
 
 
+def _names(arrays: dict[str, Any]) -> str:
+    return ", ".join(map(repr, arrays)) or "nothing"
+
+
+def _made(parts: dict[str, Any], max_count: int | None) -> CountData:
+    """The dataset of its parts by name, where missing entries have something in their place."""
+    for split in ("train", "test"):
+        if (seen := parts[f"{split}_seen"]) is not None:
+            parts[split] = filled(parts[split], seen)
+    if max_count is None:
+        max_count = max(int(parts[split].max()) if parts[split].numel() else 1 for split in ("train", "test"))
+        if max_count == 0:
+            raise ValueError("all counts are zero: there is nothing to learn")
+    data = CountData(**parts, max_count=max_count)
+    _warn_of_features(data)
+    return data
+
+
 def _warn_of_features(data: CountData) -> None:
-    """Warn of elements that are constant, or equal to another one, in vectors."""
+    """Warn of elements that are constant, or equal to an earlier one, in vectors."""
     if len(data.shape) != 1 or data.shape[0] > _MOST_COMPARED or len(data.train) < 2:
         return
-    constant = (data.train == data.train[:1]).all(0)
-    seen: set[bytes] = set()
-    equal = torch.zeros_like(constant)
-    for k in torch.nonzero(~constant).flatten().tolist():
-        column = hashlib.sha256(data.train[:, k].numpy().tobytes()).digest()
-        equal[k] = column in seen
-        seen.add(column)
-    for what, marked in (("constant", constant), ("equal to another", equal)):
-        which = torch.nonzero(marked).flatten().tolist()
+    marked: dict[str, list[int]] = {"constant": [], "equal to another": []}
+    first: dict[bytes, int] = {}
+    for k, column in enumerate(data.train.T.numpy()):
+        if (column == column[0]).all():
+            marked["constant"].append(k)
+        elif first.setdefault(hashlib.sha256(column.tobytes()).digest(), k) != k:
+            marked["equal to another"].append(k)
+    for what, which in marked.items():
         if which:
             few = ", ".join(data.features[k] if data.features else str(k) for k in which[:5])
             more = f" and {len(which) - 5} more" if len(which) > 5 else ""

@@ -60,16 +60,15 @@ def patches(size: int = 32, stride: int = 8, holdout: float = 0.2) -> CountData:
     largest = min(height, border, width - border)
     if size > largest:
         raise ValueError(f"patches: size must be at most {largest} with holdout={holdout}, got {size}")
-    train = [_crops(photograph[:, :, :border], size, stride) for photograph in photographs]
-    test = [_crops(photograph[:, :, border:], size, stride) for photograph in photographs]
-    return CountData("patches", torch.cat(train), torch.cat(test), 255, _sources(train), _sources(test))
+    train, test = (
+        torch.stack([_crops(photograph[:, :, part], size, stride) for photograph in photographs])
+        for part in (slice(border), slice(border, None))
+    )
+    train_labels, test_labels = (torch.arange(2).repeat_interleave(part.shape[1]) for part in (train, test))
+    return CountData("patches", train.flatten(0, 1), test.flatten(0, 1), 255, train_labels, test_labels)
 
 
 def _crops(image: Tensor, size: int, stride: int) -> Tensor:
     """All crops of an image [C, H, W] on a grid: [N, C, size, size], row by row."""
     windows = image.unfold(1, size, stride).unfold(2, size, stride)
     return windows.permute(1, 2, 0, 3, 4).reshape(-1, image.shape[0], size, size)
-
-
-def _sources(parts: list[Tensor]) -> Tensor:
-    return torch.cat([torch.full((len(part),), k) for k, part in enumerate(parts)])

@@ -1,4 +1,4 @@
-"""Image files to count tensors: decoding, orientation, channels, crop and resize."""
+"""Image files as counts: decoding, orientation, channels, crop and resize; a user's own folder, and CelebA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import CountData, held_out_split
-from blackout.data.readers import file_error
+from blackout.data.readers import file_error, reading
 from blackout.data.torchvision_sets import StrPath, open_torchvision
 from blackout.errors import UserError
 from blackout.files import replacing
@@ -25,6 +25,8 @@ MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 # modes to which other 8-bit encodings are converted; palettes are handled separately
 _EQUIVALENT = {"1": "L", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB", "LAB": "RGB", "RGBX": "RGB", "PA": "RGBA"}
 _WORTH_A_BAR = 2000  # files
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Those of torchvision's ImageFolder."""
 
 
 def square(image: Image.Image, size: int, crop: int | None = None) -> Image.Image:
@@ -47,20 +49,21 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
     Raises:
         UserError: the file cannot be decoded, or has more than 8 bits per channel.
     """
-    try:
-        with Image.open(path) as image:
-            if _is_deep(image):
-                advice = "save them as one .npy array of integers and use dataset=counts"
-                raise UserError(f"{path}: images with more than 8 bits per channel would lose counts here; {advice}")
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            own = _own_mode(upright)
-            converted = upright.convert(own)
-            return converted if mode in (None, own) else converted.convert(mode)
-    except UserError:
-        raise
-    except Exception as error:  # the decoders of a dozen formats raise many types
-        raise file_error(path, "cannot be read as an image", error) from error
+    with reading(path, "cannot be read as an image"), Image.open(path) as image:
+        # Pillow silently opens 16-bit colour as 8-bit RGB; only the raw mode of its decoder shows it
+        raw = map(str, getattr(image, "tile", []))
+        if image.mode.startswith(("I", "F")) or any(";16" in tile for tile in raw):
+            advice = "save them as one .npy array of integers and use dataset=counts"
+            raise UserError(f"{path}: images with more than 8 bits per channel would lose counts here; {advice}")
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        own = _EQUIVALENT.get(upright.mode, upright.mode)
+        if own == "P":
+            own = "RGBA" if "transparency" in upright.info else "RGB"
+        if own not in MODES.values():
+            raise ValueError(f"unsupported pixel format {own}")
+        converted = upright.convert(own)
+        return converted if mode in (None, own) else converted.convert(mode)
 
 
 def load_images(paths: Sequence[Path], transform: Callable[[Path], Image.Image], title: str) -> Tensor:
@@ -76,44 +79,23 @@ def load_images(paths: Sequence[Path], transform: Callable[[Path], Image.Image],
     """
     first = _to_tensor(transform(paths[0]))
     counts = torch.empty((len(paths), *first.shape), dtype=torch.uint8)
-    with ThreadPoolExecutor() as pool:
-        try:
-            decoded = pool.map(lambda path: _to_tensor(transform(path)), paths)
-            steps = track(decoded, title, total=len(paths), disable=len(paths) < _WORTH_A_BAR, transient=True)
-            for k, pixels in enumerate(steps):
-                if len(pixels) != len(first):
-                    found = f"{paths[k]} has {len(pixels)} channels but {paths[0]} has {len(first)}"
-                    raise ValueError(f"{found}: choose one number for all with dataset.channels=1|2|3|4")
-                counts[k] = pixels
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor()
+    try:
+        decoded = pool.map(lambda path: _to_tensor(transform(path)), paths)
+        steps = track(decoded, title, total=len(paths), disable=len(paths) < _WORTH_A_BAR, transient=True)
+        for k, pixels in enumerate(steps):
+            if len(pixels) != len(first):
+                found = f"{paths[k]} has {len(pixels)} channels but {paths[0]} has {len(first)}"
+                raise ValueError(f"{found}: choose one number for all with dataset.channels=1|2|3|4")
+            counts[k] = pixels
+    finally:
+        pool.shutdown(cancel_futures=True)
     return counts
 
 
 def _to_tensor(image: Image.Image) -> Tensor:
     pixels = np.array(image)
     return torch.from_numpy(pixels.reshape(image.height, image.width, -1)).permute(2, 0, 1)
-
-
-def _is_deep(image: Image.Image) -> bool:
-    # Pillow silently opens 16-bit colour as 8-bit RGB; only the raw mode of its decoder shows it
-    return image.mode.startswith(("I", "F")) or any(";16" in str(tile) for tile in getattr(image, "tile", []))
-
-
-def _own_mode(image: Image.Image) -> str:
-    if image.mode == "P":
-        return "RGBA" if "transparency" in image.info else "RGB"
-    mode = _EQUIVALENT.get(image.mode, image.mode)
-    if mode not in MODES.values():
-        raise ValueError(f"unsupported pixel format {image.mode}")
-    return mode
-
-
-# --- A user's own images, in any folder.
-
-IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Those of torchvision's ImageFolder."""
 
 
 @component("dataset", ask="dataset=image_folder dataset.path=<folder>")
@@ -155,8 +137,13 @@ def image_folder(
     files = _image_files(root)
     mode = None if channels is None else MODES[channels]
     images = load_images(files, lambda file: square(read_image(file, mode), size), f"reading {root.name}")
-    _check_range(images, files, largest)
-    labels = _subfolder_labels(root, files)
+    peaks = images.flatten(1).amax(1)
+    if len(above := torch.nonzero(peaks > largest)):
+        first = int(above[0])
+        raise ValueError(f"{files[first]}: the value {int(peaks[first])} is above max_count={largest}")
+    folders = [file.relative_to(root).parts[:-1] for file in files]
+    names = sorted({folder[0] for folder in folders if folder})
+    labels = torch.tensor([names.index(folder[0]) for folder in folders]) if all(folders) and len(names) > 1 else None
     train, test = held_out_split(len(files), holdout, seed, labels)
     classes = (None, None) if labels is None else (labels[train], labels[test])
     return CountData(root.resolve().name or "image_folder", images[train], images[test], largest, *classes)
@@ -197,39 +184,18 @@ def _image_files(root: Path) -> list[Path]:
 
 def _walk(root: Path) -> Iterator[Path]:
     """Every file below a folder, through links, but no folder twice: a link may lead back."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
     seen: set[tuple[int, int]] = set()
-    for folder, subfolders, names in os.walk(root, followlinks=True, onerror=_refuse):
+    for folder, subfolders, names in os.walk(root, followlinks=True, onerror=refuse):
         status = os.stat(folder)
         if (status.st_dev, status.st_ino) in seen:
             subfolders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
         yield from (Path(folder, name) for name in names)
-
-
-def _refuse(error: OSError) -> None:
-    raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from error
-
-
-def _subfolder_labels(root: Path, files: list[Path]) -> Tensor | None:
-    parts = [file.relative_to(root).parts for file in files]
-    if min(map(len, parts)) == 1:
-        return None
-    names = sorted({first for first, *_ in parts})
-    return torch.tensor([names.index(first) for first, *_ in parts]) if len(names) > 1 else None
-
-
-def _check_range(images: Tensor, files: list[Path], largest: int) -> None:
-    peaks = images.flatten(1).amax(1)
-    above = torch.nonzero(peaks > largest).flatten()
-    if len(above):
-        first = int(above[0])
-        raise ValueError(f"{files[first]}: the value {int(peaks[first])} is above max_count={largest}")
-
-
-# --- CelebA at 64 x 64, decoded once.
-
-_HOME, _CROP, _SIZE = "celeba", 140, 64
 
 
 @component("dataset", ask="dataset=celeba64")
@@ -246,16 +212,21 @@ def celeba64(data_dir: StrPath = "data") -> CountData:
     Raises:
         UserError: files absent and not downloadable, or damaged.
     """
-    home = Path(data_dir).expanduser() / _HOME
-    caches = {split: home / f"blackout{_SIZE}_{split}.npy" for split in ("train", "test")}
+    home = Path(data_dir).expanduser() / "celeba"
+    caches = {split: home / f"blackout64_{split}.npy" for split in ("train", "test")}
     if not all(cache.exists() for cache in caches.values()):
-        faces = _open(Path(data_dir), list(caches))
+        from torchvision.datasets import CelebA
+
+        sums: dict[str, str | None] = {name: md5 for _, md5, name in CelebA.file_list}
+        del sums["img_align_celeba.zip"]  # only its contents are needed
+        sums["img_align_celeba"] = None
+        faces = open_torchvision(CelebA, Path(data_dir), home.name, sums, *({"split": split} for split in caches))
         try:
             # one process of a distributed run decodes, the others wait
             with FileLock(home / ".blackout.lock"):
-                for split, cache in caches.items():
+                for (split, cache), dataset in zip(caches.items(), faces, strict=True):
                     if not cache.exists():
-                        images = _decode(home / "img_align_celeba", faces[split], split)
+                        images = _decode(home / "img_align_celeba", dataset.filename, split)
                         with replacing(cache, durably=True) as part:
                             np.save(part, images.numpy())
         except OSError as error:
@@ -263,34 +234,20 @@ def celeba64(data_dir: StrPath = "data") -> CountData:
     return CountData("celeba64", _load(caches["train"]), _load(caches["test"]), 255)
 
 
-def _open(data_dir: Path, splits: list[str]) -> dict[str, list[str]]:
-    """File names of the images of each split."""
-    from torchvision.datasets import CelebA
-
-    sums: dict[str, str | None] = {name: md5 for _, md5, name in CelebA.file_list}
-    del sums["img_align_celeba.zip"]  # only its contents are needed
-    sums["img_align_celeba"] = None
-    which = [{"split": split} for split in splits]
-    opened = open_torchvision(CelebA, data_dir, _HOME, sums, *which)
-    return {split: dataset.filename for split, dataset in zip(splits, opened, strict=True)}
-
-
 def _decode(folder: Path, names: list[str], split: str) -> Tensor:
     def face(file: Path) -> Image.Image:
         image = read_image(file, "RGB")
         if image.size != (178, 218):
             raise UserError(f"{file}: must be 178 x 218 pixels, got {image.width} x {image.height}")
-        return square(image, _SIZE, _CROP)
+        return square(image, 64, 140)
 
     return load_images([folder / name for name in names], face, f"decoding CelebA {split}, once")
 
 
 def _load(cache: Path) -> Tensor:
-    try:
+    with reading(cache, "damaged; delete it, and it is made again from the images"):
         # copy-on-write: processes on one machine share the pages, and torch gets memory that it may write
         images = np.load(cache, mmap_mode="c", allow_pickle=False)
-    except Exception as error:
-        raise file_error(cache, "damaged; delete it, and it is made again from the images", error) from error
-    if images.dtype != np.uint8 or images.shape[1:] != (3, _SIZE, _SIZE):
-        raise UserError(f"{cache}: not {_SIZE} x {_SIZE} RGB images; delete it, and it is made again from the images")
+    if images.dtype != np.uint8 or images.shape[1:] != (3, 64, 64):
+        raise UserError(f"{cache}: not 64 x 64 RGB images; delete it, and it is made again from the images")
     return torch.from_numpy(images)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from blackout.data.readers import file_error
+from blackout.data.readers import reading
 from blackout.files import opened
 
 Array = npt.NDArray[Any]
@@ -19,7 +21,7 @@ _MOST_LEVELS = 64
 """Of a covariate."""
 
 
-def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
+def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> tuple[Tensor, tuple[str, ...]]:
     """The class of every sample and the classes' names.
 
     Text and whole numbers are classes as they are; numbers with fractions, and totals, are divided into `bins` parts of
@@ -38,14 +40,23 @@ def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> tu
     """
     parts = [_of_column(name, columns, bins) for name in names]
     if len(parts) == 1:
-        return parts[0]
-    table = np.stack([codes for codes, _ in parts], axis=1)
-    found, codes = np.unique(table, axis=0, return_inverse=True)
-    words = [", ".join(part[1][k] for part, k in zip(parts, row, strict=True)) for row in found]
-    return codes.reshape(-1).astype(np.int64), tuple(words)
+        codes, words = parts[0]
+        return torch.from_numpy(codes), words
+    combinations, codes = np.unique(np.stack([codes for codes, _ in parts], axis=1), axis=0, return_inverse=True)
+    words = tuple(", ".join(part[1][k] for part, k in zip(parts, row, strict=True)) for row in combinations)
+    return torch.from_numpy(codes.reshape(-1)), words
 
 
-def levels(name: str, columns: Mapping[str, Array]) -> tuple[Array, tuple[float, ...]]:
+def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
+    column = named_column(name, columns)
+    fractional = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
+    if name == TOTAL or fractional:
+        return _binned(name, column.astype(float), bins)
+    values, codes = np.unique(column, return_inverse=True)
+    return codes, tuple(f"{value:g}" if column.dtype.kind == "f" else str(value) for value in values)
+
+
+def levels(name: str, columns: Mapping[str, Array]) -> tuple[Tensor, tuple[float, ...]]:
     """A column of numbers on a scale of at most 64 levels, of equally many samples where it has more values.
 
     Args:
@@ -62,34 +73,31 @@ def levels(name: str, columns: Mapping[str, Array]) -> tuple[Array, tuple[float,
     if column.dtype.kind not in "iufb":
         raise ValueError(f"column {name!r} is text: dataset.labels is for classes, covariates are numbers")
     values = column.astype(float)
-    found, codes = np.unique(values, return_inverse=True)
-    if len(found) > _MOST_LEVELS:
+    different, codes = np.unique(values, return_inverse=True)
+    if len(different) > _MOST_LEVELS:
         codes, _ = _binned(name, values, _MOST_LEVELS)
-    number = np.bincount(codes)
-    return codes.astype(np.int64), tuple((np.bincount(codes, values) / number).tolist())
+    return torch.from_numpy(codes), tuple((np.bincount(codes, values) / np.bincount(codes)).tolist())
+
+
+def _binned(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:
+    """Parts of equally many samples; fewer where many are equal."""
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}")
+    edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1]))
+    occupied, codes = np.unique(np.searchsorted(edges, column, side="right"), return_inverse=True)
+    parts = [column[codes == k] for k in range(len(occupied))]
+    return codes, tuple(f"{name} {part.min():g}..{part.max():g}" for part in parts)
 
 
 def named_column(name: str, columns: Mapping[str, Array]) -> Array:
-    """One value for each sample [N].
+    """One value for each sample, [N].
 
     Raises:
-        ValueError: there is no such column, or it is none.
+        ValueError: there is no such column, or it is none, or it has missing entries.
     """
     if name not in columns:
         raise ValueError(f"there is no column {name!r}, found {', '.join(map(repr, columns)) or 'none'}")
-    return _checked(name, np.asarray(columns[name]), len(columns[TOTAL]))
-
-
-def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:
-    column = named_column(name, columns)
-    fractional = column.dtype.kind == "f" and not bool((column == np.floor(column)).all())
-    if name == TOTAL or fractional:
-        return _binned(name, column.astype(float), bins)
-    found, codes = np.unique(column, return_inverse=True)
-    return codes.astype(np.int64), tuple(f"{value:g}" if column.dtype.kind == "f" else str(value) for value in found)
-
-
-def _checked(name: str, column: Array, number: int) -> Array:
+    column, number = np.asarray(columns[name]), len(columns[TOTAL])
     if column.shape != (number,):
         raise ValueError(f"one label per sample is needed, [{number}], got {list(column.shape)}")
     if column.dtype.kind == "f" and not np.isfinite(column).all():
@@ -97,51 +105,14 @@ def _checked(name: str, column: Array, number: int) -> Array:
     return column
 
 
-def _binned(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:
-    """Parts of equally many samples; fewer where many are equal."""
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}")
-    edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1])) if bins > 1 else np.empty(0)
-    codes = np.searchsorted(edges, column, side="right")
-    found, codes = np.unique(codes, return_inverse=True)
-    parts = [column[codes == k] for k in range(len(found))]
-    return codes.astype(np.int64), tuple(f"{name} {part.min():g}..{part.max():g}" for part in parts)
-
-
-def group_split(groups: Array, holdout: float, seed: int) -> tuple[Array, Array]:
-    """Indices of training and held-out samples, no group in both: whole groups are held out, in random order.
-
-    Args:
-        groups: [N], text or numbers, of at least two kinds.
-        holdout: share of the samples that the held-out groups reach, as nearly as whole groups can.
-        seed: of the order.
-
-    Raises:
-        ValueError: a share outside (0, 1), or one group.
-    """
-    if not 0 < holdout < 1:
-        raise ValueError(f"holdout must be a share between 0 and 1 (both excluded), got {holdout}")
-    found, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    if len(found) < 2:
-        raise ValueError("one group cannot be divided: at least 2 are needed to hold one out")
-    order = np.random.default_rng(seed).permutation(len(found))
-    reached = np.cumsum(sizes[order])
-    number = int(np.abs(reached[:-1] - holdout * len(codes)).argmin()) + 1
-    held = np.isin(codes, order[:number])
-    return np.flatnonzero(~held), np.flatnonzero(held)
-
-
 def label_file(path: Path) -> Array:
-    """Labels from a file of their own: an .npy, or text with one label a line.
+    """Labels from a file of their own, [N]: an .npy, or text with one label a line.
 
     Raises:
         UserError: it cannot be read.
     """
-    try:
-        with opened(path) as file:
-            if path.suffix == ".npy":
-                loaded: Array = np.load(file, allow_pickle=False)
-                return loaded
-            return np.array(file.read().decode().splitlines())
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise file_error(path, "not a readable file of labels", error) from error
+    with reading(path, "not a readable file of labels"), opened(path) as file:
+        if path.suffix == ".npy":
+            loaded: Array = np.load(file, allow_pickle=False)
+            return loaded
+        return np.array(file.read().decode().splitlines())

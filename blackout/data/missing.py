@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.data.readers import file_error
+from blackout.data.readers import reading
 
 Array = npt.NDArray[Any]
 FINITE = "finite"
@@ -35,28 +35,27 @@ def without_missing(array: Any, mask: str | None, arrays: dict[str, Any]) -> tup
     if hasattr(array, "tocsr"):
         raise ValueError("a sparse matrix has no missing entries: what is not stored is 0")
     array = np.asarray(array)
-    seen = np.isfinite(array) if mask == FINITE and array.dtype.kind == "f" else _mask(array, mask, arrays)
+    if mask == FINITE:
+        seen = np.isfinite(array) if array.dtype.kind == "f" else np.ones(array.shape, dtype=bool)
+    else:
+        seen = _mask(mask, arrays)
     if seen.shape != array.shape:
         raise ValueError(f"the mask must be of the counts' shape {list(array.shape)}, got {list(seen.shape)}")
     return np.where(seen, array, 0), None if seen.all() else seen
 
 
-def _mask(array: Array, mask: str, arrays: dict[str, Any]) -> Array:
-    if mask == FINITE:
-        return np.ones(array.shape, dtype=bool)
+def _mask(mask: str, arrays: dict[str, Any]) -> Array:
     if mask in arrays:
-        found = arrays[mask]
-        return np.asarray(found.toarray() if hasattr(found, "toarray") else found).astype(bool)
+        stored = arrays[mask]
+        return np.asarray(stored.toarray() if hasattr(stored, "toarray") else stored).astype(bool)
     file = Path(mask).expanduser()
     if not file.is_file():
         raise ValueError(f"mask={mask} is neither 'finite', nor an array of the file, nor a file")
-    try:
+    with reading(file, "not a readable file of one mask"):
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.ndarray):
             (name,) = loaded.files
             loaded = loaded[name]
-    except (OSError, ValueError) as error:
-        raise file_error(file, "not a readable file of one mask", error) from error
     return np.asarray(loaded, dtype=bool)
 
 

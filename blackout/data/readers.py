@@ -1,6 +1,7 @@
-"""Files of counts as the sciences keep them: named arrays out of each, by the library that is kept for its format.
+"""Files of counts as the sciences keep them: named arrays out of each, and whole numbers, nothing else, out of these.
 
-NumPy and CSV need nothing further; the others are optional (`pip install "blackout[science]"`).
+Each format is read by the library that is kept for it. NumPy and CSV need nothing further; the others are optional
+(`pip install "blackout[science]"`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,13 @@ from torch import Tensor
 from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.errors import UserError
 
-# --- One-line errors about files.
+Array = npt.NDArray[Any]
+COUNTS = "counts"
+_EXTRA = 'pip install "blackout[science]"'
+_AT_ONCE = 1 << 24
+"""Numbers that are checked at once."""
+_SLENDER = 4
+"""An image [H, W] is not as much wider than high; a series [C, L] is."""
 
 
 def file_error(path: Path, problem: str, cause: Exception) -> UserError:
@@ -33,9 +41,19 @@ def file_error(path: Path, problem: str, cause: Exception) -> UserError:
     return UserError(f"{path}: {problem} ({' '.join(reason.split()) or type(cause).__name__})")
 
 
-Array = npt.NDArray[Any]
-COUNTS = "counts"
-_EXTRA = 'pip install "blackout[science]"'
+@contextmanager
+def reading(path: Path, problem: str) -> Iterator[None]:
+    """Inside, whatever a library raises about a file, which parsers do in many types, is one `file_error`.
+
+    Raises:
+        UserError: as it was raised inside, or in place of any other exception.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise file_error(path, problem, error) from error
 
 
 @dataclass(frozen=True)
@@ -54,7 +72,6 @@ class Store:
     tabular: bool = False
 
 
-@dataclass(frozen=True)
 class OnDisk:
     """An array of an HDF5 file or a .zarr store, whose rows are read when they are asked for.
 
@@ -62,17 +79,8 @@ class OnDisk:
         array: of either library, whose object keeps the file open.
     """
 
-    array: Any
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
-        return tuple(self.array.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of its numbers."""
-        return np.dtype(self.array.dtype)
+    def __init__(self, array: Any) -> None:
+        self._array, self.shape, self.dtype = array, tuple(array.shape), np.dtype(array.dtype)
 
     def __getitem__(self, rows: slice) -> Array:
         """Those rows.
@@ -81,7 +89,7 @@ class OnDisk:
             ValueError: what lies on disk is damaged.
         """
         try:
-            return np.asarray(self.array[rows])
+            return np.asarray(self._array[rows])
         except Exception as error:  # of a dozen decompressors
             reason = " ".join(str(error).split())
             raise ValueError(f"rows from {rows.start or 0} on cannot be read ({reason})") from error
@@ -106,13 +114,9 @@ def read_store(path: Path, layer: str | None = None) -> Store:
     reader = _READERS.get(kind, _numpy)
     if not path.is_file() and not (kind == ".zarr" and path.is_dir()):
         raise UserError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
-    try:
+    formats = ".npy or .npz" if reader is _numpy else kind
+    with reading(path, f"not a readable {formats} file of numbers"):
         return reader(path, layer)
-    except UserError:
-        raise
-    except Exception as error:  # the parsers of a dozen formats raise many types on damaged files
-        formats = ".npy or .npz" if reader is _numpy else kind
-        raise file_error(path, f"not a readable {formats} file of numbers", error) from error
 
 
 def _library(name: str, path: Path) -> Any:
@@ -212,14 +216,11 @@ def _refuse_pickles(path: Path) -> None:
 
 def _hdf5(path: Path, layer: str | None) -> Store:
     library = _library("h5py", path)
-    found: dict[str, Any] = {}
-
-    def visit(name: str, node: Any) -> None:
-        if isinstance(node, library.Dataset):
-            found[name] = node
-
-    library.File(path, "r").visititems(visit)  # what is left on disk keeps the file open
-    return Store(_chosen(path, found, layer))
+    nodes: dict[str, Any] = {}
+    library.File(path, "r").visititems(lambda name, node: nodes.update({name: node}))  # the nodes keep the file open
+    return Store(
+        _chosen(path, {name: node for name, node in nodes.items() if isinstance(node, library.Dataset)}, layer)
+    )
 
 
 def _chosen(path: Path, found: dict[str, Any], layer: str | None) -> dict[str, Any]:
@@ -240,29 +241,13 @@ def _plain(array: Any) -> Array:
 
 
 def _tiff(path: Path, layer: str | None) -> Store:
-    stack = _library("tifffile", path).imread(path)
-    return Store({COUNTS: stack})
-
-
-def blocks(matrix: Any, rows: int = 4096) -> Iterator[tuple[int, Array]]:
-    """(first row, dense rows) of an array or a sparse matrix, a part at a time."""
-    for first in range(0, matrix.shape[0], rows):
-        part = matrix[first : first + rows]
-        yield first, part.toarray() if hasattr(part, "toarray") else np.asarray(part)
+    return Store({COUNTS: _library("tifffile", path).imread(path)})
 
 
 _READERS: dict[str, Callable[[Path, str | None], Store]] = {
     ".npy": _numpy, ".npz": _numpy, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".h5ad": _anndata, ".zarr": _zarr,
     ".h5": _hdf5, ".hdf5": _hdf5, ".tif": _tiff, ".tiff": _tiff,
 }  # fmt: skip
-
-
-# --- Arrays of whole numbers, and nothing else, as counts.
-
-_AT_ONCE = 1 << 24
-"""Numbers that are checked at once."""
-_SLENDER = 4
-"""An image [H, W] is not as much wider than high; a series [C, L] is."""
 
 
 def to_counts(name: str, array: Any, series: bool | None = None) -> Tensor:
@@ -292,17 +277,18 @@ def _dense(name: str, array: Any) -> Tensor:
     """The counts of an array or sparse matrix in the smallest type that holds them, by blocks of rows."""
     if hasattr(array, "tocsr"):
         _check_whole(name, array.data)  # of which it has fewer; what follows then finds nothing
+    at_once = max(1, _AT_ONCE // max(1, math.prod(array.shape[1:])))
     parts, largest = [], 1
-    for first, rows in blocks(array, max(1, _AT_ONCE // max(1, math.prod(array.shape[1:])))):
+    for first in range(0, array.shape[0], at_once):
+        block = array[first : first + at_once]
+        rows = block.toarray() if hasattr(block, "toarray") else np.asarray(block)
         _check_whole(name, rows, first)
-        largest = max(largest, int(rows.max(initial=0)))
-        parts.append(torch.from_numpy(rows.astype(np.uint8 if rows.max(initial=0) <= 255 else np.int32)))
+        top = int(rows.max(initial=0))
+        largest = max(largest, top)
+        parts.append(torch.from_numpy(rows.astype(np.uint8 if top <= 255 else np.int32)))
     whole = torch.empty(tuple(array.shape), dtype=count_dtype(largest))
-    first = 0
-    while parts:  # each is forgotten once it is in its place
-        part = parts.pop(0)
-        whole[first : first + len(part)] = part
-        first += len(part)
+    for place in whole.split(at_once)[: len(parts)]:
+        place.copy_(parts.pop(0))  # each is forgotten once it is in its place
     return whole
 
 
@@ -314,32 +300,31 @@ def _check_whole(name: str, array: Array, first: int = 0) -> None:
         array: rows of the counts.
         first: number of the first row.
     """
-    if array.dtype.kind == "f":
-        array = array.astype(np.float64)  # half precision cannot even be compared with the bounds below
-        fractional = ~np.isfinite(array) | (array != np.floor(array))
-        _refuse_first(name, array, fractional, "counts must be whole numbers", first, _looks(array))
-    elif array.dtype.kind not in "iub":
+    kind = array.dtype.kind
+    if kind not in "iubf":
         raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
-    if array.dtype.kind in "if":
-        _refuse_first(name, array, array < 0, "counts must not be negative", first)
-    _refuse_first(name, array, array > LARGEST_COUNT, f"counts must be at most {LARGEST_COUNT}", first)
+    refused: list[tuple[Array, str]] = []
+    if kind == "f":
+        array = array.astype(np.float64)  # half precision cannot even be compared with the bounds below
+        refused.append((~np.isfinite(array) | (array != np.floor(array)), "counts must be whole numbers"))
+    if kind in "if":
+        refused.append((array < 0, "counts must not be negative"))
+    refused.append((array > LARGEST_COUNT, f"counts must be at most {LARGEST_COUNT}"))
+    for number, (bad, rule) in enumerate(refused):
+        if bad.any():
+            index = np.unravel_index(int(bad.argmax()), array.shape)
+            where = [int(index[0]) + first, *map(int, index[1:])]
+            advice = _looks(array) if kind == "f" and number == 0 else ""
+            raise ValueError(f"{name}: {rule}, got {array[index]} at index {where}{advice}")
 
 
 def _looks(array: Array) -> str:
-    """What numbers that are not whole look like."""
+    """What numbers that are not whole look like, as the end of a message."""
     finite = array[np.isfinite(array)]
     if len(finite) < array.size:
-        return "dataset.mask=finite takes these entries for missing" if np.isnan(array).any() else ""
+        return "; dataset.mask=finite takes these entries for missing" if np.isnan(array).any() else ""
     if finite.min() < 0:
-        return "these look standardised or centred: give the raw counts"
+        return "; these look standardised or centred: give the raw counts"
     if finite.max() <= 1:
-        return "these look like shares: give the raw counts"
-    return "these look log-transformed or normalised: give the raw counts" if finite.max() < 20 else ""
-
-
-def _refuse_first(name: str, array: Array, bad: npt.NDArray[np.bool_], rule: str, first: int, advice: str = "") -> None:
-    if bad.any():
-        index = np.unravel_index(int(bad.argmax()), array.shape)
-        where = [int(index[0]) + first, *map(int, index[1:])]
-        hint = f"; {advice}" if advice else ""
-        raise ValueError(f"{name}: {rule}, got {array[index]} at index {where}{hint}")
+        return "; these look like shares: give the raw counts"
+    return "; these look log-transformed or normalised: give the raw counts" if finite.max() < 20 else ""

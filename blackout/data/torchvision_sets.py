@@ -9,9 +9,7 @@ import hashlib
 import math
 import os
 import socket
-import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.count_data import CountData
 from blackout.data.moments import CHUNK
-from blackout.data.readers import file_error
+from blackout.data.readers import file_error, reading
 from blackout.errors import UserError
 
 StrPath = str | os.PathLike[str]
@@ -35,6 +33,7 @@ _MNIST_MD5 = {
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
+_TRAIN_AND_TEST = ({"train": True}, {"train": False})
 _PATIENCE = 30.0  # seconds without an answer before a download is given up
 
 
@@ -72,8 +71,8 @@ def fashion_mnist(data_dir: StrPath = "data", size: int = 28, download: bool = T
 def binarized_mnist(data_dir: StrPath = "data", download: bool = True) -> CountData:
     """MNIST with the counts 0 and 1: [1, 32, 32], 1 where the resized image exceeds 127.5.
 
-    Images are resized from 28 to 32 pixels by antialiased bilinear interpolation in float32 and then thresholded, as by
-    Santos, Fox, Lubbers & Lin (2023).
+    Images are resized from 28 to 32 pixels by antialiased bilinear interpolation in float32 and then thresholded, as in
+    [Santos 2023, appendix H].
 
     Args:
         data_dir: folder that has, or will have, `MNIST/raw`.
@@ -83,9 +82,8 @@ def binarized_mnist(data_dir: StrPath = "data", download: bool = True) -> CountD
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
     """
     grey = mnist(data_dir, download=download)
-    return CountData(
-        "binarized_mnist", _binarize(grey.train), _binarize(grey.test), 1, grey.train_labels, grey.test_labels
-    )
+    train, test = _binarize(grey.train), _binarize(grey.test)
+    return CountData("binarized_mnist", train, test, 1, grey.train_labels, grey.test_labels)
 
 
 @component("dataset")
@@ -103,8 +101,7 @@ def cifar10(data_dir: StrPath = "data", download: bool = True) -> CountData:
 
     sums = dict([*CIFAR10.train_list, *CIFAR10.test_list, (CIFAR10.meta["filename"], CIFAR10.meta["md5"])])
     # torchvision unpickles these files, which is safe because their sums are checked first
-    both = ({"train": True}, {"train": False})
-    splits = open_torchvision(CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, *both, download=download)
+    splits = open_torchvision(CIFAR10, Path(data_dir), CIFAR10.base_folder, sums, *_TRAIN_AND_TEST, download=download)
     images = [torch.from_numpy(split.data).permute(0, 3, 1, 2) for split in splits]
     labels = [torch.tensor(split.targets) for split in splits]
     return CountData("cifar10", images[0], images[1], 255, labels[0], labels[1])
@@ -131,57 +128,41 @@ def open_torchvision(
     Raises:
         UserError: a damaged file, or a dataset that is absent and cannot or may not be downloaded.
     """
-    home = data_dir.expanduser() / folder
-    _check_sums(home, sums)
-    try:
-        missing = [name for name in sums if not (home / name).exists()]
+    root = data_dir.expanduser()
+    home = root / folder
+    for name, expected in sums.items():
+        if expected is not None and (home / name).exists():
+            _check_sum(home / name, expected)
+    with reading(home, "a file of this dataset is damaged"):
+        missing = ", ".join(name for name in sums if not (home / name).exists())
         if missing and not download:
             raise UserError(
-                f"{home}: {', '.join(missing)} missing; what a model file chose is not downloaded: give dataset=... "
+                f"{home}: {missing} missing; what a model file chose is not downloaded: give dataset=... "
                 "or metrics=... on the command line, or data_dir=... where the files are"
             )
         if missing:
-            _download(dataset, data_dir.expanduser(), home, sums, splits[0])
-        return [dataset(root=data_dir.expanduser(), download=False, **split) for split in splits]
-    except UserError:
-        raise
-    except Exception as error:  # torchvision's parsers raise many types
-        raise file_error(home, "a file of this dataset is damaged", error) from error
+            _download(dataset, root, splits[0], home, sums)
+        return [dataset(root=root, download=False, **split) for split in splits]
 
 
-def _check_sums(home: Path, sums: Mapping[str, str | None]) -> None:
-    for name, expected in sums.items():
-        file = home / name
-        if expected is None or not file.exists():
-            continue
-        try:
-            with file.open("rb") as stream:
-                found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-        except OSError as error:
-            raise file_error(file, "cannot be read", error) from error
-        if found != expected:
-            raise UserError(f"{file}: damaged (MD5 {found}, not {expected}); delete it or put a good copy there")
+def _check_sum(file: Path, expected: str) -> None:
+    with reading(file, "cannot be read"), file.open("rb") as stream:
+        md5 = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if md5 != expected:
+        raise UserError(f"{file}: damaged (MD5 {md5}, not {expected}); delete it or put a good copy there")
 
 
-def _download(
-    dataset: type[Any], data_dir: Path, home: Path, sums: Mapping[str, str | None], split: dict[str, Any]
-) -> None:
+def _download(dataset: type[Any], root: Path, split: dict[str, Any], home: Path, sums: Mapping[str, Any]) -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_PATIENCE)
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
         # one process of a distributed run downloads, the others wait and find the files
-        with FileLock(data_dir / f".{dataset.__name__}.lock"), _socket_timeout(_PATIENCE):
-            dataset(root=data_dir, download=True, **split)
+        with FileLock(root / f".{dataset.__name__}.lock"):
+            dataset(root=root, download=True, **split)
     except Exception as error:  # network, disk, a missing downloader: the advice is the same
         missing = ", ".join(name for name in sums if not (home / name).exists())
         raise file_error(home, f"put {missing} there; downloading failed", error) from error
-
-
-@contextmanager
-def _socket_timeout(seconds: float) -> Iterator[None]:
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
     finally:
         socket.setdefaulttimeout(before)
 
@@ -196,8 +177,7 @@ def _grey(
     for part in ("train", "t10k"):
         _check_idx(home / f"{part}-images-idx3-ubyte", (28, 28))
         _check_idx(home / f"{part}-labels-idx1-ubyte", ())
-    both = ({"train": True}, {"train": False})
-    splits = open_torchvision(dataset, Path(data_dir), folder, sums, *both, download=download)
+    splits = open_torchvision(dataset, Path(data_dir), folder, sums, *_TRAIN_AND_TEST, download=download)
     images = [F.pad(split.data[:, None], [(size - 28) // 2] * 4) for split in splits]
     return CountData(name, images[0], images[1], 255, splits[0].targets, splits[1].targets)
 
@@ -206,24 +186,16 @@ def _check_idx(file: Path, shape: tuple[int, ...]) -> None:
     """Refuse a file that is not, by header and length, an IDX array of bytes [N, *shape]."""
     if not file.exists():
         return
-    try:
-        content = file.stat().st_size - 4 * (2 + len(shape))
-        # two zero bytes, 8 for "unsigned byte", the number of axes, and their lengths
-        header = struct.pack(f">{2 + len(shape)}I", 0x800 + 1 + len(shape), content // math.prod(shape), *shape)
-        with file.open("rb") as stream:
-            good = content % math.prod(shape) == 0 and stream.read(len(header)) == header
-    except OSError as error:
-        raise file_error(file, "cannot be read", error) from error
-    except struct.error:
-        good = False
-    if not good:
+    with reading(file, "cannot be read"), file.open("rb") as stream:
+        header = [int.from_bytes(stream.read(4)) for _ in range(2 + len(shape))]
+        content = file.stat().st_size - 4 * len(header)
+    # two zero bytes, 8 for "unsigned byte", the number of axes, and their lengths
+    number, rest = divmod(content, math.prod(shape))
+    if rest or header != [0x800 + 1 + len(shape), number, *shape]:
         raise UserError(f"{file}: damaged (its header and its length do not fit); delete it or put a good copy there")
 
 
 def _binarize(images: Tensor) -> Tensor:
     """[N, 1, 28, 28] grey -> [N, 1, 32, 32] of 0 and 1."""
-    parts = [
-        F.interpolate(chunk.float(), size=(32, 32), mode="bilinear", antialias=True) > 127.5
-        for chunk in images.split(CHUNK)
-    ]
-    return torch.cat(parts).to(torch.uint8)
+    enlarged = (F.interpolate(x.float(), size=(32, 32), mode="bilinear", antialias=True) for x in images.split(CHUNK))
+    return torch.cat([x > 127.5 for x in enlarged]).to(torch.uint8)
