@@ -19,6 +19,22 @@ _BLOCK = 1 << 24
 """Elements reduced at once, so that a large CPU buffer never needs as much device memory."""
 
 
+def find_device(name: str) -> torch.device:
+    """The device of that name; auto takes CUDA where there is one, each process of torchrun its own.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    if name == "auto":
+        return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device={name} is not available: {str(error).splitlines()[0]}") from None
+    return device
+
+
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
     """Inside, the processes that torchrun started are one group, each with its own `device`."""

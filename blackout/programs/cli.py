@@ -204,10 +204,9 @@ def task(function: Callable[..., T]) -> Callable[..., T]:
             from hydra.core.hydra_config import HydraConfig
 
             from blackout.programs import sweeps
-            from blackout.programs.results import sweeping
 
             refuse_structure(HydraConfig.get().overrides.task)
-            return sweeps.job(function, *args, **kwargs) if sweeping() else function(*args, **kwargs)
+            return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 
     return wrapped

@@ -19,7 +19,7 @@ from blackout.programs.curves import save_curves
 from blackout.programs.pictures import Trajectory
 from blackout.programs.provenance import provenance
 from blackout.programs.report import command, save_report
-from blackout.programs.results import now, save_samples
+from blackout.programs.results import save_samples
 from blackout.training.callbacks import draw_first
 from blackout.training.data_module import SourceDataModule
 from blackout.training.export import export_model
@@ -56,7 +56,7 @@ def close(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataMo
     if scorer is not None:
         values |= scorer.values
         report |= scorer.provenance
-    report |= {"date": now(), **provenance(model.device, began, data_module.source)}
+    report |= provenance(model.device, began, data_module.source)
     write_json(report, run / "metrics.json")
     save_curves(run / "metrics.csv", run / "curves.png")
     page = save_report(run)

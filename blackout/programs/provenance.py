@@ -5,27 +5,27 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from blackout.family import Source
+from blackout.family import Source, Split
 from blackout.version import __version__
 
 _LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "torch-fidelity", "numpy", "scipy")
-_PATIENCE = 5.0
+_SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 def provenance(device: torch.device, began: float, source: Source | None = None) -> dict[str, Any]:
-    """How numbers were made, as plain values for metrics.json: `made_with`, `seconds` and, of a source, `data`.
+    """How numbers were made, as plain values for metrics.json: `made_with`, `seconds`, `date` and, of a source, `data`.
 
     Args:
         device: that computed them.
         began: of `time.perf_counter`.
-        source: the data they are of.
+        source: the data they are of; each of its splits is told by its hash.
     """
     on = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     made_with: dict[str, Any] = {
@@ -36,28 +36,22 @@ def provenance(device: torch.device, began: float, source: Source | None = None)
         "threads": torch.get_num_threads(),
         "git_commit": git_commit(),
     }
-    known = {} if source is None else {"data": fingerprints(source)}
-    return {"made_with": made_with, "seconds": round(time.perf_counter() - began, 3), **known}
-
-
-def fingerprints(source: Source) -> Mapping[str, str]:
-    """The name of a source and the hash of each split that it has."""
-    splits = {"train_sha256": "train", "test_sha256": "test"}
-    hashes = {key: source.fingerprint(split) for key, split in splits.items() if source.size(split)}  # type: ignore[arg-type]
-    return {"name": source.name, **hashes}
+    known = {"made_with": made_with, "seconds": round(time.perf_counter() - began, 3)}
+    if source is not None:
+        hashes = {f"{split}_sha256": source.fingerprint(split) for split in _SPLITS if source.size(split)}
+        known["data"] = {"name": source.name, **hashes}
+    return {**known, "date": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def git_commit() -> str | None:
     """The commit of this code, with "-dirty" if it was changed since; None where it is in no repository of its own."""
-    folder = Path(__file__).parent
+
+    def git(*command: str) -> str:
+        options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "timeout": 5.0}
+        return subprocess.run(["git", *command], check=True, **options).stdout.strip()
+
     try:
-        # not merely installed within somebody's repository
-        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
-        return _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # not merely installed within somebody's repository
+        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(folder: Path, *command: str) -> str:
-    done = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True, timeout=_PATIENCE, check=True)
-    return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""A run's directory: its name, its configuration, and whether a run may continue in it."""
+"""Directories: that of a run, with its name and configuration and whether a run may continue in it, and of results."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
-from pytorch_lightning.utilities.rank_zero import rank_zero_only
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from blackout.errors import UserError
 from blackout.files import opened, refuse_links, remove_parts, replacing
 from blackout.programs.settings import decisive, differences
+from blackout.programs.sweeps import claim, job_folder, sweeping
 from blackout.training.descriptions import plain
 
-_SECONDS = 60.0
-"""In which a picture is written."""
-_HOLDER = ".holder"
-"""Says which process trains in a run directory; `.lock` beside it is locked by that process as long as it lives."""
+_WRITTEN = 60.0
+"""Seconds in which a picture is written."""
+_FORGOTTEN = 7 * 86400.0
+"""Seconds after which nobody goes on with samples that were not finished."""
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -57,7 +59,8 @@ def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
 def running(directory: Path) -> Iterator[Path]:
     """Inside, no other process trains in a run directory; a killed process holds nothing.
 
-    A run that is refused before its first checkpoint leaves no directory, if there was none.
+    `.holder` says which process has it, and `.lock` is locked by that process as long as it lives. A run that is
+    refused before its first checkpoint leaves no directory, if there was none.
 
     Raises:
         UserError: another process has it (the message says which), or it cannot be made.
@@ -66,50 +69,41 @@ def running(directory: Path) -> Iterator[Path]:
         yield directory
         return
     new = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-    lock = FileLock(directory / ".lock")
+    lock, holder = FileLock(directory / ".lock"), directory / ".holder"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
-        _note_holder(directory)
+        with replacing(holder) as part:
+            part.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        _remove_leftovers(directory)
     except Timeout:
-        raise UserError(f"{directory} is in use by {_holder(directory)}: wait for it, or give another run_id") from None
+        who = "another process"
+        with suppress(OSError):
+            who = holder.read_text().strip()
+        raise UserError(f"{directory} is in use by {who}: wait for it, or give another run_id") from None
     except OSError as error:
-        raise UserError(f"cannot write the run directory {directory}: {error.strerror or error}") from None
+        raise _unwritable(directory, error) from None
     try:
         yield directory
     except UserError:
         if new and not (directory / "checkpoints").exists():
-            _remove(new)
+            shutil.rmtree(directory, ignore_errors=True)
+            with suppress(OSError):  # somebody else has put something there
+                for folder in new[1:]:
+                    folder.rmdir()
         raise
     finally:
-        (directory / _HOLDER).unlink(missing_ok=True)
+        holder.unlink(missing_ok=True)
         lock.release()
 
 
-def _remove(folders: Sequence[Path]) -> None:
-    """Remove a run directory and those above it, as far as nobody else has put anything there."""
-    shutil.rmtree(folders[0], ignore_errors=True)
-    with suppress(OSError):
-        for folder in folders[1:]:
-            folder.rmdir()
-
-
-def _note_holder(directory: Path) -> None:
-    with replacing(directory / _HOLDER) as part:
-        part.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+def _remove_leftovers(directory: Path) -> None:
+    """Remove what killed runs left; a `sample.py` may write in `samples`: batches for hours, the rest for seconds."""
     for folder in (directory, directory / "checkpoints"):
         remove_parts(folder)
-    samples = directory / "samples"  # where a `sample.py` may be writing: batches for hours, the rest for seconds
-    remove_parts(samples, "step_*")
-    remove_parts(samples, "final*")
-    remove_parts(samples, older_than=_SECONDS, suffix="")
-
-
-def _holder(directory: Path) -> str:
-    try:
-        return (directory / _HOLDER).read_text().strip()
-    except OSError:
-        return "another process"
+    for names in ("step_*", "final*"):
+        remove_parts(directory / "samples", names)
+    remove_parts(directory / "samples", older_than=_WRITTEN, suffix="")
 
 
 def open_run(config: Mapping[str, Any], dataset: str) -> Path:
@@ -121,7 +115,6 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     directory = run_directory(config, dataset)
     path = directory / "config.yaml"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():
             for name, was, now in differences(_read(path), config):
@@ -131,7 +124,7 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
             with replacing(path) as part:
                 part.write_text(yaml.safe_dump(dict(config), sort_keys=False))
     except OSError as error:
-        raise UserError(f"cannot write the run directory {directory}: {error.strerror or error}") from None
+        raise _unwritable(directory, error) from None
     return directory
 
 
@@ -145,3 +138,38 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise UserError(f"{path} is damaged: it holds no settings; remove it to go on")
     settings: Mapping[str, Any] = plain(old, str(path))  # aliases can make a few lines larger than memory
     return settings
+
+
+def _unwritable(directory: Path, error: OSError) -> UserError:
+    return UserError(f"cannot write the run directory {directory}: {error.strerror or error}")
+
+
+def default_output(ckpt: Path, folder: str = "samples") -> Path:
+    """`folder` in the run directory a checkpoint or model belongs to, or beside the model; in a sweep the job's own."""
+    if sweeping():
+        return job_folder() / folder
+    parent = ckpt.parent
+    if ckpt.is_dir() and not (ckpt / "config.json").exists():
+        parent = ckpt
+    elif parent.name == "checkpoints":
+        parent = parent.parent
+    refuse_links(parent, folder.split("/")[0])
+    return parent / folder
+
+
+def open_output(out: Path) -> Path:
+    """Make the output directory and find out now, not after an hour of sampling, whether it can be written.
+
+    Raises:
+        UserError: it cannot, or another job of the sweep writes there.
+    """
+    if sweeping():
+        claim(out, "out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+        remove_parts(out, older_than=_FORGOTTEN)
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
+    return out

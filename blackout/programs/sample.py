@@ -13,11 +13,12 @@ from omegaconf import DictConfig
 from rich.progress import Progress
 from torch import Tensor
 
-from blackout.distributed import gathered, my_batches, process_group, rank
+from blackout.distributed import find_device, gathered, my_batches, process_group, rank
 from blackout.errors import UserError, error_context
 from blackout.family import Draw, Samples, Scores
 from blackout.programs.pictures import Trajectory
-from blackout.programs.results import Results, default_output, find_device, open_output, sample_provenance
+from blackout.programs.results import Results, sample_provenance
+from blackout.programs.run_directory import default_output, open_output
 from blackout.programs.sample_cache import SampleCache, cache_key
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.training.components import make

@@ -16,8 +16,9 @@ from blackout.evaluation import over_seeds
 from blackout.family import Draw, Samples, Scorer, Scores, Source
 from blackout.files import replacing, write_json
 from blackout.programs.provenance import provenance
-from blackout.programs.results import job_folder, now, open_output, sweeping
+from blackout.programs.run_directory import open_output
 from blackout.programs.settings import path
+from blackout.programs.sweeps import job_folder, sweeping
 from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file
 from blackout.training.model import Model
@@ -104,7 +105,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     number = len(samples["samples"])
     scores = scorer.begin(source, number, device)
     report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
-    report |= {"date": now(), **provenance(device, began, source)}
+    report |= provenance(device, began, source)
     save_figure(scores, out)
     if rank() == 0:
         write_json(report, out / "metrics.json")

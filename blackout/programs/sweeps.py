@@ -1,9 +1,10 @@
-"""Multirun: every job adds a row to the sweep's table, and a job that fails does not end the others."""
+"""Multirun: every job adds a row to the sweep's table and keeps to its own folders; one that fails ends no other."""
 
 from __future__ import annotations
 
 import csv
 import gc
+import hashlib
 import json
 import sys
 import time
@@ -15,14 +16,48 @@ from typing import Any
 import torch
 from filelock import FileLock
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from blackout.errors import Preempted, UserError
 from blackout.files import replacing
 
-FIRST = ["job", "state", "error", "overrides", "run", "seconds"]
+_COLUMNS = ["job", "state", "error", "overrides", "run", "seconds"]
+"""Of the table, before those of the scores."""
 failures: list[str] = []
 """Tables of the jobs of this process that failed, in order."""
+
+
+def sweeping() -> bool:
+    """Whether this process runs a job of a multirun."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def job_folder() -> Path:
+    """The folder of a job of a multirun."""
+    job = HydraConfig.get()
+    return Path(job.sweep.dir) / job.sweep.subdir
+
+
+def claim(folder: Path, setting: str) -> None:
+    """Keep a folder for this job of the sweep, on whatever machine the others are.
+
+    Args:
+        folder: what the job writes to.
+        setting: that names it.
+
+    Raises:
+        UserError: another job of the sweep has it.
+    """
+    settings = HydraConfig.get()
+    number = str(settings.job.num)
+    mark = Path(settings.sweep.dir) / ".runs" / hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(mark.with_suffix(".lock")):
+        if mark.exists() and mark.read_text() != number:
+            what = f"job {mark.read_text()} of this sweep has {folder}"
+            raise UserError(f"{what}: leave out {setting}=, or vary it too")
+        mark.write_text(number)
 
 
 def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -36,56 +71,49 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     row: dict[str, Any] = {"job": settings.job.num, "overrides": " ".join(settings.overrides.task), "error": ""}
     began = time.monotonic()
     try:
-        result = function(*args, **kwargs)
-        row |= {"state": "done", **_scores(result)}
-        return result
+        run = function(*args, **kwargs)
+        row |= {"state": "done", "run": str(run)}
+        if (scores := run / "metrics.json").exists():
+            row |= json.loads(scores.read_text()).get("values", {})
+        return run
     except Preempted:
-        row |= {"state": "stopped"}
+        row["state"] = "stopped"
         raise
     except Exception as error:
         line = " ".join(str(error).split()) or type(error).__name__
-        row |= {"state": "failed", "error": line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"}
         if not isinstance(error, UserError):
+            line = f"{type(error).__name__}: {line}"
             with replacing(table.with_name(f"error_{settings.job.num}.txt")) as part:
                 part.write_text(traceback.format_exc())
+        row |= {"state": "failed", "error": line}
         failures.append(str(table))
-        print(f"error: job {settings.job.num} ({row['overrides']}): {row['error']}", file=sys.stderr)
+        print(f"error: job {settings.job.num} ({row['overrides']}): {line}", file=sys.stderr)
         return None
     finally:
         row["seconds"] = round(time.monotonic() - began, 1)
         if getattr(rank_zero_only, "rank", 0) == 0:
-            add_row(table, row)
+            _add_row(table, row)
         free_memory()
 
 
-def add_row(table: Path, row: dict[str, Any]) -> None:
+def _add_row(table: Path, row: dict[str, Any]) -> None:
     """Add a row, or replace the job's earlier one; jobs on other machines may do the same at the same time."""
     table.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(table.with_name(".results.lock")):
-        rows: list[dict[str, Any]] = []
+        rows = [row]
         if table.exists():
             with table.open(newline="") as file:
-                rows = [old for old in csv.DictReader(file) if old["job"] != str(row["job"])]
-        rows = sorted([*rows, row], key=lambda r: int(r["job"]))
-        columns = FIRST + sorted({name for r in rows for name in r} - set(FIRST))
+                rows += [old for old in csv.DictReader(file) if old["job"] != str(row["job"])]
+        rows.sort(key=lambda r: int(r["job"]))
+        scores = sorted({name for r in rows for name in r} - set(_COLUMNS))
         with replacing(table) as part, part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
+            writer = csv.DictWriter(file, _COLUMNS + scores)
             writer.writeheader()
             writer.writerows(rows)
 
 
 def free_memory() -> None:
-    """Free memory and close dashboards, so that the next job starts as in a fresh process."""
-    if (wandb := sys.modules.get("wandb")) is not None and getattr(wandb, "run", None) is not None:
-        wandb.finish()
+    """Free memory, so that the next job starts as in a fresh process."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _scores(run: Any) -> dict[str, Any]:
-    if not isinstance(run, Path):
-        return {}
-    path = run / "metrics.json"
-    values = json.loads(path.read_text()).get("values", {}) if path.exists() else {}
-    return {"run": str(run), **values}

@@ -19,9 +19,9 @@ from blackout.errors import UserError, error_context, is_user_error, summary
 from blackout.family import ChoosesLength, Family, Source
 from blackout.programs.finalize import close
 from blackout.programs.plan import plan
-from blackout.programs.results import claim, sweeping
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
+from blackout.programs.sweeps import claim, sweeping
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
