@@ -24,25 +24,32 @@ from blackout import load_model
 from blackout.data import CountData
 from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.posterior import (
+    DPS,
+    SMC,
+    SVDD,
     And,
     Binomial,
+    Coupling,
     Direct,
     Identity,
     InpaintBox,
     Measured,
+    Method,
     Noise,
     NoiseDenoise,
+    NoPrior,
+    Operator,
+    Overwrite,
     Poisson,
     Pool,
+    Posterior,
     Prior,
+    PriorAlone,
     SplitGibbs,
     Xor,
     anneal,
 )
-from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
-from blackout.posterior.chains import Coupling, Method, Posterior
 from blackout.posterior.diagnostics import psnr
-from blackout.posterior.operators import Operator
 from blackout.posterior.prior import Streams
 from blackout.posterior.split_gibbs import make_step
 from blackout.random import SampleStreams
@@ -103,7 +110,7 @@ class Bench:
         mean = x.double().view(self.samples, *self.truths.shape).mean(0)
         shape = tuple(x.shape[1:])
         seen = problem.operator.seen(shape)
-        wrong = problem.operator(x.double()) != problem._rows(problem.operator(x.double()))
+        wrong = problem.operator(x.double()) != problem.rows(problem.operator(x.double()))
         wrong = wrong if seen is None else wrong & seen
         return {
             "PSNR": float(psnr(x, truth, self.largest).mean()),

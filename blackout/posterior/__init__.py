@@ -1,10 +1,14 @@
 """Posterior sampling: inverse problems with a trained model, by split Gibbs sampling and its relatives.
 
-Laws in all files but `commands`, `measurements`, `draws`, `outputs` and `pictures`, which are what `sample.py` reaches.
+`problem`, `operators`, `noise` and `rewards` say what was measured; `chains` and what is built on it (`split_gibbs`,
+`noise_denoise`, `conjugate`, `baselines`) draw from the posterior; `draw`, `measurements` and `outputs` are what
+`sample.py` reaches; `exact_model` and `toys` are laws that need no network.
 """
 
+from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
 from blackout.posterior.chains import Coupling, Method, Posterior, anneal
-from blackout.posterior.commands import (
+from blackout.posterior.conjugate import Direct, conjugate
+from blackout.posterior.draw import (
     Auto,
     Baseline,
     Command,
@@ -19,77 +23,32 @@ from blackout.posterior.commands import (
     smc,
     svdd,
 )
-from blackout.posterior.conjugate import Direct, conjugate
-from blackout.posterior.learned import LearnedClassifier
 from blackout.posterior.noise import Binomial, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.operators import (
     And,
     Blur,
-    Classifier,
     Decoded,
     Identity,
     Inpaint,
     InpaintBox,
     InpaintRandom,
     Matrix,
-    Motif,
+    Operator,
     Pool,
-    Reward,
     Xor,
 )
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem
+from blackout.posterior.rewards import Classifier, LearnedClassifier, Motif, Reward
 from blackout.posterior.split_gibbs import SplitGibbs
 from blackout.posterior.toys import Dna, Melody, Ring, Synthetic
 
 __all__ = [
-    "And",
-    "Auto",
-    "Baseline",
-    "Binomial",
-    "Blur",
-    "Classifier",
-    "Command",
-    "Coupling",
-    "Decoded",
-    "Direct",
-    "DirectCommand",
-    "Dna",
-    "Exact",
-    "Flips",
-    "Gaussian",
-    "Identity",
-    "Inpaint",
-    "InpaintBox",
-    "InpaintRandom",
-    "LearnedClassifier",
-    "Matrix",
-    "Measured",
-    "Melody",
-    "Method",
-    "Motif",
-    "Noise",
-    "NoiseDenoise",
-    "NoiseDenoiseCommand",
-    "Poisson",
-    "Pool",
-    "Posterior",
-    "Prior",
-    "Problem",
-    "Reward",
-    "Ring",
-    "Sgdd",
-    "SgddPublished",
-    "SplitGibbs",
-    "Synthetic",
-    "Xor",
-    "anneal",
-    "conjugate",
-    "dps",
-    "no_prior",
-    "overwrite",
-    "prior_alone",
-    "smc",
-    "svdd",
+    "DPS", "SMC", "SVDD", "And", "Auto", "Baseline", "Binomial", "Blur", "Classifier", "Command", "Coupling", "Decoded",
+    "Direct", "DirectCommand", "Dna", "Exact", "Flips", "Gaussian", "Identity", "Inpaint", "InpaintBox",
+    "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Melody", "Method", "Motif", "NoPrior", "Noise",
+    "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior", "Prior",
+    "PriorAlone", "Problem", "Reward", "Ring", "Sgdd", "SgddPublished", "SplitGibbs", "Synthetic", "Xor", "anneal",
+    "conjugate", "dps", "no_prior", "overwrite", "prior_alone", "smc", "svdd",
 ]  # fmt: skip

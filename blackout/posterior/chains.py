@@ -1,4 +1,9 @@
-"""What all posterior samplers have in common: chains, their starts, and the trace they leave."""
+"""What all posterior samplers have in common: a run with its trace, and what ties the halves of a split chain.
+
+The split target is p(x) Lt(z) K_t(x, z) [Chu 2025, eq. 7], but with the process's own forward law K_t for the
+potential: x given z is then exactly X_0 given X_t = z, and the x-marginal is p(x) (K_t Lt)(x), which tends to p(x) L(x)
+as t -> 0 for any Lt that tends to L. Ours; `python -m blackout.laws --posteriors` checks both.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from blackout.posterior.prior import Prior, Streams, folded
 from blackout.posterior.problem import LocalProblem, Problem
 from blackout.random import RandomSource, SampleStreams
 
-Seen: TypeAlias = Callable[[int, int, Tensor, Tensor, float], None]
+Observer: TypeAlias = Callable[[int, int, Tensor, Tensor, float], None]
 """Called with (sweep, number of sweeps, x, z, level) after every sweep."""
 FIELDS = ("log_likelihood", "moved", "acceptance", "total")
 """What is kept of every chain and sweep, in this order; `moved` is the share of elements in which z differs from x,
@@ -43,40 +48,93 @@ class Posterior:
     chains: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
-class Recorder:
-    """Writes the trace.
+class Run:
+    """One run of a method: what it is given, and the trace it leaves.
 
     Args:
-        prior: whose evaluations are counted.
+        prior: p(x); its evaluations are counted.
+        problem: p(y | x).
+        number: of samples, n.
+        streams: of random numbers.
+        start: counts [n, *shape] to begin at; None for the method's own choice.
         sweeps: how many there will be.
-        seen: shown every sweep.
+        observer: shown every sweep.
     """
 
-    def __init__(self, prior: Prior, sweeps: int, seen: Seen | None = None) -> None:
-        self._prior, self._sweeps, self._seen = prior, sweeps, seen
-        self._trace: list[dict[str, float]] = []
-        self._chains: list[Tensor] = []
+    def __init__(
+        self, prior: Prior, problem: Problem, number: int, streams: Streams, start: Tensor | None, sweeps: int,
+        observer: Observer | None = None,
+    ) -> None:  # fmt: skip
+        self.prior, self.problem, self.number, self.streams, self.start = prior, problem, number, streams, start
+        self._sweeps, self._observer = sweeps, observer
+        self.trace: list[dict[str, float]] = []
+        self.chains: list[Tensor] = []
         self._mark()
 
     def _mark(self) -> None:
-        self._before, self._since = self._prior.evaluations, time.perf_counter()
+        self._before, self._since = self.prior.evaluations, time.perf_counter()
 
-    def add(self, level: float, x: Tensor, z: Tensor, log_likelihood: Tensor, acceptance: Tensor, calls: int) -> None:
-        """The end of a sweep."""
-        moved = (x != z).flatten(1).double().mean(1)
-        kept = torch.stack([log_likelihood, moved, acceptance.double(), x.double().flatten(1).sum(1)], 1)
+    @property
+    def spent(self) -> int:
+        """Evaluations of the network since the last sweep."""
+        return self.prior.evaluations - self._before
+
+    def begin(self, how: str) -> Tensor:
+        """Where chains begin, counts [n, *shape].
+
+        Args:
+            how: "data" for what the measurement suggests, where it does; "prior" for unconditional samples.
+
+        Raises:
+            ValueError: a start of another shape, or an unknown `how`.
+        """
+        prior, shape = self.prior, (self.number, *self.prior.shape)
+        dtype = count_dtype(prior.process.max_count)
+        if self.start is not None:
+            if tuple(self.start.shape) != shape or self.start.is_floating_point():
+                raise ValueError(f"the start must be counts of shape {shape}, not {tuple(self.start.shape)}")
+            return self.start.to(prior.device, dtype)
+        if how not in ("data", "prior"):
+            raise ValueError(f"start must be data or prior, not {how}")
+        near = suggested(self.problem, self.number, prior.shape) if how == "data" else None
+        if near is None:
+            return prior.draw(self.number, folded(self.streams, -1))
+        return near.to(prior.device).round().clamp(0, prior.process.max_count).to(dtype)
+
+    def record(
+        self, level: float, x: Tensor, z: Tensor | None = None, log_likelihood: Tensor | None = None,
+        acceptance: Tensor | None = None, calls: int = 1, evaluations: int | None = None,
+    ) -> None:  # fmt: skip
+        """The end of a sweep.
+
+        Args:
+            level: it was at.
+            x, z: states [n, *shape]; z is x where there is none.
+            log_likelihood: of x, float64 [n]; None to ask for it.
+            acceptance: of every chain, [n]; None for 1.
+            calls: of the likelihood for every chain.
+            evaluations: of the network for every chain; None for those of batches since the last sweep.
+        """
+        if log_likelihood is None:
+            log_likelihood = self.problem.log_likelihood(x.double().clamp(max=self.prior.process.max_count))
+        ones = torch.ones_like(log_likelihood)
+        moved = 0 * ones if z is None else (x != z).flatten(1).double().mean(1)
+        accepted = ones if acceptance is None else acceptance.double()
+        kept = torch.stack([log_likelihood, moved, accepted, x.double().flatten(1).sum(1)], 1)
         means = {name: float(value) for name, value in zip(FIELDS, kept.mean(0), strict=True)}
-        spent = {"evaluations": self._prior.evaluations - self._before, "calls": calls}
+        spent = {"evaluations": self.spent if evaluations is None else evaluations, "calls": calls}
         seconds = time.perf_counter() - self._since
-        self._trace.append({"sweep": len(self._trace), "level": level, **means, **spent, "seconds": seconds})
-        self._chains.append(kept.float())
-        if self._seen is not None:
-            self._seen(len(self._trace), self._sweeps, x, z, level)
+        self.trace.append({"sweep": len(self.trace), "level": level, **means, **spent, "seconds": seconds})
+        self.chains.append(kept.float())
+        if self._observer is not None:
+            self._observer(len(self.trace), self._sweeps, x, x if z is None else z, level)
         self._mark()
 
-    def result(self, x: Tensor, log_likelihood: Tensor) -> Posterior:
-        """What came of it."""
-        return Posterior(x, log_likelihood, self._trace, torch.stack(self._chains, 1))
+
+def suggested(problem: Problem, number: int, shape: tuple[int, ...]) -> Tensor | None:
+    """Data that a problem's measurement suggests, float64 [number, *shape]; None where it knows none."""
+    estimate = getattr(problem, "estimate", None)
+    return None if estimate is None else estimate(number, shape)
 
 
 class Method(ABC):
@@ -98,35 +156,37 @@ class Method(ABC):
         streams = SampleStreams(seed, torch.arange(num_samples, device=prior.device))
         return self.run(prior, problem, num_samples, streams, start)
 
-    @abstractmethod
     def run(
         self, prior: Prior, problem: Problem, number: int, streams: Streams, start: Tensor | None = None,
-        seen: Seen | None = None,
+        observer: Observer | None = None,
     ) -> Posterior:  # fmt: skip
         """The same from given random numbers, showing every sweep."""
+        self.check(prior, problem)
+        run = Run(prior, problem, number, streams, start, self.sweeps(prior), observer)
+        x = self.draw(run)
+        return Posterior(x, problem.log_likelihood(x.double()), run.trace, torch.stack(run.chains, 1))
+
+    @abstractmethod
+    def draw(self, run: Run) -> Tensor:
+        """Samples, counts [n, *shape]; every sweep is recorded."""
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        """Raise ValueError for what `run` would refuse, before anything long starts."""
+        """Raise ValueError for what cannot be run, before anything long starts."""
         return
 
     @abstractmethod
     def sweeps(self, prior: Prior) -> int:
-        """How many there are, as `seen` counts them."""
+        """How many there are, as observers count them."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """Itself as plain values."""
-        return {"method": type(self).__name__, **{k: _plain(v) for k, v in vars(self).items() if v is not None}}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return {"method": type(self).__name__, **{k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}}
 
 
 def anneal(sweeps: int = 60, first: float = 3.0, last: float = 0.01) -> tuple[float, ...]:
-    """Levels from `first` to `last`, evenly spaced in their logarithm  (Chu et al. 2025, section 4.3).
+    """Levels from `first` to `last`, evenly spaced in their logarithm [Chu 2025, appendix B.1].
 
     Raises:
         ValueError: fewer than one, or levels that do not fall from first to last > 0.
@@ -148,37 +208,21 @@ def check_levels(levels: tuple[float, ...], prior: Prior) -> None:
         raise ValueError(f"level {max(levels):g} is beyond the model's last time, {prior.final_time:.4g}")
 
 
-def begin_chains(
-    prior: Prior, problem: Problem, number: int, streams: Streams, start: Tensor | None, how: str
-) -> Tensor:
-    """Where chains begin, counts [number, *shape].
+def accepted(log_ratio: Tensor, now: Tensor, u: Tensor) -> Tensor:
+    """Which proposals a Metropolis step takes, bool [n]: with probability min(1, ratio), out of L = 0 always.
 
     Args:
-        start: given counts.
-        how: "data" for what the measurement suggests, where it does; "prior" for unconditional samples.
-
-    Raises:
-        ValueError: a start of another shape, or an unknown `how`.
+        log_ratio: log of the ratio, [n].
+        now: log L of the states before, [n].
+        u: uniforms [n, 1].
     """
-    if start is not None:
-        if tuple(start.shape) != (number, *prior.shape) or start.is_floating_point():
-            raise ValueError(f"the start must be counts of shape {(number, *prior.shape)}, not {tuple(start.shape)}")
-        return start.to(prior.device, count_dtype(prior.process.max_count))
-    if how not in ("data", "prior"):
-        raise ValueError(f"start must be data or prior, not {how}")
-    estimate = getattr(problem, "estimate", None)
-    near = estimate(number, prior.shape) if how == "data" and estimate is not None else None
-    if near is None:
-        return prior.draw(number, folded(streams, -1))
-    whole = near.to(prior.device).round().clamp(0, prior.process.max_count)
-    return whole.to(count_dtype(prior.process.max_count))
+    return u[:, 0].log() < torch.where(torch.isneginf(now), math.inf, log_ratio)
 
 
-# --- What ties the halves of a split chain: the process's own law at a level, and a likelihood made fit for its states.
-#
-# The split target is p(x) Lt(z) K_t(x, z), K_t the forward law (Chu et al. 2025, eq. 6, with a normalised potential): x
-# given z is then exactly X_0 given X_t = z, and the x-marginal is p(x) (K_t Lt)(x), which tends to p(x) L(x) as t -> 0
-# for any Lt that tends to L.
+def where_rows(rows: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
+    """Whole samples [n, *shape] of one or the other, by rows [n]."""
+    return torch.where(rows.view(-1, *[1] * (then.ndim - 1)), then, otherwise)
+
 
 LARGEST_TABLE = 4096
 """Data levels up to which K_t is tabulated."""
@@ -187,11 +231,11 @@ _COMPLETIONS = 8
 
 @dataclass(frozen=True)
 class Coupling:
-    """K_t of a process.
+    """K_t of a process, in place of the potential exp(-D) [Chu 2025, eq. 7].
 
     Args:
         process: forward.
-        mismatch: factor on K_t off its diagonal. 1 is right; N - 1 is what the potential of Chu et al. (eq. 10) has for
+        mismatch: factor on K_t off its diagonal. 1 is right; N - 1 is what the potential of [Chu 2025, eq. 10] has for
             the uniform process, whose two conditionals then do not belong to one law.
         rescaled: whether states of pure death are read as e^t z; they are darker than data.
     """
@@ -215,12 +259,11 @@ class Coupling:
         levels = torch.arange(self.process.max_count + 1, device=device)
         table = self.process.pmf(levels, torch.tensor(t, dtype=torch.float64, device=device)).log()
         if self.mismatch != 1.0:
-            away = ~torch.eye(*table.shape, dtype=torch.bool, device=device)
-            table = table + away * math.log(self.mismatch)
+            table = table + ~torch.eye(*table.shape, dtype=torch.bool, device=device) * math.log(self.mismatch)
         return table
 
     def relaxed(self, problem: Problem, shape: tuple[int, ...], t: float) -> Relaxed:
-        """Lt: the likelihood of states.
+        """Lt: the likelihood of states. Ours.
 
         Pure death: where the problem knows a likelihood of z whose average over K_t is L itself, that one, and no bias
         is left at this level; else L(min(e^t z, max_count)), or L(z) for likelihoods of whole counts alone.
@@ -231,9 +274,7 @@ class Coupling:
         if isinstance(self.process, PureDeath) and self.rescaled and real:
             thinned = getattr(problem, "thinned", None)
             exact = None if thinned is None else thinned(math.exp(-t), shape, largest)
-            if exact is not None:
-                return Relaxed(exact, largest)
-            return Relaxed(problem, largest, scale=math.exp(t))
+            return Relaxed(problem, largest, scale=math.exp(t)) if exact is None else Relaxed(exact, largest)
         if isinstance(self.process, Absorbing) and self.process.mask > largest:
             levels = torch.linspace(0, largest, min(largest + 1, _COMPLETIONS)).round().tolist()
             return Relaxed(problem, largest, mask=self.process.mask, completions=tuple(levels))
@@ -264,30 +305,23 @@ class Relaxed:
     completions: tuple[float, ...] = ()
 
     def log_likelihood(self, z: Tensor) -> Tensor:
-        """log Lt(z), float64 [n]."""
-        return self._mean([self.problem.log_likelihood(view) for view in self._views(z)])
+        """log Lt(z), float64 [n], of states [n, *shape]."""
+        return self._mean(z, self.problem.log_likelihood)
 
     def terms(self, z: Tensor) -> Tensor:
         """Of a local problem, term by term: float64 [n, K]."""
-        problem = cast(LocalProblem, self.problem)
-        return self._mean([problem.terms(view) for view in self._views(z)])
+        return self._mean(z, cast(LocalProblem, self.problem).terms)
 
     def select(self, rows: Tensor, shape: tuple[int, ...]) -> Relaxed:
         """That of some rows of a local problem."""
         return replace(self, problem=cast(LocalProblem, self.problem).select(rows, shape))
 
-    def _views(self, z: Tensor) -> list[Tensor]:
-        """The data, float64 [n, *shape], that states stand for."""
-        if self.mask is not None:
-            return [torch.where(z == self.mask, level, z.double()) for level in self.completions]
-        return [(z.double() * self.scale).clamp(max=self.largest)]
-
-    def _mean(self, values: list[Tensor]) -> Tensor:
-        """Of logarithms; of the values themselves where one of them is 0, unless y is exact and 0 all there is."""
-        if len(values) == 1:
-            return values[0]
-        stacked = torch.stack(values)
+    def _mean(self, z: Tensor, log_l: Callable[[Tensor], Tensor]) -> Tensor:
+        """The mean of log L over completions; log of that of L where one is 0, unless y is exact and 0 all there is."""
+        if self.mask is None:
+            return log_l((z.double() * self.scale).clamp(max=self.largest))
+        values = torch.stack([log_l(torch.where(z == self.mask, level, z.double())) for level in self.completions])
         if not getattr(self.problem, "real", True):
-            return stacked.mean(0)
-        arithmetic = torch.logsumexp(stacked, 0) - math.log(len(values))
-        return torch.where(torch.isneginf(stacked).any(0), arithmetic, stacked.mean(0))
+            return values.mean(0)
+        arithmetic = torch.logsumexp(values, 0) - math.log(len(values))
+        return torch.where(torch.isneginf(values).any(0), arithmetic, values.mean(0))

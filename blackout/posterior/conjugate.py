@@ -1,4 +1,7 @@
-"""Measurements that are the forward process itself: the posterior is one reverse run from y, without a Markov chain."""
+"""Measurements that are the forward process itself: the posterior is one reverse run from y, without a Markov chain.
+
+Ours; `python -m blackout.laws --posteriors` checks that L(x) is proportional to K_t(x, z).
+"""
 
 from __future__ import annotations
 
@@ -9,68 +12,48 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, JumpProcess, Process, PureDeath, Uniform
-from blackout.posterior.chains import Method, Posterior, Recorder, Seen, check_levels
+from blackout.posterior.chains import Method, Run, check_levels
 from blackout.posterior.noise import Binomial, Exact, Flips, as_map
 from blackout.posterior.operators import Identity, Separable
-from blackout.posterior.prior import Prior, Streams
-from blackout.posterior.problem import Measured, Problem
+from blackout.posterior.prior import Prior
+from blackout.posterior.problem import Measured, Problem, repeated
 
 
 def conjugate(process: Process, problem: Problem, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
-    """The state and level from which a reverse run draws from the posterior; None where there is none.
+    """The state and level from which a reverse run draws from the posterior; None where there is none. Ours.
 
     Binomial thinning of all elements with one survival p is pure death after -log p; symmetric flips are the uniform
     process; known and hidden elements are absorption into a state of its own, whatever the mask, since p(x_0 | x_t)
     does not depend on t there: the level is that whose share of masks is the measurement's.
 
     Returns:
-        (states [n or 1, *shape], level).
+        (states int64 [n or 1, *shape], level).
     """
     if not isinstance(problem, Measured) or not isinstance(process, JumpProcess):
         return None
-    if isinstance(problem.operator, Identity) and isinstance(process, PureDeath):
-        return _thinning(process, problem, shape)
-    if isinstance(problem.operator, Identity) and type(process) is Uniform:
-        return _flips(process, problem, shape)
-    if isinstance(problem.operator, Separable) and isinstance(process, Absorbing):
-        return _erasures(process, problem, shape)
+    operator, noise = problem.operator, problem.noise
+    if isinstance(operator, Identity) and isinstance(process, PureDeath) and isinstance(noise, Binomial):
+        p = as_map(noise.survival, "survival")
+        return None if p.ndim or float(p) == 1 else (problem.y(shape).long(), _level(process, float(p)))
+    if isinstance(operator, Identity) and type(process) is Uniform and isinstance(noise, Flips):
+        odds = math.exp(-noise.penalty)  # (1 - s) / (N s + 1 - s) at survival s
+        return problem.y(shape).long(), _level(process, (1 - odds) / (1 + process.max_count * odds))
+    own_mask = isinstance(process, Absorbing) and process.mask > process.max_count
+    seen = operator.seen(shape) if isinstance(operator, Separable) and type(noise) is Exact else None
+    if isinstance(process, Absorbing) and own_mask and seen is not None and not bool(seen.all()):
+        masked = torch.where(seen, problem.y(shape), float(process.mask))
+        return masked.long(), _level(process, float(seen.double().mean()))
     return None
 
 
-def _thinning(process: PureDeath, problem: Measured, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
-    if not isinstance(problem.noise, Binomial):
-        return None
-    survival = as_map(problem.noise.survival, "survival")
-    if survival.ndim or float(survival) == 1:
-        return None
-    return _at(process, problem.y(shape), -math.log(float(survival)))
-
-
-def _flips(process: Uniform, problem: Measured, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
-    if not isinstance(problem.noise, Flips):
-        return None
-    odds = math.exp(-problem.noise.penalty)  # (1 - s) / (N s + 1 - s) at survival s
-    return _at(process, problem.y(shape), -math.log((1 - odds) / (1 + process.max_count * odds)))
-
-
-def _erasures(process: Absorbing, problem: Measured, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
-    seen = problem.operator.seen(shape)
-    own = process.mask > process.max_count
-    if not own or type(problem.noise) is not Exact or seen is None or bool(seen.all()):
-        return None
-    masked = torch.where(seen, problem.y(shape), float(process.mask))
-    return _at(process, masked, -math.log(float(seen.double().mean())))
-
-
-def _at(process: Process, z: Tensor, elapsed: float) -> tuple[Tensor, float]:
-    """The level at which so much of the process's own time has passed, by bisection of its clock."""
-    assert isinstance(process, JumpProcess)
-    low, high = 0.0, 1e3
+def _level(process: JumpProcess, survival: float) -> float:
+    """The level at which so many have survived in the process's own time, by bisection of its clock."""
+    low, high, elapsed = 0.0, 1e3, -math.log(survival)
     for _ in range(200):
         middle = (low + high) / 2
         below = float(process.elapsed(torch.tensor(middle, dtype=torch.float64))) < elapsed
         low, high = (middle, high) if below else (low, middle)
-    return z.long(), (low + high) / 2
+    return (low + high) / 2
 
 
 @dataclass(frozen=True)
@@ -86,24 +69,18 @@ class Direct(Method):
     def sweeps(self, prior: Prior) -> int:
         return 1
 
-    def run(
-        self, prior: Prior, problem: Problem, number: int, streams: Streams, start: Tensor | None = None,
-        seen: Seen | None = None,
-    ) -> Posterior:  # fmt: skip
-        """See `Method.run`; raises ValueError where there is no such run."""
-        z, level = self._found(prior, problem)
-        check_levels((level,), prior)
-        recorder = Recorder(prior, 1, seen)
-        z = z.repeat(number // len(z), *[1] * (z.ndim - 1)).to(prior.device)
-        x = prior.reverse(z, level, streams, self.steps)
-        log_likelihood = problem.log_likelihood(x.double())
-        recorder.add(level, x, z, log_likelihood, torch.ones_like(log_likelihood), 1)
-        return recorder.result(x, log_likelihood)
-
     def check(self, prior: Prior, problem: Problem) -> None:
         check_levels((self._found(prior, problem)[1],), prior)
 
-    def _found(self, prior: Prior, problem: Problem) -> tuple[Tensor, float]:
+    def draw(self, run: Run) -> Tensor:
+        z, level = self._found(run.prior, run.problem)
+        z = repeated(z, run.number).expand(run.number, *run.prior.shape).to(run.prior.device)
+        x = run.prior.reverse(z, level, run.streams, self.steps)
+        run.record(level, x, z)
+        return x
+
+    @staticmethod
+    def _found(prior: Prior, problem: Problem) -> tuple[Tensor, float]:
         found = conjugate(prior.process, problem, prior.shape)
         if found is None:
             raise ValueError(

@@ -1,27 +1,251 @@
-"""The draw of `sample.py`: samples of the posterior of every measurement, measurement after measurement."""
+"""`posterior=` of `sample.py`: each way of sampling with the settings it has, and the draw it makes of a model.
+
+A draw gives the samples of every measurement's posterior, measurement after measurement.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from blackout.diffusion.plots import grid
+from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import Sampler
-from blackout.errors import UserError
+from blackout.distributed import rank
+from blackout.errors import UserError, error_context
 from blackout.family import BaseDraw, Names, Samples, Watch
-from blackout.posterior.chains import Method, Posterior, Seen
+from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
+from blackout.posterior.chains import Method, Posterior, anneal
+from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.exact_model import ExactModel
-from blackout.posterior.measurements import STRIDE, Measurements
+from blackout.posterior.measurements import STRIDE, Measurements, read
+from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.outputs import PosteriorOutputs
 from blackout.posterior.prior import Prior
+from blackout.posterior.problem import Measured, Problem
+from blackout.posterior.split_gibbs import SplitGibbs
 from blackout.random import SampleStreams
+from blackout.training.components import make
 
 if TYPE_CHECKING:
     from PIL import Image
+
+_FIRST, _PUBLISHED = 3.0, (20.0, 1e-4)
+_NEAR, _FAR = (1.0, 0.4, 0.1), (3.0, 1.0, 0.4)
+"""Levels of moves that begin near the posterior, and of those that must find it."""
+_LAST_OF_COUNTS, _LAST_OF_BITS, _LAST = 0.2, 0.02, 0.01
+"""Below t = 1 / max_count nothing moves; on counts the chains need births to become brighter."""
+
+
+class Command(ABC):
+    """One way of sampling, as the command line chooses it."""
+
+    def draw(self, model: Any, sampler: Sampler, request: Mapping[str, Any]) -> PosteriorDraw:
+        """What `sample.py` draws.
+
+        Args:
+            model: a trained model of counts.
+            sampler: kernel, grid and batches.
+            request: `operator` and `noise` as descriptions, `measurement`, `num_samples`.
+
+        Raises:
+            UserError: parts that do not go together, or not with the model.
+        """
+        if not request.get("operator"):
+            raise UserError("operator must be given: operator=identity, inpaint_box, pool, ...")
+        with error_context("operator"):
+            operator = make(request["operator"], "operator")
+            operator.prepare(model)
+        with error_context("noise"):
+            noise = make(request["noise"], "noise") if request.get("noise") else operator.noise
+        with error_context("posterior"):
+            measurements = read(model, sampler, operator, noise, request.get("measurement"))
+            prior, problem = prior_of(model, sampler), measurements.example()
+            problem.terms(model.mean[None].cpu().double())  # maps and matrices of another size are refused here
+            method = self.method(prior, problem)
+            method.check(prior, problem)
+        folder = re.sub(r"(?<!^)(?=[A-Z])", "_", type(operator).__name__).lower()
+        return PosteriorDraw(model, sampler, method, measurements, request["num_samples"], folder)
+
+    @abstractmethod
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        """The sampler for such a problem."""
+
+
+def _check_start(start: str) -> None:
+    if start not in ("data", "prior"):
+        raise UserError(f"posterior.start must be data or prior, not {start}")
+
+
+@dataclass(frozen=True)
+class Sgdd(Command):
+    """Split Gibbs sampling, corrected; see `SplitGibbs`.
+
+    Args:
+        sweeps: how many.
+        first_level, last_level: ends of the ladder; None for what suits the process.
+        polish: noise-denoise moves at the end.
+        start: data or prior.
+        step: auto, heat_bath or metropolis.
+        proposals: of Metropolis; None for four per element.
+        passes: of the heat bath; None for two on bits, else one.
+    """
+
+    sweeps: int = 60
+    first_level: float | None = None
+    last_level: float | None = None
+    polish: int = 0
+    start: str = "data"
+    step: str = "auto"
+    proposals: int | None = None
+    passes: int | None = None
+
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        for name in ("passes", "proposals"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"posterior.{name} must be at least 1, not {getattr(self, name)}")
+        if self.polish < 0:
+            raise UserError(f"posterior.polish must not be negative, not {self.polish}")
+        _check_start(self.start)
+        largest, counts = prior.process.max_count, isinstance(prior.process, PureDeath)
+        default = (_LAST_OF_COUNTS if largest > 1 else _LAST_OF_BITS) if counts else _LAST
+        first = min(_FIRST, prior.final_time) if self.first_level is None else self.first_level
+        levels = anneal(self.sweeps, first, min(default, first) if self.last_level is None else self.last_level)
+        passes = self.passes or (2 if largest == 1 else 1)
+        return SplitGibbs(levels, self.step, self.proposals, passes, self.polish, self.start)
+
+
+@dataclass(frozen=True)
+class Auto(Sgdd):
+    """Direct where the measurement is the forward process itself, else split Gibbs sampling."""
+
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        found = conjugate(prior.process, problem, prior.shape)
+        direct = found is not None and found[1] <= prior.final_time
+        if rank() == 0:
+            print(f"posterior=auto: {'direct' if direct else 'sgdd'}")
+        return Direct() if direct else super().method(prior, problem)
+
+
+@dataclass(frozen=True)
+class SgddPublished(Command):
+    """As published, with its two errors: the wrong potential and the restarted Metropolis chain. For comparison.
+
+    Args:
+        sweeps: how many.
+        first_level, last_level: ends of the ladder; None for the paper's, as far as the model goes.
+        proposals: of Metropolis in every sweep; None for two per element.
+    """
+
+    sweeps: int = 50
+    first_level: float | None = None
+    last_level: float | None = None
+    proposals: int | None = None
+
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        first = min(_PUBLISHED[0], prior.final_time) if self.first_level is None else self.first_level
+        levels = anneal(self.sweeps, first, _PUBLISHED[1] if self.last_level is None else self.last_level)
+        proposals = self.proposals or 2 * math.prod(prior.shape)
+        return SplitGibbs(levels, proposals=proposals, start="prior", published=True)
+
+
+@dataclass(frozen=True)
+class NoiseDenoiseCommand(Command):
+    """Moves that leave the posterior itself invariant; see `NoiseDenoise`.
+
+    Args:
+        moves: how many.
+        levels: taken in turn; None for 1, 0.4, 0.1 near a measurement, or 3, 1, 0.4 where chains begin far off.
+        start: data or prior.
+    """
+
+    moves: int = 60
+    levels: Sequence[float] | None = None
+    start: str = "data"
+
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        _check_start(self.start)
+        if self.levels is not None:
+            return NoiseDenoise(tuple(self.levels), self.moves, self.start)
+        near = self.start == "data" and isinstance(problem, Measured) and problem.estimate(1, prior.shape) is not None
+        return NoiseDenoise(tuple(min(t, prior.final_time) for t in (_NEAR if near else _FAR)), self.moves, self.start)
+
+
+@dataclass(frozen=True)
+class DirectCommand(Command):
+    """One reverse run from the measurement; see `Direct`.
+
+    Args:
+        steps: of it.
+    """
+
+    steps: int = 25
+
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        if self.steps < 1:
+            raise UserError(f"posterior.steps must be at least 1, not {self.steps}")
+        return Direct(self.steps)
+
+
+@dataclass(frozen=True)
+class Baseline(Command):
+    """A method without settings that depend on the model.
+
+    Args:
+        how: the method itself.
+    """
+
+    how: Method
+
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        return self.how
+
+
+def overwrite(particles: int = 1) -> Baseline:
+    """See `baselines.Overwrite`."""
+    return Baseline(Overwrite(particles))
+
+
+def prior_alone() -> Baseline:
+    """See `baselines.PriorAlone`."""
+    return Baseline(PriorAlone())
+
+
+def no_prior(passes: int = 50, proposals: int | None = None) -> Baseline:
+    """See `baselines.NoPrior`."""
+    return Baseline(NoPrior(passes, proposals))
+
+
+def dps() -> Baseline:
+    """See `baselines.DPS`."""
+    return Baseline(DPS())
+
+
+def svdd(particles: int = 20, rollouts: int = 1, rollout_steps: int = 1) -> Baseline:
+    """See `baselines.SVDD`."""
+    return Baseline(SVDD(particles, rollouts, rollout_steps))
+
+
+def smc(particles: int = 20, rollouts: int = 1, rollout_steps: int = 1, power: float = 1.0) -> Baseline:
+    """See `baselines.SMC`."""
+    return Baseline(SMC(particles, rollouts, rollout_steps, power))
+
+
+def prior_of(model: Any, sampler: Sampler) -> Prior:
+    """A model as a prior, with a sampler's kernel and grid; exact laws have their own."""
+    if isinstance(model, ExactModel):
+        return model.prior()
+    mean = model.mean if sampler.poisson_start else None
+    times = model.times(sampler)
+    return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
 
 
 @dataclass
@@ -44,6 +268,7 @@ class PosteriorDraw(BaseDraw):
     samples_of_each: int
     folder: str
     spent: list[dict[str, float]] = field(default_factory=list)
+    """What the first batch took, sweep by sweep, and the seconds of all."""
     repaired: int = 0
 
     @property
@@ -67,7 +292,7 @@ class PosteriorDraw(BaseDraw):
     @property
     def steps(self) -> int:
         """Sweeps."""
-        return self.method.sweeps(self.prior())
+        return self.method.sweeps(prior_of(self.model, self.sampler))
 
     @property
     def nfe(self) -> int:
@@ -81,90 +306,63 @@ class PosteriorDraw(BaseDraw):
         described = {name: {"name": type(part).__name__, **_settings(part)} for name, part in parts.items()}
         return {**self.method.settings, **described, "measurement": self.measurements.source}
 
-    def prior(self) -> Prior:
-        """The model as a prior; exact laws have their own."""
-        model = self.model
-        if isinstance(model, ExactModel):
-            return model.prior()
-        times = model.times(self.sampler)
-        mean = model.mean if self.sampler.poisson_start else None
-        return Prior(
-            model.denoiser(), model.process, model.shape, self.sampler.kernel, mean, times, device=model.device
-        )
-
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
         """(indices [b], `samples` [b, *shape], `log_likelihood` [b] and `chains` [b, sweeps, 4])."""
+        if not len(indices):
+            return
         total = self.rows(self.samples_of_each)
-        if len(indices) and int(indices.max()) >= total:
+        if int(indices.max()) >= total:
             raise UserError(f"indices must be below {total}: {len(self.measurements)} measurements x num_samples")
-        problem = self.measurements.problem(seed) if len(indices) else None
-        size = batch_size or min(self.batch_size, max(1, len(indices)))
+        size = batch_size or min(self.batch_size, len(indices))
         for part in indices.split(size):
-            if not len(part):
-                return
-            assert problem is not None
-            padded = torch.cat([part, part[-1:].expand(size - len(part))])
-            found = self._run(problem, padded, seed, watch)
+            found = self._run(torch.cat([part, part[-1:].expand(size - len(part))]), seed, watch)
             named = {"samples": found.samples, "log_likelihood": found.log_likelihood, "chains": found.chains}
             yield part, {name: values[: len(part)].cpu() for name, values in named.items()}
 
-    def _run(self, problem: Any, rows: Tensor, seed: int, watch: Watch | None) -> Posterior:
+    def _run(self, rows: Tensor, seed: int, watch: Watch | None) -> Posterior:
         number, k = rows // self.samples_of_each, rows % self.samples_of_each
         streams = SampleStreams(seed, (self.measurements.numbers[number] * STRIDE + k).to(self.model.device))
-        mine = problem.select(number, self.model.shape)
+        problem = self.measurements.problem(seed).select(number, self.model.shape)
+        prior, observer = prior_of(self.model, self.sampler), None if watch is None else _Watched(watch)
         with torch.no_grad(), self.sampler.evaluation.of(self.model.averaged):
-            found = self.method.run(self.prior(), mine, len(rows), streams, seen=_shown(watch))
-        self._count(found)
-        x = mine.repaired(found.samples)
-        self.repaired += int((x != found.samples).sum())
-        found.log_likelihood = mine.log_likelihood(x.double())
-        found.samples = x
-        return found
-
-    def _count(self, found: Posterior) -> None:
-        """Keep what the first batch took, and the seconds of all."""
+            found = self.method.run(prior, problem, len(rows), streams, observer=observer)
         if not self.spent:
             self.spent = [dict(sweep) for sweep in found.trace]
-            return
-        for sum_, sweep in zip(self.spent, found.trace, strict=True):
-            sum_["seconds"] += sweep["seconds"]
+        else:
+            for total, sweep in zip(self.spent, found.trace, strict=True):
+                total["seconds"] += sweep["seconds"]
+        x = problem.repaired(found.samples)
+        self.repaired += int((x != found.samples).sum())
+        return dataclasses.replace(found, samples=x, log_likelihood=problem.log_likelihood(x.double()))
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of the counts."""
-        from blackout.diffusion.plots import grid
-
         return grid(samples["samples"], self.model.process.max_count, columns)
 
 
-def _shown(watch: Watch | None) -> Seen | None:
-    """States for an animation: x, z and a bar as high as the logarithm of the level."""
-    if watch is None:
-        return None
-    first: list[float] = []
+class _Watched:
+    """An observer that shows an animation x, z and a bar as high as the level, as a share of the first."""
 
-    def seen(sweep: int, sweeps: int, x: Tensor, z: Tensor, level: float) -> None:
-        first.append(level)
-        bright = int(x.max())
+    def __init__(self, watch: Watch) -> None:
+        self._watch, self._first = watch, 0.0
+
+    def __call__(self, sweep: int, sweeps: int, x: Tensor, z: Tensor, level: float) -> None:
+        self._first = self._first or level
         bar = torch.zeros((*x.shape[:-1], 1), dtype=torch.int64, device=x.device)
-        rows = bar.shape[-2] if bar.ndim > 2 else 1
-        filled = round(rows * min(1.0, level / first[0]))
         if bar.ndim > 2:
-            bar[..., rows - filled :, :] = bright
+            rows = bar.shape[-2]
+            bar[..., rows - round(rows * min(1.0, level / self._first)) :, :] = int(x.max())
         state = torch.cat([x.long(), bar * 0, z.long(), bar], -1)
-        if sweep == 1:
-            watch(0, sweeps, state)
-        watch(sweep, sweeps, state)
-
-    return seen
+        for step in (0, sweep) if sweep == 1 else (sweep,):
+            self._watch(step, sweeps, state)
 
 
 def _settings(part: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(part):
         return {}
-    values = {one.name: getattr(part, one.name) for one in dataclasses.fields(part)}
-    return {name: _plain(value) for name, value in values.items()}
+    return {one.name: _plain(getattr(part, one.name)) for one in dataclasses.fields(part)}
 
 
 def _plain(value: Any) -> Any:
@@ -172,4 +370,4 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return f"{type(value).__name__}" if not callable(value) else getattr(value, "__name__", type(value).__name__)
+    return getattr(value, "__name__", type(value).__name__) if callable(value) else type(value).__name__

@@ -1,4 +1,8 @@
-"""Laws that are known exactly, in place of a trained model: `law=` of `sample.py`."""
+"""Laws that are known exactly, in place of a trained model: `law=` of `sample.py`.
+
+Markov chains of names: reverse runs, posteriors of single elements and tilts of pairs are sums over messages
+[Rabiner 1989, section III].
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,11 @@ from blackout.diffusion.sampling import Evaluation, Sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
 from blackout.family import Draw
-from blackout.posterior.operators.base import Findings
-from blackout.posterior.prior import Prior, Streams
+from blackout.posterior.operators import Judged
+from blackout.posterior.prior import Prior, Streams, numbers_at
 from blackout.random import RandomSource, SampleStreams, cumulative, uniform
 from blackout.training.components import make
 from blackout.training.model import Model, refuse_unknown
-
-# --- Markov chains as priors that are known exactly: reverse runs, posteriors of single elements, tilts of pairs.
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,18 @@ class Chain:
         first: non-negative, float64 [N].
         weight: non-negative, float64 [N, N]; rows need not sum to 1, so that a tilted chain is one as well.
         length: D.
+
+    Raises:
+        ValueError: a length below 2.
     """
 
     first: Tensor
     weight: Tensor
     length: int
+
+    def __post_init__(self) -> None:
+        if self.length < 2:
+            raise ValueError(f"elements must be at least 2, not {self.length}")
 
     def tilted(self, pair: Tensor, scale: float) -> Chain:
         """This law times exp(scale sum_i pair(x_i, x_{i + 1})), pair [N, N]."""
@@ -116,8 +125,7 @@ class ChainPrior(Prior):
         return self._drawn(torch.ones(number, *self.shape, len(self.chain.first), dtype=torch.float64), source)
 
     def _drawn(self, node: Tensor, source: Streams) -> Tensor:
-        x = self.chain.draw(node.to(self.device), source.at(0) if isinstance(source, SampleStreams) else source)
-        return x.to(torch.uint8)
+        return self.chain.draw(node.to(self.device), numbers_at(source, 0)).to(torch.uint8)
 
 
 def noise_of(process: Process, z: Tensor, t: Tensor) -> Tensor:
@@ -205,7 +213,7 @@ class ExactModel(Model):
         for part in indices.split(batch_size or self.sampler.evaluation.batch_size):
             yield part, self.prior().draw(len(part), SampleStreams(seed, part.to(self.device)))
 
-    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
         """What is known exactly of what was drawn: `values` and more, for metrics.json; may write pictures."""
         return {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,9 @@ from blackout.diffusion.sampling import Sampler
 from blackout.errors import UserError
 from blackout.files import opened
 from blackout.posterior.noise import Noise
-from blackout.posterior.operators import Operator, Tilt
+from blackout.posterior.operators import Operator
 from blackout.posterior.problem import Measured, check_fit
+from blackout.posterior.rewards import Tilt
 from blackout.random import SampleStreams, fold_seed
 
 STRIDE = 1 << 32
@@ -146,12 +147,16 @@ def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count
     """y [M, *measured] and x0 [M, *shape] or None."""
     try:
         with opened(path) as content, np.load(content, allow_pickle=False) as file:
-            arrays: Mapping[str, np.ndarray] = {name: file[name] for name in ("y", "x0") if name in file}
+            arrays: dict[str, np.ndarray] = {name: file[name] for name in ("y", "x0") if name in file}
     except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
         raise UserError(
             f"measurement={path} is neither test:..., train:..., model:... nor an .npz file: {error}"
         ) from None
-    _check_arrays(arrays, path)
+    if "y" not in arrays:
+        raise UserError(f"measurement={path} has no array y")
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise UserError(f"measurement={path}: {name} must be numbers, not {array.dtype}")
     y = _rows(arrays["y"].astype(np.float64), operator.measured(shape), f"measurement={path}: y")
     if not bool(torch.isfinite(y).all()):
         raise UserError(f"measurement={path}: y must be finite")
@@ -161,14 +166,6 @@ def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count
     if len(x0) != len(y) or not 0 <= int(x0.min()) <= int(x0.max()) <= max_count:
         raise UserError(f"measurement={path}: x0 must be counts in 0..{max_count}, one for every y")
     return y, x0.to(count_dtype(max_count))
-
-
-def _check_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> None:
-    if "y" not in arrays:
-        raise UserError(f"measurement={path} has no array y")
-    for name, array in arrays.items():
-        if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.iscomplexobj(array):
-            raise UserError(f"measurement={path}: {name} must be numbers, not {array.dtype}")
 
 
 def _rows(array: np.ndarray, shape: tuple[int, ...], what: str) -> Tensor:

@@ -1,21 +1,23 @@
-"""How a measurement y is seen given its noiseless value m: log p(y | m), elementwise, for real m too."""
+"""How a measurement y is seen given its noiseless value m: log p(y | m), elementwise, for real m too.
+
+Settings such as `survival` are maps: one number, or one for every element of a measurement.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from blackout.random import RandomSource, binomial, poisson, uniform
-
-# --- Settings of noise models: one number, or one for every element of a measurement.
 
 Map: TypeAlias = float | str | Sequence[float]
 """A number, or one for every element of a measurement: a list or an .npy file, in the measurement's order."""
@@ -40,7 +42,7 @@ def as_map(value: Map, name: str) -> Tensor:
 
 
 def like(value: Map, y: Tensor, name: str) -> Tensor:
-    """A map for measurements [n, *measured]."""
+    """A map for measurements [n, *measured], float64 [] or [1, *measured]."""
     tensor = as_map(value, name).to(y.device)
     if not tensor.ndim:
         return tensor
@@ -49,81 +51,55 @@ def like(value: Map, y: Tensor, name: str) -> Tensor:
     return tensor.view(1, *y.shape[1:])
 
 
-def positive(name: str, value: Map) -> None:
-    """Raises ValueError unless it is."""
+def _require_positive(name: str, value: Map) -> None:
     if not bool((as_map(value, name) > 0).all()):
         raise ValueError(f"{name} must be positive, not {value}")
 
 
-def whole(y: Tensor) -> None:
-    """Raises ValueError unless y is made of whole numbers from 0 on."""
-    if not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
-        raise ValueError("y must be whole numbers from 0 on")
+class Noise(ABC):
+    """p(y | m) for measurements float64 [n, *measured]: of whole numbers y, expected to be m, unless it says more."""
 
-
-# --- Functions of what is left of a count whose averages are the Poisson probabilities of the whole.
-
-
-@lru_cache(maxsize=256)
-def thinned_table(exposure: float, background: float, survival: float, most: int, largest: int) -> Tensor:
-    """log g_y(z) of `ThinnedPoisson`, float64 [most + 1, largest + 1]."""
-    z = torch.arange(largest + 1, dtype=torch.float64)
-    g = z * math.log1p(math.expm1(-exposure) / survival)
-    rows = [g]
-    for _ in range(most):
-        before = torch.cat([torch.full((1,), -math.inf, dtype=torch.float64), g[:-1]])
-        g = z.log() + torch.logaddexp(g, before + math.log(1 / survival - 1))
-        rows.append(g)
-    y = torch.arange(most + 1, dtype=torch.float64)
-    table = torch.stack(rows) + (y * math.log(exposure) - torch.lgamma(y + 1))[:, None]
-    if background == 0:
-        return table
-    dark = torch.special.xlogy(y, torch.full_like(y, background)) - background - torch.lgamma(y + 1)
-    return torch.stack([torch.logsumexp(table[: k + 1] + dark[: k + 1].flip(0)[:, None], 0) for k in range(most + 1)])
-
-
-class Noise(Protocol):
-    """What every noise model offers; measurements are float64 [n, *measured]."""
-
-    real: ClassVar[bool]
+    real: ClassVar[bool] = True
     """Whether log p(y | m) changes gently between whole m."""
 
+    @abstractmethod
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """log p(y | m), float64 of the broadcast shape; -inf where y is impossible."""
-        ...
 
+    @abstractmethod
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
         """y given m, float64 of m's shape."""
-        ...
 
     def estimate(self, y: Tensor) -> Tensor:
-        """The m that y is expected of, float64, not negative."""
-        ...
+        """The m that y is expected of, float64 of y's shape, not negative."""
+        return y.double()
 
     def mean(self, m: Tensor) -> Tensor:
-        """E[y | m]."""
-        ...
+        """E[y | m], float64 of m's shape."""
+        return m.double()
 
     def variance(self, m: Tensor) -> Tensor:
-        """Var[y | m]."""
-        ...
+        """Var[y | m], float64 of m's shape."""
+        return torch.zeros_like(m, dtype=torch.float64)
 
     def check(self, y: Tensor) -> None:
         """Raise ValueError for a y that no m can give."""
-        ...
+        if not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
+            raise ValueError("y must be whole numbers from 0 on")
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
         """A noise whose average over z ~ Binomial(m, survival) is this one, whatever m is; None where there is none.
 
         Args:
+            survival: share of the units of m that z has.
             y: measurements it will be asked for.
             largest: m it will be asked for.
         """
-        ...
+        return None
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Noise):
     """y = m."""
 
     real: ClassVar[bool] = False
@@ -136,30 +112,10 @@ class Exact:
         """m itself."""
         return m.double()
 
-    def estimate(self, y: Tensor) -> Tensor:
-        """y itself."""
-        return y.double()
-
-    def variance(self, m: Tensor) -> Tensor:
-        """0."""
-        return torch.zeros_like(m, dtype=torch.float64)
-
-    def mean(self, m: Tensor) -> Tensor:
-        """m itself."""
-        return m.double()
-
-    def check(self, y: Tensor) -> None:
-        """Whole numbers from 0 on."""
-        whole(y)
-
-    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
-        """None."""
-        return None
-
 
 @dataclass(frozen=True)
 class Flips(Exact):
-    """A mismatch costs `penalty` nats: exp(-penalty) relative to a match. Simulated measurements have none.
+    """A mismatch costs `penalty` nats, as in [Chu 2025, section 4.5]. Simulated measurements have none.
 
     Args:
         penalty: positive.
@@ -171,7 +127,7 @@ class Flips(Exact):
     penalty: float = 3.0
 
     def __post_init__(self) -> None:
-        positive("penalty", self.penalty)
+        _require_positive("penalty", self.penalty)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """-penalty (y != m), which is not normalised."""
@@ -179,7 +135,7 @@ class Flips(Exact):
 
 
 @dataclass(frozen=True)
-class Binomial:
+class Binomial(Noise):
     """y ~ Binomial(m, survival): every unit is seen with probability `survival`.
 
     Args:
@@ -190,7 +146,6 @@ class Binomial:
     """
 
     survival: Map = 0.3
-    real: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         p = as_map(self.survival, "survival")
@@ -221,18 +176,14 @@ class Binomial:
         """p (1 - p) m."""
         return self.mean(m) * (1 - like(self.survival, m, "survival"))
 
-    def check(self, y: Tensor) -> None:
-        """Whole numbers from 0 on."""
-        whole(y)
-
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
-        """Of what is left every unit is seen with probability p / survival, if that is one."""
+        """Of what is left every unit is seen with probability p / survival, if that is one. Ours: laws.posteriors."""
         p = as_map(self.survival, "survival") / survival
         return None if bool((p > 1).any()) else Binomial(p.tolist())
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(Noise):
     """y ~ Poisson(exposure m + background): photons on a detector with dark counts.
 
     Args:
@@ -245,10 +196,9 @@ class Poisson:
 
     exposure: Map = 1.0
     background: Map = 0.0
-    real: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("exposure", self.exposure)
+        _require_positive("exposure", self.exposure)
         if not bool((as_map(self.background, "background") >= 0).all()):
             raise ValueError(f"background must not be negative, not {self.background}")
 
@@ -274,10 +224,6 @@ class Poisson:
         """The mean."""
         return self.mean(m)
 
-    def check(self, y: Tensor) -> None:
-        """Whole numbers from 0 on."""
-        whole(y)
-
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
         """See `ThinnedPoisson`; for one exposure and background alone, and tables of a million numbers at most."""
         exposure, background = as_map(self.exposure, "exposure"), as_map(self.background, "background")
@@ -286,32 +232,49 @@ class Poisson:
         most, usual = int(y.max()), float(exposure) * largest + float(background) + 1
         if (largest + 1) * usual > 1_000_000 or most > 10 * usual + 1000:
             return None
-        return ThinnedPoisson(thinned_table(float(exposure), float(background), survival, most, largest))
+        table = _thinned_table(float(exposure), float(background), survival, most, largest)
+        return ThinnedPoisson(self.exposure, self.background, table=table)
 
 
+@dataclass(frozen=True)
 class ThinnedPoisson(Poisson):
     """g_y(z), whose average over z ~ Binomial(m, q) is the Poisson probability of y given m: for whole z alone.
 
     With g(z) = b^z the average is a^m, a = 1 - q + q b; and z (g(z) + (1 / q - 1) g(z - 1)) averages to m times what g
-    does. So all powers of m times e^(-s m) are at hand, with positive terms alone as long as q > 1 - e^-s.
+    does. So all powers of m times e^(-s m) are at hand, with positive terms alone as long as q > 1 - e^-s. Ours; the
+    average is checked by `python -m blackout.laws --posteriors`.
 
     Args:
         table: log g_y(z), float64 [largest y + 1, largest z + 1].
     """
 
-    def __init__(self, table: Tensor) -> None:
-        super().__init__()
-        object.__setattr__(self, "table", table)
-
-    table = torch.empty(0)
+    table: Tensor = field(kw_only=True)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """By table."""
         return self.table.to(m.device)[y.long().expand_as(m), m.long()]
 
 
+@lru_cache(maxsize=256)
+def _thinned_table(exposure: float, background: float, survival: float, most: int, largest: int) -> Tensor:
+    """log g_y(z) of `ThinnedPoisson`, float64 [most + 1, largest + 1]."""
+    z = torch.arange(largest + 1, dtype=torch.float64)
+    g = z * math.log1p(math.expm1(-exposure) / survival)
+    rows = [g]
+    for _ in range(most):
+        before = torch.cat([torch.full((1,), -math.inf, dtype=torch.float64), g[:-1]])
+        g = z.log() + torch.logaddexp(g, before + math.log(1 / survival - 1))
+        rows.append(g)
+    y = torch.arange(most + 1, dtype=torch.float64)
+    table = torch.stack(rows) + (y * math.log(exposure) - torch.lgamma(y + 1))[:, None]
+    if background == 0:
+        return table
+    dark = torch.special.xlogy(y, torch.full_like(y, background)) - background - torch.lgamma(y + 1)
+    return torch.stack([torch.logsumexp(table[: k + 1] + dark[: k + 1].flip(0)[:, None], 0) for k in range(most + 1)])
+
+
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Noise):
     """y = m + a normal error.
 
     Args:
@@ -322,17 +285,16 @@ class Gaussian:
     """
 
     std: Map = 1.0
-    real: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("std", self.std)
+        _require_positive("std", self.std)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """-(y - m)^2 / 2 std^2, without its constant."""
         return -(((y - m).double() / like(self.std, y, "std")) ** 2) / 2
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
-        """Normal by Box and Muller's formula: two uniforms each."""
+        """Normal by two uniforms each [Box and Muller 1958]."""
         shape = tuple(m.shape)
         u, v = (uniform(shape, source, m.device) for _ in range(2))
         normal = torch.sqrt(-2 * torch.log1p(-u)) * torch.cos(2 * math.pi * v)
@@ -346,15 +308,7 @@ class Gaussian:
         """std^2."""
         return like(self.std, m, "std").expand(m.shape) ** 2
 
-    def mean(self, m: Tensor) -> Tensor:
-        """m."""
-        return m.double()
-
     def check(self, y: Tensor) -> None:
         """Finite."""
         if not bool(torch.isfinite(y).all()):
             raise ValueError("y must be finite")
-
-    def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
-        """None."""
-        return None

@@ -12,9 +12,9 @@ from torch import Tensor
 from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
-from blackout.diffusion.sampling import CountingDenoiser, sample
+from blackout.diffusion.sampling import CountingDenoiser, begin, sample
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
-from blackout.random import SampleStreams
+from blackout.random import RandomSource, SampleStreams
 
 Streams: TypeAlias = SampleStreams | torch.Generator | None
 """Where a whole loop takes its numbers from; streams make sample k a function of (seed, k)."""
@@ -25,9 +25,14 @@ def folded(streams: Streams, value: int) -> Streams:
     return streams.fold(value) if isinstance(streams, SampleStreams) else streams
 
 
+def numbers_at(streams: Streams, step: int) -> RandomSource:
+    """The numbers of one step; a torch generator simply goes on."""
+    return streams.at(step) if isinstance(streams, SampleStreams) else streams
+
+
 @dataclass(frozen=True)
 class Prior:
-    """p(x), as a denoiser and the process it was trained for.
+    """p(x), as a denoiser and the process it was trained for; its reverse runs are the prior step [Chu 2025, eq. 9].
 
     Args:
         denoiser: (xt [n, *shape], t) -> prediction.
@@ -76,7 +81,7 @@ class Prior:
         return float(self.times[-1])
 
     def walk(self, t: float, steps: int | None = None) -> Tensor:
-        """Times from 0 to the level t, equal steps of the logit of survival above the grid's first time.
+        """Times from 0 to the level t, equal steps of the logit of survival above the grid's first time. Ours.
 
         Args:
             t: level, 0 < t.
@@ -95,7 +100,7 @@ class Prior:
         return torch.cat([torch.zeros(1, dtype=torch.float64), inner])
 
     def reverse(self, z: Tensor, t: float, source: Streams = None, steps: int | None = None) -> Tensor:
-        """X_0 given X_t = z, as far as denoiser and steps are exact.
+        """X_0 given X_t = z, as far as denoiser and steps are exact [Chu 2025, eq. 9 and section 3.2].
 
         Args:
             z: integer states [n, *shape].
@@ -119,3 +124,13 @@ class Prior:
             self.denoiser, self.process, self.times, (number, *self.shape), source, kernel=self.kernel,
             mean=self.mean, device=self.device,
         )  # fmt: skip
+
+    def begin(self, number: int, source: Streams = None) -> Tensor:
+        """Where an unconditional run over `times` begins, states [number, *shape]."""
+        shape, device = (number, *self.shape), torch.device(self.device)
+        return begin(self.process, self.times.to(device), shape, source, self.mean, None, device)
+
+    def step(self, x: Tensor, s: Tensor, t: Tensor, source: RandomSource = None) -> Tensor:
+        """X_s given X_t = x, states [n, *shape], as far as denoiser and kernel are exact."""
+        assert self.kernel is not None
+        return self.kernel(self.denoiser, self.process, x, s, t, source)

@@ -1,4 +1,7 @@
-"""Inverse problems: a pointwise likelihood, and what more it may offer."""
+"""Inverse problems: a pointwise likelihood, and what more it may offer.
+
+`Measured` is the one of the package: y = G(x) with noise. A likelihood of your own needs `Problem` alone.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor
 
 from blackout.posterior.noise import Binomial, Exact, Noise
-from blackout.posterior.operators.base import Operator, Separable, Shape
+from blackout.posterior.operators import Operator, Separable, Shape
 
 
 @runtime_checkable
@@ -41,6 +44,11 @@ class LocalProblem(Problem, Protocol):
         ...
 
 
+def repeated(rows: Tensor, n: int) -> Tensor:
+    """n rows [n, ...], row r being row r modulo their number; a single row stays alone, and broadcasts."""
+    return rows if len(rows) in (1, n) else rows.repeat(n // len(rows), *[1] * (rows.ndim - 1))
+
+
 @dataclass(frozen=True)
 class Measured:
     """y = operator(x), with noise.
@@ -68,7 +76,7 @@ class Measured:
     def terms(self, x: Tensor) -> Tensor:
         """log p(y_k | x) for every element of the measurement, 0 where it is hidden: float64 [n, K]."""
         m = self.operator(x)
-        values = self.noise.log_prob(self._rows(m), m)
+        values = self.noise.log_prob(self.rows(m), m)
         seen = self.operator.seen(tuple(x.shape[1:]))
         return (values if seen is None else torch.where(seen.to(x.device), values, 0.0)).flatten(1)
 
@@ -84,25 +92,29 @@ class Measured:
     def estimate(self, n: int, shape: Shape) -> Tensor | None:
         """Data near the measurement, float64 [n, *shape], not whole; None where none are known."""
         near = self.operator.back_project(self.noise.estimate(self.y(shape)), shape)
-        if near is None:
-            return None
-        return near.expand(n, *shape) if len(near) == 1 else near.repeat(n // len(near), *[1] * len(shape))
+        return None if near is None else repeated(near, n).expand(n, *shape)
 
     def repaired(self, x: Tensor) -> Tensor:
-        """x with its impossible elements put where the measurement allows them.
+        """x [n, *shape] with its impossible elements put where the measurement allows them.
 
         Known elements are what they are known to be, and no unit was seen that is not there.
         """
         if not isinstance(self.operator, Separable) or not isinstance(self.noise, Exact | Binomial):
             return x
-        impossible = torch.isneginf(self.noise.log_prob(y := self._rows(x), x.double()))
+        impossible = torch.isneginf(self.noise.log_prob(y := self.rows(x), x.double()))
         seen = self.operator.seen(tuple(x.shape[1:]))
         impossible = impossible if seen is None else impossible & seen.to(x.device)
         return torch.where(impossible, y.to(x.dtype), x)
 
     def y(self, shape: Shape) -> Tensor:
         """The measurement with a first axis, [n or 1, *measured]."""
-        wanted = self.operator.measured(shape)
+        return self._checked(self.operator.measured(shape))
+
+    def rows(self, m: Tensor) -> Tensor:
+        """The measurement of every row of m [n, *measured], [n or 1, *measured], where m is."""
+        return repeated(self._checked(tuple(m.shape[1:])).to(m.device), len(m))
+
+    def _checked(self, wanted: Shape) -> Tensor:
         y = self.measurement if self.measurement.ndim > len(wanted) else self.measurement[None]
         if tuple(y.shape[1:]) != wanted:
             raise ValueError(f"y must have shape {wanted}, not {tuple(self.measurement.shape)}")
@@ -125,19 +137,12 @@ class Measured:
         possible = torch.zeros(len(y), y[0].numel(), dtype=torch.bool)
         for level in torch.linspace(0, max_count, min(max_count, 4096) + 1).round().unique().tolist():
             possible |= ~torch.isneginf(self.terms(torch.full((len(y), *shape), level, dtype=torch.float64)))
-        if not bool(possible.all()):
-            row, number = (int(one[0]) for one in (~possible).nonzero(as_tuple=True))
+        if impossible := (~possible).nonzero().tolist():
+            row, number = impossible[0]
             value = float(y[row].flatten()[number])
             raise ValueError(
                 f"y = {value:g}, element {number} of measurement {row}, is impossible whatever the data are"
             )
-
-    def _rows(self, m: Tensor) -> Tensor:
-        y = self.measurement.to(m.device)
-        y = y if y.ndim == m.ndim else y[None]
-        if tuple(y.shape[1:]) != tuple(m.shape[1:]):
-            raise ValueError(f"y must have shape {tuple(m.shape[1:])}, not {tuple(y.shape[1:])}")
-        return y if len(y) in (1, len(m)) else y.repeat(len(m) // len(y), *[1] * (m.ndim - 1))
 
 
 def check_fit(operator: Operator, noise: Noise, shape: Shape, max_count: int) -> None:

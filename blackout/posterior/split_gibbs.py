@@ -1,15 +1,21 @@
-"""Split Gibbs sampling with a discrete diffusion prior (Chu et al., arXiv 2503.01161), corrected.
+"""Split Gibbs sampling with a discrete diffusion prior [Chu 2025, Algorithm 1], corrected.
 
 The pair (x, z) is sampled in turn: z given x under the likelihood, x given z by a reverse run of the diffusion, while
 the level that ties them falls. The published method differs in two points that each change the limit: a potential that
 is off by N - 1 for every mismatch, and a Metropolis chain restarted at z = x in every sweep.
+
+The likelihood step draws z given x and y, in law proportional to Lt(z) K_t(x, z) [Chu 2025, eq. 8], by what the
+likelihood offers. Where each of its terms depends on one element, all elements are drawn from their exact conditional
+at once; where each depends on few, so are those that share no term (block heat bath: a Gibbs sampler over colours); of
+a black box it is Metropolis. The last two continue from the z before: started anew from x they leave no law of use
+invariant. The heat bath is ours; `python -m blackout.laws --posteriors` checks all three.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,53 +25,160 @@ from blackout.diffusion.processes import Uniform
 from blackout.posterior.chains import (
     Coupling,
     Method,
-    Posterior,
-    Recorder,
     Relaxed,
-    Seen,
+    Run,
+    accepted,
     anneal,
-    begin_chains,
     check_levels,
+    suggested,
+    where_rows,
 )
 from blackout.posterior.noise import Exact
 from blackout.posterior.noise_denoise import NoiseDenoise
-from blackout.posterior.prior import Prior, Streams, folded
+from blackout.posterior.prior import Prior, Streams, folded, numbers_at
 from blackout.posterior.problem import LocalProblem, Measured, Problem
-from blackout.random import RandomSource, SampleStreams, categorical, uniform
-
-# --- The likelihood step of split Gibbs sampling: z given x and y, in law proportional to Lt(z) K_t(x, z).
-#
-# Three ways, by what the likelihood offers. Where each of its terms depends on one element, all elements are drawn from
-# their exact conditional at once; where each depends on few, so are those that share no term (block heat bath: a Gibbs
-# sampler over colours); of a black box it is Metropolis. The last two continue from the z before: started anew from x
-# they leave no law of use invariant.
+from blackout.random import RandomSource, categorical, uniform
 
 _MOST_COLOURS = 64
 """Beyond this a pass of the heat bath evaluates the likelihood more often than Metropolis needs."""
 _CHUNK = 1 << 22
 """Terms of the likelihood evaluated at once."""
+_TRIES, _NEARER = 40, 0.85
+"""How many levels a possible state is looked for at, each a share of the one before."""
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What a step did.
+class StepInfo:
+    """What a likelihood step (x, z, level, random numbers) -> z did.
 
     Attributes:
         z: new states [n, *shape].
-        acceptance: of every row's proposals, float64 [n]; 1 where nothing is proposed.
+        acceptance: of every row's proposals, float64 [n]; None where nothing is proposed.
         calls: evaluations of the likelihood per row.
     """
 
     z: Tensor
-    acceptance: Tensor
+    acceptance: Tensor | None
     calls: int
 
 
-Step = Callable[[Tensor, Tensor, float, Streams], Moved]
-"""(x, z, level, random numbers) -> z anew."""
+@dataclass(frozen=True)
+class SplitGibbs(Method):
+    """Annealed split Gibbs sampling [Chu 2025, Algorithm 1 and section 3.4].
+
+    Args:
+        levels: one sweep at each, falling as a rule; see `anneal`.
+        step: "auto" draws local likelihoods by heat bath and others by Metropolis; or one of the two by name.
+        proposals: of Metropolis in every sweep; None for four per element.
+        passes: of the heat bath in every sweep.
+        polish: noise-denoise moves after the last sweep, which mend what its level leaves.
+        start: "data" or "prior", see `chains.Run.begin`.
+        published: as published, with both errors; Metropolis only.
+    """
+
+    levels: tuple[float, ...] = anneal()
+    step: str = "auto"
+    proposals: int | None = None
+    passes: int = 2
+    polish: int = 0
+    start: str = "data"
+    published: bool = False
+
+    def sweeps(self, prior: Prior) -> int:
+        return len(self.levels) + self.polish
+
+    def draw(self, run: Run) -> Tensor:
+        prior, problem, streams = run.prior, run.problem, run.streams
+        coupling, step = self.coupling(prior), self.likelihood_step(prior, problem)
+        x = run.begin(self.start)
+        if isinstance(step, Metropolis):
+            z = possible_state(problem, coupling, x, self.levels[0], folded(streams, -2))
+        else:
+            z = coupling.draw(x, self.levels[0], numbers_at(folded(streams, -2), 0))
+        for k, t in enumerate(self.levels):
+            moved = step(x, z, t, folded(streams, 3 * k))
+            z = moved.z
+            x = prior.reverse(z, t, folded(streams, 3 * k + 1))
+            run.record(t, x, z, acceptance=moved.acceptance, calls=moved.calls + 1)
+        if self.polish:
+            x = NoiseDenoise(moves=self.polish).walk(run, x, folded(streams, 3 * len(self.levels)))
+        return x
+
+    def check(self, prior: Prior, problem: Problem) -> None:
+        check_levels(self.levels, prior)
+        if self.polish:
+            NoiseDenoise(moves=self.polish).check(prior, problem)
+        self.likelihood_step(prior, problem)
+        if self.published and isinstance(problem, Measured) and type(problem.noise) is Exact:
+            raise ValueError("as published, a chain needs a likelihood that is nowhere 0: noise=flips")
+
+    def likelihood_step(self, prior: Prior, problem: Problem) -> HeatBath | Metropolis:
+        """z given x; raises ValueError for one that the problem does not allow."""
+        kind = "metropolis" if self.published else self.step
+        step = make_step(problem, self.coupling(prior), prior.shape, kind, self.proposals, self.passes)
+        return replace(step, restarted=self.published) if isinstance(step, Metropolis) else step
+
+    def coupling(self, prior: Prior) -> Coupling:
+        """K_t, or the published potential [Chu 2025, eq. 10]."""
+        if not self.published:
+            return Coupling(prior.process)
+        uniform = isinstance(prior.process, Uniform)
+        return Coupling(prior.process, float(prior.process.max_count) if uniform else 1.0, rescaled=False)
 
 
-# --- exact draws of elements that share no term
+def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: Streams) -> Tensor:
+    """z ~ K_t(x, .), states [n, *shape]; where its likelihood is 0, one nearer to x or to the measurement.
+
+    Raises:
+        ValueError: no possible state was found in any row.
+    """
+    relaxed = coupling.relaxed(problem, tuple(x.shape[1:]), t)
+    z = coupling.draw(x, t, numbers_at(streams, 0))
+    bad = torch.isneginf(relaxed.log_likelihood(z))
+    for other in _nearer(problem, coupling, x, t, streams):
+        if not bool(bad.any()):
+            return z
+        z = where_rows(bad, other.to(z.dtype), z)
+        bad = torch.isneginf(relaxed.log_likelihood(z))
+    if bool(bad.all()):
+        raise ValueError("no state of positive likelihood was found near the start: give another one")
+    return z
+
+
+def _nearer(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: Streams) -> Iterator[Tensor]:
+    """States of falling levels, x itself, and the measurement's own data, rounded up: [n, *shape] each."""
+    for number in range(1, _TRIES + 1):
+        yield coupling.draw(x, t * _NEARER**number, numbers_at(streams, number))
+    yield x
+    near = suggested(problem, len(x), tuple(x.shape[1:]))
+    if near is not None:
+        yield near.to(x.device).ceil().clamp(0, coupling.process.max_count)
+
+
+def make_step(
+    problem: Problem, coupling: Coupling, shape: tuple[int, ...], kind: str = "auto", proposals: int | None = None,
+    passes: int = 2,
+) -> HeatBath | Metropolis:  # fmt: skip
+    """The best step that a problem allows.
+
+    Args:
+        kind: "auto", or "heat_bath" or "metropolis" to insist.
+        proposals: of Metropolis; None for four per element.
+        passes: of the heat bath.
+
+    Raises:
+        ValueError: an unknown kind, or a heat bath of a black box.
+    """
+    if kind not in ("auto", "heat_bath", "metropolis"):
+        raise ValueError(f"step must be auto, heat_bath or metropolis, not {kind}")
+    if isinstance(problem, LocalProblem) and kind != "metropolis":
+        incidence = problem.incidence(shape)
+        made = [] if incidence is None else blocks(incidence, math.prod(shape))
+        if made and (kind == "heat_bath" or len(made) <= _MOST_COLOURS):
+            return HeatBath(problem, coupling, made, passes)
+    if kind == "heat_bath":
+        raise ValueError("step=heat_bath needs a likelihood of terms with few elements each; this one is a black box")
+    return Metropolis(problem, coupling, proposals or 4 * math.prod(shape))
 
 
 @dataclass(frozen=True)
@@ -83,7 +196,7 @@ class Block:
 
 
 def blocks(incidence: Tensor, elements: int) -> list[Block]:
-    """All elements in blocks, by greedy colouring, those with most terms first.
+    """All elements in blocks, by greedy colouring, those with most terms first [Welsh and Powell 1967].
 
     Args:
         incidence: pairs (term, element), int64 [2, P].
@@ -125,15 +238,15 @@ class HeatBath:
     blocks: list[Block]
     passes: int = 1
 
-    def __call__(self, x: Tensor, z: Tensor, t: float, streams: Streams) -> Moved:
+    def __call__(self, x: Tensor, z: Tensor, t: float, streams: Streams) -> StepInfo:
         table = self.coupling.log_table(t, x.device)
         relaxed, calls = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t), 0
         for turn in range(self.passes if len(self.blocks) > 1 else 1):
             for number, block in enumerate(self.blocks):
-                source = streams.at(turn * len(self.blocks) + number) if isinstance(streams, SampleStreams) else streams
+                source = numbers_at(streams, turn * len(self.blocks) + number)
                 z = self._drawn(x, z, relaxed, block, table, source)
                 calls += table.shape[1]
-        return Moved(z, torch.ones(len(x), dtype=torch.float64, device=x.device), calls)
+        return StepInfo(z, None, calls)
 
     def _drawn(
         self, x: Tensor, z: Tensor, relaxed: Relaxed, block: Block, table: Tensor, source: RandomSource
@@ -172,12 +285,9 @@ def _rescue(log_k: Tensor, log_l: Tensor) -> Tensor:
     return torch.where(possible.sum(-1, keepdim=True) > 0, possible, (log_k > -math.inf).double())
 
 
-# --- Metropolis
-
-
 @dataclass(frozen=True)
 class Metropolis:
-    """Proposals at one element after the other.
+    """Proposals at one element after the other [Chu 2025, section 3.3].
 
     Of the uniform process a uniform value is proposed; of others a draw of K_t(x_i, .) ("refresh"), whose own
     probability then cancels.
@@ -186,186 +296,39 @@ class Metropolis:
         problem: anything with a log-likelihood.
         coupling: K_t.
         proposals: T, per step.
-        sites: elements changed by each.
         restarted: begin every step at z = x, as published; the chain then has another law (see docs/posterior.md).
     """
 
     problem: Problem
     coupling: Coupling
     proposals: int
-    sites: int = 1
     restarted: bool = False
 
-    def __call__(self, x: Tensor, z: Tensor, t: float, streams: Streams) -> Moved:
+    def __call__(self, x: Tensor, z: Tensor, t: float, streams: Streams) -> StepInfo:
         z = x.to(z.dtype) if self.restarted else z
-        symmetric = self.coupling.symmetric
-        table = self.coupling.log_table(t, x.device) if symmetric else None
+        table = self.coupling.log_table(t, x.device) if self.coupling.symmetric else None
         relaxed = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t)
         now = relaxed.log_likelihood(z)
-        accepted = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        taken = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for number in range(self.proposals):
-            source = streams.at(number) if isinstance(streams, SampleStreams) else streams
+            source = numbers_at(streams, number)
             proposed, log_ratio = self._propose(x, z, t, table, source)
             then = relaxed.log_likelihood(proposed)
-            change = torch.where(torch.isneginf(now), math.inf, then - now) + log_ratio
-            yes = uniform((len(x), 1), source, x.device)[:, 0].log() < change
-            z = torch.where(yes.view(-1, *[1] * (z.ndim - 1)), proposed, z)
-            now = torch.where(yes, then, now)
-            accepted += yes
-        return Moved(z, accepted / max(1, self.proposals), self.proposals + 1)
+            yes = accepted(then - now + log_ratio, now, uniform((len(x), 1), source, x.device))
+            z, now = where_rows(yes, proposed, z), where_rows(yes, then, now)
+            taken += yes
+        return StepInfo(z, taken / max(1, self.proposals), self.proposals + 1)
 
     def _propose(
         self, x: Tensor, z: Tensor, t: float, table: Tensor | None, source: RandomSource
     ) -> tuple[Tensor, Tensor]:
         """Proposals, and the logarithm of what K_t and the proposal contribute to the ratio, [n]."""
-        flat, of_x = z.flatten(1), x.flatten(1)
-        n, elements = flat.shape
-        site = (uniform((n, self.sites), source, x.device) * elements).long().clamp_(max=elements - 1)
-        here = of_x.gather(1, site)
+        flat, (n, elements) = z.flatten(1), z.flatten(1).shape
+        site = (uniform((n, 1), source, x.device) * elements).long().clamp_(max=elements - 1)
+        here = x.flatten(1).gather(1, site)
         if table is None:
-            return flat.scatter(1, site, self.coupling.draw(here, t, source).to(flat.dtype)).view_as(z), _zeros(x)
-        value = (uniform((n, self.sites), source, x.device) * table.shape[1]).long().clamp_(max=table.shape[1] - 1)
-        proposed = flat.scatter(1, site, value.to(flat.dtype))
-        # read back from the proposal: of an element chosen twice only one value is there
-        log_ratio = (
-            table[here.long(), proposed.gather(1, site).long()] - table[here.long(), flat.gather(1, site).long()]
-        )
-        return proposed.view_as(z), _once(log_ratio, site).sum(1)
-
-
-def _once(values: Tensor, site: Tensor) -> Tensor:
-    """Values with those of sites that occurred before in the row set to 0."""
-    again = (site[:, :, None] == site[:, None, :]).tril(-1).any(-1)
-    return values.masked_fill(again, 0.0)
-
-
-def _zeros(x: Tensor) -> Tensor:
-    return torch.zeros(len(x), dtype=torch.float64, device=x.device)
-
-
-def make_step(
-    problem: Problem, coupling: Coupling, shape: tuple[int, ...], kind: str = "auto", proposals: int | None = None,
-    passes: int = 2,
-) -> HeatBath | Metropolis:  # fmt: skip
-    """The best step that a problem allows.
-
-    Args:
-        kind: "auto", or "heat_bath" or "metropolis" to insist.
-        proposals: of Metropolis; None for four per element.
-        passes: of the heat bath.
-
-    Raises:
-        ValueError: an unknown kind, or a heat bath of a black box.
-    """
-    if kind not in ("auto", "heat_bath", "metropolis"):
-        raise ValueError(f"step must be auto, heat_bath or metropolis, not {kind}")
-    incidence = problem.incidence(shape) if isinstance(problem, LocalProblem) and kind != "metropolis" else None
-    if incidence is not None:
-        made = blocks(incidence, math.prod(shape))
-        if kind == "heat_bath" or len(made) <= _MOST_COLOURS:
-            assert isinstance(problem, LocalProblem)
-            return HeatBath(problem, coupling, made, passes)
-    if kind == "heat_bath":
-        raise ValueError("step=heat_bath needs a likelihood of terms with few elements each; this one is a black box")
-    return Metropolis(problem, coupling, proposals or 4 * math.prod(shape))
-
-
-_TRIES, _NEARER = 40, 0.85
-"""How many levels a possible state is looked for at, each a share of the one before."""
-
-
-@dataclass(frozen=True)
-class SplitGibbs(Method):
-    """Annealed split Gibbs sampling.
-
-    Args:
-        levels: one sweep at each, falling as a rule; see `anneal`.
-        step: "auto" draws local likelihoods by heat bath and others by Metropolis; or one of the two by name.
-        proposals: of Metropolis in every sweep; None for four per element.
-        passes: of the heat bath in every sweep.
-        polish: noise-denoise moves after the last sweep, which mend what its level leaves.
-        start: "data" or "prior", see `chains.begin_chains`.
-        published: as published, with both errors; Metropolis only.
-    """
-
-    levels: tuple[float, ...] = anneal()
-    step: str = "auto"
-    proposals: int | None = None
-    passes: int = 2
-    polish: int = 0
-    start: str = "data"
-    published: bool = False
-
-    def sweeps(self, prior: Prior) -> int:
-        return len(self.levels) + self.polish
-
-    def run(
-        self, prior: Prior, problem: Problem, number: int, streams: Streams, start: Tensor | None = None,
-        seen: Seen | None = None,
-    ) -> Posterior:  # fmt: skip
-        self.check(prior, problem)
-        coupling, step = self.coupling(prior), self.likelihood_step(prior, problem)
-        recorder = Recorder(prior, self.sweeps(prior), seen)
-        x = begin_chains(prior, problem, number, streams, start, self.start)
-        z = _first(problem, coupling, x, self.levels[0], folded(streams, -2), isinstance(step, Metropolis))
-        for k, t in enumerate(self.levels):
-            moved = step(x, z, t, folded(streams, 3 * k))
-            z = moved.z
-            x = prior.reverse(z, t, folded(streams, 3 * k + 1))
-            recorder.add(t, x, z, problem.log_likelihood(x.double()), moved.acceptance, moved.calls + 1)
-        if self.polish:
-            moves = NoiseDenoise(moves=self.polish)
-            x = moves.walk(prior, problem, x, folded(streams, 3 * len(self.levels)), recorder)
-        return recorder.result(x, problem.log_likelihood(x.double()))
-
-    def check(self, prior: Prior, problem: Problem) -> None:
-        check_levels(self.levels, prior)
-        self.likelihood_step(prior, problem)
-        if self.published and isinstance(problem, Measured) and type(problem.noise) is Exact:
-            raise ValueError("as published, a chain needs a likelihood that is nowhere 0: noise=flips")
-
-    def likelihood_step(self, prior: Prior, problem: Problem) -> HeatBath | Metropolis:
-        """z given x; raises ValueError for one that the problem does not allow."""
-        kind = "metropolis" if self.published else self.step
-        step = make_step(problem, self.coupling(prior), prior.shape, kind, self.proposals, self.passes)
-        return replace(step, restarted=self.published) if isinstance(step, Metropolis) else step
-
-    def coupling(self, prior: Prior) -> Coupling:
-        """K_t, or the published potential."""
-        if not self.published:
-            return Coupling(prior.process)
-        uniform = isinstance(prior.process, Uniform)
-        return Coupling(prior.process, float(prior.process.max_count) if uniform else 1.0, rescaled=False)
-
-
-def _first(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: Streams, possible: bool) -> Tensor:
-    """z ~ K_t(x, .); where the likelihood is 0 and it must be `possible`, one nearer to x or to the measurement.
-
-    Raises:
-        ValueError: no possible state was found in any row.
-    """
-    z = coupling.draw(x, t, streams.at(0) if isinstance(streams, SampleStreams) else streams)
-    if not possible:
-        return z
-    relaxed = coupling.relaxed(problem, tuple(x.shape[1:]), t)
-    bad = torch.isneginf(relaxed.log_likelihood(z))
-    for other in _nearer(problem, coupling, x, t, streams):
-        if not bool(bad.any()):
-            return z
-        z = torch.where(bad.view(-1, *[1] * (z.ndim - 1)), other.to(z.dtype), z)
-        bad = torch.isneginf(relaxed.log_likelihood(z))
-    if bool(bad.all()):
-        raise ValueError("no state of positive likelihood was found near the start: give another one")
-    return z
-
-
-def _nearer(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: Streams) -> Iterator[Tensor]:
-    """States of falling levels, x itself, and the measurement's own data, rounded up: [n, *shape] each."""
-    for number in range(1, _TRIES + 1):
-        source = streams.at(number) if isinstance(streams, SampleStreams) else streams
-        yield coupling.draw(x, t * _NEARER**number, source)
-    yield x
-    estimate = getattr(problem, "estimate", None)
-    near = None if estimate is None else estimate(len(x), tuple(x.shape[1:]))
-    if near is not None:
-        yield near.to(x.device).ceil().clamp(0, coupling.process.max_count)
+            proposed = flat.scatter(1, site, self.coupling.draw(here, t, source).to(flat.dtype))
+            return proposed.view_as(z), torch.zeros(n, dtype=torch.float64, device=x.device)
+        value = (uniform((n, 1), source, x.device) * table.shape[1]).long().clamp_(max=table.shape[1] - 1)
+        log_ratio = table[here.long(), value] - table[here.long(), flat.gather(1, site).long()]
+        return flat.scatter(1, site, value.to(flat.dtype)).view_as(z), log_ratio[:, 0]

@@ -1,15 +1,17 @@
 """Three laws that need no network, each with a judge that knows what should come out: `task=synthetic`, `dna_toy`,
 `music_toy`.
+
+`Synthetic` is the grid of [Chu 2025, section 4.2]; `Dna` and `Melody` stand for the data of its sections 4.3 and 4.5,
+and are ours.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,70 +20,12 @@ from torch import Tensor
 
 from blackout.files import save_picture
 from blackout.posterior.exact_model import Chain, ExactModel
-from blackout.posterior.operators import Motif, Reward, Separable
-from blackout.posterior.operators.base import Findings
+from blackout.posterior.operators import Judged, Separable
+from blackout.posterior.outputs import new_figure, picture_of
+from blackout.posterior.rewards import Motif, Reward
 from blackout.random import SampleStreams
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# --- Pictures of what comes of laws that are known exactly.
-
 _REST = 128
-
-
-def heat_maps(laws: Mapping[str, np.ndarray]) -> Image.Image:
-    """Probabilities of two elements side by side, on one scale."""
-    figure = _figure((3 * len(laws), 3.2))
-    largest = max(float(law.max()) for law in list(laws.values())[:1]) * 1.5
-    for axis, (name, law) in zip(np.atleast_1d(figure.subplots(1, len(laws))), laws.items(), strict=True):
-        axis.imshow(law, vmin=0, vmax=largest, cmap="magma", origin="lower")
-        axis.set_title(name)
-        axis.set_axis_off()
-    return _picture(figure)
-
-
-def tilt_curve(rows: Sequence[Mapping[str, float]]) -> Image.Image:
-    """The reward over its scale, and the price of it in log p(x): sampled points beside exact lines."""
-    rows = sorted(rows, key=lambda row: row["scale"])
-    scale = [row["scale"] for row in rows]
-    figure = _figure((8, 3))
-    left, right = figure.subplots(1, 2)
-    left.plot(scale, [row["exact_reward"] for row in rows], color="black", label="exact")
-    errors = [2 * row["standard_error"] for row in rows]
-    left.errorbar(scale, [row["reward"] for row in rows], errors, fmt="o", label="samples, 2 standard errors")
-    left.set(xlabel="scale", ylabel="mean reward")
-    left.legend()
-    right.plot([row["exact_reward"] for row in rows], [row["exact_log_prior"] for row in rows], color="black")
-    right.plot([row["reward"] for row in rows], [row["log_prior"] for row in rows], "o")
-    right.set(xlabel="mean reward", ylabel="mean log p(x)")
-    return _picture(figure)
-
-
-def piano_rolls(melodies: Mapping[str, Tensor]) -> Image.Image:
-    """Melodies one below the other, pitch over time; rests and elements of -1, which were not seen, are left out."""
-    figure = _figure((9, 1.5 * len(melodies)))
-    for axis, (name, x) in zip(
-        np.atleast_1d(figure.subplots(len(melodies), 1, sharex=True, sharey=True)), melodies.items(), strict=True
-    ):
-        at = np.flatnonzero((x.numpy() >= 0) & (x.numpy() != _REST))
-        axis.plot(at, x.numpy()[at], "s", markersize=2, color="black")
-        axis.set_ylabel(name)
-    return _picture(figure)
-
-
-def _figure(size: tuple[float, float]) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=size, layout="constrained")
-
-
-def _picture(figure: Figure) -> Image.Image:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    return Image.open(buffer).convert("RGB")
-
-
 _FLOOR, _PRIOR, _EXACT = 21, 22, 23
 """Keys of the draws that samples are compared with."""
 
@@ -90,12 +34,14 @@ def _streams(seed: int, key: int, number: int) -> SampleStreams:
     return SampleStreams(seed, torch.arange(number)).fold(key)
 
 
-# --- the grid of Chu et al. 2025, section 5.1
+def hellinger(p: np.ndarray, q: np.ndarray) -> float:
+    """The Hellinger distance sqrt(1 - sum sqrt(p q)) of two laws of one shape [Chu 2025, section 4.2]."""
+    return math.sqrt(max(0.0, 1 - float(np.sqrt(p * q).sum())))
 
 
 @dataclass(frozen=True)
 class Ring:
-    """-mean_i (|x_i - centre| - radius)^2 / 9: four modes of two elements (from the paper's code).
+    """-mean_i (|x_i - centre| - radius)^2 / 9: four modes of two elements (the reward of the code of [Chu 2025]).
 
     Args:
         radius, centre: in units of levels.
@@ -121,8 +67,6 @@ class Synthetic(ExactModel):
     """
 
     def __init__(self, elements: int = 2, num_steps: int = 25, batch_size: int = 10_000) -> None:
-        if elements < 2:
-            raise ValueError(f"elements must be at least 2, not {elements}")
         weight = torch.exp(-(torch.linspace(-5, 5, 50, dtype=torch.float64) ** 2) / 8)
         self.p = weight / weight.sum()
         chain = Chain(self.p, self.p.expand(50, 50).contiguous(), elements)
@@ -134,42 +78,29 @@ class Synthetic(ExactModel):
         one = self.p * torch.exp(scale * reward.of_element(level) / self.shape[0])
         return one / one.sum()
 
-    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
         """Distances of the first two elements to the posterior of all D, at the first scale, beside those of as many
         exact draws (the floor) and of the prior; `heat_maps.png`.
         """
-        operator = findings.problem.operator
+        operator = judged.problem.operator
         if not isinstance(operator, Reward) or not isinstance(operator.reward, Ring):
             return {}
-        x = findings.samples[findings.of == findings.of[0]]
-        one = self.exact(operator.reward, float(findings.problem.measurement[int(findings.of[0]), 0]))
+        x = judged.samples[judged.of == judged.of[0]]
+        one = self.exact(operator.reward, float(judged.problem.measurement[int(judged.of[0]), 0]))
         wanted = torch.outer(one, one).numpy()
         perfect = Chain(one, one.expand(50, 50), 2).draw(
-            torch.ones(len(x), 2, 50, dtype=torch.float64), _streams(findings.seed, _FLOOR, len(x)).at(0)
+            torch.ones(len(x), 2, 50, dtype=torch.float64), _streams(judged.seed, _FLOOR, len(x)).at(0)
         )
-        prior = self.prior().draw(len(x), _streams(findings.seed, _PRIOR, len(x)))
+        prior = self.prior().draw(len(x), _streams(judged.seed, _PRIOR, len(x)))
         drawn = {"samples": x, "perfect": perfect, "prior": prior}
-        found = {name: _histogram(draws, 50) for name, draws in drawn.items()}
-        save_picture(heat_maps({"posterior": wanted, **found}), directory / "heat_maps.png")
-        values = {}
-        for name, prefix in (("samples", ""), ("perfect", "floor_"), ("prior", "prior_")):
-            values[f"{prefix}hellinger"] = hellinger(found[name], wanted)
-            values[f"{prefix}total_variation"] = float(np.abs(found[name] - wanted).sum() / 2)
+        laws, values = {"posterior": wanted}, {}
+        for (name, draws), prefix in zip(drawn.items(), ("", "floor_", "prior_"), strict=True):
+            pair = (draws[:, 0].long() * 50 + draws[:, 1]).numpy()
+            law = np.bincount(pair, minlength=2500).reshape(50, 50) / len(x)
+            laws[name], values[f"{prefix}hellinger"] = law, hellinger(law, wanted)
+            values[f"{prefix}total_variation"] = float(np.abs(law - wanted).sum() / 2)
+        save_picture(heat_maps(laws), directory / "heat_maps.png")
         return {"values": values}
-
-
-def _histogram(x: Tensor, levels: int) -> np.ndarray:
-    """How often pairs of the first two elements occur, [levels, levels], of sum 1."""
-    pair = x[:, 0].long() * levels + x[:, 1].long()
-    return np.bincount(pair.numpy(), minlength=levels**2).reshape(levels, levels) / len(x)
-
-
-def hellinger(p: np.ndarray, q: np.ndarray) -> float:
-    """sqrt(1 - sum sqrt(p q))."""
-    return math.sqrt(max(0.0, 1 - float(np.sqrt(p * q).sum())))
-
-
-# --- letters
 
 
 _LETTERS = [[0.32, 0.18, 0.26, 0.24], [0.36, 0.26, 0.03, 0.35], [0.28, 0.22, 0.26, 0.24], [0.22, 0.22, 0.26, 0.30]]
@@ -184,45 +115,36 @@ class Dna(ExactModel):
     """
 
     def __init__(self, elements: int = 40, num_steps: int = 25, batch_size: int = 1000) -> None:
-        if elements < 2:
-            raise ValueError(f"elements must be at least 2, not {elements}")
         weight = torch.tensor(_LETTERS, dtype=torch.float64)
         first = torch.linalg.matrix_power(weight, 1000)[0]
         super().__init__("dna_toy", Chain(first, weight, elements), num_steps, batch_size)
 
-    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
         """Mean number of words and mean log p(x) at every scale, sampled and exact (by transfer matrices), for words of
         two letters; `tilt.png`.
         """
-        operator = findings.problem.operator
+        operator = judged.problem.operator
         if not isinstance(operator, Motif) or len(operator.word) != 2:
             return {}
-        pair = torch.zeros(4, 4, dtype=torch.float64)
+        log_first, log_weight = self.chain.first.log(), self.chain.weight.log()
+        pair, rows = torch.zeros(4, 4, dtype=torch.float64), []
         pair[operator.word[0], operator.word[1]] = 1.0
-        rows = []
-        for number in findings.of.unique().tolist():
-            x = findings.samples[findings.of == number].long()
-            scale = float(findings.problem.measurement[number, 0])
+        for number in judged.of.unique().tolist():
+            x = judged.samples[judged.of == number].long()
+            scale = float(judged.problem.measurement[number, 0])
             tilted, words = self.chain.tilted(pair, scale), operator(x).sum(1)
+            start = tilted.marginals(torch.ones(1, self.shape[0], 4, dtype=torch.float64))[0, 0]
             rows.append({
                 "scale": scale, "reward": float(words.mean()), "exact_reward": tilted.expected(pair),
                 "standard_error": float(words.std() / math.sqrt(len(x))) if len(x) > 1 else math.nan,
-                "log_prior": float(self._log_prior(x).mean()), "exact_log_prior": self._expected_log_prior(tilted),
+                "log_prior": float((log_first[x[:, 0]] + log_weight[x[:, :-1], x[:, 1:]].sum(1)).mean()),
+                "exact_log_prior": tilted.expected(log_weight) + float(start @ log_first),
             })  # fmt: skip
         save_picture(tilt_curve(rows), directory / "tilt.png")
-        off = [abs(row["reward"] - row["exact_reward"]) / max(row["standard_error"], 1e-9) for row in rows]
-        values = {"largest_error_of_reward": max(abs(row["reward"] - row["exact_reward"]) for row in rows)}
-        return {"values": values | {"largest_error_in_standard_errors": max(off)}, "tilt": rows}
-
-    def _log_prior(self, x: Tensor) -> Tensor:
-        return self.chain.first.log()[x[:, 0]] + self.chain.weight.log()[x[:, :-1], x[:, 1:]].sum(1)
-
-    def _expected_log_prior(self, tilted: Chain) -> float:
-        node = torch.ones(1, self.shape[0], 4, dtype=torch.float64)
-        return tilted.expected(self.chain.weight.log()) + float(tilted.marginals(node)[0, 0] @ self.chain.first.log())
-
-
-# --- melodies
+        errors = [abs(row["reward"] - row["exact_reward"]) for row in rows]
+        off = [error / max(row["standard_error"], 1e-9) for error, row in zip(errors, rows, strict=True)]
+        values = {"largest_error_of_reward": max(errors), "largest_error_in_standard_errors": max(off)}
+        return {"values": values, "tilt": rows}
 
 
 class Melody(ExactModel):
@@ -233,44 +155,37 @@ class Melody(ExactModel):
     """
 
     def __init__(self, elements: int = 256, num_steps: int = 25, batch_size: int = 256) -> None:
-        if elements < 2:
-            raise ValueError(f"elements must be at least 2, not {elements}")
         super().__init__("music_toy", melody(elements), num_steps, batch_size)
 
-    def judge(self, findings: Findings, directory: Path) -> dict[str, Any]:
+    def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
         """Hellinger distance of the histograms of names, outliers (notes whose pitch the truth does not have) and right
         names where nothing was seen: of samples, of as many exact draws of the posterior, and of the prior;
         `piano_rolls.png`.
         """
-        operator, truths = findings.problem.operator, findings.truths
+        operator, truths = judged.problem.operator, judged.truths
         seen = operator.seen(self.shape)
         if truths is None or not isinstance(operator, Separable) or seen is None:
             return {}
-        number = len(findings.samples)
-        truth = truths[findings.of]
-        drawn = {
-            "": findings.samples,
-            "exact_": self._exact(findings, seen),
-            "prior_": self.prior().draw(number, _streams(findings.seed, _PRIOR, number)),
-        }
+        x, truth, number = judged.samples, truths[judged.of], len(judged.samples)
+        exact, prior = self._exact(judged, seen), self.prior().draw(number, _streams(judged.seed, _PRIOR, number))
         values = {}
-        for prefix, x in drawn.items():
-            values[f"{prefix}hellinger"] = float(np.mean([_of_names(a, b) for a, b in zip(x, truth, strict=True)]))
-            values[f"{prefix}outliers"] = float(np.mean([_outliers(a, b) for a, b in zip(x, truth, strict=True)]))
-            values[f"{prefix}right_where_hidden"] = float((x == truth)[:, ~seen].double().mean())
-        first = int(findings.of[0])
+        for prefix, drawn in (("", x), ("exact_", exact), ("prior_", prior)):
+            values[f"{prefix}hellinger"] = float(np.mean([_of_names(a, b) for a, b in zip(drawn, truth, strict=True)]))
+            values[f"{prefix}outliers"] = float(np.mean([_outliers(a, b) for a, b in zip(drawn, truth, strict=True)]))
+            values[f"{prefix}right_where_hidden"] = float((drawn == truth)[:, ~seen].double().mean())
+        first = int(judged.of[0])
         shown = truths[first].long().where(seen, torch.tensor(-1))
-        rolls = {"truth": truths[first], "seen": shown, "sample": findings.samples[0], "exact": drawn["exact_"][0]}
+        rolls = {"truth": truths[first], "seen": shown, "sample": x[0], "exact": exact[0]}
         save_picture(piano_rolls(rolls), directory / "piano_rolls.png")
         return {"values": values}
 
-    def _exact(self, findings: Findings, seen: Tensor) -> Tensor:
+    def _exact(self, judged: Judged, seen: Tensor) -> Tensor:
         """Draws of every sample's posterior, by backward messages: elements are seen one by one."""
-        problem, levels = findings.problem, torch.arange(129, dtype=torch.float64)
-        y = problem.y(self.shape)[findings.of]
+        problem, levels = judged.problem, torch.arange(129, dtype=torch.float64)
+        y = problem.y(self.shape)[judged.of]
         log_l = problem.noise.log_prob(y[..., None], levels.view(1, 1, -1).expand(*y.shape, -1))
         node = torch.where(seen[:, None], log_l, 0.0).exp()
-        return self.chain.draw(node, _streams(findings.seed, _EXACT, len(y)).at(0))
+        return self.chain.draw(node, _streams(judged.seed, _EXACT, len(y)).at(0))
 
 
 def melody(length: int) -> Chain:
@@ -298,3 +213,43 @@ def _outliers(x: Tensor, truth: Tensor) -> float:
     """Share of notes, rests left out, whose pitch is nowhere in the truth."""
     notes = x.long()[x != 128]
     return 0.0 if not len(notes) else float((~torch.isin(notes, truth.long())).double().mean())
+
+
+def heat_maps(laws: Mapping[str, np.ndarray]) -> Image.Image:
+    """Probabilities of two elements side by side, on one scale."""
+    figure = new_figure((3 * len(laws), 3.2))
+    largest = float(next(iter(laws.values())).max()) * 1.5
+    for axis, (name, law) in zip(np.atleast_1d(figure.subplots(1, len(laws))), laws.items(), strict=True):
+        axis.imshow(law, vmin=0, vmax=largest, cmap="magma", origin="lower")
+        axis.set_title(name)
+        axis.set_axis_off()
+    return picture_of(figure)
+
+
+def tilt_curve(rows: Sequence[Mapping[str, float]]) -> Image.Image:
+    """The reward over its scale, and the price of it in log p(x): sampled points beside exact lines."""
+    rows = sorted(rows, key=lambda row: row["scale"])
+    scale = [row["scale"] for row in rows]
+    figure = new_figure((8, 3))
+    left, right = figure.subplots(1, 2)
+    left.plot(scale, [row["exact_reward"] for row in rows], color="black", label="exact")
+    errors = [2 * row["standard_error"] for row in rows]
+    left.errorbar(scale, [row["reward"] for row in rows], errors, fmt="o", label="samples, 2 standard errors")
+    left.set(xlabel="scale", ylabel="mean reward")
+    left.legend()
+    right.plot([row["exact_reward"] for row in rows], [row["exact_log_prior"] for row in rows], color="black")
+    right.plot([row["reward"] for row in rows], [row["log_prior"] for row in rows], "o")
+    right.set(xlabel="mean reward", ylabel="mean log p(x)")
+    return picture_of(figure)
+
+
+def piano_rolls(melodies: Mapping[str, Tensor]) -> Image.Image:
+    """Melodies one below the other, pitch over time; rests and elements of -1, which were not seen, are left out."""
+    figure = new_figure((9, 1.5 * len(melodies)))
+    for axis, (name, x) in zip(
+        np.atleast_1d(figure.subplots(len(melodies), 1, sharex=True, sharey=True)), melodies.items(), strict=True
+    ):
+        at = np.flatnonzero((x.numpy() >= 0) & (x.numpy() != _REST))
+        axis.plot(at, x.numpy()[at], "s", markersize=2, color="black")
+        axis.set_ylabel(name)
+    return picture_of(figure)

@@ -14,7 +14,7 @@ from blackout.errors import UserError
 from blackout.posterior import LearnedClassifier, Measured, Motif, Reward, Ring, Synthetic
 from blackout.posterior.diagnostics import heat_trace, spectral_distance
 from blackout.posterior.exact_model import Chain, ExactModel, noise_of
-from blackout.posterior.operators import Tilt
+from blackout.posterior.rewards import Tilt
 from blackout.posterior.split_gibbs import blocks
 from blackout.posterior.toys import Dna, hellinger, melody
 from blackout.random import SampleStreams

@@ -30,7 +30,7 @@ from blackout.posterior import (
 )
 from blackout.posterior.chains import Coupling
 from blackout.posterior.diagnostics import coverage, effective_size, positions, r_hat, rank_p_value
-from blackout.posterior.split_gibbs import _first, blocks, make_step
+from blackout.posterior.split_gibbs import blocks, make_step, possible_state
 from blackout.random import SampleStreams
 
 SHAPE = (2, 6, 6)
@@ -160,8 +160,8 @@ def test_metropolis_begins_at_a_possible_state():
     y = torch.tensor([3.0, 0.0, 1.0, 2.0])
     problem, streams = Measured(Pool(2), Poisson(), y), SampleStreams(0, torch.arange(6))
     x = torch.zeros(6, 8, dtype=torch.uint8)
-    z = _first(problem, Coupling(PureDeath(4)), x, 6.0, streams, possible=True)
+    z = possible_state(problem, Coupling(PureDeath(4)), x, 6.0, streams)
     assert bool(torch.isfinite(problem.log_likelihood(z.double())).all())
     dark = Measured(Matrix(torch.zeros(1, 8)), Poisson(), torch.tensor([1.0]))
     with pytest.raises(ValueError, match="positive likelihood"):
-        _first(dark, Coupling(PureDeath(4)), x, 6.0, streams, possible=True)
+        possible_state(dark, Coupling(PureDeath(4)), x, 6.0, streams)
