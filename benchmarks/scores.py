@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import arguments, interleaved, peak_memory, report, summary
-from blackout.evaluation.extractors import Extractor, Features, Inception
+from blackout.evaluation.extractors import Features, Inception, ModuleExtractor
 from blackout.evaluation.image_scores import ImageScores, ScoreOptions
 from blackout.evaluation.reference import Reference
 
@@ -44,7 +44,7 @@ class Ready:
         return self
 
 
-def random_inception() -> Extractor:
+def random_inception() -> ModuleExtractor:
     with tempfile.TemporaryDirectory() as folder:
         write_inception_weights(Path(folder) / "weights.pth")
         return Inception(Path(folder) / "weights.pth")

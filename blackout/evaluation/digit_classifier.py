@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -62,9 +61,8 @@ class Classifier(ModuleExtractor):
         with first_process_first():
             accuracy = _load(network, path)
             if accuracy is None:
-                with _one_thread():
-                    accuracy = _train(network, data, seed)
-                _save(network, accuracy, path)
+                accuracy = _train(network, data, seed)
+                keep(path, lambda part: save_tensors(network.state_dict(), part, {"accuracy": repr(accuracy)}))
         size = f"{data.shape[1]}x{data.shape[2]}"
         super().__init__(network, data.name, WIDTH, data.num_classes, f"{size} bilinear, antialiased; none at {size}")
         self.accuracy = accuracy
@@ -92,17 +90,6 @@ class _Network(nn.Module):
         return features, self.logits(features)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread inside: faster for such a small network, and the order of its sums is then fixed."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _train(network: _Network, data: CountData, seed: int) -> float:
     """Train on the CPU without touching the global random state; returns the held-out accuracy."""
     assert data.train_labels is not None  # checked by the caller
@@ -114,54 +101,51 @@ def _train(network: _Network, data: CountData, seed: int) -> float:
         else:
             nn.init.zeros_(parameter)
     images = to_uint8(data.train, data.max_count)
+    height, width = data.shape[-2:]
     batch = 128
     steps = max(STEPS, 2 * len(images) // batch)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=6e-3, total_steps=steps)
-    with torch.inference_mode(False), torch.enable_grad():
-        order = torch.empty(0, dtype=torch.int64)
-        for _ in range(steps):
-            if len(order) < batch:
-                order = torch.cat([order, torch.randperm(len(images), generator=generator)])
-            chosen, order = order[:batch], order[batch:]
-            shift = torch.randint(-1, 2, (2,), generator=generator).tolist()
-            x = _shifted(images[chosen], shift)
-            real = F.cross_entropy(network(to_rgb(x))[1], data.train_labels[chosen], label_smoothing=0.02)
-            doubtful = network(to_rgb(_scrambled(x, generator)))[1].log_softmax(dim=1)
-            loss = real - 0.5 * doubtful.mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-    with torch.no_grad():
-        test = to_rgb(to_uint8(data.test, data.max_count))
-        guesses = torch.cat([network(images)[1].argmax(dim=1) for images in test.split(1000)])
+    order = torch.empty(0, dtype=torch.int64)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # faster for such a small network, and the order of its sums is then fixed
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            for _ in range(steps):
+                if len(order) < batch:
+                    order = torch.cat([order, torch.randperm(len(images), generator=generator)])
+                chosen, order = order[:batch], order[batch:]
+                top, left = (1 - torch.randint(-1, 2, (2,), generator=generator)).tolist()
+                x = F.pad(images[chosen], (1, 1, 1, 1))[..., top : top + height, left : left + width]
+                real = F.cross_entropy(network(to_rgb(x))[1], data.train_labels[chosen], label_smoothing=0.02)
+                doubtful = network(to_rgb(_scrambled(x, generator)))[1].log_softmax(dim=1)
+                loss = real - 0.5 * doubtful.mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+        with torch.no_grad():
+            test = to_rgb(to_uint8(data.test, data.max_count))
+            guesses = torch.cat([network(images)[1].argmax(dim=1) for images in test.split(1000)])
+    finally:
+        torch.set_num_threads(threads)
     return float((guesses == data.test_labels).double().mean())
-
-
-def _shifted(images: Tensor, shift: list[int]) -> Tensor:
-    """Images moved by (down, right) pixels of -1, 0 or 1, black coming in."""
-    down, right = shift
-    height, width = images.shape[-2:]
-    return F.pad(images, (1, 1, 1, 1))[..., 1 - down : 1 - down + height, 1 - right : 1 - right + width]
 
 
 def _scrambled(images: Tensor, generator: torch.Generator) -> Tensor:
     """Images of no class: every pixel from another image of the batch, under a random dimming down to black.
 
-    Trained to be undecided about them (outlier exposure, Hendrycks et al. 2019), the classifier does not mistake noise
-    or a black image, the commonest failures of a generative model, for a digit.
+    Trained to be undecided about them [outlier exposure: Hendrycks 2019, section 3], the classifier does not mistake
+    noise or a black image, the commonest failures of a generative model, for a digit.
+
+    Args:
+        images: uint8 [B, 1, H, W].
     """
     flat = images.flatten(1)
     donors = torch.randint(len(flat), flat.shape, generator=generator)
     levels = torch.rand(len(flat), 1, generator=generator)
     levels[::8] = 0
     return (flat.gather(0, donors) * levels).to(torch.uint8).view_as(images)
-
-
-def _save(network: _Network, accuracy: float, path: Path) -> None:
-    state = network.state_dict()
-    keep(path, lambda part: save_tensors(state, part, {"accuracy": repr(accuracy)}))
 
 
 def _load(network: _Network, path: Path) -> float | None:

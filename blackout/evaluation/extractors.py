@@ -1,4 +1,4 @@
-"""Networks whose features the scores compare."""
+"""Networks whose features the scores compare: any module, a TorchScript file, and those of torch-fidelity."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,7 @@ from blackout.component import component
 from blackout.distributed import first_process_first
 from blackout.errors import UserError
 
-# --- The protocol of extractors, and the one that wraps any module.
-
-Device = torch.device | str
+DINOV2_WIDTHS = {"s": 384, "b": 768, "l": 1024, "g": 1536}
 
 
 class Features(NamedTuple):
@@ -28,38 +27,6 @@ class Features(NamedTuple):
 
     features: Tensor
     logits: Tensor | None
-
-
-class Extractor(Protocol):
-    """A fixed network from 8-bit RGB images to features.
-
-    Attributes:
-        name: short name, part of every score's, as in `fd_digits`.
-        canonical: True for the network by which FID and KID are defined; only its scores have these names.
-        num_features: F.
-        num_classes: K, or None when the network gives no logits.
-        identity: SHA-256 of the network with its weights; features with different identities never mix.
-        resize: how images are resized to the network's input, in words.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def canonical(self) -> bool: ...
-    @property
-    def num_features(self) -> int: ...
-    @property
-    def num_classes(self) -> int | None: ...
-    @property
-    def identity(self) -> str: ...
-    @property
-    def resize(self) -> str: ...
-
-    def __call__(self, images: Tensor) -> Features:
-        """Features of uint8 images [B, 3, H, W], on the extractor's device, without gradients."""
-
-    def to(self, device: Device) -> Self:
-        """Move to a device; returns itself."""
 
 
 @component(passed=("extractor",), ask="metrics=custom")
@@ -81,6 +48,7 @@ class ModuleExtractor:
     """
 
     canonical = False
+    """True for the network by which FID and KID are defined; only its scores have these names."""
 
     def __init__(
         self,
@@ -99,16 +67,18 @@ class ModuleExtractor:
             parameter.requires_grad_(False)
         self.name, self.num_features, self.num_classes, self.resize = name, num_features, num_classes, resize
         self.device = torch.device("cpu")
-        self._identity: str | None = None
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        """SHA-256 (hex) of the module's class and state."""
-        if self._identity is None:
-            self._identity = state_hash(self.module)
-        return self._identity
+        """SHA-256 (hex) of the module's class and state; features with different identities never mix."""
+        kind = type(self.module)
+        digest = hashlib.sha256(f"{kind.__module__}.{kind.__qualname__}\n".encode())
+        for name, value in sorted(self.module.state_dict().items()):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
-    def to(self, device: Device) -> Self:
+    def to(self, device: torch.device | str) -> Self:
         """Move the module to a device; returns itself."""
         self.device = torch.device(device)
         self.module.to(self.device)
@@ -122,30 +92,18 @@ class ModuleExtractor:
         """
         with torch.no_grad(), full_float32(self.device):
             output = self.module(images.to(self.device))
-        features, logits = output if isinstance(output, tuple | list) else (output, None)
-        self._check("features", features, len(images), self.num_features)
-        if self.num_classes is None:
-            return Features(features.float(), None)
-        self._check("logits", logits, len(images), self.num_classes)
-        return Features(features.float(), logits.float())
-
-    def _check(self, what: str, value: object, batch: int, width: int) -> None:
-        if not isinstance(value, Tensor) or value.shape != (batch, width):
-            got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(f"extractor {self.name}: the {what} should be [{batch}, {width}], but are {got}")
-
-
-def state_hash(module: nn.Module) -> str:
-    """SHA-256 (hex) of a module's class name and of the names, dtypes, shapes and bytes of its state."""
-    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}\n".encode())
-    for name, value in sorted(module.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        parts = [*output, None][:2] if isinstance(output, tuple | list) else [output, None]
+        for what, part, width in zip(("features", "logits"), parts, (self.num_features, self.num_classes), strict=True):
+            shape = (len(images), width)
+            if width is not None and (not isinstance(part, Tensor) or part.shape != shape):
+                got = list(part.shape) if isinstance(part, Tensor) else type(part).__name__
+                raise UserError(f"extractor {self.name}: the {what} should be {list(shape)}, but are {got}")
+        features, logits = parts
+        return Features(features.float(), None if self.num_classes is None else logits.float())
 
 
 @contextmanager
-def full_float32(device: Device) -> Iterator[None]:
+def full_float32(device: torch.device | str) -> Iterator[None]:
     """No autocast and no TF32 inside: both would change features by about 0.1 %."""
     cudnn: Any = torch.backends.cudnn  # its parts conv and rnn are made at run time
     settings = (cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul)
@@ -158,9 +116,6 @@ def full_float32(device: Device) -> Iterator[None]:
     finally:
         for setting, value in zip(settings, before, strict=True):
             setting.fp32_precision = value
-
-
-# --- TorchScript files as extractors.
 
 
 @component(passed=("extractor",), ask="metrics=custom metrics/extractor=script")
@@ -193,17 +148,12 @@ class ScriptExtractor(ModuleExtractor):
             raise UserError(f"metrics.extractor.path={path} is not a TorchScript file") from error
         super().__init__(module, name or path.stem.replace("-", "_"), num_features, num_classes, "by the script")
         with path.open("rb") as file:
-            self._identity = hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# --- Extractors of torch-fidelity: the reference implementation of the FID's Inception network, and DINOv2.
-
-DINOV2_WIDTHS = {"s": 384, "b": 768, "l": 1024, "g": 1536}
+            self.identity = hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @component(passed=("extractor",))
 class Inception(ModuleExtractor):
-    """Inception-v3 of 2015 as torch-fidelity ports it: the network by which FID, IS and KID are defined.
+    """Inception-v3 of 2015 [Szegedy 2016] as torch-fidelity ports it: the network by which FID, IS and KID are defined.
 
     Features are the 2048 values after the last pooling; logits those without bias, as in the original Inception Score.
     Images are resized to 299 x 299 bilinearly as by TensorFlow 1; values made with another resizing, in which libraries
@@ -230,7 +180,10 @@ class Inception(ModuleExtractor):
         with first_process_first():
             if not path.is_file():
                 _download(URL_INCEPTION_V3, cached)
-            _check_tensors_only(path)
+            try:  # because torch-fidelity unpickles without restriction
+                torch.load(path, weights_only=True, map_location="cpu")
+            except Exception as error:  # garbage fails in the loader in many ways
+                raise UserError(f"{path} is damaged or is not a file of PyTorch weights") from error
         try:
             network = FeatureExtractorInceptionV3(
                 "inception-v3-compat", ["2048", "logits_unbiased"], feature_extractor_weights_path=str(path)
@@ -242,7 +195,7 @@ class Inception(ModuleExtractor):
 
 @component(passed=("extractor",), ask="metrics=dinov2")
 class DINOv2(ModuleExtractor):
-    """Features of DINOv2 through torch-fidelity, for the Frechet distance that Stein et al. (2023) propose.
+    """Features of DINOv2 through torch-fidelity, for the Frechet distance that [Stein 2023] proposes.
 
     Their FD-DINOv2 is that of `size="l"`, resized to 224 x 224 bicubically; torch-fidelity resizes bilinearly as
     TensorFlow 1, so the two are not comparable. The code and the weights come from `facebookresearch/dinov2` through
@@ -269,23 +222,9 @@ class DINOv2(ModuleExtractor):
                 weights = f"dinov2_vit{size}14_pretrain.pth into {hub / 'checkpoints'}"
                 advice = f"without a network connection, put {repository} and {weights}"
                 raise UserError(f"DINOv2 could not be loaded ({_brief(error)}); {advice}") from error
-        name, resize = (
-            "dinov2" if size == "l" else f"dinov2_{size}",
-            "224x224 bilinear as TensorFlow 1 (torch-fidelity)",
-        )
-        super().__init__(_First(network), name, DINOV2_WIDTHS[size], resize=resize)
-
-
-class _First(nn.Module):
-    """The only entry of the tuple that a torch-fidelity extractor returns."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.network(images)[0]
-        return features
+        name = "dinov2" if size == "l" else f"dinov2_{size}"
+        resize = "224x224 bilinear as TensorFlow 1 (torch-fidelity)"
+        super().__init__(network, name, DINOV2_WIDTHS[size], resize=resize)
 
 
 def _download(url: str, path: Path) -> None:
@@ -298,14 +237,6 @@ def _download(url: str, path: Path) -> None:
     except (OSError, HTTPException) as error:  # URLError is an OSError
         advice = f"fetch {url} and put it at {path}, or pass metrics.extractor.weights=<file>"
         raise UserError(f"the Inception weights could not be downloaded ({_brief(error)}); {advice}") from error
-
-
-def _check_tensors_only(path: Path) -> None:
-    """Refuse what PyTorch's safe loader does not accept, because torch-fidelity unpickles without restriction."""
-    try:
-        torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # garbage fails in the loader in many ways
-        raise UserError(f"{path} is damaged or is not a file of PyTorch weights") from error
 
 
 def _brief(error: Exception) -> str:

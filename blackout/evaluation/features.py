@@ -1,4 +1,4 @@
-"""Accumulators of extracted features: float64 sums for Gaussian statistics, or the features themselves.
+"""Accumulators of samples: float64 sums of their features for Gaussian statistics, or rows of every sample.
 
 All are reduced over processes by sums, so that any number of processes gives the single-process result.
 """
@@ -56,8 +56,17 @@ class FeatureStatistics(SumMetric):
         self.add_state("outer", zeros, dist_reduce_fx="sum")
 
     def update(self, features: Tensor) -> None:
-        """Add a batch of finite features [B, F]."""
-        check_features(features, self.num_features)
+        """Add a batch of features [B, F].
+
+        Raises:
+            ValueError: not a finite float tensor of this shape.
+        """
+        if features.dim() != 2 or features.shape[1] != self.num_features:
+            raise ValueError(f"features must be [B, {self.num_features}], but their shape is {tuple(features.shape)}")
+        if not features.dtype.is_floating_point:
+            raise ValueError(f"features must be floating-point numbers, not {features.dtype}")
+        if not bool(torch.isfinite(features).all()):
+            raise ValueError("features contain NaN or infinity")
         wide = features.detach().to(device=self.total.device, dtype=torch.float64)
         self.count += wide.shape[0]
         self.total += wide.sum(dim=0)
@@ -121,30 +130,33 @@ class SampleLedger(SumMetric):
             raise UserError(f"sample {first} was scored {int(seen[first])} times; each sample counts once")
 
 
-class SampleFeatures:
-    """The features of every sample, float32 on the CPU, in the order of the sample indices.
+class SampleRows:
+    """One row for every sample, such as its features, in the order of the sample indices.
 
-    The buffer of 4 n F bytes (400 MB for 50,000 samples of 2048 features) is allocated at once. Rows of other processes
-    stay zero until `gather`.
+    The buffer is allocated at once (400 MB for 2048 features of 50,000 samples). Rows of other processes stay zero
+    until `gather`.
 
     Args:
-        num_samples: n.
-        num_features: F.
+        shape: n, the number of samples, and the shape of a row.
+        dtype: of the rows.
+        device: where they are.
     """
 
-    def __init__(self, num_samples: int, num_features: int) -> None:
-        self._rows = torch.zeros(num_samples, num_features, dtype=torch.float32)
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        self._rows = torch.zeros(shape, dtype=dtype, device=device)
 
-    def update(self, features: Tensor, indices: Tensor) -> None:
-        """Store features [B, F] as the rows `indices` [B]."""
-        self._rows[indices.cpu()] = features.detach().to(device="cpu", dtype=torch.float32)
+    def update(self, rows: Tensor, indices: Tensor) -> None:
+        """Store rows [B, ...] as those with the numbers `indices`, int64 [B]."""
+        self._rows[indices.to(self._rows.device)] = rows.detach().to(self._rows)
 
     def gather(self) -> Tensor:
-        """All features [n, F], float32 on the CPU, on every process; leaves the own rows as they are."""
+        """All rows [n, ...], on every process; leaves the own rows as they are."""
         return sum_over_processes(self._rows.clone()) if world_size() > 1 else self._rows
 
     def reset(self) -> None:
-        """Forget all features."""
+        """Forget all samples."""
         self._rows.zero_()
 
 
@@ -157,19 +169,5 @@ def check_pair(samples: Tensor, reference: Tensor, least: int, score: str) -> No
     if samples.shape[1] != reference.shape[1]:
         raise ValueError(f"samples have {samples.shape[1]} features and the reference {reference.shape[1]}")
     if min(len(samples), len(reference)) < least:
-        found = f"{len(samples)} samples and {len(reference)} reference images"
-        raise ValueError(f"{score} needs at least {least} of each, but there are {found}")
-
-
-def check_features(features: Tensor, num_features: int) -> None:
-    """Check features.
-
-    Raises:
-        ValueError: not a finite float tensor [B, num_features].
-    """
-    if features.dim() != 2 or features.shape[1] != num_features:
-        raise ValueError(f"features must be [B, {num_features}], but their shape is {tuple(features.shape)}")
-    if not features.dtype.is_floating_point:
-        raise ValueError(f"features must be floating-point numbers, not {features.dtype}")
-    if not bool(torch.isfinite(features).all()):
-        raise ValueError("features contain NaN or infinity")
+        sizes = f"{len(samples)} samples and {len(reference)} reference images"
+        raise ValueError(f"{score} needs at least {least} of each, but there are {sizes}")

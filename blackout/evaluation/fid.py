@@ -10,7 +10,7 @@ Array = Tensor | np.ndarray
 
 
 def frechet_distance(mu_a: Array, sigma_a: Array, mu_b: Array, sigma_b: Array) -> float:
-    """Squared 2-Wasserstein distance of two Gaussians (Dowson & Landau 1982; FID: Heusel et al. 2017, eq. 6).
+    """Squared 2-Wasserstein distance of two Gaussians [Dowson 1982], the FID of [Heusel 2017, eq. 6].
 
         |mu_a - mu_b|^2 + tr(S_a) + tr(S_b) - 2 tr((S_a S_b)^(1/2))
 
@@ -52,12 +52,12 @@ def _gaussian(mu: Array, sigma: Array, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _factor(cov: Tensor) -> Tensor:
-    """R [F, r] with R R^T = cov, r its numerical rank."""
+    """R [F, r] with R R^T = cov [F, F], r its numerical rank."""
     values, vectors = torch.linalg.eigh(cov)
-    least, largest = float(values[0]), values[-1].clamp_min(0)
-    if least < -1e-6 * float(largest) - 1e-300:
-        found = f"the negative eigenvalue {least:.3g} beside {float(largest):.3g}"
-        raise ValueError(f"sigma is not a covariance: it has {found}")
+    least, largest = float(values[0]), float(values[-1].clamp_min(0))
+    if least < -1e-6 * largest - 1e-300:
+        pair = f"the negative eigenvalue {least:.3g} beside {largest:.3g}"
+        raise ValueError(f"sigma is not a covariance: it has {pair}")
     kept = values > len(values) * torch.finfo(torch.float64).eps * largest
     root: Tensor = vectors[:, kept] * values[kept].sqrt()
     return root

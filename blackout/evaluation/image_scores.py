@@ -1,4 +1,4 @@
-"""All scores of a set of images from one pass over it."""
+"""All scores of a set of images from one pass over it: their choice, their constants, and how they are reported."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric, MetricCollection
 
 from blackout.component import component
 from blackout.distributed import computed_once
 from blackout.errors import UserError
-from blackout.evaluation.extractors import Extractor, full_float32
-from blackout.evaluation.features import FeatureStatistics, Moments, SampleFeatures, SampleLedger
+from blackout.evaluation.extractors import ModuleExtractor, full_float32
+from blackout.evaluation.features import FeatureStatistics, SampleLedger, SampleRows
 from blackout.evaluation.fid import frechet_distance
 from blackout.evaluation.images import to_rgb, to_uint8
-from blackout.evaluation.inception_score import ClassShares, InceptionScore, MeanAndSpread, Recognition
+from blackout.evaluation.inception_score import ClassShares, InceptionScore
 from blackout.evaluation.kid import kernel_distance
 from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import Reference, extractor_origin
 from blackout.family import Samples
 from blackout.version import __version__
-
-# --- The scores, their names and their constants.
 
 SCORES = ("fd", "is", "kd", "prc", "classes")
 INCEPTION_NAMES = {"fd": "fid", "kd": "kid"}
@@ -70,74 +69,26 @@ class ScoreOptions:
             raise UserError(f"metrics.options.seed={self.seed}: it must be in 0..4294967295")
 
 
-def general_names(scores: Sequence[str]) -> tuple[str, ...]:
-    """The chosen scores with fd for `fid` and kd for `kid`.
+def chosen_scores(scores: Sequence[str], extractor: ModuleExtractor | None = None) -> tuple[str, ...]:
+    """The chosen scores, fd for `fid` and kd for `kid`, if they exist and the extractor, if it is known, can give them.
 
     Raises:
-        UserError: no score, an unknown one, or one named twice.
+        UserError: no score, an unknown one, or one named twice; FID or KID without Inception; a score that needs logits
+            without these.
     """
     general = {name: score for score, name in INCEPTION_NAMES.items()}
     chosen = tuple(general.get(score, score) for score in scores)
     if not chosen or set(chosen) - set(SCORES) or len(set(chosen)) < len(chosen):
         options = f"{', '.join(SCORES)} (with Inception also fid, kid)"
         raise UserError(f"metrics.scores={list(scores)}: name one or more of {options}, each once")
-    return chosen
-
-
-def check_scores(scores: Sequence[str], extractor: Extractor) -> tuple[str, ...]:
-    """The chosen scores in their general names, if the extractor can give them.
-
-    Raises:
-        UserError: FID or KID without Inception, or a score that needs logits without these.
-    """
-    chosen = general_names(scores)
-    if not extractor.canonical and set(scores) & set(INCEPTION_NAMES.values()):
+    if extractor is None:
+        return chosen
+    if not extractor.canonical and general.keys() & set(scores):
         advice = f"with the extractor {extractor.name} write fd and kd"
         raise UserError(f"metrics.scores={list(scores)}: FID and KID are defined by Inception features only; {advice}")
     if extractor.num_classes is None and {"is", "classes"} & set(chosen):
         raise UserError(f"metrics.scores={list(scores)}: is and classes need logits; {extractor.name} gives none")
     return chosen
-
-
-def reported_name(score: str, extractor: Extractor) -> str:
-    """Name of a score in results: plain with Inception features, otherwise ending in the extractor's name."""
-    return INCEPTION_NAMES.get(score, score) if extractor.canonical else f"{score}_{extractor.name}"
-
-
-# --- Versions and spreads in reports of scores.
-
-LIBRARIES = ("torch", "torchvision", "torch-fidelity", "torchmetrics", "numpy")
-
-
-def library_versions() -> dict[str, str]:
-    """Versions of the libraries that can affect a score."""
-    return {"blackout": __version__, **{name: version(name) for name in LIBRARIES}}
-
-
-def over_seeds(values: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Mean, standard deviation (n - 1) and standard error of every score over runs with different seeds.
-
-    Args:
-        values: the scores of each run, all with the same names; at least two runs.
-
-    Raises:
-        ValueError: fewer than two runs, or runs with different scores.
-    """
-    if len(values) < 2:
-        raise ValueError(f"a spread needs at least 2 runs, not {len(values)}")
-    names = list(values[0])
-    if any(set(run) != set(names) for run in values):
-        raise ValueError("the runs have different scores")
-    spread = {}
-    for name in names:
-        column = [run[name] for run in values]
-        deviation = statistics.stdev(column)
-        spread[name] = {
-            "mean": statistics.fmean(column),
-            "std": deviation,
-            "standard_error": deviation / len(values) ** 0.5,
-        }
-    return spread
 
 
 class ImageScores:
@@ -162,7 +113,7 @@ class ImageScores:
 
     def __init__(
         self,
-        extractor: Extractor,
+        extractor: ModuleExtractor,
         num_samples: int,
         scores: Sequence[str],
         reference: Reference | None = None,
@@ -171,24 +122,55 @@ class ImageScores:
         batch_size: int = 256,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.options, self.scores = options or ScoreOptions(), check_scores(scores, extractor)
+        self.options, self.scores = options or ScoreOptions(), chosen_scores(scores, extractor)
         self.extractor, self.reference = extractor.to(device), reference
         self.num_samples, self.max_count, self.batch_size, self.device = num_samples, max_count, batch_size, device
-        check_reference(self.scores, reference, extractor)
-        check_sizes(self.scores, num_samples, reference, self.options)
-        self._warn_if_singular()
+        self._check()
         width, classes = extractor.num_features, extractor.num_classes or 0
+        sums: dict[str, Metric | MetricCollection] = {}
         with torch.inference_mode(False):
-            self._ledger = SampleLedger(num_samples).to(device)
-            self._statistics = FeatureStatistics(width).to(device) if "fd" in self.scores else None
-            self._samples = SampleFeatures(num_samples, width) if {"kd", "prc"} & set(self.scores) else None
-            self._inception_score: InceptionScore | None = None
+            if "fd" in self.scores:
+                sums["fd"] = FeatureStatistics(width)
             if "is" in self.scores:
-                score = InceptionScore(num_samples, classes, self.options.splits, self.options.seed)
-                self._inception_score = score.to(device)
-            self._classes: ClassShares | None = None
+                sums["is"] = InceptionScore(num_samples, classes, self.options.splits, self.options.seed)
             if "classes" in self.scores:
-                self._classes = ClassShares(classes, self.options.recognised_above).to(device)
+                sums["classes"] = ClassShares(classes, self.options.recognised_above)
+            self._ledger = SampleLedger(num_samples).to(device)
+            self._sums = MetricCollection(sums, compute_groups=False).to(device)
+            self._features = SampleRows((num_samples, width)) if {"kd", "prc"} & set(self.scores) else None
+
+    def _check(self) -> None:
+        scores, reference, extractor, options = self.scores, self.reference, self.extractor, self.options
+        sizes = {"samples": self.num_samples}
+        if reference is None:
+            if {"fd", "kd", "prc"} & set(scores):
+                raise UserError(f"metrics.scores={list(scores)}: fd, kd and prc need a reference")
+        elif {"kd", "prc"} & set(scores) and reference.features is None:
+            advice = "use metrics.reference=train or test, or score fd and is alone"
+            raise UserError(f"kd and prc compare single images, but this reference has only mu and sigma; {advice}")
+        elif len(reference.mu) != extractor.num_features:
+            has, name = len(reference.mu), extractor.name
+            raise UserError(f"the reference has {has} features, but the extractor {name} {extractor.num_features}")
+        elif reference.features is not None:
+            sizes["reference images"] = len(reference.features)
+        if self.num_samples < 2:
+            raise UserError(f"{self.num_samples} samples cannot be scored; at least 2 are needed")
+        neighbours = max(options.neighbours, options.density_neighbours)
+        limits = {
+            "is": (options.splits, f"the Inception Score over {options.splits} splits", ["samples"]),
+            "kd": (options.kernel_subset_size, "metrics.options.kernel_subset_size", list(sizes)),
+            "prc": (neighbours + 1, "precision and recall", list(sizes)),
+        }
+        for score, (least, what, counted) in limits.items():
+            for kind in counted:
+                if score in scores and sizes[kind] < least:
+                    raise UserError(f"{what} needs at least {least} {kind}, but there are {sizes[kind]}")
+        real = self.num_samples if reference is None else reference.num_samples
+        fewest = min(self.num_samples, self.num_samples if real is None else real)
+        if "fd" in scores and fewest <= extractor.num_features:
+            what = f"{self._name('fd')} from {fewest} images with {extractor.num_features} features"
+            effect = "the covariance is singular and the value too large; compare it only with those of as many images"
+            warnings.warn(f"{what}: {effect}", stacklevel=4)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -209,14 +191,9 @@ class ImageScores:
         self._ledger.update(indices)
         for batch, numbers in zip(images.split(self.batch_size), indices.split(self.batch_size), strict=True):
             features, logits = self.extractor(batch)
-            if self._statistics is not None:
-                self._statistics.update(features)
-            if self._samples is not None:
-                self._samples.update(features, numbers)
-            if logits is not None and self._inception_score is not None:
-                self._inception_score.update(logits, numbers)
-            if logits is not None and self._classes is not None:
-                self._classes.update(logits)
+            self._sums.update(features=features, logits=logits, indices=numbers)
+            if self._features is not None:
+                self._features.update(features, numbers)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -227,17 +204,42 @@ class ImageScores:
             UserError: a sample is missing or was scored more than once.
         """
         self._ledger.check()
-        moments = self._statistics.compute() if self._statistics is not None else None
-        score = self._inception_score.compute() if self._inception_score is not None else None
-        recognition = self._classes.compute() if self._classes is not None else None
-        features = self._samples.gather() if self._samples is not None else None
+        sums = self._sums.compute()
+        features = self._features.gather() if self._features is not None else None
         with full_float32(self.device):
-            return computed_once(lambda: self._values(moments, score, recognition, features))
+            return computed_once(lambda: self._values(sums, features))
+
+    def _values(self, sums: Mapping[str, Any], features: Tensor | None) -> dict[str, float]:
+        values: dict[str, float] = {}
+        name, options, real = self._name, self.options, self.reference
+        if "fd" in sums and real is not None:
+            values[name("fd")] = frechet_distance(sums["fd"].mu, sums["fd"].sigma, real.mu, real.sigma)
+        if "is" in sums:
+            values |= {name("is"): sums["is"].mean, name("is", "_std"): sums["is"].std}
+        if features is not None and real is not None and real.features is not None:
+            if "kd" in self.scores:
+                subsets, size = options.kernel_subsets, options.kernel_subset_size
+                kernel = kernel_distance(features, real.features, subsets, size, options.seed, self.device)
+                values |= {name("kd"): kernel.mean, name("kd", "_std"): kernel.std}
+            if "prc" in self.scores:
+                neighbours = options.neighbours, options.density_neighbours
+                shares = precision_recall(features, real.features, *neighbours, self.device)
+                values |= {name(share): value for share, value in shares._asdict().items()}
+        if "classes" in sums:
+            values[name("recognised")] = sums["classes"].recognised
+            values |= {name("share", f"_{label}"): share for label, share in enumerate(sums["classes"].shares)}
+        return values
+
+    def _name(self, score: str, ending: str = "") -> str:
+        """Name in results: plain with Inception features, otherwise with the extractor's name."""
+        if self.extractor.canonical:
+            return INCEPTION_NAMES.get(score, score) + ending
+        return f"{score}_{self.extractor.name}{ending}"
 
     @torch.inference_mode(False)
     def reset(self) -> None:
         """Forget all samples."""
-        for part in (self._ledger, self._statistics, self._samples, self._inception_score, self._classes):
+        for part in (self._ledger, self._sums, self._features):
             if part is not None:
                 part.reset()
 
@@ -258,87 +260,31 @@ class ImageScores:
             "versions": library_versions(),
         }
 
-    def _values(
-        self,
-        moments: Moments | None,
-        score: MeanAndSpread | None,
-        recognition: Recognition | None,
-        features: Tensor | None,
-    ) -> dict[str, float]:
-        values: dict[str, float] = {}
-        name, real = self._name, self.reference
-        if moments is not None and real is not None:
-            values[name("fd")] = frechet_distance(moments.mu, moments.sigma, real.mu, real.sigma)
-        if score is not None:
-            values |= {name("is"): score.mean, name("is", "_std"): score.std}
-        if features is not None and real is not None and real.features is not None:
-            values |= self._between_sets(features, real.features)
-        if recognition is not None:
-            values[name("recognised")] = recognition.recognised
-            values |= {name("share", f"_{label}"): share for label, share in enumerate(recognition.shares)}
-        return values
 
-    def _between_sets(self, features: Tensor, real: Tensor) -> dict[str, float]:
-        """The scores of features [n, F] that compare them with each of the reference's [m, F]."""
-        values: dict[str, float] = {}
-        name, options = self._name, self.options
-        if "kd" in self.scores:
-            subsets, size = options.kernel_subsets, options.kernel_subset_size
-            kernel = kernel_distance(features, real, subsets, size, options.seed, self.device)
-            values |= {name("kd"): kernel.mean, name("kd", "_std"): kernel.std}
-        if "prc" in self.scores:
-            shares = precision_recall(features, real, options.neighbours, options.density_neighbours, self.device)
-            values |= {name(share): value for share, value in shares._asdict().items()}
-        return values
-
-    def _name(self, score: str, ending: str = "") -> str:
-        return reported_name(score, self.extractor) + ending
-
-    def _warn_if_singular(self) -> None:
-        real, width = self.reference, self.extractor.num_features
-        sizes = [self.num_samples, *([] if real is None or real.num_samples is None else [real.num_samples])]
-        if "fd" in self.scores and min(sizes) <= width:
-            what = f"{self._name('fd')} from {min(sizes)} images with {width} features"
-            effect = "the covariance is singular and the value too large; compare it only with those of as many images"
-            warnings.warn(f"{what}: {effect}", stacklevel=4)
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that can affect a score."""
+    libraries = ("torch", "torchvision", "torch-fidelity", "torchmetrics", "numpy")
+    return {"blackout": __version__, **{name: version(name) for name in libraries}}
 
 
-def check_reference(scores: Sequence[str], reference: Reference | None, extractor: Extractor) -> None:
-    """Check that a reference has what the scores compare with.
+def over_seeds(values: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Mean, standard deviation (n - 1) and standard error of every score over runs with different seeds.
+
+    Args:
+        values: the scores of each run, all with the same names; at least two runs.
 
     Raises:
-        UserError: it is missing, without features, or of another extractor.
+        ValueError: fewer than two runs, or runs with different scores.
     """
-    if reference is None:
-        if {"fd", "kd", "prc"} & set(scores):
-            raise UserError(f"metrics.scores={list(scores)}: fd, kd and prc need a reference")
-        return
-    if {"kd", "prc"} & set(scores) and reference.features is None:
-        advice = "use metrics.reference=train or test, or score fd and is alone"
-        raise UserError(f"kd and prc compare single images, but this reference has only mu and sigma; {advice}")
-    if len(reference.mu) != extractor.num_features:
-        has, name = len(reference.mu), extractor.name
-        raise UserError(f"the reference has {has} features, but the extractor {name} {extractor.num_features}")
-
-
-def check_sizes(scores: Sequence[str], num_samples: int, reference: Reference | None, options: ScoreOptions) -> None:
-    """Check that there are enough samples and reference images for the scores.
-
-    Raises:
-        UserError: there are too few.
-    """
-    if num_samples < 2:
-        raise UserError(f"{num_samples} samples cannot be scored; at least 2 are needed")
-    sizes = {"samples": num_samples}
-    if reference is not None and reference.features is not None:
-        sizes["reference images"] = len(reference.features)
-    neighbours = max(options.neighbours, options.density_neighbours)
-    limits = {
-        "is": (options.splits, f"the Inception Score over {options.splits} splits", ["samples"]),
-        "kd": (options.kernel_subset_size, "metrics.options.kernel_subset_size", list(sizes)),
-        "prc": (neighbours + 1, "precision and recall", list(sizes)),
-    }
-    for score, (least, what, counted) in limits.items():
-        for kind in counted:
-            if score in scores and sizes[kind] < least:
-                raise UserError(f"{what} needs at least {least} {kind}, but there are {sizes[kind]}")
+    if len(values) < 2:
+        raise ValueError(f"a spread needs at least 2 runs, not {len(values)}")
+    names = list(values[0])
+    if any(set(run) != set(names) for run in values):
+        raise ValueError("the runs have different scores")
+    spread = {}
+    for name in names:
+        column = [run[name] for run in values]
+        deviation = statistics.stdev(column)
+        error = deviation / len(values) ** 0.5
+        spread[name] = {"mean": statistics.fmean(column), "std": deviation, "standard_error": error}
+    return spread

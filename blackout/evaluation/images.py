@@ -1,4 +1,4 @@
-"""From counts to the 8-bit RGB images that feature extractors read, in integer arithmetic."""
+"""From counts to the 8-bit RGB images that feature extractors read, and the cache folder of what is made of them."""
 
 from __future__ import annotations
 
@@ -31,32 +31,20 @@ def to_uint8(counts: Tensor, max_count: int) -> Tensor:
         uint8 tensor of the same shape.
 
     Raises:
-        UserError: `counts` is not of an integer dtype, or a value lies outside 0..max_count.
+        UserError: no integers, none at all, or a value outside 0..max_count.
     """
     if max_count < 1:
         raise UserError(f"max_count is {max_count}; it must be at least 1")
-    check_counts(counts, max_count)
-    if max_count == 255:
-        return counts.to(torch.uint8)
-    wide = counts.to(torch.int64)
-    return ((510 * wide + max_count) // (2 * max_count)).to(torch.uint8)
-
-
-def check_counts(counts: Tensor, max_count: int) -> None:
-    """Check counts of any shape.
-
-    Raises:
-        UserError: no integers, none at all, or a value outside 0..max_count.
-    """
     if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype is torch.bool:
         raise UserError(f"images must be integer counts in 0..{max_count}, never scaled floats, not {counts.dtype}")
     if counts.numel() == 0:
         raise UserError(f"the batch of images is empty (shape {tuple(counts.shape)})")
-    if counts.dtype is torch.uint8 and max_count >= 255:
-        return
+    if counts.dtype is torch.uint8 and max_count == 255:
+        return counts
     low, high = (int(v) for v in torch.aminmax(counts))
     if low < 0 or high > max_count:
         raise UserError(f"image values lie in {low}..{high}, but the counts must be in 0..{max_count}")
+    return ((510 * counts.long() + max_count) // (2 * max_count)).to(torch.uint8)
 
 
 def to_rgb(images: Tensor) -> Tensor:
@@ -70,9 +58,6 @@ def to_rgb(images: Tensor) -> Tensor:
     if images.dim() != 4 or images.shape[1] not in (1, 3):
         raise UserError(f"images must be [B, 1 or 3, H, W], but their shape is {tuple(images.shape)}")
     return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
-
-
-# --- The cache folder of computed files.
 
 
 def cache_dir() -> Path:

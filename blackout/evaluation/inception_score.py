@@ -19,7 +19,7 @@ class MeanAndSpread(NamedTuple):
 
 
 class InceptionScore(SumMetric):
-    """exp of the mean KL divergence between p(class | image) and p(class) (Salimans et al. 2016, section 4).
+    """exp of the mean KL divergence between p(class | image) and p(class) [Salimans 2016, section 4].
 
     Mean and standard deviation over `splits` parts of the shuffled samples. Because a sample's part follows from its
     index, only the sums of p and of p log p of each part are kept: memory does not grow with the number of samples, and

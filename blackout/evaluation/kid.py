@@ -9,6 +9,8 @@ from torch import Tensor
 from blackout.evaluation.features import check_pair
 from blackout.evaluation.inception_score import MeanAndSpread
 
+F64 = torch.float64
+
 
 def kernel_distance(
     samples: Tensor,
@@ -18,10 +20,11 @@ def kernel_distance(
     seed: int = 2020,
     device: torch.device | str = "cpu",
 ) -> MeanAndSpread:
-    """Unbiased squared maximum mean discrepancy with the kernel (x.y / F + 1)^3 (Binkowski et al. 2018, KID).
+    """Unbiased squared maximum mean discrepancy [Gretton 2012, eq. 3] with the kernel (x.y / F + 1)^3.
 
-    Mean and standard deviation over random subsets, drawn as torch-fidelity draws them. Being unbiased, the mean can be
-    slightly negative. Kernels are float32 like the features, their sums float64.
+    This is the KID of [Binkowski 2018, section 4]. Mean and standard deviation over random subsets, drawn as
+    torch-fidelity draws them. Being unbiased, the mean can be slightly negative. Kernels are float32 like the features,
+    their sums float64.
 
     Args:
         samples: features [n, F] of the generated images.
@@ -44,20 +47,12 @@ def kernel_distance(
             features[torch.from_numpy(rng.choice(len(features), subset_size, replace=False))].to(device)
             for features in (samples, reference)
         )
-        values.append(_discrepancy(x, y))
+        within = sum(float(k.sum(dtype=F64) - k.diagonal().sum(dtype=F64)) for k in (_kernel(x, x), _kernel(y, y)))
+        across = float(_kernel(x, y).sum(dtype=F64))
+        values.append(within / (subset_size * (subset_size - 1)) - 2 * across / subset_size**2)
     return MeanAndSpread(float(np.mean(values)), float(np.std(values)))
 
 
-def _discrepancy(x: Tensor, y: Tensor) -> float:
-    m = len(x)
-    within = sum(_off_diagonal_sum(_kernel(side, side)) for side in (x, y))
-    across = float(_kernel(x, y).sum(dtype=torch.float64))
-    return within / (m * (m - 1)) - 2 * across / m**2
-
-
 def _kernel(x: Tensor, y: Tensor) -> Tensor:
+    """[n, F] and [m, F] -> [n, m]."""
     return (x @ y.T / x.shape[1] + 1) ** 3
-
-
-def _off_diagonal_sum(kernel: Tensor) -> float:
-    return float(kernel.sum(dtype=torch.float64) - kernel.diagonal().sum(dtype=torch.float64))

@@ -30,7 +30,7 @@ def precision_recall(
     density_neighbours: int = 5,
     device: torch.device | str = "cpu",
 ) -> PrecisionRecall:
-    """Improved precision and recall (Kynkaanniemi et al. 2019) and density and coverage (Naeem et al. 2020).
+    """Precision and recall [Kynkaanniemi 2019, eq. 1 and 2], density and coverage [Naeem 2020, section 3].
 
     The ball of a point reaches to its k-th nearest neighbour in its own set. Precision: share of samples inside a ball
     of the reference. Recall: share of reference images inside a ball of the samples. Density: mean number of reference
@@ -51,13 +51,8 @@ def precision_recall(
     check_pair(samples, reference, max(neighbours, density_neighbours) + 1, "precision and recall")
     # squared distances come from products of the features: in float32 they would lose points that nearly agree
     fake, real = (features.to(device, torch.float64) for features in (samples, reference))
-    return _shares(fake, real, neighbours, density_neighbours)
-
-
-def _shares(fake: Tensor, real: Tensor, neighbours: int, density_neighbours: int) -> PrecisionRecall:
     (fake_radius,) = _radii(fake, [neighbours])
     real_radius, density_radius = _radii(real, [neighbours, density_neighbours])
-
     precise = dense = 0
     recalled = torch.zeros(len(real), dtype=torch.bool, device=real.device)
     covered = recalled.clone()

@@ -1,4 +1,7 @@
-"""References: statistics and, where needed, features of the real images that samples are compared with."""
+"""References: statistics and, where needed, features of the real images that samples are compared with.
+
+Also which sources these can be of, and how samples are read from files.
+"""
 
 from __future__ import annotations
 
@@ -16,80 +19,14 @@ from torch import Tensor
 
 from blackout.data import CountData
 from blackout.data.images import read_folder
-from blackout.data.readers import file_error
+from blackout.data.readers import reading
 from blackout.distributed import agreed, my_batches, writes_for_its_machine
 from blackout.errors import UserError
-from blackout.evaluation.extractors import Extractor
-from blackout.evaluation.features import FeatureStatistics, SampleFeatures
+from blackout.evaluation.extractors import ModuleExtractor
+from blackout.evaluation.features import FeatureStatistics, SampleRows
 from blackout.evaluation.images import cache_dir, keep, key_hash, to_rgb, to_uint8
-from blackout.family import Source, Split
+from blackout.family import Source
 from blackout.files import opened, replacing
-
-# --- The sources of image scores, and samples read from files.
-
-
-def count_images(source: Source) -> CountData:
-    """The source, if it is a dataset of images of counts, grey or colour.
-
-    Raises:
-        UserError: it is something else.
-    """
-    if not isinstance(source, CountData):
-        raise UserError(f"{source.name}: image scores need a dataset of counts, not a {type(source).__name__}")
-    if len(source.shape) != 3 or source.shape[0] not in (1, 3):
-        raise UserError(f"{source.name}: scores need images [1 or 3, H, W], but a sample has shape {source.shape}")
-    return source
-
-
-def read_samples(path: Path, data: CountData) -> Tensor:
-    """Samples from a file or folder: `samples` (or the only array) of an .npz, an .npy, or a folder of images.
-
-    Returns:
-        Integer counts [n, *shape of the data].
-
-    Raises:
-        UserError: unreadable, or not integers of the dataset's shape and range.
-    """
-    counts = read_folder(path, data.shape) if path.is_dir() else _to_counts(_read_array(path), path)
-    if tuple(counts.shape[1:]) == data.sample_shape:
-        counts = counts.reshape(len(counts), *data.shape)
-    if counts.ndim == 4 and tuple(counts.shape[1:]) != data.shape:
-        counts = counts.permute(0, 3, 1, 2).contiguous()
-    if tuple(counts.shape[1:]) != data.shape:
-        raise UserError(f"{path}: samples of shape {tuple(counts.shape[1:])} cannot be compared with {data.shape}")
-    low, high = int(counts.min()), int(counts.max())
-    if low < 0 or high > data.max_count:
-        raise UserError(f"{path}: counts {low}..{high} leave {data.name}'s range 0..{data.max_count}")
-    return counts
-
-
-def _read_array(path: Path) -> np.ndarray:
-    try:
-        with opened(path) as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded
-            names = loaded.files
-            name = "samples" if "samples" in names else names[0] if len(names) == 1 else None
-            if name is None:
-                raise UserError(f"{path} must hold an array named samples; it has {', '.join(names) or 'none'}")
-            array: np.ndarray = loaded[name]
-            return array
-    except FileNotFoundError:
-        raise UserError(f"no samples at {path}") from None
-    except UserError:
-        raise
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise file_error(path, "cannot be read as an array", error) from None
-
-
-def _to_counts(array: np.ndarray, path: Path) -> Tensor:
-    if array.dtype.kind not in "iu":
-        raise UserError(f"{path} holds {array.dtype}; samples are integer counts, for images uint8")
-    if array.ndim < 2 or len(array) < 1:
-        raise UserError(f"{path} has shape {array.shape}; samples are [n, ...]")
-    return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64) if array.dtype.itemsize > 1 else array))
-
 
 _ROUNDING = 1e-5
 """Of covariances that other programs computed in float32, relative to the largest eigenvalue."""
@@ -124,7 +61,7 @@ class Reference:
 def dataset_reference(
     data: CountData,
     split: str,
-    extractor: Extractor,
+    extractor: ModuleExtractor,
     with_features: bool = False,
     batch_size: int = 256,
     device: torch.device | str = "cpu",
@@ -152,18 +89,33 @@ def dataset_reference(
     counts = count_images(data).train if split == "train" else count_images(data).test
     if len(counts) < 2:
         raise UserError(f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}")
-    origin = _dataset_origin(data, "train" if split == "train" else "test", extractor)
+    origin = {
+        "dataset": data.name,
+        "split": split,
+        "data": data.fingerprint("train" if split == "train" else "test"),
+        "shape": list(data.shape),
+        "max_count": data.max_count,
+        **extractor_origin(extractor),
+    }
     path = (cache_dir() if cache is None else Path(cache)) / f"reference-{key_hash(origin)}.npz"
     cached = _load_cached(path, origin, with_features)
     if agreed(cached is not None) and cached is not None:
         return cached
-    computed = _compute(counts, data.max_count, extractor, with_features, batch_size, device, origin)
+    statistics = FeatureStatistics(extractor.num_features).to(device)
+    rows = SampleRows((len(counts), extractor.num_features)) if with_features else None
+    for indices in my_batches(len(counts), batch_size):
+        features = extractor(to_rgb(to_uint8(counts[indices], data.max_count))).features
+        statistics.update(features)
+        if rows is not None:
+            rows.update(features, indices)
+    mu, sigma, n = statistics.compute()
+    computed = Reference(mu.cpu(), sigma.cpu(), n, rows.gather() if rows is not None else None, origin)
     if writes_for_its_machine():
         keep(path, lambda part: _save(part, computed))
     return computed
 
 
-def file_reference(path: str | Path, extractor: Extractor) -> Reference:
+def file_reference(path: str | Path, extractor: ModuleExtractor) -> Reference:
     """Statistics from a .npz file with arrays `mu` [F] and `sigma` [F, F], as most FID programs write.
 
     Files that this package wrote also say which extractor made them, and are refused for any other.
@@ -174,38 +126,29 @@ def file_reference(path: str | Path, extractor: Extractor) -> Reference:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"metrics.reference={path}: there is no such file (allowed: train, test, or a .npz file)")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if {"mu", "sigma"} - set(archive.files):
-                raise UserError(f"{path}: the arrays mu and sigma are expected, not {sorted(archive.files)}")
-            reference = _read(archive, with_features="features" in archive.files)
-    except UserError:
-        raise
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise file_error(path, "not a readable .npz file of statistics", error) from error
-    _check_statistics(reference, path, extractor)
-    if reference.origin.get("identity") is None:
-        digest = key_hash({"mu": reference.mu.tolist(), "trace": float(reference.sigma.trace())})
-        origin = {"file": path.name, "statistics": digest, "made_by": "unknown extractor"}
-        return Reference(reference.mu, reference.sigma, reference.num_samples, None, origin)
-    return reference
-
-
-def _check_statistics(reference: Reference, path: Path, extractor: Extractor) -> None:
-    width, made_by = extractor.num_features, reference.origin.get("identity")
-    if reference.mu.shape != (width,) or reference.sigma.shape != (width, width):
-        shapes = f"mu is {list(reference.mu.shape)} and sigma {list(reference.sigma.shape)}"
+    with reading(path, "not a readable .npz file of statistics"), np.load(path, allow_pickle=False) as archive:
+        if {"mu", "sigma"} - set(archive.files):
+            raise UserError(f"{path}: the arrays mu and sigma are expected, not {sorted(archive.files)}")
+        reference = _read(archive, with_features="features" in archive.files)
+    mu, sigma, width = reference.mu, reference.sigma, extractor.num_features
+    if mu.shape != (width,) or sigma.shape != (width, width):
+        shapes = f"mu is {list(mu.shape)} and sigma {list(sigma.shape)}"
         raise UserError(f"{path}: {shapes}, but {extractor.name} has {width} features")
-    if not bool(torch.isfinite(reference.mu).all() & torch.isfinite(reference.sigma).all()):
+    if not bool(torch.isfinite(mu).all() & torch.isfinite(sigma).all()):
         raise UserError(f"{path}: the statistics contain NaN or infinity")
-    spectrum = torch.linalg.eigvalsh((reference.sigma + reference.sigma.T) / 2)
-    skew = (reference.sigma - reference.sigma.T).abs().max()
-    if spectrum[0] < -_ROUNDING * spectrum[-1].abs() or skew > _ROUNDING * spectrum[-1].abs():
+    spectrum = torch.linalg.eigvalsh((sigma + sigma.T) / 2)
+    if min(spectrum[0], -(sigma - sigma.T).abs().max()) < -_ROUNDING * spectrum[-1].abs():
         raise UserError(f"{path}: sigma is not a covariance: symmetric, without negative eigenvalues")
-    if made_by is not None and made_by != extractor.identity:
+    made_by = reference.origin.get("identity")
+    if made_by is None:
+        digest = key_hash({"mu": mu.tolist(), "trace": float(sigma.trace())})
+        origin = {"file": path.name, "statistics": digest, "made_by": "unknown extractor"}
+        return Reference(mu, sigma, reference.num_samples, None, origin)
+    if made_by != extractor.identity:
         theirs = f"{reference.origin.get('extractor')} ({made_by[:12]})"
         ours = f"{extractor.name} ({extractor.identity[:12]})"
         raise UserError(f"{path} was made with another extractor: {theirs}, not {ours}")
+    return reference
 
 
 def write_reference(path: str | Path, reference: Reference) -> None:
@@ -214,46 +157,10 @@ def write_reference(path: str | Path, reference: Reference) -> None:
         _save(part, reference)
 
 
-def extractor_origin(extractor: Extractor) -> dict[str, Any]:
+def extractor_origin(extractor: ModuleExtractor) -> dict[str, Any]:
     """An extractor's provenance, as plain values."""
-    return {
-        "format": FORMAT,
-        "extractor": extractor.name,
-        "identity": extractor.identity,
-        "num_features": extractor.num_features,
-        "resize": extractor.resize,
-    }
-
-
-def _dataset_origin(data: CountData, split: Split, extractor: Extractor) -> dict[str, Any]:
-    return {
-        "dataset": data.name,
-        "split": split,
-        "data": data.fingerprint(split),
-        "shape": list(data.shape),
-        "max_count": data.max_count,
-        **extractor_origin(extractor),
-    }
-
-
-def _compute(
-    counts: Tensor,
-    max_count: int,
-    extractor: Extractor,
-    with_features: bool,
-    batch_size: int,
-    device: torch.device | str,
-    origin: dict[str, Any],
-) -> Reference:
-    statistics = FeatureStatistics(extractor.num_features).to(device)
-    samples = SampleFeatures(len(counts), extractor.num_features) if with_features else None
-    for indices in my_batches(len(counts), batch_size):
-        features = extractor(to_rgb(to_uint8(counts[indices], max_count))).features
-        statistics.update(features)
-        if samples is not None:
-            samples.update(features, indices)
-    mu, sigma, n = statistics.compute()
-    return Reference(mu.cpu(), sigma.cpu(), n, samples.gather() if samples is not None else None, origin)
+    about = {"extractor": extractor.name, "identity": extractor.identity}
+    return {"format": FORMAT, **about, "num_features": extractor.num_features, "resize": extractor.resize}
 
 
 def _save(path: Path, reference: Reference) -> None:
@@ -295,3 +202,56 @@ def _load_cached(path: Path, origin: dict[str, Any], with_features: bool) -> Ref
         warnings.warn(f"{path} does not hold what its name says and is computed anew", stacklevel=3)
         return None
     return reference
+
+
+def count_images(source: Source) -> CountData:
+    """The source, if it is a dataset of images of counts, grey or colour.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if not isinstance(source, CountData):
+        raise UserError(f"{source.name}: image scores need a dataset of counts, not a {type(source).__name__}")
+    if len(source.shape) != 3 or source.shape[0] not in (1, 3):
+        raise UserError(f"{source.name}: scores need images [1 or 3, H, W], but a sample has shape {source.shape}")
+    return source
+
+
+def read_samples(path: Path, data: CountData) -> Tensor:
+    """Samples from a file or folder: `samples` (or the only array) of an .npz, an .npy, or a folder of images.
+
+    Returns:
+        Integer counts [n, *shape of the data].
+
+    Raises:
+        UserError: unreadable, or not integers of the dataset's shape and range.
+    """
+    counts = read_folder(path, data.shape) if path.is_dir() else _read_array(path)
+    if tuple(counts.shape[1:]) == data.sample_shape:
+        counts = counts.reshape(len(counts), *data.shape)
+    if counts.ndim == 4 and tuple(counts.shape[1:]) != data.shape:
+        counts = counts.permute(0, 3, 1, 2).contiguous()
+    if tuple(counts.shape[1:]) != data.shape:
+        raise UserError(f"{path}: samples of shape {tuple(counts.shape[1:])} cannot be compared with {data.shape}")
+    low, high = int(counts.min()), int(counts.max())
+    if low < 0 or high > data.max_count:
+        raise UserError(f"{path}: counts {low}..{high} leave {data.name}'s range 0..{data.max_count}")
+    return counts
+
+
+def _read_array(path: Path) -> Tensor:
+    if not path.exists():
+        raise UserError(f"no samples at {path}")
+    with reading(path, "cannot be read as an array"), opened(path) as file:
+        array: Any = np.load(file, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            names = array.files
+            name = "samples" if "samples" in names else names[0] if len(names) == 1 else None
+            if name is None:
+                raise UserError(f"{path} must hold an array named samples; it has {', '.join(names) or 'none'}")
+            array = array[name]
+    if array.dtype.kind not in "iu":
+        raise UserError(f"{path} holds {array.dtype}; samples are integer counts, for images uint8")
+    if array.ndim < 2 or len(array) < 1:
+        raise UserError(f"{path} has shape {array.shape}; samples are [n, ...]")
+    return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64) if array.dtype.itemsize > 1 else array))

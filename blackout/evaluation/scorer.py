@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import my_batches
 from blackout.errors import UserError
-from blackout.evaluation.extractors import Extractor
-from blackout.evaluation.image_scores import ImageScores, ScoreOptions, check_scores, general_names
+from blackout.evaluation.extractors import ModuleExtractor
+from blackout.evaluation.image_scores import ImageScores, ScoreOptions, chosen_scores
 from blackout.evaluation.reference import Reference, count_images, dataset_reference, file_reference, read_samples
 from blackout.family import Samples, Scores, Source
 
@@ -40,28 +41,25 @@ class Scorer:
 
     def __init__(
         self,
-        extractor: Callable[[], Extractor],
+        extractor: Callable[[], ModuleExtractor],
         scores: Sequence[str] = ("fd", "is", "kd", "prc"),
         reference: str = "train",
         options: ScoreOptions | None = None,
         batch_size: int = 256,
         cache: str | Path | None = None,
     ) -> None:
-        general_names(scores)
+        chosen_scores(scores)
         if batch_size < 1:
             raise UserError(f"metrics.batch_size={batch_size}: at least 1 is needed")
         self._make_extractor, self.scores, self.options = extractor, list(scores), options or ScoreOptions()
         self.reference, self.batch_size, self.cache = reference, batch_size, cache
-        self._extractor: Extractor | None = None
         self._references: dict[str, Reference] = {}
 
-    @property
-    def extractor(self) -> Extractor:
+    @cached_property
+    def extractor(self) -> ModuleExtractor:
         """The extractor, made on first use without touching the global random state."""
-        if self._extractor is None:
-            with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
-                self._extractor = self._make_extractor()
-        return self._extractor
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+            return self._make_extractor()
 
     def begin(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> ImageScores:
         """Accumulators for `num_samples` images, compared with `source`; every process must call it.
@@ -77,7 +75,7 @@ class Scorer:
             UserError: another kind of source; weights, files, sizes or scores that do not fit.
         """
         data, extractor = count_images(source), self.extractor.to(device)
-        scores = check_scores(self.scores, extractor)
+        scores = chosen_scores(self.scores, extractor)
         reference = self._reference(data, scores, device) if {"fd", "kd", "prc"} & set(scores) else None
         return ImageScores(
             extractor, num_samples, scores, reference, data.max_count, self.options, self.batch_size, device
@@ -106,16 +104,15 @@ class Scorer:
 
     @torch.inference_mode(False)
     def _reference(self, data: CountData, scores: Sequence[str], device: torch.device | str) -> Reference:
-        if self.reference not in ("train", "test"):
-            if self.reference not in self._references:
-                self._references[self.reference] = file_reference(self.reference, self.extractor)
-            return self._references[self.reference]
-        key = data.fingerprint("train" if self.reference == "train" else "test")
-        if key not in self._references:
+        from_data = self.reference in ("train", "test")
+        key = data.fingerprint("train" if self.reference == "train" else "test") if from_data else self.reference
+        if key not in self._references and from_data:
             with_features = bool({"kd", "prc"} & set(scores))
             self._references[key] = dataset_reference(
                 data, self.reference, self.extractor, with_features, self.batch_size, device, self.cache
             )
+        elif key not in self._references:
+            self._references[key] = file_reference(self.reference, self.extractor)
         return self._references[key]
 
 

@@ -13,7 +13,7 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer, baseline_bits
 from blackout.evaluation import count_scores as two_samples
-from blackout.evaluation.count_scores import kolmogorov_smirnov, mean_discrepancy
+from blackout.evaluation.count_scores import kolmogorov_smirnov, mean_discrepancy, negative_binomial
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)
@@ -77,10 +77,27 @@ def test_baselines_are_maximum_likelihood() -> None:
     assert zeros["negative_binomial"] > zeros["zero_inflated"] + 0.2
 
 
-def test_distances_against_scipy() -> None:
+def test_distances_and_masses_against_scipy() -> None:
     a, b = draw(50).numpy(), draw(80).numpy()
     exact = [stats.ks_2samp(a[:, k], b[:, k]).statistic for k in range(6)]
-    assert np.allclose(kolmogorov_smirnov(a, b), exact)
+    assert np.allclose(kolmogorov_smirnov(a, b), exact, rtol=1e-14)
+    x = np.arange(300.0)
+    assert np.allclose(negative_binomial(x, 7.0, 0.3), stats.nbinom(0.3, 0.3 / 7.3).logpmf(x), rtol=1e-12)
+
+
+def test_mean_discrepancy_is_the_unbiased_estimate() -> None:
+    """Gretton et al. 2012, eq. 3, pair by pair, also with duplicates."""
+    a, b = draw(9).numpy(), draw(11).numpy()
+    a[1] = b[2] = a[0]
+    x, y = np.sqrt(a), np.sqrt(b)
+    scale = np.median([np.sum((u - v) ** 2) for k, u in enumerate(y) for v in y[:k]])
+
+    def mean(one: np.ndarray, other: np.ndarray, same: bool) -> float:
+        pairs = [(u, v) for i, u in enumerate(one) for j, v in enumerate(other) if not (same and i == j)]
+        return float(np.mean([np.exp(-np.sum((u - v) ** 2) / (2 * scale)) for u, v in pairs]))
+
+    exact = mean(x, x, True) + mean(y, y, True) - 2 * mean(x, y, False)
+    assert mean_discrepancy(a, b) == pytest.approx(exact, abs=1e-13)
     assert mean_discrepancy(a, a + 30) > 0.5
 
 

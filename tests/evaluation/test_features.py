@@ -5,7 +5,7 @@ import torch
 
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics
-from blackout.evaluation.features import SampleFeatures, SampleLedger
+from blackout.evaluation.features import SampleLedger, SampleRows
 
 
 def test_statistics_are_mean_and_unbiased_covariance_whatever_the_batches() -> None:
@@ -58,6 +58,7 @@ def test_ledger_wants_every_sample_once() -> None:
         ledger.check()
     ledger.update(torch.tensor([1, 2]))
     ledger.check()
+    assert ledger.compute().tolist() == [1, 1, 1, 1]
     ledger.update(torch.tensor([1]))
     with pytest.raises(UserError, match="sample 1 was scored 2 times"):
         ledger.check()
@@ -67,9 +68,9 @@ def test_ledger_wants_every_sample_once() -> None:
         ledger.update(torch.tensor([0.5]))
 
 
-def test_sample_features_are_ordered_by_index() -> None:
+def test_rows_of_samples_are_ordered_by_index() -> None:
     rows = torch.randn(6, 3)
-    samples = SampleFeatures(6, 3)
+    samples = SampleRows((6, 3))
     order = torch.tensor([4, 0, 5, 2, 1, 3])
     samples.update(rows[order[:2]], order[:2])
     samples.update(rows[order[2:]], order[2:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from blackout.evaluation import (
     kernel_distance,
     precision_recall,
 )
-from blackout.evaluation.extractors import Extractor, Inception
+from blackout.evaluation.extractors import Inception, ModuleExtractor
 from blackout.evaluation.features import FeatureStatistics
 from tests.evaluation.networks import TinyNet, images, tiny_extractor
 
@@ -87,7 +88,9 @@ def theirs(fake: Tensor, real: Tensor, **options: object) -> dict[str, float]:
     )
 
 
-def ours(extractor: Extractor, fake: Tensor, real: Tensor, options: ScoreOptions, order: Tensor) -> dict[str, float]:
+def ours(
+    extractor: ModuleExtractor, fake: Tensor, real: Tensor, options: ScoreOptions, order: Tensor
+) -> dict[str, float]:
     statistics = FeatureStatistics(extractor.num_features)
     features = torch.cat([extractor(batch).features for batch in real.split(64)])
     statistics.update(features)
@@ -153,7 +156,7 @@ def test_kernel_distance() -> None:
 
 @pytest.mark.parametrize("neighbours", [1, 3, 5])
 def test_precision_and_recall(neighbours: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blackout.evaluation.precision_recall._BLOCK_ELEMENTS", 2000)
+    monkeypatch.setattr(import_module("blackout.evaluation.precision_recall"), "_BLOCK_ELEMENTS", 2000)
     generator = torch.Generator().manual_seed(neighbours)
     x = torch.randn(230, 8, generator=generator)
     y = 1.3 * torch.randn(310, 8, generator=generator)

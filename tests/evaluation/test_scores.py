@@ -139,15 +139,14 @@ def test_memory_is_flat_for_sums(tmp_path: Path) -> None:
     run = scorer(tmp_path, ["fd", "is", "classes"]).begin(colour_data(), 50_000)
 
     def held() -> int:
-        parts = (run._ledger, run._statistics, run._inception_score, run._classes)
-        states = [state for part in parts if part is not None for state in part.metric_state.values()]
+        states = [state for part in (run._ledger, *run._sums.values()) for state in part.metric_state.values()]
         return sum(state.nbytes for state in states if isinstance(state, Tensor))
 
     before = held()
     for indices in torch.arange(2000).split(500):
         run.update({"samples": images(500, 0)}, indices)
     assert held() == before < 1_000_000
-    assert run._samples is None
+    assert run._features is None
 
 
 def test_neither_random_state_nor_inference_mode_matter(tmp_path: Path) -> None:
