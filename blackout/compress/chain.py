@@ -22,7 +22,7 @@ from torch import Tensor
 
 from blackout.compress.coder import PRECISION, Coder, Integers
 from blackout.diffusion import BlackoutDiffusion
-from blackout.diffusion.processes.finite import predicted
+from blackout.diffusion.processes.base import predicted
 from blackout.diffusion.schedules import step_fraction
 
 Floats = NDArray[np.float64]

@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.kernels.base import Kernel, StatefulKernel
-from blackout.diffusion.kernels.births import predicted_count
-from blackout.diffusion.kernels.jumps import fitting, leap, reverse_rates
+from blackout.diffusion.kernels import Kernel, StatefulKernel, fitting, leap, predicted_count, reverse_rates
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
 from blackout.diffusion.processes.base import expand_time
@@ -43,7 +41,6 @@ class Corrector(Protocol):
         Raises:
             ValueError: the method needs another kind of prediction or process.
         """
-        ...
 
 
 @component("corrector")

@@ -36,7 +36,6 @@ class Head(Protocol[Made]):
     @property
     def outputs(self) -> int:
         """Numbers per element of the data that the network must give."""
-        ...
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> Made:
         """The prediction given X_t.
@@ -46,7 +45,6 @@ class Head(Protocol[Made]):
             xt: counts [B, ...].
             t: float64, a scalar or [B].
         """
-        ...
 
 
 # --- Heads for counts: the expected missing count y = E[X_0 - X_t | X_t], and the pair of immigration and death.

@@ -24,8 +24,17 @@ from torch import Tensor
 
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
-from blackout.diffusion.processes.base import LIMIT, expand_time, plateau, widening
-from blackout.diffusion.processes.finite import path_ends, path_integral, per_sample, predicted, rate_divergence
+from blackout.diffusion.processes.base import (
+    LIMIT,
+    expand_time,
+    path_ends,
+    path_integral,
+    per_sample,
+    plateau,
+    predicted,
+    rate_divergence,
+    widening,
+)
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource
 

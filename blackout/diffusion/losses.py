@@ -43,7 +43,6 @@ class Loss(Protocol[Predicted, Target]):
         Returns:
             float32 [B, ...], the data's shape.
         """
-        ...
 
 
 def by_name(table: Mapping[str, Weight], name: str, what: str) -> Weight:

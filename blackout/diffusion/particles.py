@@ -21,8 +21,7 @@ from torch import Tensor
 from blackout.diffusion.correctors import Churned, Correction, Corrector
 from blackout.diffusion.guidance import GuidedCount, GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
-from blackout.diffusion.kernels import Kernel, StatefulKernel
-from blackout.diffusion.kernels.jumps import reverse_rates, step_law
+from blackout.diffusion.kernels import Kernel, StatefulKernel, reverse_rates, step_law
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
 from blackout.diffusion.sampling import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample
@@ -110,7 +109,6 @@ class Potential(Protocol):
 
     def __call__(self, step: Step) -> Tensor:
         """What the step adds to the logarithm of every particle's weight, float64 [rows]; -inf is a weight of 0."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,10 @@ class Prediction(Protocol):
     @property
     def mean(self) -> Tensor:
         """E[statistic | X_t] in the network's precision, float32."""
-        ...
 
     @property
     def expected(self) -> Tensor:
         """The same from its logarithm, float64: what is small keeps its digits."""
-        ...
 
 
 Denoiser: TypeAlias = Callable[[Tensor, Tensor], Prediction]
@@ -44,11 +42,9 @@ class MissingCount(Protocol):
 
     def log_prob(self, missing: Tensor) -> Tensor:
         """log P(N = missing): float32, shape of the integers `missing`."""
-        ...
 
     def sample(self, generator: RandomSource = None) -> Tensor:
         """A draw of N, int64, at most max_count - X_t."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.processes.finite import per_sample, predicted
+from blackout.diffusion.processes.base import per_sample, predicted
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import SampleStreams
 

@@ -10,16 +10,8 @@ from blackout.networks.encoders import (
     StripEncoder,
     TokenEncoder,
 )
-from blackout.networks.equivariant import (
-    LEMLP,
-    GraphBatch,
-    LEAttention,
-    LEConvolution,
-    LEGraphTransformer,
-    LESite,
-    LETransformer,
-    LocallyEquivariant,
-)
+from blackout.networks.equivariant import LEMLP, GraphBatch, LEAttention, LEConvolution, LESite, LocallyEquivariant
+from blackout.networks.equivariant_transformer import LEGraphTransformer, LETransformer
 from blackout.networks.fitting import body_for
 from blackout.networks.inputs import (
     BirthDeathInputs,

@@ -210,8 +210,7 @@ class TokenEncoder(nn.Module):
 
     def forward(self, items: Tensor) -> Tensor:
         """int64 [B, n] -> [B, n, features]."""
-        embedded: Tensor = self.embedding(items)
-        return embedded
+        return self.embedding(items)
 
 
 @component("encoder")

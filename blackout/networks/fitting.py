@@ -101,5 +101,4 @@ def body_for(
     arguments = described_body(shape, levels, width, depth, channels, dropout, ordered)
     kind = _KINDS[arguments.pop("_target_").rsplit(".", 1)[-1]]
     classes = {"num_classes": num_classes, "covariate_levels": covariate_levels}
-    body: nn.Module = kind(shape=shape, outputs=outputs, **classes, **arguments)
-    return body
+    return kind(shape=shape, outputs=outputs, **classes, **arguments)

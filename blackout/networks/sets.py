@@ -80,8 +80,7 @@ class SetTransformer(nn.Module):
 
     def encode(self, items: Tensor) -> Tensor:
         """Features of items [B, n, ...], float [B, n, width]: to be rearranged at will."""
-        features: Tensor = self.into(self.encoder(items))
-        return features
+        return self.into(self.encoder(items))
 
     def scores(self, features: Tensor, t: Tensor) -> Tensor:
         """Scores of items with these features, in this order.
@@ -122,15 +121,13 @@ class Layer(nn.Module):
             x = x + self.dropout(self.attend(self.norm0(x), seen))
             return x + self.dropout(self.perceptron(self.norm1(x)))
         x = self.norm0(x + self.dropout(self.attend(x, seen)))
-        normed: Tensor = self.norm1(x + self.dropout(self.perceptron(x)))
-        return normed
+        return self.norm1(x + self.dropout(self.perceptron(x)))
 
     def attend(self, x: Tensor, seen: Tensor) -> Tensor:
         """Softmax attention, [B, m, width]."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return out
+        return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 def visible(items: int, extra: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels.jumps import leap, reverse_rates
+from blackout.diffusion.kernels import leap, reverse_rates
 from blackout.diffusion.particles import normalised, sample_particles, systematic
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Prediction
 from blackout.diffusion.processes import JumpProcess, PureDeath

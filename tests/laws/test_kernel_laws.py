@@ -17,8 +17,8 @@ from blackout.diffusion.kernels import (
     PosteriorTrapezoidal,
     Trapezoidal,
     nearest_rounding,
+    panjer,
 )
-from blackout.diffusion.kernels import births as panjer
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.sampling import count_evaluations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -93,18 +91,12 @@ def test_pixels_and_bins_are_predicted_from_the_gain_and_their_neighbours(
     assert (float(y[0, 0]) > 2 * float(y[0, 1])) is own and float(y[1, 0]) == float(y[1, 1])
 
 
-def test_a_model_without_a_link_has_the_one_of_before() -> None:
-    elements, xt = Elements(torch.tensor([2.0]), torch.tensor([1.5]), torch.tensor(10.0)), torch.zeros(1, 1).int()
-    at = [GammaHead(elements)(torch.full((1, 1, 1), f), xt, T).mean for f in (0.0, 1.3)]
-    torch.testing.assert_close(at[1] / at[0], torch.log1p(torch.exp(torch.tensor([[1.3]])) * (math.e - 1)))
-
-
 def test_the_heads_link_is_the_poisson_losss_own() -> None:
     """d/df (y - N log y) = y - N: where a bias has converged, totals are predicted without one."""
     elements = Elements(torch.tensor([2.0]), torch.tensor([1.5]), torch.tensor(10.0))
     f = torch.linspace(-6, 2.9, 9)[:, None, None].requires_grad_()
     missing = torch.arange(9)[:, None]
-    prediction = GammaHead(elements, link="exponential")(f, torch.arange(9).flip(0)[:, None], T)
+    prediction = GammaHead(elements)(f, torch.arange(9).flip(0)[:, None], T)
     (slope,) = torch.autograd.grad(prediction.loss(missing).sum(), f)
     torch.testing.assert_close(slope[:, 0], (prediction.mean - missing).detach(), rtol=1e-4, atol=1e-5)
 

@@ -1,27 +1,35 @@
 """What every forward process offers. A process knows only probability: no network, no configuration.
 
-A reverse jump has one of R types. Its rate given X_0 is linear in a statistic of X_0 and X_t: so the rate of the
-time-reversed process, which averages over X_0 given X_t, is `rates(E[statistic | X_t], X_t, t)`, and a network that
-predicts E[statistic | X_t] is all that training and sampling need (`blackout.diffusion.predictions`).
+A reverse jump has one of R types [Santos 2023, appendix G]. Its rate given X_0 is linear in a statistic of X_0 and X_t:
+so the rate of the time-reversed process, which averages over X_0 given X_t, is `rates(E[statistic | X_t], X_t, t)`, and
+a network that predicts E[statistic | X_t] is all that training and sampling need (`blackout.diffusion.predictions`).
+
+Below the protocols: what processes of counts share, and the path's part of the likelihood bound.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, time_on
 from blackout.diffusion.predictions import Denoiser, Prediction
-from blackout.diffusion.schedules import half_width
+from blackout.diffusion.schedules import half_width, logit_survival, time_of_logit
 from blackout.random import RandomSource
 
 LIMIT = half_width(15.0)
 """Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
 Target = TypeVar("Target", covariant=True)
+_LOG_TINY, _TINY = -690.0, 1e-300
+_WIDTH = 3.0
+"""Of the logistic distribution of u that estimates of the continuous bound draw from.
+
+Narrower ones leave out the tails, where a network errs most and one image in thousands then counts for hundreds."""
 
 
 class Process(Protocol[Target]):
@@ -34,37 +42,29 @@ class Process(Protocol[Target]):
     @property
     def max_count(self) -> int:
         """The largest data level."""
-        ...
 
     @property
     def num_states(self) -> int:
         """States are 0..num_states - 1, which may be more than there are data levels."""
-        ...
 
     @property
     def prediction(self) -> type[Prediction]:
         """The kind of prediction its bound, its loss and its rates, if it has any, are made of."""
-        ...
 
     def sample(self, x0: Tensor, t: Tensor, generator: RandomSource = None) -> Tensor:
         """X_t given X_0, of x0's shape."""
-        ...
 
     def observe(self, x0: Tensor, t: Tensor, generator: RandomSource = None) -> tuple[Tensor, Target]:
         """X_t, and the target a loss compares the prediction with."""
-        ...
 
     def pmf(self, x0: Tensor, t: Tensor) -> Tensor:
         """P(X_t = . | X_0), float64 [B, ..., num_states]."""
-        ...
 
     def log_likelihood(self, xt: Tensor, t: Tensor) -> Tensor:
         """log P(X_t | X_0 = o) for every data level o, float64 [B, max_count + 1, ...], finite."""
-        ...
 
     def bridge(self, x0: Tensor, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None) -> Tensor:
         """X_s given X_0 and X_t, for s < t."""
-        ...
 
     def prior(
         self,
@@ -75,22 +75,18 @@ class Process(Protocol[Target]):
         device: torch.device | None = None,
     ) -> Tensor:
         """States of `shape` for a final time t, where sampling starts; `mean` is E[X_0], if it is given."""
-        ...
 
     def prior_divergence(self, x0: Tensor, t: Tensor) -> Tensor:
         """KL of X_t's distribution given X_0 from the prior's at the final time t, float64 of x0's shape."""
-        ...
 
     def bound(
         self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
         final_time: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """One estimate per sample of a bound on -log p(X_0), see `likelihood.likelihood_bound`. float64 [B], nats."""
-        ...
 
     def check_final_time(self, t: Tensor) -> None:
         """Raise ValueError where sampling from the prior at the final time t cannot work."""
-        ...
 
 
 @runtime_checkable
@@ -100,31 +96,24 @@ class JumpProcess(Process[Target], Protocol[Target]):
     @property
     def ordered(self) -> bool:
         """Whether several jumps within one step add up (counts), or exclude each other (names)."""
-        ...
 
     def elapsed(self, t: Tensor) -> Tensor:
         """The process's own time: its generator at t is `elapsed`'s derivative times a constant one."""
-        ...
 
     def rates(self, expected: Tensor, xt: Tensor, t: Tensor) -> Tensor:
         """Rates of the reverse jumps per unit of t given E[statistic | X_t], float64 [B, R, ...]."""
-        ...
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
-        """The same given X_0, float64 [B, R, ...]  (App. B: nu_r(m') p_t(m' | o) / p_t(m | o))."""
-        ...
+        """The same given X_0, nu_r(m') p_t(m' | o) / p_t(m | o), float64 [B, R, ...] [Santos 2023, eq. 71]."""
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
         """What every reverse type adds to X_t, int64, broadcastable to [B, R, ...]."""
-        ...
 
     def forward_rates(self, xt: Tensor, t: Tensor) -> Tensor:
         """Rates of the forward jumps per unit of t, float64 [B, R, ...]."""
-        ...
 
     def forward_jumps(self, xt: Tensor) -> Tensor:
         """What every forward type adds to X_t, int64, broadcastable to [B, R, ...]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -143,6 +132,42 @@ class Observation:
     xt: Tensor
     choice: Tensor
     statistic: Tensor | None = None
+
+
+class CountProcess(ABC):
+    """What processes of counts share that are homogeneous in time and know their forward law in closed form."""
+
+    max_count: int
+    ordered: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def num_states(self) -> int:
+        """States are 0..num_states - 1."""
+
+    @abstractmethod
+    def _log_pmf(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+        """log P(X_t | X_0), float64 of the shape that the three broadcast to; -inf for what is impossible."""
+
+    def elapsed(self, t: Tensor) -> Tensor:
+        """t itself: the process is homogeneous in time."""
+        return t
+
+    def pmf(self, x0: Tensor, t: Tensor | float) -> Tensor:
+        """P(X_t = . | X_0), float64 [B, ..., num_states]."""
+        states = torch.arange(self.num_states, device=x0.device)
+        t = expand_time(t, x0)
+        return torch.exp(self._log_pmf(x0[..., None], states, t[..., None] if t.ndim else t))
+
+    def log_likelihood(self, xt: Tensor, t: Tensor | float) -> Tensor:
+        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]; what is impossible is finite, -690."""
+        levels = torch.arange(self.max_count + 1, device=xt.device).view(-1, *[1] * (xt.ndim - 1))
+        t = expand_time(t, xt)
+        return self._log_pmf(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)
+
+    def check_final_time(self, t: Tensor | float) -> None:
+        """Nothing is refused: what is too short depends on the data (`blackout.diffusion.data_stats`)."""
+        return
 
 
 def jump_axis(values: list[int], x: Tensor) -> Tensor:
@@ -194,3 +219,88 @@ def per_sample_time(t: Tensor | float, x: Tensor) -> Tensor:
     if len(t) not in (1, len(x)):
         raise ValueError(f"this process needs one time or one per sample ({len(x)}), not {len(t)}")
     return t
+
+
+def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
+    """kappa - lambda + lambda log(lambda / kappa), elementwise, float64, >= 0."""
+    log_ratio = torch.log(rate.clamp(min=_TINY)) - torch.log(kappa.clamp(min=_TINY))
+    return kappa - rate + rate * log_ratio
+
+
+def per_sample(x: Tensor) -> Tensor:
+    """The sum over the elements of every sample, [B, ...] -> [B]."""
+    return x.flatten(1).sum(1)
+
+
+def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
+    """Logits u [B] of quantiles v in (0, 1), and the density there: a logistic law cut to [last, limit].
+
+    With a plateau of half-width a, flat between -a and a and logistic beyond: of density
+
+        [sigma((u + a) / w) - sigma((u - a) / w)] / 2a,
+
+    because an element whose counts go up to M has something to tell at every logit between -log M and log M.
+    """
+    if plateau == 0:
+        low, high = (1 / (1 + math.exp(-end / _WIDTH)) for end in (last, limit))
+        u = _WIDTH * torch.logit(low + (high - low) * v)
+        return u, torch.sigmoid(u / _WIDTH) * torch.sigmoid(-u / _WIDTH) / (_WIDTH * (high - low))
+    a = plateau / _WIDTH
+    ends, zero = torch.tensor([last, limit], dtype=torch.float64) / _WIDTH, torch.zeros(2, dtype=torch.float64)
+    low, high = (torch.logaddexp(ends + a, zero) - torch.logaddexp(ends - a, zero)).tolist()
+    reached = low + (high - low) * v
+    # F = log(1 + e^(u/w + a)) - log(1 + e^(u/w - a)) is the distribution function times 2a; its inverse is
+    # e^(u/w) = (e^F - 1) / (e^a - e^(F - a))
+    u = _WIDTH * (torch.log(torch.expm1(reached)) - a - torch.log(-torch.expm1(reached - 2 * a)))
+    density = (torch.sigmoid(u / _WIDTH + a) - torch.sigmoid(u / _WIDTH - a)) / (_WIDTH * (high - low))
+    return u, density
+
+
+@torch.no_grad()
+def path_integral(
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float, last: float,
+    plateau: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """One unbiased estimate per sample of the continuous bound over u in [last, limit]: float64 [B], nats.
+
+    See `likelihood.continuous_bound` for the arguments; `plateau` for `proposal`.
+    """
+    u, density = proposal(v, last, limit, plateau)
+    t = time_of_logit(u)
+    xt = process.sample(x0, t, generator)
+    rates = process.rates(predicted(denoiser, process, xt, t).expected, xt, t)
+    divergence = rate_divergence(rates, process.reverse_rates(x0, xt, t))
+    return torch.sigmoid(-u) / density * per_sample(divergence)  # dt = (1 - q) du
+
+
+@torch.no_grad()
+def bound_to_prior(
+    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float,
+    final_time: Tensor | None = None, plateau: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """`path_integral` from logit survival `limit` to the final time, plus the prior's KL there: float64 [B], nats."""
+    last = -limit if final_time is None else float(logit_survival(final_time))
+    path = path_integral(denoiser, process, x0, v, generator, limit, last, plateau)
+    return path + per_sample(process.prior_divergence(x0, path_ends(limit, final_time, x0.device)[1]))
+
+
+def path_ends(limit: float, final_time: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The earliest time, of logit survival `limit`, and the final one, else of -limit: float64 scalars."""
+    ends = torch.tensor([limit, -limit], dtype=torch.float64, device=device)
+    if final_time is not None:
+        ends[1] = logit_survival(final_time)
+    first, last = time_of_logit(ends)
+    return first, last
+
+
+def predicted(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
+    """The prediction given X_t, of the process's kind.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    prediction, kind = denoiser(xt, t), process.prediction
+    if isinstance(prediction, kind):
+        return prediction
+    which = f"{type(process).__name__} needs a {kind.__name__}"
+    raise ValueError(f"the likelihood bound of the process {which}, not the head's {type(prediction).__name__}")

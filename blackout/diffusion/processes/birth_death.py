@@ -1,7 +1,8 @@
 """Immigration and death: units decay at rate 1 while new ones arrive, until only newcomers are left.
 
 X_t = S + I: survivors S ~ Binomial(X_0, q) and immigrants I ~ Poisson(a (1 - q)), q = e^-t. The mean of the data as
-the stationary mean a keeps the total brightness, where pure death (a = 0) goes black.
+the stationary mean a keeps the total brightness, where pure death (a = 0) goes black. [Santos 2023] mention birth and
+death (appendix G); this one and its formulas are ours (tests/laws/test_process_laws.py).
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
-from blackout.diffusion.processes.base import LIMIT, Observation, check_max_count, expand_time, jump_axis
-from blackout.diffusion.processes.finite import bound_to_prior
+from blackout.diffusion.processes.base import (
+    LIMIT,
+    CountProcess,
+    Observation,
+    bound_to_prior,
+    check_max_count,
+    expand_time,
+    jump_axis,
+)
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, binomial, categorical, poisson, uniform
-
-_LOG_TINY = -690.0
 
 
 @component("process")
 @dataclass(frozen=True)
-class BirthDeath:
+class BirthDeath(CountProcess):
     """Deaths at rate 1 per unit, births at rate `mean`: the stationary distribution is Poisson(mean).
 
     Reverse jumps are of two types, +1 and -1, with rates E[X_0 - S | X_t] q / (1 - q) + a (1 - q) and
@@ -42,7 +48,6 @@ class BirthDeath:
 
     max_count: int = 255
     mean: float = 1.0
-    ordered: ClassVar[bool] = True
     prediction: ClassVar[type[BirthDeathPrediction]] = BirthDeathPrediction
 
     def __post_init__(self) -> None:
@@ -60,12 +65,8 @@ class BirthDeath:
         """Of states."""
         return count_dtype(self.num_states - 1)
 
-    def elapsed(self, t: Tensor) -> Tensor:
-        """t itself: the process is homogeneous in time."""
-        return t
-
     def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
-        """X_t | X_0 = Binomial(X_0, q) + Poisson(a (1 - q))."""
+        """X_t | X_0 = Binomial(X_0, q) + Poisson(a (1 - q)), of x0's shape."""
         survivors, immigrants = self._draw(x0, t, generator)
         return (survivors + immigrants).to(self.dtype)
 
@@ -85,12 +86,6 @@ class BirthDeath:
         immigrants = poisson((self.mean * gone).expand(x0.shape), generator).long()
         return survivors, torch.minimum(immigrants, self.num_states - 1 - survivors)
 
-    def pmf(self, x0: Tensor, t: Tensor | float) -> Tensor:
-        """P(X_t = . | X_0), float64 [B, ..., num_states]: a binomial and a Poisson distribution convolved."""
-        states = torch.arange(self.num_states, device=x0.device)
-        t = expand_time(t, x0)
-        return torch.exp(self._log_pmf(x0[..., None], states, t[..., None] if t.ndim else t))
-
     def _log_joint(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
         """log P(S = k, X_t | X_0) for k = 0..max_count on a new last axis."""
         k = torch.arange(self.max_count + 1, device=x0.device, dtype=torch.float64)
@@ -104,18 +99,13 @@ class BirthDeath:
         return torch.where(possible, survive + torch.special.xlogy(died, gone) + arrive, -math.inf)
 
     def _log_pmf(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+        """A binomial and a Poisson distribution convolved."""
         return torch.logsumexp(self._log_joint(x0, xt, t), -1)
-
-    def log_likelihood(self, xt: Tensor, t: Tensor | float) -> Tensor:
-        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]."""
-        levels = torch.arange(self.max_count + 1, device=xt.device).view(-1, *[1] * (xt.ndim - 1))
-        t = expand_time(t, xt)
-        return self._log_pmf(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)
 
     def bridge(
         self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float, generator: RandomSource = None
     ) -> Tensor:
-        """X_s | X_0, X_t: draw the survivors among X_t, then split everyone by when they died or came."""
+        """X_s | X_0, X_t, of xt's shape: draw the survivors among X_t, then split all by when they died or came."""
         survivors = categorical(torch.exp(self._log_joint(x0, xt, expand_time(t, x0))), generator)
         return self.bridge_from(x0.long() - survivors, xt.long() - survivors, xt, s, t, generator)
 
@@ -126,7 +116,7 @@ class BirthDeath:
         """X_s given N = X_0 - S and I: X_t + Binomial(N, r) - Binomial(I, 1 - f) + Poisson(came and went since s).
 
         r = (q_s - q_t) / (1 - q_t) of the missing died after s; f = (1 - q_s) (q_t / q_s) / (1 - q_t) of the
-        immigrants came before s.
+        immigrants came before s. All are integers [B, ...].
         """
         s, t = expand_time(s, xt), expand_time(t, xt)
         after, before = -torch.expm1(s - t), torch.expm1(-s) / torch.expm1(-t)
@@ -169,7 +159,7 @@ class BirthDeath:
         mean: Tensor | None = None,
         device: torch.device | None = None,
     ) -> Tensor:
-        """Poisson(a), or Poisson(q E[X_0] + a (1 - q)) where the data's mean is given."""
+        """Poisson(a), or Poisson(q E[X_0] + a (1 - q)) where the data's mean is given: states of `shape`."""
         t = time_on(t, device or torch.device("cpu"))
         start = self.mean if mean is None else mean.to(device, torch.float64)
         rate = torch.exp(-t) * start - self.mean * torch.expm1(-t)
@@ -194,6 +184,3 @@ class BirthDeath:
     ) -> Tensor:  # fmt: skip
         """The continuous bound and the prior's KL, float64 [B], nats; see `likelihood.likelihood_bound`."""
         return bound_to_prior(denoiser, self, x0, v, generator, limit, final_time)
-
-    def check_final_time(self, t: Tensor | float) -> None:
-        """Nothing is refused: the prior's mean is right at any t."""

@@ -1,9 +1,12 @@
-"""Markov chains in discrete time (appendix A): the same interface, with the number of the step for time.
+"""Markov chains in discrete time, D3PM's among them: the same interface, with the number of the step for time.
 
-The reverse of a step is Bayes' rule, P(n | m, o) = P_0,k-1[o, n] P_k[n, m] / P_0k[o, m]: there are no rates.
+The reverse of a step is Bayes' rule, P(n | m, o) = P_0,k-1[o, n] P_k[n, m] / P_0k[o, m], and there are no rates
+[Santos 2023, appendix A; Austin 2021, eq. 3].
 """
 
 from __future__ import annotations
+
+from functools import reduce
 
 import numpy as np
 import torch
@@ -11,8 +14,8 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.processes.base import LIMIT
-from blackout.diffusion.processes.finite import FiniteProcess, per_sample, predicted
+from blackout.diffusion.processes.base import LIMIT, per_sample, predicted
+from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import Matrix, dense, load_matrix
 from blackout.random import RandomSource
 
@@ -54,7 +57,10 @@ class DiscreteTimeChain(FiniteProcess):
         self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
         final_time: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """The KL of one of the chain's steps, times their number, and the prior's KL at its end. float64 [B], nats."""
+        """The KL of one of the chain's steps, times their number, and the prior's KL at its end. float64 [B], nats.
+
+        [Austin 2021, eq. 1], with one step drawn by v.
+        """
         t = 1.0 + (v * self.num_steps).floor().clamp(max=self.num_steps - 1.0)
         xt = self.sample(x0, t, generator)
         expected = predicted(denoiser, self, xt, t).expected
@@ -68,15 +74,9 @@ class DiscreteTimeChain(FiniteProcess):
             return self._from_start(last.device)[last]
         if bool((last - first == 1).all()):
             return self.step(last)
-        pairs = [self._between(int(i), int(k)) for i, k in zip(first.tolist(), last.tolist(), strict=True)]
-        return torch.stack(pairs).to(s.device)
-
-    def _between(self, first: int, last: int) -> Tensor:
-        """The product of the steps after `first` up to `last`, [S, S]."""
-        matrix = torch.eye(self.num_states, dtype=torch.float64)
-        for k in range(first, last):
-            matrix = matrix @ self._steps[k]
-        return matrix
+        identity = torch.eye(self.num_states, dtype=torch.float64)
+        pairs = zip(first.tolist(), last.tolist(), strict=True)
+        return torch.stack([reduce(torch.matmul, self._steps[i:k], identity) for i, k in pairs]).to(s.device)
 
     def _from_start(self, device: torch.device) -> Tensor:
         """P_0k for k = 0..num_steps, [num_steps + 1, S, S]."""
@@ -103,7 +103,8 @@ class DiscreteTimeChain(FiniteProcess):
 class UniformChain(DiscreteTimeChain):
     """D3PM's uniform chain: at step k an element is replaced by a uniform level with probability 1 / (T - k + 1).
 
-    So 1 - k / T of the elements are still the data's at step k, and none at the last.
+    [Austin 2021, appendix A.2.1 and section 3.2.] So 1 - k / T of the elements are still the data's at step k, and none
+    at the last.
 
     Args:
         max_count: largest data level.
@@ -118,6 +119,8 @@ class UniformChain(DiscreteTimeChain):
 @component("process")
 class AbsorbingChain(DiscreteTimeChain):
     """D3PM's absorbing chain: as `UniformChain`, but replaced by the mask, the state max_count + 1.
+
+    [Austin 2021, appendix A.2.2.]
 
     Args:
         max_count: largest data level.
@@ -134,7 +137,7 @@ class AbsorbingChain(DiscreteTimeChain):
 
 @component("process")
 class GaussianChain(DiscreteTimeChain):
-    """D3PM's discretised Gaussian chain (Austin et al. 2021, appendix A.2.3): steps between near levels.
+    """D3PM's discretised Gaussian chain [Austin 2021, appendix A.2.3]: steps between near levels.
 
     From i to j != i in proportion to exp(-4 (i - j)^2 / (max_count^2 beta_k)), normalised as on the whole line; what is
     beyond the ends stays. Betas grow evenly from 0.0001 to 0.02, times 1,000 / num_steps.
@@ -168,11 +171,6 @@ def check_stochastic(matrix: np.ndarray, num_steps: int) -> None:
         raise ValueError(f"a chain needs square matrices [S, S] or [steps, S, S], not {tuple(matrix.shape)}")
     if matrix.ndim == 3 and len(matrix) != num_steps:
         raise ValueError(f"there are {len(matrix)} transition matrices for num_steps={num_steps} steps")
-    _check_rows(matrix)
-
-
-def _check_rows(matrix: np.ndarray) -> None:
-    """Raises ValueError unless the rows of [..., S, S] are probabilities that sum to 1."""
     if matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
         raise ValueError("transition probabilities must be finite real numbers")
     if matrix.min() < 0:

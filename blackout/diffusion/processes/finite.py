@@ -1,19 +1,20 @@
 """Processes on finitely many states, known by their transition matrices: everything else is Bayes' rule.
 
+In discrete time [Austin 2021], and in continuous time with a clock [Campbell 2022; Santos 2023, appendix B].
+
 With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
 
-    forward   P(m | o) = P_0t[o, m]
-    bridge    P(n | o, m) = P_0s[o, n] P_st[n, m] / P_0t[o, m]
-    reverse   rate(m -> j | o) = Q_t[j, m] P_0t[o, j] / P_0t[o, m]   (jump processes with generator Q_t)
+    forward   P(m | o) = P_0t[o, m]                                  [Austin 2021, eq. 3]
+    bridge    P(n | o, m) = P_0s[o, n] P_st[n, m] / P_0t[o, m]       [Austin 2021, eq. 3]
+    reverse   rate(m -> j | o) = Q_t[j, m] P_0t[o, j] / P_0t[o, m]   [Santos 2023, eq. 71], with generator Q_t
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,23 +23,26 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser
-from blackout.diffusion.processes.base import LIMIT, JumpProcess, Observation, Process, per_sample_time
-from blackout.diffusion.schedules import logit_survival, time_of_logit
+from blackout.diffusion.processes.base import (
+    LIMIT,
+    Observation,
+    bound_to_prior,
+    path_ends,
+    per_sample,
+    per_sample_time,
+    predicted,
+)
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
-
-# --- Time changes: a generator that is fast at some times and slow at others.
 
 
 class Clock(Protocol):
-    """A process's own time as a function of t, and how fast it runs."""
+    """A time change: a process's own time as a function of t, and how fast it runs [Campbell 2022, section 4.1]."""
 
     def elapsed(self, t: Tensor) -> Tensor:
         """The process's own time at t, float64 of t's shape, 0 at t = 0."""
-        ...
 
     def speed(self, t: Tensor) -> Tensor:
         """The derivative of `elapsed`, float64 of t's shape."""
-        ...
 
 
 @component("clock")
@@ -108,112 +112,7 @@ class PiecewiseClock:
         return torch.tensor(self.speeds, dtype=t.dtype, device=t.device)[torch.searchsorted(changes, t, right=True)]
 
 
-# --- The likelihood bound of jump processes in continuous time: the integral over the path, and what happens at its
-# ends.
-#
-# The formulas are in `blackout.diffusion.likelihood`.
-
 _TINY = 1e-300
-_WIDTH = 3.0
-"""Of the logistic distribution of u that estimates of the continuous bound draw from.
-
-Narrower ones leave out the tails, where a network errs most and one image in thousands then counts for hundreds."""
-
-
-def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
-    """kappa - lambda + lambda log(lambda / kappa), elementwise, float64, >= 0."""
-    log_ratio = torch.log(rate.clamp(min=_TINY)) - torch.log(kappa.clamp(min=_TINY))
-    return kappa - rate + rate * log_ratio
-
-
-def per_sample(x: Tensor) -> Tensor:
-    """The sum over the elements of every sample, [B, ...] -> [B]."""
-    return x.flatten(1).sum(1)
-
-
-def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
-    """Logits u [B] of quantiles v in (0, 1), and the density there: a logistic law cut to [last, limit].
-
-    With a plateau of half-width a, flat between -a and a and logistic beyond: of density
-
-        [sigma((u + a) / w) - sigma((u - a) / w)] / 2a,
-
-    because an element whose counts go up to M has something to tell at every logit between -log M and log M.
-    """
-    if plateau == 0:
-        low, high = (1 / (1 + math.exp(-end / _WIDTH)) for end in (last, limit))
-        u = _WIDTH * torch.logit(low + (high - low) * v)
-        return u, torch.sigmoid(u / _WIDTH) * torch.sigmoid(-u / _WIDTH) / (_WIDTH * (high - low))
-    a = plateau / _WIDTH
-    ends, zero = torch.tensor([last, limit], dtype=torch.float64) / _WIDTH, torch.zeros(2, dtype=torch.float64)
-    low, high = (torch.logaddexp(ends + a, zero) - torch.logaddexp(ends - a, zero)).tolist()
-    reached = low + (high - low) * v
-    # F = log(1 + e^(u/w + a)) - log(1 + e^(u/w - a)) is the distribution function times 2a; its inverse is
-    # e^(u/w) = (e^F - 1) / (e^a - e^(F - a))
-    u = _WIDTH * (torch.log(torch.expm1(reached)) - a - torch.log(-torch.expm1(reached - 2 * a)))
-    density = (torch.sigmoid(u / _WIDTH + a) - torch.sigmoid(u / _WIDTH - a)) / (_WIDTH * (high - low))
-    return u, density
-
-
-@torch.no_grad()
-def path_integral(
-    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float, last: float,
-    plateau: float = 0.0,
-) -> Tensor:  # fmt: skip
-    """One unbiased estimate per sample of the continuous bound over u in [last, limit]: float64 [B], nats.
-
-    See `likelihood.continuous_bound` for the arguments; `plateau` for `proposal`.
-    """
-    u, density = proposal(v, last, limit, plateau)
-    t = time_of_logit(u)
-    xt = process.sample(x0, t, generator)
-    rates = process.rates(predicted(denoiser, process, xt, t).expected, xt, t)
-    divergence = rate_divergence(rates, process.reverse_rates(x0, xt, t))
-    return torch.sigmoid(-u) / density * per_sample(divergence)  # dt = (1 - q) du
-
-
-@torch.no_grad()
-def bound_to_prior(
-    denoiser: Denoiser, process: JumpProcess, x0: Tensor, v: Tensor, generator: RandomSource, limit: float,
-    final_time: Tensor | None = None, plateau: float = 0.0,
-) -> Tensor:  # fmt: skip
-    """`path_integral` from logit survival `limit` to the final time, plus the prior's KL there: float64 [B], nats."""
-    last = -limit if final_time is None else float(logit_survival(final_time))
-    path = path_integral(denoiser, process, x0, v, generator, limit, last, plateau)
-    return path + per_sample(process.prior_divergence(x0, path_ends(limit, final_time, x0.device)[1]))
-
-
-@torch.no_grad()
-def log_likelihood_at_start(
-    denoiser: Denoiser, process: JumpProcess, x0: Tensor, first: Tensor, generator: RandomSource
-) -> Tensor:
-    """log P(X_0 | X_t) at the earliest time t = `first`, one draw of X_t per sample: float64 [B], nats."""
-    prediction = predicted(denoiser, process, process.sample(x0, first, generator), first.expand(len(x0)))
-    return per_sample(prediction.log_probs.double().gather(1, x0.long()[:, None]))
-
-
-def path_ends(limit: float, final_time: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The earliest time, of logit survival `limit`, and the final one, else of -limit: float64 scalars."""
-    ends = torch.tensor([limit, -limit], dtype=torch.float64, device=device)
-    if final_time is not None:
-        ends[1] = logit_survival(final_time)
-    first, last = time_of_logit(ends)
-    return first, last
-
-
-def predicted(denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor) -> Any:
-    """The prediction given X_t, of the process's kind.
-
-    Raises:
-        ValueError: it is of another kind.
-    """
-    prediction, kind = denoiser(xt, t), process.prediction
-    if isinstance(prediction, kind):
-        return prediction
-    which = f"{type(process).__name__} needs a {kind.__name__}"
-    raise ValueError(f"the likelihood bound of the process {which}, not the head's {type(prediction).__name__}")
-
-
 _REMEMBERED = 0.05
 """Largest total variation between X_t given X_0 and the prior that a final time may leave."""
 
@@ -245,23 +144,19 @@ class FiniteProcess(ABC):
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
         """P_st for times [b] and [b]: float64 [b, S, S], rows summing to 1."""
 
-    # --- rows, columns and products of P_st, for x [B, D] or weights [B, D, S] and times [1] or [B]
-
     def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[x, .], [B, D, S]."""
+        """P_st[x, .], [B, D, S], for states x [B, D] and times [1] or [B]."""
         matrix = self.transition(s, t)
         return matrix[_sample_index(matrix, x), x]
 
     def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """P_st[., x], [B, D, S]."""
+        """P_st[., x], [B, D, S], as for `rows`."""
         matrix = self.transition(s, t).mT
         return matrix[_sample_index(matrix, x), x]
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """sum_i weights_i P_st[i, .], [B, D, S]."""
+        """sum_i weights_i P_st[i, .], [B, D, S], for weights [B, D, S] and times as for `rows`."""
         return weights @ self.transition(s, t)
-
-    # --- the interface of every process
 
     def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
         """X_t | X_0 by inversion of a row of P_0t: integers of x0's shape."""
@@ -292,12 +187,12 @@ class FiniteProcess(ABC):
     def bridge(
         self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float, generator: RandomSource = None
     ) -> Tensor:
-        """X_s | X_0, X_t by Bayes' rule; an impossible pair gives an X_s that X_0 can reach."""
+        """X_s | X_0, X_t by Bayes' rule, of x0's shape; an impossible pair gives an X_s that X_0 can reach."""
         drawn = categorical(self.bridge_pmf(x0, xt, s, t).view(*x0.shape, -1), generator)
         return drawn.to(self.dtype)
 
     def bridge_pmf(self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float) -> Tensor:
-        """P(X_s = . | X_0, X_t), float64 [B, ..., S]."""
+        """P(X_s = . | X_0, X_t), float64 [B, ..., S] [Austin 2021, eq. 3]."""
         s, t = per_sample_time(s, x0), per_sample_time(t, x0)
         first = self.rows(_flat(x0), torch.zeros_like(s), s)
         joint = first * self.columns(_flat(xt), s, t)
@@ -305,7 +200,7 @@ class FiniteProcess(ABC):
         return torch.where(mass > 0, joint / mass.clamp(min=_TINY), first).view(*x0.shape, -1)
 
     def step_divergence(self, expected: Tensor, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float) -> Tensor:
-        """KL(P(X_s | X_0, X_t) || sum_o expected_o P(X_s | o, X_t)), float64 of x0's shape.
+        """KL(P(X_s | X_0, X_t) || sum_o expected_o P(X_s | o, X_t)), float64 of x0's shape [Austin 2021, eq. 1].
 
         Args:
             expected: P(X_0 = . | X_t), [B, max_count + 1, ...].
@@ -315,7 +210,10 @@ class FiniteProcess(ABC):
         return divergence.sum(-1)
 
     def step_pmf(self, expected: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float) -> Tensor:
-        """sum_o expected_o P(X_s = . | o, X_t), float64 [B, ..., S], where expected is as for `step_divergence`."""
+        """sum_o expected_o P(X_s = . | o, X_t), float64 [B, ..., S], for `expected` as in `step_divergence`.
+
+        The model's step [Austin 2021, eq. 4].
+        """
         s, t = per_sample_time(s, xt), per_sample_time(t, xt)
         full = self._over_likelihood(expected, xt, t)
         model = self.propagate(full, torch.zeros_like(s), s) * self.columns(_flat(xt), s, t)
@@ -417,6 +315,7 @@ class FiniteJumpProcess(FiniteProcess):
         """The process's own time at t, by its clock."""
         return self.clock.elapsed(t)
 
+    @torch.no_grad()
     def bound(
         self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
         final_time: Tensor | None = None,
@@ -424,7 +323,8 @@ class FiniteJumpProcess(FiniteProcess):
         """The continuous bound, the prior's KL and -log P(X_0 | X_t) at the earliest time; float64 [B], nats."""
         nats = bound_to_prior(denoiser, self, x0, v, generator, limit, final_time)
         first, _ = path_ends(limit, final_time, x0.device)
-        return nats - log_likelihood_at_start(denoiser, self, x0, first, generator)
+        prediction = predicted(denoiser, self, self.sample(x0, first, generator), first.expand(len(x0)))
+        return nats - per_sample(prediction.log_probs.double().gather(1, x0.long()[:, None]))
 
     def _rates_into(self, x: Tensor) -> Tensor:
         """Q[., x] without the diagonal, [B, D, S]: forward jumps into x, which reverse jumps undo."""
@@ -437,7 +337,8 @@ class FiniteJumpProcess(FiniteProcess):
     def rates(self, expected: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
         """Reverse rates into every state, averaged over `expected` = P(X_0 = . | X_t), [B, max_count + 1, ...].
 
-        rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m].
+        rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m] [Campbell 2022, Proposition 1]. Float64
+        [B, S, ...] per unit of t.
         """
         t = per_sample_time(t, xt)
         ratio = self.propagate(self._over_likelihood(expected, xt, t), torch.zeros_like(t), t)
@@ -445,7 +346,7 @@ class FiniteJumpProcess(FiniteProcess):
         return _levels_first(rates * self.clock.speed(t)[:, None, None], xt)
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
-        """Reverse rates into every state given X_0, float64 [B, S, ...]."""
+        """Reverse rates into every state given X_0, float64 [B, S, ...] [Santos 2023, eq. 71]."""
         t = per_sample_time(t, xt)
         row = self.rows(_flat(x0), torch.zeros_like(t), t)
         seen = row.gather(-1, _flat(xt)[..., None])

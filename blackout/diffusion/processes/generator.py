@@ -1,4 +1,4 @@
-"""Any finite generator matrix, from an array or a file."""
+"""Any finite generator matrix [Santos 2023, appendix B]: from an array or a file, or written out in a description."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from blackout.diffusion.processes.levels import MatrixExponential
 from blackout.errors import UserError
 from blackout.files import opened
 from blackout.random import cumulative
-
-# --- Matrices that define a process: from files, arrays, or written out in a model's description.
 
 Matrix: TypeAlias = str | Path | np.ndarray | list | dict | Any
 """A `.npy` or sparse `.npz` file's name, an array or nested list, a SciPy sparse matrix, or the plain form of one."""
@@ -41,7 +39,12 @@ def load_matrix(matrix: Matrix) -> Any:
         return matrix if is_sparse(matrix) else np.asarray(matrix)
     try:
         opened(Path(matrix)).close()
-        loaded = _load_sparse(matrix) if Path(matrix).suffix == ".npz" else np.load(matrix, allow_pickle=False)
+        if Path(matrix).suffix == ".npz":
+            import scipy.sparse as sparse
+
+            loaded = sparse.load_npz(matrix)
+        else:
+            loaded = np.load(matrix, allow_pickle=False)
     except FileNotFoundError:
         raise UserError(f"no file {matrix}: the matrix must be a .npy array, or .npz for a SciPy sparse one") from None
     except Exception as error:  # numpy, zipfile and scipy have a dozen ways to say that this is no array
@@ -72,12 +75,6 @@ def is_sparse(matrix: Any) -> bool:
 def dense(matrix: Any) -> np.ndarray:
     """The array of a sparse or dense matrix."""
     return matrix.toarray() if is_sparse(matrix) else matrix
-
-
-def _load_sparse(path: str | Path) -> Any:
-    import scipy.sparse as sparse
-
-    return sparse.load_npz(path)
 
 
 def without_files(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,8 +205,7 @@ class SparseGenerator(FiniteJumpProcess):
 
     def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
         tau = (self.elapsed(t) - self.elapsed(s)).expand(len(weights))
-        moved: Tensor = _Propagated.apply(weights, tau, self._backward, self._forward)
-        return moved
+        return _Propagated.apply(weights, tau, self._backward, self._forward)
 
     def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
         rows = cumulative(self.rows(x, torch.zeros_like(t), t))

@@ -1,6 +1,7 @@
-"""Levels as names or as neighbours: uniform, absorbing (masked) and ordinal jump processes.
+"""Levels as names or as neighbours: uniform, absorbing (masked) and ordinal jumps [Campbell 2022, section 4.1].
 
 All are scaled so that what remains of the data decays as e^-t, like the units of pure death: one schedule fits all.
+First exp(Q tau) for a generator Q and many tau; processes that forget what they were need no matrices at all.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from torch import Tensor
 from blackout.component import component
 from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
 
-# --- exp(Q tau) for a generator Q and many tau, by scaling and squaring.
-
 _CACHED_FROM = 64
 """States from which matrices are worth keeping between calls."""
 _CACHE_BYTES = 640 << 20
@@ -27,11 +26,11 @@ _Key: TypeAlias = tuple[torch.device, float]
 
 
 class MatrixExponential:
-    """tau -> exp(Q tau), for tau of any shape.
+    """tau -> exp(Q tau), for tau of any shape, by scaling and squaring.
 
-    Uniformisation, e^(-x) exp(x (I + Q / rate)), x = rate tau: all terms are non-negative, so that small probabilities
-    keep their relative accuracy. (The eigenvectors of a reversible Q take one product instead of log2(x), but are right
-    to an absolute 1e-16 only.)
+    Uniformisation [Jensen 1953], e^(-x) exp(x (I + Q / rate)), x = rate tau: all terms are non-negative, so that small
+    probabilities keep their relative accuracy. (The eigenvectors of a reversible Q take one product instead of log2(x),
+    but are right to an absolute 1e-16 only.)
 
     Args:
         generator: float64 [S, S] on the CPU, rows summing to 0.
@@ -48,7 +47,12 @@ class MatrixExponential:
         if len(self.generator) < _CACHED_FROM:
             return self._compute(tau.reshape(-1)).view(*tau.shape, *self.generator.shape)
         keys = [(tau.device, value) for value in tau.reshape(-1).tolist()]
-        computed = self._missing(keys, tau.device)
+        missing = [key for key in dict.fromkeys(keys) if key not in self._cache]
+        computed: dict[_Key, Tensor] = {}
+        for start in range(0, len(missing), 64):
+            part = missing[start : start + 64]
+            times = torch.tensor([value for _, value in part], dtype=torch.float64, device=tau.device)
+            computed.update(zip(part, self._compute(times).unbind(), strict=True))
         stacked = torch.stack([computed[key] if key in computed else self._cache[key] for key in keys])
         for key, matrix in computed.items():
             self._cache[key] = matrix.clone()  # on its own, not a view that keeps its whole batch alive
@@ -56,50 +60,31 @@ class MatrixExponential:
             self._cache.popitem(last=False)
         return stacked.view(*tau.shape, *self.generator.shape)
 
-    def _missing(self, keys: list[_Key], device: torch.device) -> dict[_Key, Tensor]:
-        """The matrices [S, S] that are not in the cache yet, each time worked out once."""
-        missing = [key for key in dict.fromkeys(keys) if key not in self._cache]
-        computed: dict[_Key, Tensor] = {}
-        for start in range(0, len(missing), 64):
-            part = missing[start : start + 64]
-            times = torch.tensor([value for _, value in part], dtype=torch.float64, device=device)
-            computed.update(zip(part, self._compute(times).unbind(), strict=True))
-        return computed
-
     def _compute(self, tau: Tensor) -> Tensor:
         """exp(Q tau) for tau [b]: float64 [b, S, S]."""
         if tau.device not in self._powers:
-            self._powers[tau.device] = _powers(self.generator, self.rate).to(tau.device)
-        matrix = _by_squaring(tau * self.rate, self._powers[tau.device])
+            self._powers[tau.device] = self._jump_powers().to(tau.device)
+        x, powers = tau * self.rate, self._powers[tau.device]
+        # every element is halved until x <= 1 / 4, those done drop out of the squaring; twice at least, so that what
+        # takes more jumps than there are terms is there as well
+        need = torch.ceil(torch.log2(x.clamp(min=1e-300))).clamp_(min=0).long() + 2
+        y = x / 2.0**need
+        k = torch.arange(_TERMS + 1, dtype=x.dtype, device=x.device)
+        matrix = torch.einsum("bk,kij->bij", torch.exp(-y)[:, None] * y[:, None] ** k, powers)
+        for done in range(int(need.max()) if len(need) else 0):
+            go_on = (need > done).nonzero().squeeze(1)
+            squared = matrix[go_on] @ matrix[go_on]
+            matrix[go_on] = squared / squared.sum(-1, keepdim=True)
         return matrix / matrix.sum(-1, keepdim=True)
 
-
-def _by_squaring(x: Tensor, powers: Tensor) -> Tensor:
-    """exp(x (A - I)) from A^k / k! [K, S, S]."""
-    # every element is halved until x <= 1 / 4, those done drop out of the squaring; twice at least, so that what takes
-    # more jumps than there are terms is there as well
-    need = torch.ceil(torch.log2(x.clamp(min=1e-300))).clamp_(min=0).long() + 2
-    squarings = int(need.max()) if len(need) else 0
-    y = x / 2.0**need
-    k = torch.arange(_TERMS + 1, dtype=x.dtype, device=x.device)
-    coefficients = torch.exp(-y)[:, None] * y[:, None] ** k
-    size = powers.shape[-1]
-    matrix = (coefficients @ powers.view(len(powers), -1)).view(-1, size, size)
-    for done in range(squarings):
-        go_on = (need > done).nonzero().squeeze(1)
-        squared = matrix[go_on] @ matrix[go_on]
-        matrix[go_on] = squared / squared.sum(-1, keepdim=True)
-    return matrix
-
-
-def _powers(generator: Tensor, rate: float) -> Tensor:
-    """A^k / k!, k = 0..20, of A = I + Q / rate >= 0."""
-    identity = torch.eye(len(generator), dtype=torch.float64)
-    jump = (identity + generator / rate).clamp_(min=0.0) if rate > 0 else identity
-    powers = [identity]
-    for k in range(1, _TERMS + 1):
-        powers.append(powers[-1] @ jump / k)
-    return torch.stack(powers)
+    def _jump_powers(self) -> Tensor:
+        """A^k / k!, k = 0..20, of A = I + Q / rate >= 0."""
+        identity = torch.eye(len(self.generator), dtype=torch.float64)
+        jump = (identity + self.generator / self.rate).clamp_(min=0.0) if self.rate > 0 else identity
+        powers = [identity]
+        for k in range(1, _TERMS + 1):
+            powers.append(powers[-1] @ jump / k)
+        return torch.stack(powers)
 
 
 _TINY = 1e-300
@@ -150,8 +135,7 @@ class _Forgetting(FiniteJumpProcess):
 
     def prior_pmf(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
         """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
-        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
-        kept, pi = (one.flatten() for one in self._kept(torch.zeros_like(t), t))
+        kept, pi = self._kept_at(t, device)
         data = torch.arange(self.num_states, device=pi.device) <= self.max_count
         return (1 - kept) * pi + kept * data / (self.max_count + 1)
 
@@ -184,14 +168,19 @@ class _Forgetting(FiniteJumpProcess):
 
     def _against_prior(self, t: Tensor | float, device: torch.device | None) -> tuple[Tensor, Tensor, Tensor]:
         """The prior, and P_0t[o, j] for j other than o and for j = o, float64 [S] each."""
-        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
-        kept, pi = (one.flatten() for one in self._kept(torch.zeros_like(t), t))
+        kept, pi = self._kept_at(t, device)
         return self.prior_pmf(t, device), (1 - kept) * pi, (1 - kept) * pi + kept
 
     def _kept(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """The probability of no replacement, [b, 1, 1], and pi, [S]."""
         tau = (self.elapsed(t) - self.elapsed(s))[:, None, None]
         return torch.exp(-tau), self._on(tau.device)
+
+    def _kept_at(self, t: Tensor | float, device: torch.device | None) -> tuple[Tensor, Tensor]:
+        """The same from 0 to a time, [1] and [S]."""
+        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
+        kept, pi = self._kept(torch.zeros_like(t), t)
+        return kept.flatten(), pi
 
     def _on(self, device: torch.device) -> Tensor:
         """pi on a device: copied once, since copies are waited for."""
@@ -202,9 +191,9 @@ class _Forgetting(FiniteJumpProcess):
 
 @component("process")
 class Uniform(_Forgetting):
-    """At rate 1 an element is replaced by a uniform draw from all S = max_count + 1 levels (D3PM's uniform family).
+    """At rate 1 an element is replaced by a uniform draw from all S = max_count + 1 levels.
 
-    exp(Q t) = e^-t I + (1 - e^-t) / S.
+    exp(Q t) = e^-t I + (1 - e^-t) / S [Austin 2021, appendix A.2.1].
 
     Args:
         max_count: largest data level.
@@ -218,7 +207,7 @@ class Uniform(_Forgetting):
 
 @component("process")
 class Absorbing(_Forgetting):
-    """At rate 1 an element is replaced by the mask, for good (D3PM's absorbing family, masked diffusion).
+    """At rate 1 an element is replaced by the mask, for good: masked diffusion [Austin 2021, appendix A.2.2].
 
     Args:
         max_count: largest data level.
@@ -241,9 +230,10 @@ class Absorbing(_Forgetting):
 
 @component("process")
 class Ordinal(FiniteJumpProcess):
-    """Jumps between near levels: reversible, time-scaled so that its slowest mode decays as e^-t (tauLDR's family).
+    """Jumps between near levels: reversible, time-scaled so that its slowest mode decays as e^-t.
 
-    Q_ij = c w(|i - j|) sqrt(pi_j / pi_i), pi being the stationary distribution: detailed balance holds by construction.
+    Q_ij = c w(|i - j|) sqrt(pi_j / pi_i), pi being the stationary distribution: detailed balance holds by construction
+    [after Campbell 2022, appendix E].
 
     Args:
         max_count: largest data level.

@@ -1,4 +1,4 @@
-"""Pure death: every unit decays at rate 1, independently, until all is black (Santos et al. 2023, section 3)."""
+"""Pure death: every unit decays at rate 1, independently, until all is black [Santos 2023, section 2.5]."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import CountPrediction, Denoiser
-from blackout.diffusion.processes.base import LIMIT, check_max_count, expand_time, jump_axis, plateau, widening
-from blackout.diffusion.processes.finite import bound_to_prior
+from blackout.diffusion.processes.base import (
+    LIMIT,
+    CountProcess,
+    bound_to_prior,
+    check_max_count,
+    expand_time,
+    jump_axis,
+    plateau,
+    widening,
+)
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, binomial, poisson
-
-_LOG_TINY = -690.0
 
 
 @component("process")
 @dataclass(frozen=True)
-class PureDeath:
-    """The linear death process on 0..max_count; a unit survives to time t with probability q = e^-t.
+class PureDeath(CountProcess):
+    """The linear death process on 0..max_count [Santos 2023, eq. 7]; a unit survives to t with probability q = e^-t.
 
     Its statistic is the missing count X_0 - X_t.
 
@@ -35,7 +41,6 @@ class PureDeath:
     """
 
     max_count: int = 255
-    ordered: ClassVar[bool] = True
     prediction: ClassVar[type[CountPrediction]] = CountPrediction
 
     def __post_init__(self) -> None:
@@ -46,12 +51,8 @@ class PureDeath:
         """The counts themselves."""
         return self.max_count + 1
 
-    def elapsed(self, t: Tensor) -> Tensor:
-        """t itself: the process is homogeneous in time."""
-        return t
-
     def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
-        """X_t | X_0 ~ Binomial(X_0, e^-t)  (eq. 10). Integers in, integers out, same shape and dtype."""
+        """X_t | X_0 ~ Binomial(X_0, e^-t) [Santos 2023, eq. 8]: integers of x0's shape and dtype."""
         t = expand_time(t, x0)
         return binomial(x0, torch.exp(-t), generator, complement=-torch.expm1(-t))
 
@@ -60,32 +61,26 @@ class PureDeath:
         xt = self.sample(x0, t, generator)
         return xt, x0.int() - xt.int()
 
-    def pmf(self, x0: Tensor, t: Tensor | float) -> Tensor:
-        """P(X_t = . | X_0), float64 [B, ..., max_count + 1]."""
-        states = torch.arange(self.num_states, device=x0.device)
-        t = expand_time(t, x0)
-        return torch.exp(_log_binomial(x0[..., None], states, t[..., None] if t.ndim else t))
-
-    def log_likelihood(self, xt: Tensor, t: Tensor | float) -> Tensor:
-        """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]; what is impossible is finite, -690."""
-        levels = torch.arange(self.num_states, device=xt.device).view(-1, *[1] * (xt.ndim - 1))
-        t = expand_time(t, xt)
-        return _log_binomial(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)
+    def _log_pmf(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+        """log P(Binomial(x0, e^-t) = xt), elementwise, -inf where xt > x0 [Santos 2023, eq. 8]."""
+        n, k = x0.double(), xt.double()
+        rest = (n - k).clamp(min=0)
+        ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
+        return torch.where(k <= n, ways - k * t + torch.special.xlogy(rest, -torch.expm1(-t)), -math.inf)
 
     def bridge(
         self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float, generator: RandomSource = None
     ) -> Tensor:
-        """X_s | X_0, X_t = X_t + Binomial(X_0 - X_t, r)  (eq. 13).
+        """X_s | X_0, X_t = X_t + Binomial(X_0 - X_t, r), of x0's shape [Santos 2023, eq. 12].
 
-        r = (e^-s - e^-t) / (1 - e^-t): the factor s printed there is an error.
+        r = (e^-s - e^-t) / (1 - e^-t): the factor s printed in eq. 13 is an error, which appendix D does not have.
         """
         s, t = expand_time(s, x0), expand_time(t, x0)
-        r = step_fraction(s, t)
         stays = torch.expm1(-s) / torch.expm1(-t)
-        return xt + binomial(x0 - xt, r, generator, complement=stays)
+        return xt + binomial(x0 - xt, step_fraction(s, t), generator, complement=stays)
 
     def reverse_rate(self, x0: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
-        """Birth rate given X_0, per unit of t: (X_0 - X_t) e^-t / (1 - e^-t)  (eq. 9). Float64, shape of x0."""
+        """Birth rate given X_0, per unit of t: (X_0 - X_t) e^-t / (1 - e^-t), float64 [B, ...] [Santos 2023, eq. 9]."""
         t = expand_time(t, x0)
         return (x0 - xt).to(torch.float64) / torch.expm1(t)
 
@@ -117,10 +112,11 @@ class PureDeath:
         mean: Tensor | None = None,
         device: torch.device | None = None,
     ) -> Tensor:
-        """Where sampling starts: all black, or Poisson(e^-t E[X_0]) when the mean is given.
+        """Where sampling starts: all black [Santos 2023, Algorithm 2], or Poisson(e^-t E[X_0]) when the mean is given.
 
-        At t = 15 one CIFAR-10 image in ten still has a unit left, which black ignores. What Poisson counts miss is how
-        elements go together: `blackout.diffusion.data_stats` says how much that is, and when it is little.
+        The latter is ours (tests/laws/test_end_laws.py). At t = 15 one CIFAR-10 image in ten still has a unit left,
+        which black ignores. What Poisson counts miss is how elements go together: `blackout.diffusion.data_stats` says
+        how much that is, and when it is little.
 
         Args:
             shape: [B, ...].
@@ -152,14 +148,3 @@ class PureDeath:
         """
         limit, flat = limit + widening(self.max_count), plateau(self.max_count)
         return bound_to_prior(denoiser, self, x0, v, generator, limit, plateau=flat)
-
-    def check_final_time(self, t: Tensor | float) -> None:
-        """Nothing is refused: what is too short depends on the data (`blackout.diffusion.data_stats`)."""
-
-
-def _log_binomial(n: Tensor, k: Tensor, t: Tensor) -> Tensor:
-    """log P(Binomial(n, e^-t) = k), elementwise, -inf where k > n."""
-    n, k = n.double(), k.double()
-    rest = (n - k).clamp(min=0)
-    ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
-    return torch.where(k <= n, ways - k * t + torch.special.xlogy(rest, -torch.expm1(-t)), -math.inf)

@@ -1,4 +1,8 @@
-"""leTF: the locally equivariant transformer of Ou, Zhang and Li (NeurIPS 2025), section 4.3."""
+"""leTF and leGF: locally equivariant transformers, of sites in a row and of the nodes of graphs.
+
+Two causal streams, one from either end, know at site i what precedes and what follows it; a readout attends to both
+[Ou 2025, section 3.3 and appendix B.3]. On graphs attention is biased by distances [Ou 2025, appendix D.4].
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.networks.equivariant.base import GraphBatch, Hollow, LocallyEquivariant, TimeEmbedding, known
+from blackout.networks.equivariant import GraphBatch, Hollow, LocallyEquivariant, TimeEmbedding, known
 from blackout.networks.precision import LayerNorm
 
 
@@ -21,14 +25,12 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        query = self._heads(self.query(x))
-        key, value = (self._heads(part) for part in self.memory(memory).chunk(2, -1))
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.query(x), *self.memory(memory).chunk(2, -1))
+        )
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
-        attended: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
-        return attended
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.output(mixed.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
@@ -38,17 +40,39 @@ class Block(nn.Module):
         super().__init__()
         self.attention = Attention(width, heads)
         self.norms = nn.ModuleList(LayerNorm(width) for _ in range(2))
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = _perceptron(width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         normed = self.norms[0](x)
         x = x + self.attention(normed, normed, mask)
-        mixed: Tensor = x + self.mlp(self.norms[1](x))
-        return mixed
+        return x + self.mlp(self.norms[1](x))
 
 
-class TransformerBody(Hollow):
-    """Two causal streams, one from either end, and a readout that attends to what precedes and what follows a site.
+def _perceptron(width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+
+class _TwoStreams(Hollow):
+    """Two causal streams, one from either end, and a readout that attends to what precedes and what follows a site."""
+
+    def __init__(self, levels: int, channels: int, layers: int, heads: int) -> None:
+        super().__init__(channels, layers, heads)
+        self.embed, self.time = nn.Embedding(levels, channels), TimeEmbedding(channels)
+
+    def _add_readout(self, heads: int, norms: int) -> None:
+        self.readout = Attention(self.width, heads)
+        self.norms = nn.ModuleList(LayerNorm(self.width) for _ in range(norms))
+        self.mlp = _perceptron(self.width)
+
+    def _read(self, forward: Tensor, backward: Tensor, time: Tensor, mask: Tensor) -> Tensor:
+        """Features [B, d, C] from the two streams, [B, d, C] each; `mask` as for `Attention`, [.., d, 2 d]."""
+        query = (forward + backward) / 2**0.5 + time
+        hidden = query + self.readout(self.norms[0](query), torch.cat([forward, backward], 1), mask)
+        return self.norms[1](hidden + self.mlp(hidden)) + time
+
+
+class TransformerBody(_TwoStreams):
+    """Streams over the sites in their order, with a learned position for every one.
 
     Args:
         sites: number d of sites.
@@ -61,17 +85,12 @@ class TransformerBody(Hollow):
     before_or_after: Tensor
 
     def __init__(self, sites: int, levels: int, channels: int, layers: int, heads: int) -> None:
-        super().__init__(channels, layers)
-        if channels % heads:
-            raise ValueError(f"channels must be a multiple of heads, not {channels} and {heads}")
-        self.embed, self.time = nn.Embedding(levels, channels), TimeEmbedding(channels)
+        super().__init__(levels, channels, layers, heads)
         self.places = nn.ParameterList(0.02 * torch.randn(sites, channels) for _ in range(2))
         self.streams = nn.ModuleList(
             nn.Sequential(*[Block(channels, heads) for _ in range(layers)], LayerNorm(channels)) for _ in range(2)
         )
-        self.readout = Attention(channels, heads)
-        self.norms = nn.ModuleList(LayerNorm(channels) for _ in range(2))
-        self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
+        self._add_readout(heads, norms=2)
         site = torch.arange(sites)
         mask = torch.cat([site[None] <= site[:, None], site[None] >= site[:, None]], 1)
         self.register_buffer("before_or_after", mask, persistent=False)
@@ -82,22 +101,15 @@ class TransformerBody(Hollow):
         tokens = self.embed(x.long())
         forward = self._stream(0, tokens, time)
         backward = self._stream(1, tokens.flip(1), time).flip(1)
-        query = (forward + backward) / 2**0.5 + time
-        memory = torch.cat([forward, backward], 1)
-        hidden = query + self.readout(self.norms[0](query), memory, self.before_or_after)
-        hidden = self.norms[1](hidden + self.mlp(hidden))
-        features: Tensor = hidden + time
-        return features
+        return self._read(forward, backward, time, self.before_or_after)
 
     def _stream(self, which: int, tokens: Tensor, time: Tensor) -> Tensor:
-        shifted = torch.cat([time, tokens[:, :-1]], 1) + self.places[which]
-        features: Tensor = self.streams[which](shifted)
-        return features
+        return self.streams[which](torch.cat([time, tokens[:, :-1]], 1) + self.places[which])
 
 
 @component("network")
 class LETransformer(LocallyEquivariant):
-    """leTF.
+    """leTF: the locally equivariant transformer [Ou 2025, section 3.3 and appendix B.3].
 
     Args:
         sites: number of sites.
@@ -125,17 +137,15 @@ class LETransformer(LocallyEquivariant):
         super().__init__(TransformerBody(sites, levels, channels, layers, heads), levels, heat_bath, partition)
 
 
-# --- leGF: the locally equivariant graph transformer of Ou, Zhang and Li (NeurIPS 2025), leTF with Graphormer's bias.
-
 _DEGREES = 32
 """Degrees with an embedding of their own; larger ones share the last."""
 
 
-class GraphTransformerBody(Hollow):
-    """Two causal streams over the nodes in their order, and a readout, as in leTF.
+class GraphTransformerBody(_TwoStreams):
+    """Streams over the nodes in their order, with attention logits biased by the distance of the two nodes.
 
-    Attention logits are biased by the distance of the two nodes, with one bias a head for all layers. There are no
-    positions: what a node is, its degree and distances say, so that graphs of any size are read.
+    There is one bias a head for all layers, as in Graphormer [Ying 2021]. There are no positions: what a node is, its
+    degree and distances say, so that graphs of any size are read.
 
     Args:
         distances: classes of pairs of nodes, the node itself included.
@@ -146,17 +156,12 @@ class GraphTransformerBody(Hollow):
     """
 
     def __init__(self, distances: int, levels: int, channels: int, layers: int, heads: int) -> None:
-        super().__init__(channels, layers)
-        if channels % heads:
-            raise ValueError(f"channels must be a multiple of heads, not {channels} and {heads}")
-        self.embed, self.time = nn.Embedding(levels, channels), TimeEmbedding(channels)
+        super().__init__(levels, channels, layers, heads)
         self.degree = nn.ModuleList(nn.Embedding(_DEGREES, channels) for _ in range(2))
         self.bias = nn.Embedding(distances, heads)
         nn.init.normal_(self.bias.weight, std=0.02)
         self.streams = nn.ModuleList(nn.ModuleList(Block(channels, heads) for _ in range(layers)) for _ in range(2))
-        self.readout = Attention(channels, heads)
-        self.norms = nn.ModuleList(LayerNorm(channels) for _ in range(4))
-        self.mlp = nn.Sequential(nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, channels))
+        self._add_readout(heads, norms=4)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor, graph: GraphBatch | None = None) -> Tensor:
         graph = known(graph)
@@ -167,41 +172,29 @@ class GraphTransformerBody(Hollow):
         node, row = torch.arange(x.shape[1], device=x.device), torch.arange(len(x), device=x.device)[:, None]
         # from the last node to the first, with nodes that are none still behind
         turn = torch.where(mask, mask.sum(1, keepdim=True) - 1 - node, node)
-        bias, turned = self._bias(classes), self._bias(classes[row[..., None], turn[..., None], turn[:, None]])
+        turned_classes = classes[row[..., None], turn[..., None], turn[:, None]]
+        bias, turned = (self.bias(pairs).permute(0, 3, 1, 2) for pairs in (classes, turned_classes))
         forward = self._stream(0, tokens, own, time, bias)
         backward = self._stream(1, tokens[row, turn], own[row, turn], time, turned)[row, turn]
-        query = (forward + backward) / 2**0.5 + time
-        memory = torch.cat([forward, backward], 1)
         seen = torch.cat([node[None] <= node[:, None], node[None] >= node[:, None]], 1)
         # a node that is none sees itself, so that no row is empty
         exists = torch.cat([mask, mask], 1)[:, None] | torch.eye(x.shape[1], device=x.device).bool().repeat(1, 2)
         logits = torch.cat([bias, bias], -1).masked_fill(~(seen & exists)[:, None], -torch.inf)
-        hidden = query + self.readout(self.norms[0](query), memory, logits)
-        hidden = self.norms[1](hidden + self.mlp(hidden))
-        features: Tensor = hidden + time
-        return features
-
-    def _bias(self, classes: Tensor) -> Tensor:
-        """Of attention logits, [B, heads, d, d]."""
-        biases: Tensor = self.bias(classes).permute(0, 3, 1, 2)
-        return biases
+        return self._read(forward, backward, time, logits)
 
     def _stream(self, which: int, tokens: Tensor, own: Tensor, time: Tensor, bias: Tensor) -> Tensor:
         """Slot i knows the time, its own degree and the nodes before it; it holds the last of these, node i - 1."""
         hidden = torch.cat([time, tokens[:, :-1]], 1) + own
         later = torch.ones(bias.shape[2:], device=bias.device).triu(1).bool()
-        logits = nn.functional.pad(bias[..., :-1], (1, 0)).masked_fill(later, -torch.inf)  # the prefix has no bias
-        blocks = self.streams[which]
-        assert isinstance(blocks, nn.ModuleList)
-        for block in blocks:
+        logits = F.pad(bias[..., :-1], (1, 0)).masked_fill(later, -torch.inf)  # the prefix has no bias
+        for block in self.streams[which].children():
             hidden = block(hidden, logits)
-        features: Tensor = self.norms[2 + which](hidden)
-        return features
+        return self.norms[2 + which](hidden)
 
 
 @component("network")
 class LEGraphTransformer(LocallyEquivariant):
-    """leGF.
+    """leGF: leTF with Graphormer's bias [Ou 2025, appendix D.4].
 
     Args:
         distances: classes of pairs of nodes, the node itself included.

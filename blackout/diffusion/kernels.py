@@ -1,0 +1,537 @@
+"""Reverse steps: from X_t to X_s, s < t, with the help of a denoiser.
+
+For pure death [Santos 2023, section 2.7], where y = E[N | X_t] is the expected missing count, N = X_0 - X_t, and r the
+step fraction: of the units missing at t, each is back at s with probability r.
+
+    BinomialBridge    y rounded to a whole number, then the exact bridge             1 NFE   first order, biased
+    PoissonLeap       Poisson(y r) births                                            1       first order
+    PanjerLeap        births of mean y r and of the predicted dispersion             1       first order, smaller error
+    PosteriorBridge   X_0 from the predicted distribution, then the exact bridge     1       exact for one element
+    Trapezoidal       theta-trapezoidal in its mean-preserving form                  2       second order on smooth data
+    PosteriorTrapezoidal  the same for whole distributions, by exact bridges         2       second order; exact for one
+
+For the other processes:
+
+    LevelBridge       X_0 from the predicted distribution, then the exact bridge     1       exact for one element
+    BirthDeathBridge  the predicted pair rounded, then the exact bridge              1       first order
+    TauLeap           all reverse jumps at frozen rates                              1       first order
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from blackout.component import component
+from blackout.diffusion.guidance import GuidedCount, GuidedPair
+from blackout.diffusion.predictions import (
+    BirthDeathPrediction,
+    CategoricalPrediction,
+    CountPrediction,
+    Denoiser,
+    Kind,
+    MissingCount,
+    Prediction,
+    require,
+)
+from blackout.diffusion.processes import BirthDeath, FiniteProcess, JumpProcess, Process
+from blackout.diffusion.processes.base import expand_time
+from blackout.diffusion.schedules import reverse_clock, step_fraction
+from blackout.random import RandomSource, bernoulli, binomial, categorical, gamma, poisson, uniform
+
+Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
+"""(y [B, ...], where randomness comes from) -> whole numbers of y's shape and dtype."""
+
+
+class Kernel(Protocol):
+    """One reverse step."""
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        """X_s given X_t.
+
+        Args:
+            denoiser: evaluated as often as the method needs.
+            process: whose path is walked back.
+            xt: states [B, ...].
+            s, t: float64 scalars, s < t.
+
+        Returns:
+            States of xt's shape and dtype.
+
+        Raises:
+            ValueError: the method needs another kind of prediction or process.
+        """
+
+
+@runtime_checkable
+class StatefulKernel(Protocol):
+    """A kernel that remembers earlier steps, such as a multistep method: every run of the sampler gets a fresh one."""
+
+    def fresh(self) -> Kernel:
+        """The same method before its first step."""
+
+
+@component(passed=("rounding",), called=("y", "generator"))
+def nearest_rounding(y: Tensor, generator: RandomSource) -> Tensor:
+    """The paper's [Santos 2023, section 3]. Biased: while y < 1/2 nothing is born, however many steps are taken."""
+    return torch.round(y)
+
+
+@component(passed=("rounding",), called=("y", "generator"))
+def stochastic_rounding(y: Tensor, generator: RandomSource) -> Tensor:
+    """floor(y) + Bernoulli(y - floor(y)): unbiased, so the mean number of births is y r. Ours (test_kernel_laws)."""
+    floor = torch.floor(y)
+    return floor + bernoulli((y - floor).double(), generator).to(y.dtype)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class BinomialBridge:
+    """Round y to a whole number n of missing units, then take the exact bridge from X_0 = X_t + n.
+
+    Never leaves 0..max_count [Santos 2023, eq. 12 and Algorithm 2].
+
+    Args:
+        rounding: of y.
+    """
+
+    rounding: Rounding = stochastic_rounding
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        y = predicted_count(self, denoiser, process, xt, t).mean
+        missing = torch.minimum(self.rounding(y, generator).to(torch.int64), process.max_count - xt.to(torch.int64))
+        return process.bridge((xt + missing).to(xt.dtype), xt, s, t, generator)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class PoissonLeap:
+    """X_s = X_t + Poisson(y r), clipped to max_count: tau-leaping [Santos 2023, Algorithm 2; Gillespie 2001].
+
+    Algorithm 2 prints the rate y e^-t / (1 - e^-t), which lacks the time increment; y r integrates the reverse rate
+    over the step, as the authors' code does.
+    """
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        y = predicted_count(self, denoiser, process, xt, t).mean.double()
+        return grown(xt, poisson(y * fraction(s, t, xt), generator), process)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class PosteriorBridge:
+    """Draw X_0 from the head's distribution of the missing count, then take the exact bridge.
+
+    With the exact distribution it makes no error for one element, whatever the step; elements are drawn independently,
+    so their correlations given X_t still cost O(1 / T). Ours (tests/laws/test_kernel_laws.py).
+
+    Raises:
+        ValueError: when called, the head predicts no distribution, or the count is guided and has none.
+    """
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        distribution = predicted_distribution("bridge", self, denoiser, process, xt, t)
+        return process.bridge((xt + distribution.sample(generator)).to(xt.dtype), xt, s, t, generator)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class Trapezoidal:
+    """Second order with two evaluations per step: the theta-trapezoidal method [Anderson 2011], unbiased in the mean.
+
+    Half a step of the clock tau = -log(1 - e^-t) is a Poisson leap to rho of fraction h = 1 - sqrt(1 - r); the other
+    half is one of the same fraction with the extrapolated count
+
+        [2 y(X_rho, rho) - (1 - h) y(X_t, t)]_+.
+
+    The conditional mean of X_0 is a martingale, so that y(X_rho, rho) is (1 - h) y(X_t, t) on average, and the mean
+    number of births of the whole step is y r (up to the positive part). Halves of equal length (theta = 1/2) keep the
+    weights at 2 and 1 however long the step. The step to s = 0, whose clock never ends, is a single Poisson leap.
+
+    Second order where no birth more than halves another element's rate; elsewhere the positive part cuts, and the
+    order is 1. In this form it is ours (tests/laws/test_kernel_laws.py).
+
+    Args:
+        floor: least rate of the second stage, as a share of y(X_rho, rho); with any floor above 0 every X_0 stays
+            possible, so that the chain's likelihood bound is finite.
+
+    Raises:
+        ValueError: a floor outside [0, 1].
+    """
+
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"floor must be in [0, 1], not {self.floor}")
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        if float(s) == 0:
+            return PoissonLeap()(denoiser, process, xt, s, t, generator)
+        rho = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2)  # the clock is its own inverse
+        half = step_fraction(rho, t)
+        # first stage: y frozen at X_t, from t to rho
+        y = predicted_count(self, denoiser, process, xt, t).mean.double()
+        x_rho = grown(xt, poisson(y * half, generator), process)
+        # second stage: from rho to s, of the same fraction, with the extrapolated count
+        y_rho = predicted_count(self, denoiser, process, x_rho, rho).mean.double()
+        rate = torch.maximum(2 * y_rho - (1 - half) * y, self.floor * y_rho)
+        return grown(x_rho, poisson(rate * half, generator), process)
+
+
+def predicted_count(part: object, denoiser: Denoiser, process: object, xt: Tensor, t: Tensor) -> CountPrediction:
+    """What is predicted of the missing count given X_t; `part` is the kernel or corrector that needs it.
+
+    Raises:
+        ValueError: something else is predicted.
+    """
+    needed = "a head that predicts the missing count (and for some samplers its variance or distribution)"
+    return require(denoiser(xt, t), CountPrediction, part, process, needed)
+
+
+def predicted_distribution(
+    posterior: str, part: object, denoiser: Denoiser, process: Process, xt: Tensor, t: Tensor
+) -> MissingCount:
+    """The predicted distribution of the missing count given X_t, for a posterior "bridge" or "trapezoidal step".
+
+    Raises:
+        ValueError: there is none, or the count is guided, which leaves none.
+    """
+    prediction = predicted_count(part, denoiser, process, xt, t)
+    if isinstance(prediction, GuidedCount):
+        raise ValueError(f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal")
+    if prediction.distribution is None:
+        raise ValueError(f"the posterior {posterior} needs a head that predicts a distribution")
+    return prediction.distribution
+
+
+def fraction(s: Tensor, t: Tensor, x: Tensor) -> Tensor:
+    """The step fraction r, float64, broadcastable to x [B, ...]."""
+    return step_fraction(expand_time(s, x), expand_time(t, x))
+
+
+def grown(x: Tensor, births: Tensor, process: Process) -> Tensor:
+    """x + births, clipped to max_count, in x's dtype."""
+    return (x + births).clamp_(max=process.max_count).to(x.dtype)
+
+
+LARGEST = 1023
+"""Largest max_count of `PosteriorTrapezoidal`: every number a missing count can be is enumerated in every element."""
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class PosteriorTrapezoidal:
+    """Second order with two evaluations per step, and exact for independent elements, whatever the step. Ours.
+
+    Stage 1 draws N from its distribution P_t(N | X_t) and takes the exact bridge to rho, which halves the clock
+    -log(1 - e^-t) as in `Trapezoidal`; b of the units are born there. Stage 2 is the bridge from rho to s with N of
+
+        [2 P_rho(n | X_rho) - P_t(b + n | X_t) Bin(b; b + n, h) / Z]_+, normalised.
+
+    The second term, with h the fraction of stage 1, is what the first prediction says is still missing at rho in an
+    element of which b units came back: it is P_rho itself where the element does not depend on the others, so that the
+    difference is what has been learned from the others meanwhile, which is extrapolated to the whole step. The step to
+    s = 0, whose clock never ends, is a single posterior bridge.
+
+    It keeps max_count + 1 float32 numbers per element a few times over. The law: tests/laws/test_kernel_laws.py.
+
+    Raises:
+        ValueError: when called, the head predicts no distribution, the count is guided, or counts go beyond `LARGEST`.
+    """
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        if process.max_count > LARGEST:
+            raise ValueError(
+                f"the posterior trapezoidal step enumerates counts: at most {LARGEST}, not {process.max_count}"
+            )
+        if float(s) == 0:
+            return PosteriorBridge()(denoiser, process, xt, s, t, generator)
+        rho = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2)
+        first = predicted_distribution("trapezoidal step", self, denoiser, process, xt, t)
+        x_rho = process.bridge((xt + first.sample(generator)).to(xt.dtype), xt, rho, t, generator)
+        second = predicted_distribution("trapezoidal step", self, denoiser, process, x_rho, rho)
+        top, before, between = process.max_count, xt.to(torch.int64), x_rho.to(torch.int64)
+        expected = remaining(first, between - before, fraction(rho, t, xt), top - before, top)
+        found = tabulated(second, top - between, top).double()
+        mass = (2 * torch.exp(found) - torch.exp(expected)).clamp_(min=0.0)
+        missing = _drawn(mass, uniform(tuple(xt.shape), generator, xt.device))
+        return process.bridge((x_rho + missing).to(xt.dtype), x_rho, s, rho, generator)
+
+
+def tabulated(distribution: MissingCount, largest: Tensor, max_count: int) -> Tensor:
+    """log P(N = n) for n = 0..max_count in front, float32 [max_count + 1, B, ...]; -inf beyond `largest` [B, ...]."""
+    rows = []
+    for n in range(max_count + 1):
+        number = torch.full_like(largest, n)
+        rows.append(torch.where(number > largest, -math.inf, distribution.log_prob(torch.minimum(number, largest))))
+    return torch.stack(rows)
+
+
+def remaining(distribution: MissingCount, births: Tensor, h: Tensor, largest: Tensor, max_count: int) -> Tensor:
+    """log P(N - b = n | b of N came back, each with chance h) for n = 0..max_count, float64 [max_count + 1, B, ...].
+
+    Args:
+        distribution: P(N).
+        births: b, int64 [B, ...].
+        h: float64, broadcastable to them.
+        largest: the largest possible N, int64 [B, ...].
+        max_count: largest count.
+    """
+    table = tabulated(distribution, largest, max_count).double()
+    n = torch.arange(len(table), device=births.device).view(-1, *[1] * births.ndim)
+    total = births + n
+    prior = table.gather(0, total.clamp(max=max_count)).where(total <= largest, -math.inf)
+    ways = torch.lgamma(total.double() + 1) - torch.lgamma(n.double() + 1)  # b! and h^b are the same for every n
+    joint = prior + ways + n * torch.log1p(-h)
+    return joint - torch.logsumexp(joint, 0)
+
+
+def _drawn(mass: Tensor, u: Tensor) -> Tensor:
+    """Whole numbers with probabilities proportional to mass [levels, B, ...] float64, by uniforms u [B, ...]."""
+    passed = mass.cumsum(0)
+    number = (passed <= u * passed[-1]).sum(0)
+    possible = (mass > 0).to(torch.int64)
+    last = len(mass) - 1 - possible.flip(0).argmax(0)  # rounding must not lead beyond what is possible
+    return torch.minimum(number, last)
+
+
+_POISSON_WITHIN = 1e-3
+"""|F - 1| below which N is as good as Poisson: it avoids a million trials of nothing."""
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class PanjerLeap:
+    """Births of mean y r and variance y r (1 - r + r F), with F = Var[N | X_t] / y from the prediction.
+
+    N is modelled by the family that thinning maps to itself [Panjer 1981, eq. 2], then thinned by r:
+
+        F < 1   Binomial(y / (1 - F), r (1 - F)), the number of trials rounded stochastically
+        F = 1   Poisson(y r)
+        F > 1   negative binomial of size y / (F - 1) and mean y r
+
+    With less than one trial, Bernoulli(y r). Counts are clipped to max_count. Ours (tests/laws/test_kernel_laws.py).
+
+    Args:
+        dispersion: F for every element, where the head predicts no variance; None asks the head for it.
+
+    Raises:
+        ValueError: dispersion is negative, or the head predicts no variance and there is no dispersion.
+    """
+
+    dispersion: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.dispersion is not None and not self.dispersion >= 0:
+            raise ValueError(f"the dispersion must not be negative, not {self.dispersion}")
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        prediction = predicted_count(self, denoiser, process, xt, t)
+        y = prediction.mean.double()
+        if self.dispersion is not None:
+            dispersion = torch.full_like(y, self.dispersion)
+        elif prediction.variance is not None:
+            dispersion = prediction.variance.double() / y.clamp(min=1e-30)
+        else:
+            raise ValueError("the Panjer kernel needs a head that predicts the variance, or a value for its dispersion")
+        return grown(xt, panjer(y, dispersion, fraction(s, t, xt).expand_as(y), generator), process)
+
+
+def panjer(y: Tensor, dispersion: Tensor, r: Tensor, generator: RandomSource = None) -> Tensor:
+    """Thinned counts of `PanjerLeap`.
+
+    Args:
+        y: mean before thinning, float64 [B, ...].
+        dispersion: variance over mean before thinning, the same shape.
+        r: probability of staying, the same shape.
+
+    Returns:
+        Float64 whole numbers of the same shape.
+    """
+    excess = dispersion - 1
+    under, over = excess < -_POISSON_WITHIN, (excess > _POISSON_WITHIN) & (y > 0)
+    # F < 1: y / (1 - F) trials, or a single one of chance y r where that is less than one
+    trials = torch.where(under, y / (-excess).clamp(min=_POISSON_WITHIN), 0.0)
+    several = trials >= 1
+    rounded = stochastic_rounding(torch.where(several, trials, 0.0), generator)
+    trials = torch.where(under & ~several, 1.0, rounded)
+    chance = torch.where(several, r * -excess, y * r).clamp(0.0, 1.0)
+    births = binomial(trials, torch.where(under, chance, 0.0), generator)
+    # F > 1: a Poisson rate that is Gamma distributed, of size y / (F - 1) and scale r (F - 1)
+    size = torch.where(over, y / excess.clamp(min=_POISSON_WITHIN), 1.0)
+    rate = torch.where(over, gamma(size, generator) * (r * excess), y * r)
+    return births + poisson(torch.where(under, 0.0, rate), generator)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class LevelBridge:
+    """Draw X_0 from the predicted distribution, then X_s from the exact bridge between X_0 and X_t.
+
+    For distribution heads, in continuous and discrete time [Austin 2021, eq. 4]. Exact for a single element whatever
+    the step; elements are drawn independently, which costs O(step). Guidance acts on the distribution of X_s
+    (`step_law`).
+    """
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        needed = (
+            "a process of finitely many states and a head that predicts a distribution over levels, such as "
+            "process=uniform head=levels"
+        )
+        finite = require(process, FiniteProcess, self, process, needed)
+        prediction = fitting(denoiser(xt, t), CategoricalPrediction, self, process, needed)
+        if isinstance(prediction, GuidedPair):
+            return draw_step(finite, prediction, xt, s, t, generator)
+        return finite.bridge(draw_level(prediction, generator), xt, s, t, generator)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class BirthDeathBridge:
+    """Round the two predicted numbers of `BirthDeath` to whole ones, then take the exact bridge they fix.
+
+    Ours (tests/laws/test_jump_kernel_laws.py), as `BinomialBridge` is for pure death.
+
+    Args:
+        rounding: of the numbers.
+
+    Raises:
+        ValueError: when called, guided rates: no numbers of missing and of immigrants have them, where births are rarer
+            than immigration or deaths more frequent than those of X_t immigrants.
+    """
+
+    rounding: Rounding = stochastic_rounding
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        needed = "process=birth_death and its head"
+        birth_death = require(process, BirthDeath, self, process, needed)
+        prediction = fitting(denoiser(xt, t), BirthDeathPrediction, self, process, needed)
+        if isinstance(prediction, GuidedPair):
+            raise ValueError("the bridge of immigration and death has no guided rates: use sampler=tau_leap")
+        y, x = prediction.mean, xt.long()
+        # I is at most X_t, and X_0 - S at most what is left up to max_count above the survivors S = X_t - I
+        immigrants = torch.minimum(self.rounding(y[:, 1], generator).long(), x)
+        headroom = (birth_death.max_count - (x - immigrants)).clamp(min=0)
+        missing = torch.minimum(self.rounding(y[:, 0], generator).long(), headroom)
+        return birth_death.bridge_from(missing, immigrants, xt, s, t, generator)
+
+
+@component("kernel")
+@dataclass(frozen=True)
+class TauLeap:
+    """Leaps of every reverse type at frozen rates for t - s, the time increment that Algorithm 4 lacks.
+
+    Types of ordered processes add up, Poisson each, clipped to the state space [Campbell 2022, section 4.3]; of
+    unordered ones at most one happens. The last step, to s = 0, draws X_0 itself from a distribution head. Guidance
+    acts on the rates, and on the distribution of the last step [Santos 2023, Algorithm 4].
+    """
+
+    def __call__(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        jump = require(process, JumpProcess, self, process, "a process in continuous time")
+        prediction = fitting(
+            denoiser(xt, t), jump.prediction, self, process, "a head that predicts what its rates need"
+        )
+        if float(s) == 0.0 and isinstance(prediction, CategoricalPrediction):
+            return draw_level(prediction, generator).to(xt.dtype)
+        if float(s) == 0.0 and isinstance(prediction, GuidedPair) and isinstance(process, FiniteProcess):
+            return draw_step(process, prediction, xt, s, t, generator)
+        return leap(
+            jump, xt, [(reverse_rates(jump, prediction, xt, t), jump.reverse_jumps(xt))], float(t - s), generator
+        )
+
+
+def fitting(prediction: Prediction, kind: type[Kind], part: object, process: object, needed: str) -> Kind | GuidedPair:
+    """The prediction, if it is of this kind, or a pair of such ones to be guided; see `require`."""
+    if not isinstance(prediction, GuidedPair):
+        return require(prediction, kind, part, process, needed)
+    require(prediction.unconditional, kind, part, process, needed)
+    require(prediction.conditional, kind, part, process, needed)
+    return prediction
+
+
+def reverse_rates(process: JumpProcess, prediction: Prediction, xt: Tensor, t: Tensor) -> Tensor:
+    """kappa, or kappa^(1 - g) kappa_c^g of a pair [Nisonoff 2024]: float64 [B, R, ...] per unit of t."""
+    if not isinstance(prediction, GuidedPair):
+        return process.rates(prediction.mean, xt, t)
+    return prediction.tilt(*(process.rates(one.expected, xt, t) for one in prediction.both))
+
+
+def step_law(process: FiniteProcess, prediction: Prediction, xt: Tensor, s: Tensor, t: Tensor) -> Tensor:
+    """P(X_s = . | X_t) of every element, float64 [B, ..., S], or for a pair p^(1 - g) p_c^g, whose sum is not 1.
+
+    Of a pair it is ours (tests/laws/test_guided_processes.py). Normalised, the latter has guided rates as the step
+    becomes short, and in one step to s = 0 a single element follows p(x) p(c | x)^g exactly. (Bridges from a draw of
+    P(X_0 | X_t)^(1 - g) P_c^g have other rates: those of absorption, for one, are then the same whatever the class.)
+    """
+    if not isinstance(prediction, GuidedPair):
+        return process.step_pmf(prediction.expected, xt, s, t)
+    return prediction.tilt(*(process.step_pmf(one.expected, xt, s, t) for one in prediction.both))
+
+
+def draw_step(
+    process: FiniteProcess, pair: GuidedPair, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource
+) -> Tensor:
+    """X_s from `step_law`, normalised; states that the models hold impossible stay as they are."""
+    law = step_law(process, pair, xt, s, t)
+    possible = law.sum(-1) > 0
+    drawn = categorical(torch.where(possible[..., None], law, 1.0), generator)
+    return torch.where(possible, drawn, xt.long()).to(xt.dtype)
+
+
+def draw_level(prediction: CategoricalPrediction, generator: RandomSource) -> Tensor:
+    """X_0 from the predicted distribution, int64 [B, ...], elements independent."""
+    return categorical(prediction.probs.movedim(1, -1).double(), generator)
+
+
+def leap(
+    process: JumpProcess, xt: Tensor, moves: list[tuple[Tensor, Tensor]], duration: float, generator: RandomSource
+) -> Tensor:
+    """X_t after jumps at constant rates for a while [Santos 2023, Algorithm 4].
+
+    Args:
+        process: ordered ones add up all that happens, others take one jump at most.
+        xt: states [B, ...].
+        moves: rates, float64 [B, R, ...], of R types of jumps and what each adds, broadcastable to the same shape.
+        duration: in units of t.
+
+    Returns:
+        States of xt's shape and dtype.
+    """
+    if process.ordered:
+        total = sum((poisson(rates * duration, generator) * jumps).sum(1) for rates, jumps in moves)
+        return (xt + total).clamp(0, process.num_states - 1).to(xt.dtype)
+    rates = torch.cat([r for r, _ in moves], dim=1).movedim(1, -1)
+    jumps = torch.cat([j.expand(r.shape) for r, j in moves], dim=1)
+    exit_rate = rates.sum(-1)
+    # nothing happens with probability e^(-exit rate duration), else one jump, in proportion to its rate
+    stays = uniform(tuple(xt.shape), generator, xt.device) < torch.exp(-exit_rate * duration)
+    # where nothing can happen any weights will do
+    chosen = categorical(torch.where(exit_rate[..., None] > 0, rates, 1.0), generator)
+    jump = jumps.gather(1, chosen[:, None]).squeeze(1)
+    return torch.where(stays | (exit_rate == 0), xt.long(), xt + jump).to(xt.dtype)
