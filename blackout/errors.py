@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 _LIBRARIES = frozenset(
     ("torch", "torchvision", "torchmetrics", "torch_fidelity", "pytorch_lightning", "lightning_fabric", "hydra")
     + ("lightning_utilities", "omegaconf", "wandb", "safetensors", "sklearn", "scipy", "numpy", "matplotlib", "PIL")
-    + ("rich", "filelock", "yaml", "tensorboard", "fsspec")
+    + ("rich", "filelock", "yaml", "tensorboard", "fsspec", "_distutils_hack")
 )
 _REFUSALS = (ValueError, RuntimeError, ArithmeticError, ImportError, OSError, MemoryError)
 """What code raises about what it was given; the other kinds are slips of whoever wrote it."""
@@ -70,8 +70,9 @@ def is_user_error(error: BaseException) -> bool:
     It is not, if code outside this package and its libraries took part; nor if this package itself made a slip (a wrong
     type, a missing key or attribute).
     """
-    packages = [_package(trace) for trace in _frames(error.__traceback__)]
-    if any(not _is_library(name) for name in packages if name != "blackout"):
+    frames = traceback.walk_tb(error.__traceback__)
+    packages = [str(frame.f_globals.get("__name__", "")).split(".")[0] for frame, _ in frames]
+    if set(packages) - {"blackout"} - _LIBRARIES - sys.stdlib_module_names:
         return False
     defined_by_library = any(kind.__module__.split(".")[0] in _LIBRARIES for kind in type(error).__mro__)
     return isinstance(error, _REFUSALS) or defined_by_library or (bool(packages) and packages[-1] != "blackout")
@@ -82,17 +83,3 @@ def summary(error: BaseException) -> str:
     line = (str(error).splitlines() or [""])[0]
     plain = isinstance(error, ValueError | TypeError | ImportError) or "Misconfiguration" in type(error).__name__
     return line if plain and line else f"{type(error).__name__} {line}".strip()
-
-
-def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
-
-
-def _package(trace: TracebackType) -> str:
-    return str(trace.tb_frame.f_globals.get("__name__", "")).split(".")[0]
-
-
-def _is_library(name: str) -> bool:
-    return name in _LIBRARIES or name in sys.stdlib_module_names or name == "_distutils_hack"

@@ -47,9 +47,9 @@ def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceData
         "parameters": f"{parameters:,}",
         "work": f"{_si(flops)}FLOP per image and network evaluation; {_si(3 * flops)}FLOP per image of training, "
         f"{_si(3 * flops * images)}FLOP in all; {_si(flops * nfe)}FLOP per sample of {nfe} evaluations",
-        "memory": f"{_bytes(state)} for weights, gradients, moments and average, and about "
-        f"{_bytes(activation_bytes(model) * share)} of activations per device of {share} images (both in 32 bit)"
-        + (f"; the probe's peak was {_bytes(probe.peak)}" if probe.peak else ""),
+        "memory": f"{_si(state)}B for weights, gradients, moments and average, and about "
+        f"{_si(activation_bytes(model) * share)}B of activations per device of {share} images (both in 32 bit)"
+        + (f"; the probe's peak was {_si(probe.peak)}B" if probe.peak else ""),
         "data": str(data_module.source),
         "length": f"{steps:,} steps of {accumulate * batch:,} images on {devices} device(s): {images:,} images"
         + (f", {images / size:,.1f} epochs" if size else ""),
@@ -133,14 +133,8 @@ def _si(number: float) -> str:
     return f"{number:.3g} {units[0]}"
 
 
-def _bytes(number: float) -> str:
-    return f"{_si(number)}B"
-
-
 def _duration(seconds: float) -> str:
-    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
-    if days >= 2:
-        return f"{days:.1f} days"
-    if hours >= 2:
-        return f"{hours:.1f} hours"
-    return f"{minutes:.1f} minutes" if minutes >= 2 else f"{seconds:.0f} seconds"
+    for unit, size in {"days": 86400, "hours": 3600, "minutes": 60}.items():
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,17 @@ class SampleCache:
             again: draw the first batch in any case, so that `watch` sees its states.
         """
         for number, part in enumerate(indices.split(self._size) if len(indices) else ()):
-            known = None if again and number == 0 else self._read(part)
+            file = self._folder / f"{int(part[0])}-{int(part[-1])}.safetensors" if self._folder is not None else None
+            known = None if file is None or (again and number == 0) else _read(file)
             if known is not None:
                 for step in range(1, self._draw.steps + 1):
                     watch(step, self._draw.steps, known["samples"])
                 yield part, known
                 continue
             for of_batch, samples in self._draw.batches(part, self._seed, self._size, watch):
-                self._keep(part, samples)
+                if file is not None:
+                    with replacing(file) as hidden:
+                        save_tensors({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
                 yield of_batch, samples
 
     def forget(self) -> None:
@@ -62,23 +66,12 @@ class SampleCache:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _read(self, part: Tensor) -> Samples | None:
-        if self._folder is None:
-            return None
-        try:
-            kept: Samples = load_file(self._file(part))
-            return kept
-        except (OSError, SafetensorError):
-            return None
 
-    def _keep(self, part: Tensor, samples: Samples) -> None:
-        if self._folder is not None:
-            with replacing(self._file(part)) as hidden:
-                save_tensors({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)
-
-    def _file(self, part: Tensor) -> Path:
-        assert self._folder is not None
-        return self._folder / f"{int(part[0])}-{int(part[-1])}.safetensors"
+def _read(file: Path) -> Samples | None:
+    with suppress(OSError, SafetensorError):
+        kept: Samples = load_file(file)
+        return kept
+    return None
 
 
 def cache_key(request: Mapping[str, Any], model: Model, indices: Tensor, seed: int, size: int) -> str:

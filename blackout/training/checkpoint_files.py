@@ -8,6 +8,7 @@ import pickle
 import sys
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,17 +35,12 @@ def write_checkpoint(checkpoint: Mapping[str, Any], path: Path) -> None:
     with replacing(path) as part:
         _write_durably(part, checkpoint)
         if path.name == LAST and path.exists():
-            _keep(path, path.with_name(PREVIOUS))
+            with replacing(path.with_name(PREVIOUS)) as kept:
+                try:
+                    os.link(path, kept)
+                except OSError:  # the file system has no links: for a moment there is only the previous one
+                    os.replace(path, kept)
     _sync_directory(path.parent)
-
-
-def _keep(path: Path, previous: Path) -> None:
-    """Let `previous` be the file `path`, which stays where it is if the file system has links."""
-    with replacing(previous) as part:
-        try:
-            os.link(path, part)
-        except OSError:
-            os.replace(path, part)
 
 
 def find_checkpoint(directory: Path) -> Path | None:
@@ -53,20 +49,18 @@ def find_checkpoint(directory: Path) -> Path | None:
     Raises:
         UserError: there are checkpoints, but all are damaged.
     """
-    problem: UserError | None = None
-    for path in (directory / LAST, directory / PREVIOUS):
-        if not os.path.lexists(path):
-            continue
+    problems: list[UserError] = []
+    for path in filter(os.path.lexists, (directory / LAST, directory / PREVIOUS)):
         try:
             read_checkpoint(path)
         except UserError as error:
-            problem = problem or error
+            problems.append(error)
             continue
-        if problem is not None:
-            print(f"warning: {problem}; using {path.name}", file=sys.stderr)
+        if problems:
+            print(f"warning: {problems[0]}; using {path.name}", file=sys.stderr)
         return path
-    if problem is not None:
-        raise problem
+    if problems:
+        raise problems[0]
     return None
 
 
@@ -75,9 +69,8 @@ def set_damaged_aside(directory: Path) -> None:
 
     Only the run itself may do so.
     """
-    last = directory / LAST
-    if last.exists():
-        os.replace(last, directory / "damaged.ckpt")
+    with suppress(FileNotFoundError):
+        os.replace(directory / LAST, directory / "damaged.ckpt")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -96,11 +89,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         if isinstance(error, pickle.UnpicklingError):
             reason = "holds more than tensors and plain values"
         raise UserError(f"{path} cannot be read as a checkpoint: {reason}") from None
-    parts = [checkpoint.get(name) for name in ("state_dict", "blackout")] if isinstance(checkpoint, dict) else [None]
-    if not all(isinstance(part, dict) for part in parts):
+    parts = checkpoint if isinstance(checkpoint, dict) else {}
+    if not all(isinstance(parts.get(name), dict) for name in ("state_dict", "blackout")):
         raise UserError(f"{path} is not a checkpoint of this program")
-    plain(checkpoint["blackout"], f"{path}: the description of its model")
-    return checkpoint
+    plain(parts["blackout"], f"{path}: the description of its model")
+    return parts
 
 
 def digest(path: Path) -> str:
@@ -136,9 +129,8 @@ class _HashingFile:
     """Writes bytes to a file and hashes them; a disk error is kept, because torch's C++ writer would lose it."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.sha256, self.failure = file, hashlib.sha256(), None
-
-    failure: OSError | None
+        self._file, self.sha256 = file, hashlib.sha256()
+        self.failure: OSError | None = None
 
     def write(self, data: Any) -> int:
         if self.failure is None:
@@ -169,11 +161,9 @@ def _write_durably(path: Path, checkpoint: Mapping[str, Any]) -> None:
 
 def _sync_directory(path: Path) -> None:
     """Make renames survive a power failure, where the file system can synchronise directories."""
-    try:
+    with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    except OSError:
-        return

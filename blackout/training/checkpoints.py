@@ -6,6 +6,7 @@ Lightning's terms, when the next batch is about to start.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,8 +82,8 @@ class Checkpoints(Checkpoint):
             raise ValueError(f"every_n_steps must be a whole number of at least 1, not {every_n_steps}")
         if mode not in ("min", "max"):
             raise ValueError(f"mode must be min or max, not {mode}")
-        self._directory, self._every = Path(directory), every_n_steps
-        self._monitor, self._better = monitor, (lambda a, b: a < b) if mode == "min" else (lambda a, b: a > b)
+        self._directory, self._every, self._monitor = Path(directory), every_n_steps, monitor
+        self._better = operator.lt if mode == "min" else operator.gt
         self._best: float | None = None
         self._saved_at = -1  # step of the last save
         self._boundary = 0  # step of the last boundary
@@ -141,7 +142,7 @@ class Checkpoints(Checkpoint):
         if signum or self._boundary % self._every == 0:
             self._save(trainer, LAST)
         if signum:
-            self._leave(trainer, signum)
+            signals.leave(signum, trainer.global_step)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Know a validation within training from others."""
@@ -155,43 +156,29 @@ class Checkpoints(Checkpoint):
         last = 0 < trainer.max_steps <= trainer.global_step
         if self._validating and not last and (signum := signals.agreed()):
             self._save(trainer, LAST)
-            self._leave(trainer, signum)
+            signals.leave(signum, trainer.global_step)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save the best."""
-        if not self._validating:
+        """Save the best, or say once that there is no such metric to choose it by."""
+        validated, self._validating = self._validating, False
+        if not validated or self._monitor is None:
             return
-        self._validating = False
-        if self._monitor is None:
-            return
-        if self._monitor not in trainer.callback_metrics:
-            self._warn(trainer)
-            return
-        score = float(trainer.callback_metrics[self._monitor])
-        if score == score and (self._best is None or self._better(score, self._best)):
-            self._best = score
-            self._save(trainer, BEST)
-
-    def _warn(self, trainer: pl.Trainer) -> None:
-        """Say once that there is no such metric to choose the best by."""
-        if not self._warned and trainer.is_global_zero:
-            there = ", ".join(sorted(trainer.callback_metrics)) or "none"
-            print(
-                f"warning: no best checkpoint is kept: {self._monitor} is not among the metrics {there}",
-                file=sys.stderr,
-            )
-        self._warned = True
+        if self._monitor in trainer.callback_metrics:
+            score = float(trainer.callback_metrics[self._monitor])
+            if score == score and (self._best is None or self._better(score, self._best)):
+                self._best = score
+                self._save(trainer, BEST)
+        elif not self._warned and trainer.is_global_zero:
+            self._warned = True
+            there = f"{self._monitor} is not among the metrics {', '.join(sorted(trainer.callback_metrics)) or 'none'}"
+            print(f"warning: no best checkpoint is kept: {there}", file=sys.stderr)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save the last step, and leave if a signal asked for it."""
         if trainer.global_step != self._saved_at:
             self._save(trainer, LAST)
         if signum := signals.agreed():
-            self._leave(trainer, signum)
-
-    def _leave(self, trainer: pl.Trainer, signum: int) -> None:
-        step = trainer.global_step
-        signals.leave(signum, f"stopped by signal {signum} and saved at step {step}: the same command goes on")
+            signals.leave(signum, trainer.global_step)
 
     def _save(self, trainer: pl.Trainer, name: str) -> None:
         """Save on all processes together; the first one writes.
@@ -236,21 +223,18 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
     Raises:
         UserError: the message names the first difference.
     """
-    if (found := checkpoint["blackout"].get("format", FORMAT)) != FORMAT:
-        raise UserError(f"{path} has format {found}; this version continues format {FORMAT}")
+    old = checkpoint["blackout"]
+    if (written := old.get("format", FORMAT)) != FORMAT:
+        raise UserError(f"{path} has format {written}; this version continues format {FORMAT}")
     for name, kind in {"loops": dict, "callbacks": dict, "optimizer_states": list, "lr_schedulers": list}.items():
         if not isinstance(checkpoint.get(name), kind):
             raise UserError(f"{path} cannot be continued: it holds no {name}")
-    old = checkpoint["blackout"]
     was = dict(leaves(old | {"dataset": pathless(old.get("dataset"))}))
     now = dict(leaves(model.config))
     for key in sorted(now.keys() | was.keys()):
         if not key.startswith(_MAY_CHANGE) and was.get(key) != now.get(key):
             raise UserError(f"{path} is of another run: {key} is {was.get(key)} there and {now.get(key)} here")
-    _check_weights(checkpoint["state_dict"], model.state_dict(), path)
-
-
-def _check_weights(saved: Mapping[str, Any], mine: Mapping[str, torch.Tensor], path: Path) -> None:
+    saved, mine = checkpoint["state_dict"], model.state_dict()
     for key in sorted(mine.keys() | saved.keys()):
         if key not in mine or key not in saved:
             raise UserError(f"{path} does not fit: weight {key} is only {'there' if key in saved else 'here'}")

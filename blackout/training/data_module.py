@@ -1,4 +1,4 @@
-"""Serves any source to Lightning, in an order that a continued run reproduces."""
+"""Serves any source to Lightning: training as a stream that a continued run reproduces, held-out samples once each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 from blackout.family import Source, Split
 from blackout.random import fold_seed
 
-# --- The order in which samples are served: training as an endless stateless stream, evaluation as exact shards.
+_PREDICTED = 64
+"""Samples that `Trainer.predict` draws unless it is given numbers of others."""
 
 
 @dataclass(eq=False, repr=False)
@@ -161,23 +162,6 @@ class EvalLoader:
             yield {**self.source.batch(self.split, index), "index": index}
 
 
-def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
-    """Check that a batch divides evenly among the processes.
-
-    Raises:
-        ValueError: it does not, or there is no such rank.
-    """
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}")
-    if batch_size < 1 or batch_size % world_size:
-        need = f"a positive multiple of their number, {world_size}"
-        raise ValueError(f"batch_size counts the samples of all processes together: must be {need}, got {batch_size}")
-
-
-_PREDICTED = 64
-"""Samples that `Trainer.predict` draws unless it is given numbers of others."""
-
-
 class SourceDataModule(pl.LightningDataModule):
     """Training and held-out batches of a source.
 
@@ -233,9 +217,7 @@ class SourceDataModule(pl.LightningDataModule):
         """This process's share of the held-out samples."""
         return EvalLoader(self.source, self.batch_size, *self._rank_and_world_size())
 
-    def test_dataloader(self) -> EvalLoader:
-        """The held-out samples again: a source has one held-out split."""
-        return self.val_dataloader()
+    test_dataloader = val_dataloader  # a source has one held-out split
 
     def predict_dataloader(self) -> DataLoader[int]:
         """The numbers of the first samples, for `Trainer.predict`, which draws them."""
@@ -243,3 +225,16 @@ class SourceDataModule(pl.LightningDataModule):
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+
+
+def check_sharding(batch_size: int, rank: int, world_size: int) -> None:
+    """Check that a batch divides evenly among the processes.
+
+    Raises:
+        ValueError: it does not, or there is no such rank.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be between 0 and world_size - 1 = {world_size - 1}, got {rank}")
+    if batch_size < 1 or batch_size % world_size:
+        need = f"a positive multiple of their number, {world_size}"
+        raise ValueError(f"batch_size counts the samples of all processes together: must be {need}, got {batch_size}")

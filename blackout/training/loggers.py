@@ -76,16 +76,10 @@ class Wandb(WandbLogger):
     ) -> None:
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
-        name, group = Path(save_dir).name, group or sweep_name()
-        about: dict[str, Any] = {"entity": entity, "group": group, "tags": list(tags)}
-        about |= {"notes": notes, "job_type": job_type}
-        super().__init__(name, save_dir, project=project, **about)
+        about: dict[str, Any] = {"entity": entity, "tags": list(tags), "notes": notes, "job_type": job_type}
+        super().__init__(Path(save_dir).name, save_dir, project=project, group=group or sweep_name(), **about)
         self._wandb_init.pop("anonymous", None)  # Lightning still passes what W&B has deprecated
         self._mode = mode
-
-    def continue_run(self, run_id: str) -> None:
-        """Log to the run of that id instead of a new one."""
-        self._id = self._wandb_init["id"] = run_id
 
     @property
     @rank_zero_experiment
@@ -95,11 +89,8 @@ class Wandb(WandbLogger):
         Raises:
             UserError: W&B refuses the key, the project or the run.
         """
-        if self._experiment is None:
-            self._open()
-        return self._experiment
-
-    def _open(self) -> None:
+        if self._experiment is not None:
+            return self._experiment
         import wandb
 
         mode, reason = (self._mode, "") if self._mode else find_mode(wandb.setup().settings)
@@ -114,6 +105,7 @@ class Wandb(WandbLogger):
             print(f"wandb:   offline{reason}; to upload it: wandb sync {folder}", flush=True)
         elif mode == "online":
             print(f"wandb:   {run.url}", flush=True)
+        return run
 
 
 def find_mode(settings: Any) -> tuple[str, str]:
@@ -172,7 +164,7 @@ def continue_run(loggers: Sequence[Logger], checkpoint: Mapping[str, Any]) -> No
     """Continue logging to the W&B run in which a checkpoint was saved."""
     for logger in loggers:
         if isinstance(logger, Wandb) and "wandb_run" in checkpoint:
-            logger.continue_run(checkpoint["wandb_run"])
+            logger._id = logger._wandb_init["id"] = checkpoint["wandb_run"]
 
 
 @contextmanager
@@ -189,18 +181,10 @@ def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator
         failed = False
     finally:
         for logger in loggers:
-            if isinstance(logger, Wandb):
-                _close(logger, int(failed))
+            if isinstance(logger, Wandb) and logger._experiment is not None:
+                logger._experiment.finish(int(failed))
             if isinstance(logger, TensorBoardLogger):  # Lightning did so after training; results were added since
                 logger.experiment.flush()
-
-
-@rank_zero_only
-def _close(logger: Wandb, exit_code: int) -> None:
-    import wandb
-
-    if wandb.run is not None:
-        logger.experiment.finish(exit_code)
 
 
 @rank_zero_only

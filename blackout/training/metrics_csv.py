@@ -26,10 +26,8 @@ class MetricsCSV(Logger):
     def __init__(self, path: Path, seconds: float = 5.0) -> None:
         super().__init__()
         self._path, self._seconds = path, seconds
-        self._rows: dict[int, dict[str, str | float]] = {}
+        self._rows: dict[int, dict[str, str | float]] = read_rows(path) if path.exists() else {}
         self._written = time.monotonic()
-        if path.exists():
-            self._rows = read_rows(path)
         for step, row in read_rows(self._closing).items() if self._closing.exists() else ():
             self._rows.pop(step, None)  # the run goes on: it has not ended there
             if len(row) > 1:
@@ -72,24 +70,21 @@ class MetricsCSV(Logger):
     def save(self) -> None:
         """Write, unless that was just done."""
         if time.monotonic() - self._written > self._seconds:
-            self._write()
+            self.flush()
 
     @rank_zero_only
     def flush(self) -> None:
         """Write now: before every checkpoint, so that a run that goes on from it misses no row."""
-        self._write()
+        self._written = time.monotonic()
+        if self._rows:
+            self._write_rows(self._path, self._rows)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Write for the last time."""
         # a run that failed should end with its own error, not with this file's
         with contextlib.suppress(OSError) if status == "failed" else contextlib.nullcontext():
-            self._write()
-
-    def _write(self) -> None:
-        self._written = time.monotonic()
-        if self._rows:
-            self._write_rows(self._path, self._rows)
+            self.flush()
 
     @staticmethod
     def _write_rows(path: Path, rows: Mapping[int, Mapping[str, str | float]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from blackout.errors import UserError
-from blackout.files import replacing
+from blackout.files import write_json
 from blackout.training.data_module import SourceDataModule, TrainLoader
 from blackout.training.lightning_module import TrainingModule
 
@@ -98,29 +97,23 @@ class NonFiniteGuard(Callback):
         unread, self._unread = self._unread, []
         if not flags.any():
             return
-        step, batches, _ = unread[int(flags.nonzero()[0])]
-        path = self._directory / f"nonfinite_step_{step:07d}.json"
         if not trainer.is_global_zero:
             raise SystemExit(0)
-        self._dump(trainer, step, batches, path)
+        step, batches, _ = unread[int(flags.nonzero()[0])]
+        path = self._directory / f"nonfinite_step_{step:07d}.json"
+        module, data = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(module, TrainingModule) and isinstance(data, SourceDataModule)
+        loader = TrainLoader(data.source, data.batch_size, data.seed, period=data.period)
+        described = []
+        for number in batches:
+            batch = loader.batch(number)
+            described.append({"batch": number, "index": batch["index"].tolist(), **module.model.replay(batch)})
+        write_json({"step": step, "seed": module.model.seed, "batches": described}, path)
         raise UserError(
             f"loss or gradient is not finite at step {step}; its samples and times are in {path}; the same command "
             "repeats it from the last checkpoint (callbacks.nonfinite.every_n_steps=1 stops before the step is taken, "
             "on_nonfinite=skip leaves such steps out)"
         )
-
-    def _dump(self, trainer: pl.Trainer, step: int, batches: list[int], path: Path) -> None:
-        module, data_module = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(module, TrainingModule) and isinstance(data_module, SourceDataModule)
-        stream = TrainLoader(data_module.source, data_module.batch_size, data_module.seed, period=data_module.period)
-        described = []
-        for number in batches:
-            batch = stream.batch(number)
-            described.append({"batch": number, "index": batch["index"].tolist(), **module.model.replay(batch)})
-        with replacing(path) as part:
-            part.write_text(
-                json.dumps({"step": step, "seed": module.model.seed, "batches": described}, indent=1) + "\n"
-            )
 
 
 def check_finite(trainer: pl.Trainer) -> None:

@@ -91,12 +91,11 @@ class Muon(Optimizer):
     ) -> None:
         given = list(parameters)
         groups = given if given and isinstance(given[0], dict) else [{"params": given}]
-        parts = [_only(groups, matrices) for matrices in (True, False)]
         self._inner: list[Optimizer] = []
-        if parts[0]:
-            self._inner.append(MatrixMuon(parts[0], lr, weight_decay, momentum, adjust_lr_fn="match_rms_adamw"))
-        if parts[1]:
-            self._inner.append(AdamW(parts[1], lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay))
+        if matrices := _only(groups, lambda parameter: parameter.ndim == 2):
+            self._inner.append(MatrixMuon(matrices, lr, weight_decay, momentum, adjust_lr_fn="match_rms_adamw"))
+        if others := _only(groups, lambda parameter: parameter.ndim != 2):
+            self._inner.append(AdamW(others, lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay))
         super().__init__([group for inner in self._inner for group in inner.param_groups], {"lr": lr})
         self._share()
 
@@ -123,13 +122,7 @@ class Muon(Optimizer):
         return loss
 
 
-def _only(groups: Sequence[dict[str, Any]], matrices: bool) -> list[dict[str, Any]]:
-    """The groups with their matrices alone, or with the rest; empty ones left out."""
-    chosen = [
-        {**group, "params": [p for p in _listed(group["params"]) if (p.ndim == 2) == matrices]} for group in groups
-    ]
+def _only(groups: Sequence[dict[str, Any]], wanted: Callable[[Tensor], bool]) -> list[dict[str, Any]]:
+    """The groups with some of their parameters alone; empty ones left out."""
+    chosen = [{**group, "params": list(filter(wanted, group["params"]))} for group in groups]
     return [group for group in chosen if group["params"]]
-
-
-def _listed(parameters: Any) -> list[Tensor]:
-    return [parameters] if isinstance(parameters, Tensor) else list(parameters)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from lightning_utilities.core.rank_zero import rank_zero_only
 
+from blackout.distributed import world_size
 from blackout.errors import Preempted
 
 REQUEUE = 75
@@ -69,7 +70,7 @@ class Signals:
         It is reduced over a CPU process group, so that no process waits for its accelerator.
         """
         number = self.received or 0
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        if world_size() > 1:
             if self._group is None:
                 self._group = dist.new_group(backend="gloo")
             flag = torch.tensor(number)
@@ -77,8 +78,8 @@ class Signals:
             number = int(flag)
         return number or None
 
-    def leave(self, number: int, message: str) -> None:
-        """End the run after saving: by the handler installed before (a cluster launcher's), or with an exit code.
+    def leave(self, number: int, step: int) -> None:
+        """End the run, saved at this step: by the handler that was there before (a launcher's), or with an exit code.
 
         Raises:
             Preempted: always, unless the earlier handler ends the process.
@@ -86,7 +87,7 @@ class Signals:
         earlier = self._before.get(number)
         if number != signal.SIGINT and callable(earlier) and not _helper():
             earlier(number, None)
-        raise Preempted(message, _code(number))
+        raise Preempted(f"stopped by signal {number} and saved at step {step}: the same command goes on", _code(number))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = self.received is not None
