@@ -25,10 +25,9 @@ from torch import Tensor
 from benchmarks.measure import arguments, report
 from blackout import load_model
 from blackout.flows.energies.report import uniform_weights
-from blackout.flows.outputs import estimates, known_values
 from blackout.flows.simulation import Events, Paths
 from blackout.flows.targets import Target, can_enumerate, enumerated
-from blackout.flows.weights import effective_sample_size, log_mean_exp, weighted_mean
+from blackout.flows.weights import effective_sample_size, estimates, known_values, log_mean_exp, weighted_mean
 
 ROOT = Path(__file__).parents[1]
 _REFINED = ("refine@rollout.refine=gibbs", "rollout.resample_below=0.7")
@@ -161,7 +160,7 @@ def main(argv: list[str] | None = None) -> None:
         scratch = Path(folder)
         energy = scratch / "moons.npz"
         if "moons energy network" in options.rows:
-            command = [sys.executable, "-m", "blackout.flows.energies.negative", "moons", "--out", str(energy)]
+            command = [sys.executable, "-m", "blackout.flows.energy_discrepancy", "moons", "--out", str(energy)]
             print(f"the energy of moons: {user_seconds(command):.0f} CPU s", flush=True)
         for name in options.rows:
             lines += measured(name, seeds, chains, energy, scratch, options.quick)

@@ -23,16 +23,15 @@ from torch import Tensor
 from benchmarks.measure import arguments, report
 from blackout.flows import FlowSampler
 from blackout.flows.annealing import anneal
-from blackout.flows.energies.negative import pretrain
 from blackout.flows.energies.report import uniform_weights
+from blackout.flows.energy_discrepancy import pretrain
 from blackout.flows.losses import EstimatedPartition
-from blackout.flows.outputs import estimates
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
-from blackout.flows.weights import log_mean_exp, weighted_mean
+from blackout.flows.weights import estimates, log_mean_exp, weighted_mean
 from blackout.networks import LEMLP, LEAttention, LEConvolution, LESite, LETransformer, LocallyEquivariant
 from blackout.random import SampleStreams
 

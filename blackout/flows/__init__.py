@@ -16,9 +16,9 @@ from blackout.flows.targets import (
     SpinGlass,
     Target,
     read_couplings,
+    read_energy,
     read_energy_network,
 )
-from blackout.flows.trained import read_energy
 
 __all__ = [
     "DMALA", "MIS", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily", "FlowSampler", "Gibbs",

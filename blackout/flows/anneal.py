@@ -6,20 +6,20 @@ The same path, weights and files as `sample.py`, without a network: w += (t_{k+1
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from blackout.errors import UserError
-from blackout.files import replacing, write_json
+from blackout.files import write_json
 from blackout.flows.annealing import anneal
 from blackout.flows.family import make_target
-from blackout.flows.outputs import estimates, known_values, named
+from blackout.flows.outputs import made_folder, named, run_command, save_arrays
+from blackout.flows.plots import save_diagnostics
 from blackout.flows.targets import Target, read_couplings, read_energy_network
+from blackout.flows.weights import estimates, known_values
 from blackout.training.export import load_model
 
 _TARGETS = {"ising": "Ising", "potts": "Potts", "spin_glass": "SpinGlass"}
@@ -53,25 +53,17 @@ def run(given: argparse.Namespace) -> None:
     Raises:
         UserError: numbers out of range, or no such target.
     """
-    from blackout.flows.plots import save_diagnostics
-
     if given.chains < 2 or given.sweeps < 1 or not (given.resample_below is None or 0 < given.resample_below <= 1):
         raise UserError("--chains must be at least 2, --sweeps 1, and --resample-below in (0, 1]")
-    target, out = _target(given), given.out
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out}: {error.strerror}") from None
+    target, out = _target(given), made_folder(given.out)
     began = time.process_time()
     paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below)
     seconds = time.process_time() - began
-    arrays = {
-        name: values for name, values in named(paths, target.shape).items() if name not in ("jumps", "evaluations")
-    }
+    arrays = named(paths, target.shape)
+    del arrays["jumps"], arrays["evaluations"]
     values = estimates(target, arrays["samples"].flatten(1), arrays["log_weights"], arrays["log_density"])
     values |= known_values(target)
-    with replacing(out / "samples.npz") as part, part.open("wb") as file:
-        np.savez_compressed(file, **{name: array.numpy() for name, array in arrays.items()})  # type: ignore[arg-type]
+    save_arrays(out / "samples.npz", **arrays)
     save_diagnostics(target, arrays, paths, values, out / "diagnostics.png")
     how = {"method": "SMC" if given.resample_below else "AIS", "sweeps": given.sweeps, "num_samples": given.chains}
     write_json({"values": values, **how, "cpu_seconds": seconds, "seed": given.seed}, out / "metrics.json")
@@ -89,11 +81,7 @@ def main() -> None:
     parser.add_argument("--resample-below", type=float, help="ESS below which chains are resampled: SMC")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/anneal"))
-    try:
-        run(parser.parse_args())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(run, parser)
 
 
 if __name__ == "__main__":

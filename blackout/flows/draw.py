@@ -1,9 +1,14 @@
-"""What `sample.py` can ask of a flow: a simulation, moves, resampled samples, likelihood bounds of given states."""
+"""What `sample.py` can ask of a flow, and what it leaves besides samples.
+
+A simulation, moves, resampled samples, likelihood bounds of given states; estimates, and pictures of how it did.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +19,15 @@ from blackout.errors import UserError
 from blackout.family import BaseDraw, Names, Outputs, Samples, Watch
 from blackout.flows.interface import FlowModel
 from blackout.flows.likelihood import run_backwards
-from blackout.flows.outputs import FlowOutputs, LikelihoodOutputs, named
-from blackout.flows.plots import grid
+from blackout.flows.outputs import Collected, add_array, named
+from blackout.flows.planar import Planar
+from blackout.flows.plots import grid, save_diagnostics, save_snapshots, save_trajectories
 from blackout.flows.refinement import Refinement
-from blackout.flows.simulation import Paths, Simulation
+from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.targets import Target
 from blackout.flows.targets.base import read_arrays
+from blackout.flows.weights import estimates, known_values, systematic_resample, weighted_mean
+from blackout.random import fold_seed
 from blackout.training.components import make
 from blackout.training.model import refuse_unknown
 
@@ -31,6 +39,12 @@ _REVERSED = 16
 """Reverse chains of every state whose likelihood is bounded."""
 _CLOSING = 1024
 """Samples from which the estimates at the end of a run are made."""
+_UNRELIABLE = 0.05
+"""ESS below which the error of log Z means nothing."""
+_COMPARED = 2048
+"""Exact chains with which a simulation in time steps is compared."""
+_RESAMPLED, _EXACT = 11, 12
+"""Keys among the uses of a seed."""
 
 
 @dataclass
@@ -67,17 +81,12 @@ class FlowDraw(BaseDraw):
 
     def run(self, indices: Tensor, seed: int, watch: Watch | None = None, observe: bool = False) -> Paths:
         """Chains with these numbers, int64 [b], on the model's device."""
-        model, group = self.model, self.simulation.group
-        whole = indices
-        if self.simulation.resample_below is not None:  # whole groups, of which these are part
-            first = (indices // group).unique() * group
-            whole = (first[:, None] + torch.arange(group)).flatten()
-        paths = self.simulation.run(
-            model.target, model.rates(), whole.to(model.device), seed, self.refine, watch, observe
-        )
-        if len(whole) == len(indices):
-            return paths
-        return paths.rows(torch.searchsorted(whole, indices).to(model.device))
+        model, simulation, whole = self.model, self.simulation, indices
+        if simulation.resample_below is not None:  # whole groups, of which these are part
+            first = (indices // simulation.group).unique() * simulation.group
+            whole = (first[:, None] + torch.arange(simulation.group)).flatten()
+        paths = simulation.run(model.target, model.rates(), whole.to(model.device), seed, self.refine, watch, observe)
+        return paths if len(whole) == len(indices) else paths.rows(torch.searchsorted(whole, indices).to(model.device))
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
@@ -90,8 +99,7 @@ class FlowDraw(BaseDraw):
                 watch(step, steps, x.view(-1, *shape))
 
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
-            paths = self.run(part, seed, shown)
-            yield part, named(paths, shape)
+            yield part, named(self.run(part, seed, shown), shape)
 
     def outputs(self, seed: int) -> Outputs | None:
         return FlowOutputs(self, seed)
@@ -99,6 +107,74 @@ class FlowDraw(BaseDraw):
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of the states, black at 0."""
         return grid(samples["samples"], self.model.target.levels, columns)
+
+
+class FlowOutputs(Collected):
+    """Estimates from the samples, pictures and, if asked, indices of resampled samples.
+
+    Args:
+        draw: where the samples come from.
+        seed: of the samples.
+    """
+
+    def __init__(self, draw: FlowDraw, seed: int) -> None:
+        super().__init__()
+        self._draw, self._seed = draw, seed
+
+    @property
+    def plane_scale(self) -> float | None:
+        """Of states that code points of the plane: see `blackout.flows.planar.decode`; None for others."""
+        target = self._draw.model.target
+        return target.scale if isinstance(target, Planar) else None
+
+    def write(self, directory: Path) -> dict[str, Any]:
+        """Write diagnostics.png, snapshots.png and, with `resample`, the array `resampled` into samples.npz."""
+        draw, target, arrays = self._draw, self._draw.model.target, self.arrays()
+        number = draw.own or len(arrays["samples"])
+        observed = draw.run(torch.arange(min(number, draw.batch_size)), fold_seed(self._seed, number), observe=True)
+        if draw.own is not None:
+            arrays = {name: values.cpu() for name, values in named(observed, draw.model.shape).items()}
+            number = len(arrays["samples"])
+        values = estimates(target, arrays["samples"].flatten(1), arrays["log_weights"], arrays["log_density"])
+        for name in ("evaluations", "jumps"):
+            values[f"{name}_per_sample"] = float(arrays[name].double().mean())
+        values |= known_values(target)
+        said: dict[str, Any] = {"values": values, "estimated_from": number}
+        if values["ess"] < _UNRELIABLE:
+            said["warning"] = f"ESS below {_UNRELIABLE}: the estimates and their errors are not to be trusted"
+            print(f"warning: {said['warning']}")
+        if not isinstance(draw.simulation, Events):
+            said["time_steps"] = compared_with_truth(draw, values, self._seed)
+            print(said["time_steps"]["note"])
+        if draw.resample:
+            generator = torch.Generator().manual_seed(fold_seed(self._seed, _RESAMPLED))
+            chosen = systematic_resample(arrays["log_weights"], torch.rand((), generator=generator).double())
+            add_array(directory / "samples.npz", "resampled", chosen)
+        save_diagnostics(target, arrays, observed, values, directory / "diagnostics.png")
+        if self.plane_scale is not None:
+            save_trajectories(draw.model, observed, self.plane_scale, directory / "snapshots.png", self._seed)
+        else:
+            save_snapshots(draw.model, observed, directory / "snapshots.png", self._seed)
+        return said
+
+
+def compared_with_truth(draw: FlowDraw, values: dict[str, float], seed: int) -> dict[str, Any]:
+    """How far the weighted energy of a simulation in time steps is from the truth: exact, or by exact simulation."""
+    if "mean_energy_exact" in values:
+        mean, error, how = values["mean_energy_exact"], 0.0, "its exact value"
+    else:
+        model, events = draw.model, Events(draw.simulation.num_steps)
+        indices = torch.arange(_COMPARED, device=model.device)
+        paths = events.run(model.target, model.rates(), indices, fold_seed(seed, _EXACT))
+        mean, error = weighted_mean(-paths.states.log_density.cpu(), paths.log_weights.cpu())
+        how = f"that of simulation=events, whose weights are exact ({_COMPARED} chains)"
+    off = (values["mean_energy"] - mean) / abs(mean) if mean else math.nan
+    spread = math.hypot(error, values["mean_energy_error"]) / abs(mean) if mean else math.nan
+    note = (
+        f"simulation={type(draw.simulation).__name__.lower()} moves in time steps, and neither ESS nor errors see what "
+        f"that does: the weighted energy is {100 * off:+.1f} +- {100 * spread:.1f} % from {how}"
+    )
+    return {"note": note, "energy": mean, "relative_difference": off, "relative_difference_error": spread}
 
 
 @dataclass
@@ -143,23 +219,37 @@ class LikelihoodDraw(BaseDraw):
             x = self.states[part].repeat_interleave(_REVERSED, 0).to(model.device)
             chain = (part[:, None] * _REVERSED + torch.arange(_REVERSED)).flatten().to(model.device)
             weights = run_backwards(target, model.rates(), x, self.num_steps, chain, seed).log_weights
-            weights = weights.view(-1, _REVERSED)
+            weights, states = weights.view(-1, _REVERSED), self.states[part].view(-1, *model.shape)
             if watch is not None:
-                watch(1, 1, self.states[part].view(-1, *model.shape))
-            yield (
-                part,
-                {
-                    "samples": self.states[part].view(-1, *model.shape),
-                    "log_likelihood_bound": weights.mean(1),
-                    "log_likelihood": weights.logsumexp(1) - float(np.log(_REVERSED)),
-                },
-            )
+                watch(1, 1, states)
+            bounds = {
+                "log_likelihood_bound": weights.mean(1),
+                "log_likelihood": weights.logsumexp(1) - math.log(_REVERSED),
+            }
+            yield part, {"samples": states, **bounds}
 
     def outputs(self, seed: int) -> Outputs | None:
         return LikelihoodOutputs()
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         return grid(samples["samples"], self.model.target.levels, columns)
+
+
+class LikelihoodOutputs(Collected):
+    """Means of the likelihood bounds of given states."""
+
+    def write(self, directory: Path) -> dict[str, Any]:
+        """Nothing more than the means."""
+        arrays = self.arrays()
+        return {"values": {name: float(arrays[name].mean()) for name in ("log_likelihood_bound", "log_likelihood")}}
+
+
+def requested_simulation(model: FlowModel, request: Mapping[str, Any]) -> tuple[Simulation, dict[str, Any]]:
+    """The simulation that is asked for, whole or by fields that replace the model's own; and its description."""
+    described = dict(model.config.get("model", {}).get("simulation", {}))
+    given = {name: value for name, value in (request.get("simulation") or {}).items() if value is not None}
+    described = given if "_target_" in given else described | given
+    return make(described, "simulation") if given else model.simulation, described
 
 
 def requested(model: FlowModel, request: Mapping[str, Any]) -> Any:
@@ -173,10 +263,7 @@ def requested(model: FlowModel, request: Mapping[str, Any]) -> Any:
         UserError: another option, or a wrong value.
     """
     refuse_unknown(request, "simulation", "refine", "resample", "likelihood")
-    described = dict(model.config.get("model", {}).get("simulation", {}))
-    given = {name: value for name, value in (request.get("simulation") or {}).items() if value is not None}
-    described = given if "_target_" in given else described | given
-    simulation: Simulation = make(described, "simulation") if given else model.simulation
+    simulation, described = requested_simulation(model, request)
     if request.get("likelihood") is not None:
         return LikelihoodDraw(model, read_states(request["likelihood"], model.target), simulation.num_steps)
     refine, resample = request.get("refine"), request.get("resample", False)

@@ -14,8 +14,7 @@ from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.losses import Objective
 from blackout.flows.model import FlowSampler
 from blackout.flows.replay import Rollout
-from blackout.flows.source import EnergySource
-from blackout.flows.targets import Target, Wrapped
+from blackout.flows.targets import EnergySource, Target, Wrapped
 from blackout.networks import LocallyEquivariant
 from blackout.training.components import fill, find, make
 from blackout.training.descriptions import pathless

@@ -1,7 +1,4 @@
-"""How likely the chain makes a given state: bounds from the chain run backwards (appendix D of the paper).
-
-The law is that of `Events`, with rates frozen on every interval; backwards they are [-G]_+ e^(l_t) at its middle.
-"""
+"""How likely the chain makes a given state: bounds from the chain run backwards."""
 
 from __future__ import annotations
 
@@ -32,10 +29,22 @@ class Reverse:
 
 
 def run_backwards(target: Target, scores: Scores, x: Tensor, num_steps: int, indices: Tensor, seed: int) -> Reverse:
-    """Simulate the reverse chain from states x [B, d] and weigh it against the forward one."""
+    """Simulate the reverse chain from states and weigh it against the forward one [Ou 2025, eqs. 42 and 43].
+
+    The forward law is that of `Events`, with rates frozen on every interval; the bound is the last of the paper's
+    appendix D.1, with the [.]_+ that are missing there. The laws of flows check that E e^weight = p(x_1).
+
+    Args:
+        target: the law.
+        scores: of the forward chain; backwards the rates are [-G]_+ e^(l_t), at the middle of an interval.
+        x: states at t = 1, integers [B, d].
+        num_steps: number of intervals.
+        indices: numbers of the chains, int64 [B].
+        seed: of all draws.
+    """
     streams, states = SampleStreams(seed, indices), States.of(target, x)
     weights = torch.full((len(x),), -target.sites * math.log(target.levels), dtype=torch.float64, device=x.device)
-    times, seen = torch.linspace(1, 0, num_steps + 1).double().tolist(), [x]
+    times, visited = torch.linspace(1, 0, num_steps + 1).double().tolist(), [x]
     for k, (b, a) in enumerate(pairwise(times)):
         stream, middle = streams.at(k), (a + b) / 2
         rows, here = torch.arange(len(x), device=x.device), states
@@ -55,5 +64,5 @@ def run_backwards(target: Target, scores: Scores, x: Tensor, num_steps: int, ind
             # forward rate of the jump over its backward rate: e^(-l_t), as both are [G]_+ at the earlier state
             weights[rows] += middle * (here.log_density[jumping] - there.log_density)
             states, here = states.updated(rows, there), there
-        seen.append(states.x)
-    return Reverse(weights, seen)
+        visited.append(states.x)
+    return Reverse(weights, visited)

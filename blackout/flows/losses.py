@@ -1,4 +1,4 @@
-"""The two objectives: the squared residual of the forward equation with d log Z_t / dt estimated, or learned."""
+"""What training minimises: the squared residual of the forward equation, with d log Z_t / dt estimated or learned."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from blackout.networks import LocallyEquivariant
 class Objective(ABC):
     """(xi - d log Z_t / dt)^2, zero for all states and times if and only if the rates carry p_t.
 
+    [Ou 2025, eqs. 5 and 10], with log-ratios that are clipped.
+
     Args:
         clip: largest log-ratio l_t that is exponentiated.
 
@@ -30,31 +32,31 @@ class Objective(ABC):
             raise ValueError(f"clip must be positive, not {clip}")
         self.clip = clip
 
-    def __call__(self, network: LocallyEquivariant, seen: ReplayBatch) -> tuple[Tensor, Tensor]:
+    def __call__(self, network: LocallyEquivariant, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
         """(squared residuals [b], the share of log-ratios that are clipped)."""
-        log_ratios = seen.t[:, None, None] * seen.ratios
-        scores = network(seen.x, seen.t, seen.ratios, *seen.context)
-        xi = residual(seen.dlogp_dt, scores, log_ratios.clamp(max=self.clip))
+        log_ratios = batch.t[:, None, None] * batch.ratios
+        scores = network(batch.x, batch.t, batch.ratios, *batch.context)
+        xi = residual(batch.dlogp_dt, scores, log_ratios.clamp(max=self.clip))
         clipped = (log_ratios > self.clip).float().mean()
-        return (xi - self.partition_slope(network, seen)).square(), clipped
+        return (xi - self.partition_slope(network, batch)).square(), clipped
 
     @abstractmethod
-    def partition_slope(self, network: LocallyEquivariant, seen: ReplayBatch) -> Tensor:
+    def partition_slope(self, network: LocallyEquivariant, batch: ReplayBatch) -> Tensor:
         """d log Z_t / dt, [b]."""
 
 
 class EstimatedPartition(Objective):
-    """Algorithm 1 of the discrete neural flow sampler: the estimate from the newest rollout, held fixed."""
+    """The estimate from the newest rollout, held fixed [Ou 2025, Algorithm 1]."""
 
-    def partition_slope(self, network: LocallyEquivariant, seen: ReplayBatch) -> Tensor:
-        return seen.partition_slope
+    def partition_slope(self, network: LocallyEquivariant, batch: ReplayBatch) -> Tensor:
+        return batch.partition_slope
 
 
 class LearnedPartition(Objective):
-    """The objective of LEAPS: the derivative of a function of time that is trained together with the rates."""
+    """The derivative of a function of time that is trained with the rates, as in LEAPS [Ou 2025, eq. 18]."""
 
     learns_partition = True
 
-    def partition_slope(self, network: LocallyEquivariant, seen: ReplayBatch) -> Tensor:
+    def partition_slope(self, network: LocallyEquivariant, batch: ReplayBatch) -> Tensor:
         with torch.enable_grad():
-            return network.log_partition_slope(seen.t)
+            return network.log_partition_slope(batch.t)

@@ -1,4 +1,9 @@
-"""The path of laws from uniform noise to the target, p_t proportional to rho^t eta^(1 - t), eta uniform."""
+"""The path of laws from uniform noise to the target, p_t ~ rho^t eta^(1 - t) with eta uniform [Ou 2025, section 3].
+
+Rates carry this path if they satisfy the Kolmogorov forward equation. Its residual at a state needs no evaluation
+elsewhere: rates out of x are [G]_+, those into x from its neighbours [-G]_+, by local equivariance. The integral of the
+residual along a chain is what weights are made of.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +51,10 @@ class States:
 
     @property
     def dlogp_dt(self) -> Tensor:
-        """f = d log p~_t / dt = log rho + log of the number of states, the same at all times; [B]."""
+        """f = d log p~_t / dt = log rho + log of the number of states, the same at all times; [B].
+
+        [Ou 2025, eq. 8], of this path.
+        """
         return self.log_density + self.target.log_volume
 
     def rows(self, which: Tensor) -> States:
@@ -69,23 +77,20 @@ class States:
         return vars(self).get("ratios", self.known)
 
 
-# --- The Kolmogorov forward equation: its residual at a state, and the integral of it that weights are made of.
-#
-# Rates out of x are [G]_+, rates into x from its neighbours [-G]_+ by local equivariance; no evaluation elsewhere.
-
-
 def outgoing(scores: Tensor) -> Tensor:
-    """Rates R(tau, i | x) = [G(tau, i | x)]_+, [B, d, S]."""
+    """Rates R(tau, i | x) = [G(tau, i | x)]_+, [B, d, S] [Ou 2025, section 3.2]."""
     return scores.clamp(min=0)
 
 
 def incoming(scores: Tensor) -> Tensor:
-    """Rates R(x_i, i | Swap(x, i, tau)) = [-G(tau, i | x)]_+, [B, d, S]."""
+    """Rates R(x_i, i | Swap(x, i, tau)) = [-G(tau, i | x)]_+, [B, d, S] [Ou 2025, eqs. 9 and 10]."""
     return (-scores).clamp(min=0)
 
 
 def stein(scores: Tensor, log_ratios: Tensor) -> Tensor:
     """g = sum_y R(x, y) p(y) / p(x), the Stein control variate: its mean under p_t is 0 for any rates.
+
+    [Ou 2025, eq. 17], with the rates of eq. 10.
 
     Args:
         scores: G, [B, d, S].
@@ -98,12 +103,23 @@ def stein(scores: Tensor, log_ratios: Tensor) -> Tensor:
 
 
 def residual(dlogp_dt: Tensor, scores: Tensor, log_ratios: Tensor) -> Tensor:
-    """xi = f - g; constant in x, and equal to d log Z_t / dt, if and only if the rates carry p_t. [B]."""
+    """xi = f - g; constant in x, and equal to d log Z_t / dt, if and only if the rates carry p_t [Ou 2025, eq. 8].
+
+    Args:
+        dlogp_dt: f, [B].
+        scores: G, [B, d, S].
+        log_ratios: log p_t(y) / p_t(x), of that shape.
+
+    Returns:
+        [B].
+    """
     return dlogp_dt - stein(scores, log_ratios)
 
 
 def integrated_residual(dlogp_dt: Tensor, scores: Tensor, ratios: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """The integral of xi over [a, b] while neither state nor G changes and log-ratios grow as t Delta.
+
+    Ours; the laws of flows compare it with quadrature.
 
     Args:
         dlogp_dt: f, [B].
@@ -120,6 +136,6 @@ def integrated_residual(dlogp_dt: Tensor, scores: Tensor, ratios: Tensor, a: Ten
 
 
 def exponential_integral(ratios: Tensor, start: Tensor, length: Tensor) -> Tensor:
-    """The integral of e^(s Delta) over [start, start + length]; `length` itself where Delta is 0."""
+    """The integral of e^(s Delta) over [start, start + length]; `length` itself where Delta is 0. Shapes broadcast."""
     safe = torch.where(ratios == 0, 1.0, ratios)
     return torch.where(ratios == 0, length, (start * safe).exp() * torch.expm1(length * safe) / safe)

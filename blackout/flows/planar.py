@@ -1,4 +1,7 @@
-"""Seven densities in the plane as laws on 32 bits: 16 Gray-coded bits a coordinate, and energy networks for them."""
+"""Seven densities in the plane as laws on 32 bits, 16 Gray-coded bits a coordinate, and energy networks for them.
+
+[Ou 2025, sections 4.1 and 4.2]; the densities are those of [Dai 2020].
+"""
 
 from __future__ import annotations
 
@@ -39,13 +42,9 @@ class Planar(EnergyNetwork):
         super().__init__(2 * BITS, widths)
         self.scale = float(scale)
 
-    def points(self, x: Tensor) -> Tensor:
-        """The points of states [B, 32], float64 [B, 2]."""
-        return decode(x, self.scale)
-
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
         """The coordinates."""
-        points = self.points(x)
+        points = decode(x, self.scale)
         return {"first_coordinate": points[:, 0], "second_coordinate": points[:, 1]}
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +53,7 @@ class Planar(EnergyNetwork):
 
 @component("target", ask="target=planar target.path=...")
 def read_planar(path: str | Path, density: str = "moons") -> Planar:
-    """The energy network of a density in the plane, as `python -m blackout.flows.energies.negative` writes it.
+    """The energy network of a density in the plane, as `python -m blackout.flows.energy_discrepancy` writes it.
 
     Raises:
         UserError: the file is missing or holds something else.
@@ -62,7 +61,7 @@ def read_planar(path: str | Path, density: str = "moons") -> Planar:
     if density not in DENSITIES:
         raise UserError(f"target.density={density}: no such density; one of {', '.join(DENSITIES)}")
     if not Path(path).is_file():
-        command = f"python -m blackout.flows.energies.negative {density} --out {path}"
+        command = f"python -m blackout.flows.energy_discrepancy {density} --out {path}"
         raise UserError(f"target.path: {path} does not exist; make it by {command}")
     network = read_energy_network(path)
     stored = read_arrays(path).get("scale", np.zeros(()))
@@ -75,7 +74,10 @@ def read_planar(path: str | Path, density: str = "moons") -> Planar:
 
 
 def encode(points: Tensor, scale: float) -> Tensor:
-    """Points [n, 2] as bits, uint8 [n, 32]: of each coordinate a sign and 15 bits of Gray code, the highest first."""
+    """Points [n, 2] as bits, uint8 [n, 32]: of each coordinate a sign and 15 bits of Gray code, the highest first.
+
+    [Ou 2025, section 4.1], as the authors' code does it.
+    """
     size = (points.abs() * scale).long().clamp(max=2 ** (BITS - 1) - 1)
     gray = size ^ (size >> 1)
     places = torch.arange(BITS - 2, -1, -1)
@@ -105,7 +107,8 @@ def sample_density(density: str, number: int, seed: int) -> Points:
 def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[float, float]:
     """Entropy of the points as states of 32 bits, in nats, and its standard error, by the density itself.
 
-    The density is that of noise around centres, which are drawn; where there is no such form the answer is nan.
+    The density is that of noise around centres, which are drawn; where there is no such form the answer is nan. Ours;
+    a test compares it with another estimate.
 
     Args:
         density: which.

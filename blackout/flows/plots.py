@@ -8,20 +8,18 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from blackout.files import replacing
-from blackout.flows.annealing import anneal
+from blackout.flows.annealing import anneal, samples_of
 from blackout.flows.interface import FlowModel
 from blackout.flows.likelihood import run_backwards
-from blackout.flows.path import States
+from blackout.flows.outputs import save_figure
 from blackout.flows.planar import BITS, decode
-from blackout.flows.refinement import Gibbs
 from blackout.flows.simulation import Paths
-from blackout.flows.targets import Target, can_enumerate, enumerated
+from blackout.flows.targets import Target, can_enumerate
 from blackout.flows.weights import effective_sample_size, log_mean_exp
-from blackout.random import SampleStreams
 
 _REFERENCE, _SWEEPS = 512, 200
 """Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""
@@ -29,6 +27,8 @@ _SHOWN, _COLUMNS = 4, 9
 """Rows and columns of snapshots."""
 _POINTS, _TIMES, _ANNEALED = 512, 6, 64
 """Chains in the plane, the times at which they are shown, and sweeps of Gibbs chains on the way."""
+_GREY, _GAP = 96, 4
+"""Between the states of a grid."""
 
 
 def grid(states: Tensor, levels: int, columns: int | None = None, pixels: int = 6) -> Image.Image:
@@ -37,27 +37,19 @@ def grid(states: Tensor, levels: int, columns: int | None = None, pixels: int = 
     number, height, width = images.shape
     columns = columns or max(1, round(math.sqrt(number * height / width)))
     rows = math.ceil(number / columns)
-    canvas = torch.full((rows * (height * pixels + 4) + 4, columns * (width * pixels + 4) + 4), 96, dtype=torch.uint8)
-    for k, image in enumerate(images):
-        top, left = 4 + (k // columns) * (height * pixels + 4), 4 + (k % columns) * (width * pixels + 4)
-        shades = (image.double() * 255 / (levels - 1)).to(torch.uint8)
-        large = shades.repeat_interleave(pixels, 0).repeat_interleave(pixels, 1)
-        canvas[top : top + height * pixels, left : left + width * pixels] = large
-    return Image.fromarray(canvas.numpy())
+    shades = (images.double() * 255 / (levels - 1)).to(torch.uint8)
+    large = shades.repeat_interleave(pixels, 1).repeat_interleave(pixels, 2)
+    tiles = torch.full((rows * columns, height * pixels + _GAP, width * pixels + _GAP), _GREY, dtype=torch.uint8)
+    tiles[:number, _GAP:, _GAP:] = large
+    canvas = tiles.unflatten(0, (rows, columns)).transpose(1, 2).flatten(2).flatten(0, 1)
+    return Image.fromarray(F.pad(canvas, (0, _GAP, 0, _GAP), value=_GREY).numpy())
 
 
 def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
     """States of the target itself, uint8 [n, d], and how they were made: exact draws, or a long Gibbs sampler."""
     if can_enumerate(target):
-        states, log_density = enumerated(target)
-        generator = torch.Generator().manual_seed(0)
-        share = torch.softmax(log_density, 0).cpu()
-        return states[torch.multinomial(share, 16 * number, True, generator=generator)], "exact"
-    streams, gibbs = SampleStreams(0, torch.arange(number, device=target.device)), Gibbs()
-    chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
-    for sweep in range(_SWEEPS):
-        chains = gibbs(target, chains, 1.0, streams.at(sweep + 1))
-    return chains.x.cpu(), f"Gibbs, {_SWEEPS} sweeps"
+        return samples_of(target, 16 * number, 0, 0), "exact"
+    return samples_of(target, number, _SWEEPS, 0), f"Gibbs, {_SWEEPS} sweeps"
 
 
 def save_diagnostics(
@@ -81,8 +73,7 @@ def save_diagnostics(
         panels[1].axis("off")
     _along_the_path(panels[2:5], observed, values)
     _in_words(panels[5], values)
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=100)
+    save_figure(figure, path, 100)
 
 
 def _histogram(axes: Any, mine: Any, share: Any, theirs: Any, how: str) -> None:
@@ -117,9 +108,8 @@ def _along_the_path(panels: Any, observed: Paths, values: dict[str, float]) -> N
 
 
 def _in_words(axes: Any, values: dict[str, float]) -> None:
-    names = [name for name in values if not name.endswith(("_error", "_exact"))]
     lines = []
-    for name in names:
+    for name in (name for name in values if not name.endswith(("_error", "_exact"))):
         error = f" +- {values[name + '_error']:.2g}" if name + "_error" in values else ""
         # exact zeros by symmetry come with rounding
         exact = f"   exact {round(values[name + '_exact'], 9) + 0.0:.5g}" if name + "_exact" in values else ""
@@ -130,40 +120,37 @@ def _in_words(axes: Any, values: dict[str, float]) -> None:
 
 def save_snapshots(model: FlowModel, observed: Paths, path: Path, seed: int) -> None:
     """The first samples from noise to order, and states of the target carried back to noise by the reverse chain."""
-    shape, levels = model.shape, model.target.levels
-    forward = _chosen(observed.states_at)
-    states, how = reference(model.target, 64)
-    indices = torch.arange(_SHOWN, device=model.device)
-    steps = max(16, model.simulation.num_steps)
-    back = run_backwards(model.target, model.rates(), states[:_SHOWN].to(model.device), steps, indices, seed)
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
+    states, how = reference(model.target, 64)
     figure = Figure(figsize=(9, 8.4), layout="constrained")
-    rows = (
-        ("a row is a chain, from uniform noise (left, t = 0) to a sample (right, t = 1), before weighting", forward),
-        (f"the reverse chain, from a state of the target ({how}; left) to noise (right)", _chosen(back.states_at)),
-    )
-    for axes, (title, part) in zip(figure.subplots(2, 1), rows, strict=True):
-        picture = grid(part.view(-1, *shape), levels, _COLUMNS, pixels=max(4, 48 // max(shape)))
+    forward = "a row is a chain, from uniform noise (left, t = 0) to a sample (right, t = 1), before weighting"
+    backward = f"the reverse chain, from a state of the target ({how}; left) to noise (right)"
+    back = _reversed(model, states[:_SHOWN].to(model.device), seed)
+    rows = (forward, observed.states_at), (backward, back)
+    for axes, (title, at) in zip(figure.subplots(2, 1), rows, strict=True):
+        chosen = [at[round(k * (len(at) - 1) / (_COLUMNS - 1))][:_SHOWN] for k in range(_COLUMNS)]
+        shown = torch.stack(chosen, 1).flatten(0, 1).view(-1, *model.shape)
+        picture = grid(shown, model.target.levels, _COLUMNS, pixels=max(4, 48 // max(model.shape)))
         axes.imshow(np.asarray(picture), cmap="gray", vmin=0, vmax=255)
         axes.set_title(title, fontsize=10)
         axes.axis("off")
-    with replacing(path) as file:
-        figure.savefig(file, format="png", dpi=90)
+    save_figure(figure, path, 90)
 
 
 def save_trajectories(model: FlowModel, observed: Paths, scale: float, path: Path, seed: int) -> None:
-    """States that code points of the plane: the chain, the marginals it should have, and the reverse chain."""
+    """States that code points of the plane: the chain, the marginals it should have, and the reverse chain.
+
+    As the paper shows them [Ou 2025, fig. 17].
+    """
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
     gibbs = anneal(model.target, _POINTS, _ANNEALED, seed)
-    indices, steps = torch.arange(_POINTS, device=model.device), max(16, model.simulation.num_steps)
-    back = run_backwards(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
     figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS - 1) / scale
     rows = (
         ("the chain, from noise", observed.states_at, True),
         ("Gibbs chains, annealed\nwith the law p_t", gibbs.states_at, True),
-        ("the reverse chain,\nfrom their ends", back.states_at, False),
+        ("the reverse chain,\nfrom their ends", _reversed(model, gibbs.states.x, seed), False),
     )
     for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):
         panels[0].set_ylabel(title)
@@ -173,11 +160,10 @@ def save_trajectories(model: FlowModel, observed: Paths, scale: float, path: Pat
             axes.scatter(*points.numpy().T, s=2, color="C0" if onwards else "C1")
             axes.set(xlim=(-side, side), ylim=(-side, side), aspect="equal", xticks=[-4, 0, 4], yticks=[-4, 0, 4])
             axes.set_title(f"t = {share if onwards else 1 - share:.2f}", fontsize=9)
-    with replacing(path) as file:
-        figure.savefig(file, format="png", dpi=90)
+    save_figure(figure, path, 90)
 
 
-def _chosen(states: list[Tensor]) -> Tensor:
-    """A few states of the first chains, evenly spaced: [rows * columns, d]."""
-    picked = [states[round(k * (len(states) - 1) / (_COLUMNS - 1))][:_SHOWN] for k in range(_COLUMNS)]
-    return torch.stack(picked, 1).flatten(0, 1).cpu()
+def _reversed(model: FlowModel, x: Tensor, seed: int) -> list[Tensor]:
+    """States x [B, d] carried back to noise: those at the ends of the intervals."""
+    indices, steps = torch.arange(len(x), device=model.device), max(16, model.simulation.num_steps)
+    return run_backwards(model.target, model.rates(), x, steps, indices, seed).states_at

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.flows.path import States
 from blackout.flows.targets import Target
-from blackout.random import StepStreams
+from blackout.random import StepStreams, cumulative
 
 
 class Refinement(ABC):
@@ -41,6 +42,8 @@ class Refinement(ABC):
 class Gibbs(Refinement):
     """Sweeps: every site is drawn from its conditional law p_t(. | x without i), independent sites together.
 
+    [Geman and Geman 1984].
+
     Args:
         moves: number of sweeps.
     """
@@ -52,14 +55,16 @@ class Gibbs(Refinement):
 class LocallyInformed(Refinement):
     """One site at a time, proposed in proportion to exp(Delta_t / 2) and accepted by Metropolis and Hastings.
 
-    (Zanella 2020; with gradients instead of exact ratios it is Gibbs with gradients.)
+    [Zanella 2020], with the square root as balancing function; with gradients instead of exact ratios it is Gibbs with
+    gradients [Grathwohl 2021].
     """
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
         rows = torch.arange(len(states.x), device=states.x.device)
         u = stream.next_draw().uniform((len(rows), 2))
         logits = self._logits(states, t)
-        choice = _invert(logits.softmax(-1), u[:, 0])
+        edges = cumulative(logits.softmax(-1))
+        choice = torch.searchsorted(edges, u[:, :1].contiguous(), right=True).squeeze(1).clamp_(max=edges.shape[1] - 1)
         site, state = choice // target.levels, choice % target.levels
         x = states.x.clone()
         before = x[rows, site].long()
@@ -73,7 +78,7 @@ class LocallyInformed(Refinement):
     @staticmethod
     def _logits(states: States, t: float) -> Tensor:
         """log-weights of the proposals, [B, d S]; staying is none."""
-        own = torch.nn.functional.one_hot(states.x.long(), states.ratios.shape[-1]).bool()
+        own = F.one_hot(states.x.long(), states.ratios.shape[-1]).bool()
         frozen = states.target.frozen
         impossible = own if frozen is None else own | frozen[..., None]
         return (t * states.ratios / 2).masked_fill(impossible, -torch.inf).flatten(1)
@@ -82,7 +87,7 @@ class LocallyInformed(Refinement):
 class DMALA(Refinement):
     """Every site moves independently, tau in proportion to exp(Delta_t / 2 - 1{tau != x_i} / (2 alpha)), then accepted.
 
-    (Zhang, Liu and Liu 2022, with exact log-ratios in place of gradients.)
+    [Zhang 2022], with exact log-ratios in place of gradients.
 
     Args:
         moves: how many each time.
@@ -110,7 +115,7 @@ class DMALA(Refinement):
 
     def _law(self, states: States, t: float) -> Tensor:
         """Log-probabilities of every site's proposals, [B, d, S]."""
-        own = torch.nn.functional.one_hot(states.x.long(), states.ratios.shape[-1])
+        own = F.one_hot(states.x.long(), states.ratios.shape[-1])
         logits = t * states.ratios / 2 - (1 - own) / (2 * self.alpha)
         if (frozen := states.target.frozen) is not None:
             logits = logits.masked_fill(frozen[..., None] & (own == 0), -torch.inf)
@@ -118,17 +123,7 @@ class DMALA(Refinement):
 
 
 def _accept(states: States, proposed: States, t: float, log_ratio: Tensor, u: Tensor) -> States:
-    """Metropolis and Hastings: log_ratio is that of the proposals, backward over forward, [B]."""
+    """Metropolis and Hastings [Hastings 1970]: log_ratio is that of the proposals, backward over forward, [B]."""
     gain = t * (proposed.log_density - states.log_density) + log_ratio
     accepted = u.log() < gain
     return states.updated(accepted, proposed.rows(accepted))
-
-
-def _invert(law: Tensor, u: Tensor) -> Tensor:
-    """Draws from laws [B, n] by uniforms [B]: int64 [B]."""
-    edges = law.cumsum(-1)
-    return (
-        torch.searchsorted(edges / edges[:, -1:], u[:, None].contiguous(), right=True)
-        .squeeze(1)
-        .clamp_(max=law.shape[1] - 1)
-    )

@@ -1,7 +1,7 @@
-"""What training learns from: states of the last rollouts, kept as state of the run.
+"""What training learns from: states of the last rollouts, kept as state of the run [Ou 2025, Algorithm 1].
 
 A rollout is simulated with the rates being trained; the rates it needs also give the estimate of d log Z_t / dt, so
-that nothing is evaluated twice (Algorithm 1 of the paper, with one pass instead of two).
+that nothing is evaluated twice: one pass in place of the algorithm's two.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rollout:
         estimator: of d log Z_t / dt.
         clip: largest log-ratio l_t that training exponentiates.
         horizon: the path is followed up to this time at first; p_t at the end is the target at a temperature of 1 / t,
-            so that a horizon that grows is annealing, and what was learned before stays right.
+            so that a horizon that grows is annealing [Ou 2025, appendix E.3], and what was learned before stays right.
         horizon_steps: batches after which it is 1, linearly; None for 70 % of the run, which the family fills in.
         chains_per_law: of a target that is many laws (graphs): chains of each law that is drawn for a rollout.
         relabel: nodes of graphs, at random in every rollout.
@@ -71,9 +71,6 @@ class Rollout:
             )
         if self.resample_below is not None and not 0 < self.resample_below <= 1:
             raise ValueError(f"resample_below must be in (0, 1], or null, not {self.resample_below}")
-        self._check_laws()
-
-    def _check_laws(self) -> None:
         if not 0 < self.horizon <= 1 or (self.horizon_steps or 0) < 0 or self.chains_per_law < 2:
             raise ValueError("rollout needs a horizon in (0, 1], horizon_steps of at least 0 and 2 chains_per_law")
 
@@ -111,7 +108,7 @@ class ReplayBatch:
 
 
 class Replay(nn.Module):
-    """The last rollouts, in a ring of fixed size; all of it is in every checkpoint.
+    """The last rollouts, in a ring of fixed size; all of it is in every checkpoint. `slopes` are d log p~_t / dt.
 
     Args:
         rollout: how they are made.
@@ -174,7 +171,7 @@ class Replay(nn.Module):
 
 
 class LawsReplay(Replay):
-    """The same for many laws: d log Z_t / dt differs between them, and is kept with the chains of the law.
+    """The same for many laws: d log Z_t / dt differs between them, and is kept with the chains of the law. Ours.
 
     Args:
         rollout: how they are made.
@@ -201,7 +198,7 @@ class LawsReplay(Replay):
 
 
 def interpolated(t: Tensor, times: Tensor, values: Tensor) -> Tensor:
-    """A piecewise linear function, exact at its knots."""
+    """A piecewise linear function of t [b], exact at its knots: `values` [K] at `times` [K]."""
     right = torch.searchsorted(times, t).clamp(1, len(times) - 1)
     before, after = times[right - 1], times[right]
     share = ((t - before) / (after - before)).clamp(0, 1)
@@ -224,21 +221,20 @@ def roll_out(
         laws: number of different laws, each of which has equally many chains, one after another.
     """
     device, times = replay.x.device, rollout.times(seed, number)
-    all_x, all_ratios = torch.zeros_like(replay.x[0]), torch.zeros_like(replay.ratios[0])
-    slopes, control = (torch.zeros(rollout.points, rollout.chains, dtype=torch.float64, device=device) for _ in "fg")
+    counts, ratios = torch.zeros_like(replay.x[0], dtype=torch.int64), torch.zeros_like(replay.ratios[0])
+    dlogp_dt, control = (torch.zeros(rollout.points, rollout.chains, dtype=torch.float64, device=device) for _ in "fg")
     # groups of one size, so that no batch, and so no rounding, depends on the number of processes
     for mine in my_batches(rollout.chains, rollout.group):
         indices = mine.to(device)
         for k, (states, g) in enumerate(_walk(rollout, target.rows(indices), scores, indices, seed, times.tolist())):
-            all_x[k, indices], all_ratios[k, indices] = states.x, states.ratios.to(all_ratios.dtype)
-            slopes[k, indices] = states.dlogp_dt
+            counts[k, indices], ratios[k, indices] = states.x.long(), states.ratios.to(ratios.dtype)
+            dlogp_dt[k, indices] = states.dlogp_dt
             control[k, indices] = stein(g, (float(times[k]) * states.ratios).clamp(max=rollout.clip))
-    counts = all_x.long()
-    for part in (counts, all_ratios, slopes, control):
+    for part in (counts, ratios, dlogp_dt, control):
         sum_over_processes(part)
     estimate = ESTIMATORS[rollout.estimator]
-    curve = estimate(slopes.view(rollout.points, laws, -1), control.view(rollout.points, laws, -1))
-    replay.add(times.to(device), counts.to(torch.uint8), all_ratios, slopes.float(), curve)
+    curve = estimate(dlogp_dt.view(rollout.points, laws, -1), control.view(rollout.points, laws, -1))
+    replay.add(times.to(device), counts.to(torch.uint8), ratios, dlogp_dt.float(), curve)
 
 
 def _walk(
@@ -257,16 +253,18 @@ def _walk(
         weights = weights + length * residual(states.dlogp_dt, g, t * states.ratios)
         states = States.of(target, jump.jump(states.x, outgoing(g), length, stream))
         if rollout.resample_below is not None:
-            states, weights = _resampled(rollout, states, weights, indices, fold_seed(seed, _RESAMPLING, k))
+            chosen, weights = _resampled(rollout, weights, indices, fold_seed(seed, _RESAMPLING, k))
+            states = states.rows(chosen)
         if rollout.refine is not None:
             states = rollout.refine(target, states, times[k + 1], stream)
 
 
-def _resampled(rollout: Rollout, states: States, weights: Tensor, indices: Tensor, seed: int) -> tuple[States, Tensor]:
+def _resampled(rollout: Rollout, weights: Tensor, indices: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """(which chains go on [B], their weights): groups of low ESS are drawn again, and begin with equal weights."""
     chosen, kept = torch.arange(len(indices), device=indices.device), weights.clone()
     for first in range(0, len(indices), rollout.group):
         part = slice(first, first + rollout.group)
         if effective_sample_size(weights[part]) < (rollout.resample_below or 0):
             uniform = SampleStreams(seed, indices[first : first + 1]).at(0).next_draw().uniform((1, 1))[0, 0]
             chosen[part], kept[part] = first + systematic_resample(weights[part], uniform), 0.0
-    return states.rows(chosen), kept
+    return chosen, kept

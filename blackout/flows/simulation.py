@@ -1,6 +1,7 @@
 """From noise to samples with weights: how the continuous-time chain is simulated.
 
-Whatever the rates, E[e^w h(x_1)] = Z E_pi h for exact simulation (Feynman and Kac), w the integral of xi.
+Whatever the rates, E[e^w h(x_1)] = Z E_pi h for exact simulation, w the integral of xi [Ou 2025, eqs. 35 and 39], by
+Feynman and Kac; the laws of flows check it for networks that have learned nothing.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Simulation(ABC):
             stream = streams.at(k + 1)
             step = self.step(target, scores, states, a, b, stream)
             if observe:
-                _observe(paths, a, weights, states, step.residual)
+                record(paths, a, weights, states, step.residual)
             states, weights = step.states, weights + step.gain
             paths.jumps, paths.evaluations = paths.jumps + step.jumps, paths.evaluations + step.evaluations
             if self.resample_below is not None:
@@ -130,7 +131,7 @@ class Simulation(ABC):
         if watch is not None:
             watch(self.num_steps, self.num_steps, states.x)
         if observe:
-            _observe(paths, 1.0, weights, states, None)
+            record(paths, 1.0, weights, states)
         return replace(paths, states=states, log_weights=weights)
 
     def _resampled(self, states: States, weights: Tensor, indices: Tensor, seed: int, k: int) -> tuple[States, Tensor]:
@@ -161,7 +162,7 @@ class Simulation(ABC):
 
 @component("simulation")
 class Events(Simulation):
-    """Exact for rates that are frozen on every interval: waiting times, and weights in closed form.
+    """Exact for rates that are frozen on every interval: waiting times [Gillespie 1977], weights in closed form. Ours.
 
     The network is evaluated at the middle of the interval, once per chain and once more after every jump, for the
     chains that jumped. The weights are the Radon-Nikodym derivative itself, so that E[e^w h] = Z E_pi h for any
@@ -234,7 +235,7 @@ class _Stepwise(Simulation):
 
 @component("simulation")
 class Leap(_Stepwise):
-    """Every site jumps independently of the others: the factorised step of the paper's code."""
+    """Every site jumps independently of the others: the factorised step of the paper's code [Campbell 2022]."""
 
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
         u = stream.next_draw().uniform(tuple(x.shape))
@@ -247,7 +248,7 @@ class Leap(_Stepwise):
 
 @component("simulation")
 class Single(_Stepwise):
-    """At most one jump per step: Algorithm 2 of the paper as it is written."""
+    """At most one jump per step [Ou 2025, Algorithm 2], as it is written."""
 
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
         u = stream.next_draw().uniform((len(x), 2))
@@ -267,7 +268,8 @@ def one_jump(x: Tensor, rates: Tensor, u: Tensor) -> Tensor:
     return moved
 
 
-def _observe(paths: Paths, t: float, weights: Tensor, states: States, residuals: Tensor | None) -> None:
+def record(paths: Paths, t: float, weights: Tensor, states: States, residuals: Tensor | None = None) -> None:
+    """Note a time of chains on their way, with weights and residuals [B]."""
     paths.times.append(t)
     paths.log_weights_at.append(weights.float())
     paths.dlogp_dt_at.append(states.dlogp_dt.float())

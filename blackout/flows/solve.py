@@ -6,7 +6,7 @@ The same table and arrays as `sample.py` writes for a trained flow: solutions.np
 from __future__ import annotations
 
 import argparse
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from blackout.errors import UserError
-from blackout.files import replacing, save_picture, write_json
+from blackout.files import save_picture, write_json
 from blackout.flows.graphs.graphs import read_graphs, save_graph
 from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
 from blackout.flows.graphs.problems import PROBLEMS, GraphTarget, problem_on
-from blackout.flows.graphs.solvers import EXACT, Solution, by_heat_bath, solver
+from blackout.flows.graphs.solvers import EXACT, Solution, by_heat_bath, solved
+from blackout.flows.outputs import made_folder, run_command, save_arrays
 from blackout.training.export import load_model
 
 _METHODS = (*EXACT, "anneal", "random")
@@ -42,8 +43,7 @@ def solutions(
             for g, k in enumerate(best.tolist())
         ]
         return chosen, found.numpy(), values.numpy()
-    solve = solver(given.method)
-    chosen = [solve(target.problem, target.graph(number), given.seconds) for number in numbers.tolist()]
+    chosen = solved(given.method, target, numbers.tolist(), given.seconds)
     every = np.zeros((len(chosen), 1, target.sites), np.uint8)
     for g, solution in enumerate(chosen):
         every[g, 0, : len(solution.x)] = solution.x
@@ -54,12 +54,10 @@ def rows(target: GraphTarget, chosen: list[Solution], oracle: list[Solution] | N
     """Lines of the table; the optimum is the oracle's, or what the method itself has proved."""
     lines = []
     for g, solution in enumerate(chosen):
-        graph, reference = target.graph(g), oracle[g] if oracle is not None else solution
-        known = reference.value if reference.proved or oracle is not None else None
-        mean = float(np.mean(solution.values or (solution.value,)))
-        size = graph.name, graph.nodes, len(graph.edges)
-        seconds = solution.seconds, 0.0 if oracle is None else reference.seconds
-        lines.append(Row(*size, mean, solution.value, known, reference.proved, *seconds))
+        known = replace(solution, seconds=0.0) if solution.proved else None
+        if oracle is not None:
+            known = oracle[g]
+        lines.append(Row.of(target.graph(g), solution.values or (solution.value,), solution.seconds, known))
     return lines
 
 
@@ -71,23 +69,14 @@ def run(given: argparse.Namespace) -> None:
     """
     if given.chains < 1 or given.sweeps < 1 or not given.seconds > 0:
         raise UserError("--chains and --sweeps must be at least 1, and --seconds positive")
-    target = _target(given)
-    out = given.out
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out}: {error.strerror}") from None
+    target, out = _target(given), made_folder(given.out)
     chosen, every, values = solutions(target, given)
-    oracle = None
-    if given.oracle:
-        solve = solver(given.oracle)
-        oracle = [solve(target.problem, target.graph(g), given.seconds) for g in range(len(chosen))]
+    oracle = solved(given.oracle, target, range(len(chosen)), given.seconds) if given.oracle else None
     table = rows(target, chosen, oracle)
     write_table(table, out / "table.csv")
     best = every[np.arange(len(chosen)), values.argmax(1)]
-    with replacing(out / "solutions.npz") as part, part.open("wb") as file:
-        np.savez_compressed(file, solutions=every, value=values, best=best, best_value=values.max(1))
-    said = means(table, target.problem)
+    save_arrays(out / "solutions.npz", solutions=every, value=values, best=best, best_value=values.max(1))
+    said = means(table)
     how = {"method": given.method, "problem": target.problem, "proved": sum(s.proved for s in chosen)}
     write_json({"values": said, **how, "graphs": len(chosen), "seed": given.seed}, out / "metrics.json")
     first = {"graph": torch.arange(len(chosen)), "solutions": torch.from_numpy(best)}
@@ -127,11 +116,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="given to an exact solver for every graph")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/solve"))
-    try:
-        run(parser.parse_args())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(run, parser)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from blackout.flows import FlowFamily
-from blackout.flows.energies.negative import pretrain, save
+from blackout.flows.energy_discrepancy import pretrain, save
 from blackout.flows.replay import roll_out
 from tests.cli.conftest import ROOT
 

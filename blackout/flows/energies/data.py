@@ -13,17 +13,15 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.family import Source, Split
-from blackout.flows.path import States
+from blackout.flows.annealing import samples_of
 from blackout.flows.planar import code_scale, encode, sample_density
-from blackout.flows.refinement import Gibbs
-from blackout.flows.targets import Target, can_enumerate, enumerated
-from blackout.random import SampleStreams, fold_seed
+from blackout.flows.targets import Target
+from blackout.random import fold_seed
 
 _HELD_OUT = 4000
-"""Points that are held out, as many as the paper tests on."""
+"""Points that are held out, as many as [Ou 2025, appendix E.2] tests on."""
 _SWEEPS = 1000
 """Of the Gibbs chains that samples of a law out of reach of enumeration come from."""
-
 
 Density: TypeAlias = Literal[
     "2spirals", "8gaussians", "circles", "moons", "pinwheel", "swissroll", "checkerboard"
@@ -49,20 +47,6 @@ def planar_points(density: Density = "moons", number: int = 100_000, seed: int =
     splits = [sample_density(density, n, seed * 2 + k + 2) for k, n in enumerate((number, _HELD_OUT))]
     bits = [encode(torch.from_numpy(points), scale) for points in splits]
     return CountData(density, bits[0], bits[1], 1)
-
-
-def samples_of(target: Target, number: int, seed: int) -> Tensor:
-    """Samples of a law, uint8 [number, d]: exact where it can be enumerated, else the ends of long Gibbs chains."""
-    if can_enumerate(target):
-        states, log_density = enumerated(target)
-        generator = torch.Generator().manual_seed(seed)
-        share = torch.softmax(log_density, 0)
-        return states[torch.multinomial(share, number, True, generator=generator)]
-    streams, gibbs = SampleStreams(seed, torch.arange(number)), Gibbs()
-    chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
-    for sweep in range(_SWEEPS):
-        chains = gibbs(target, chains, 1.0, streams.at(sweep + 1))
-    return chains.x
 
 
 @dataclass(frozen=True)
@@ -111,5 +95,5 @@ class BinaryData:
 
 def known_samples(target: Target, number: int, seed: int, name: str) -> BinaryData:
     """Samples of a target, and as many held out."""
-    splits = [samples_of(target, number, fold_seed(seed, k)) for k in (0, 1)]
+    splits = [samples_of(target, number, _SWEEPS, fold_seed(seed, k)) for k in (0, 1)]
     return BinaryData(CountData(name, splits[0], splits[1], target.levels - 1), target)

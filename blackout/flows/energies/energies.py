@@ -1,4 +1,4 @@
-"""Energies that are learned: laws whose parameters have gradients."""
+"""Energies that are learned, p ~ exp(-E) [Ou 2025, eq. 12]: laws whose parameters have gradients."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from blackout.component import component
 from blackout.family import Source
 from blackout.flows.targets import EnergyNetwork, Target
+from blackout.flows.targets.base import of_flips
+from blackout.flows.targets.lattice import magnetisation
 
 _SPREAD = 6.0
 """Scale of an energy network's first weights at the start, over PyTorch's; spins of +-1 in place of bits are 2."""
@@ -33,14 +35,10 @@ class Learned(Target):
         """What is added to the negative log-likelihood of a sample."""
         return torch.zeros((), device=self.device)
 
-    def independent_sites(self) -> list[Tensor]:
-        """One by one: which sites are independent changes in training."""
-        return list(torch.arange(self.sites).split(1))
-
 
 @component("energy", "target")
 class PairEnergy(Learned):
-    """-E = s' J s + h . s of spins s = 2x - 1; J symmetric without diagonal.
+    """-E = s' J s + h . s of spins s = 2x - 1; J symmetric without diagonal [Ou 2025, section 4.2].
 
     Args:
         sites: number of spins.
@@ -76,10 +74,7 @@ class PairEnergy(Learned):
         with torch.no_grad():
             s = self._spins(x)
             local = 2 * s @ self.couplings if self.field is None else 2 * s @ self.couplings + self.field
-            return (-2 * s * local)[..., None] * (1 - F.one_hot(x.long(), 2))
-
-    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        return self.log_ratios(x)[:, where]
+            return of_flips(-2 * s * local, x)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """As of every target, but what the others do to a spin is kept and changed by a row of J where one flips."""
@@ -101,8 +96,7 @@ class PairEnergy(Learned):
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
         """Magnetisation per site and its size."""
-        m = self._spins(x).mean(-1)
-        return {"magnetisation": m, "abs_magnetisation": m.abs()}
+        return magnetisation(self._spins(x))
 
     def _spins(self, x: Tensor) -> Tensor:
         return 2 * x.to(self.upper.dtype) - 1
@@ -111,6 +105,8 @@ class PairEnergy(Learned):
 @component("energy", "target")
 class NetworkEnergy(EnergyNetwork, Learned):
     """E a multilayer perceptron of bits, or of one-hot states where there are more than two levels.
+
+    [Ou 2025, appendix E.2], of bits.
 
     Args:
         sites: number of sites.
@@ -136,8 +132,7 @@ class NetworkEnergy(EnergyNetwork, Learned):
             return super().ratios_at(x, where)
         with torch.no_grad():
             weight = self._first.weight.T.view(self.sites, self.levels, -1)
-            inputs = F.one_hot(x.long(), self.levels).to(weight.dtype).flatten(1)
-            first = F.linear(inputs, self._first.weight, self._first.bias)
+            first = self._hidden(F.one_hot(x.long(), self.levels).flatten(1))
             own = weight[where, x[:, where].long()]
             moved = first[:, None, None] + weight[where] - own[:, :, None]
             ratios = self._after(first)[:, None, None] - self._after(moved)
@@ -152,11 +147,8 @@ class NetworkEnergy(EnergyNetwork, Learned):
         return {"_target_": "blackout.flows.energies.NetworkEnergy", **kept}
 
 
-# --- Couplings that were learned, against those that the data come from.
-
-
 def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
-    """-log RMSE over all d^2 couplings, and that of J = 0, which says what the number is worth."""
+    """-log RMSE over all d^2 couplings [Ou 2025, table 4], and that of J = 0, which says what the number is worth."""
     truth = truth_of(source)
     if truth is None:
         return {}

@@ -4,98 +4,34 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from blackout.family import Outputs, Source
-from blackout.files import replacing
 from blackout.flows.annealing import anneal
-from blackout.flows.draw import FlowDraw
+from blackout.flows.draw import FlowDraw, FlowOutputs
 from blackout.flows.energies.data import BinaryData
 from blackout.flows.energies.energies import Learned, PairEnergy, couplings_found, truth_of
 from blackout.flows.interface import FlowModel
 from blackout.flows.likelihood import run_backwards
-from blackout.flows.outputs import FlowOutputs
+from blackout.flows.outputs import save_figure
 from blackout.flows.planar import code_scale, decode, encode, entropy
-from blackout.flows.simulation import Simulation
 from blackout.flows.targets import Target, can_enumerate, exact_values
 from blackout.flows.weights import effective_sample_size, log_mean_exp, relative_error
 from blackout.random import fold_seed
 
-# --- Pictures of what was learned: couplings beside the truth; data, energy landscape and samples in the plane.
-
-_SHOWN, _CELLS = 4000, 160
-
-
-def save_couplings(target: PairEnergy, source: Source, path: Path) -> None:
-    """J beside the truth, if it is known, on one scale."""
-    from matplotlib.figure import Figure  # only here: importing it takes a second
-
-    truth, found = truth_of(source), target.couplings.detach().cpu()
-    scores = couplings_found(target, source)
-    parts = [("learned J", found)] if truth is None else [("true J", truth), ("learned J", found)]
-    scale = float(max(part.abs().max() for _, part in parts)) or 1.0
-    figure = Figure(figsize=(4.4 * len(parts), 4.2), layout="constrained")
-    for axes, (title, part) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
-        image = axes.imshow(part.numpy(), cmap="RdBu_r", vmin=-scale, vmax=scale)
-        axes.set_title(title, fontsize=10)
-        axes.set(xlabel="site j", ylabel="site i")
-    figure.colorbar(image, ax=figure.axes, label="coupling J_ij")
-    if scores:
-        said = f"-log RMSE {scores['minus_log_rmse']:.2f}, of J = 0 {scores['minus_log_rmse_of_zero']:.2f}"
-        figure.suptitle(said, fontsize=10)
-    with replacing(path) as part_file:
-        figure.savefig(part_file, format="png", dpi=90)
-
-
-@torch.no_grad()
-def save_landscape(target: Learned, source: BinaryData, arrays: dict[str, Tensor], path: Path) -> None:
-    """Held-out points, -E over the plane, and samples."""
-    from matplotlib.figure import Figure
-
-    assert source.density is not None
-    scale = code_scale(source.density)
-    data = decode(source.counts.test[:_SHOWN].flatten(1), scale).numpy()
-    samples = decode(arrays["samples"].flatten(1), scale).numpy()
-    side = float(abs(data).max()) * 1.1
-    line = torch.linspace(-side, side, _CELLS, dtype=torch.float64)
-    points = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).view(-1, 2)
-    heights = target.log_density(encode(points, scale).to(target.device)).cpu().view(_CELLS, _CELLS).numpy()
-    figure = Figure(figsize=(13, 4.4), layout="constrained")
-    panels = figure.subplots(1, 3)
-    panels[0].scatter(*data.T, s=2)
-    panels[1].imshow(heights, extent=(-side, side, -side, side), origin="lower", vmin=heights.max() - 12)
-    panels[2].scatter(*samples.T, s=2, color="C1")
-    for axes, title in zip(
-        panels, ("held-out data", "learned -E (bright: likely)", "samples of the flow, unweighted"), strict=True
-    ):
-        axes.set(title=title, xlim=(-side, side), ylim=(-side, side), aspect="equal")
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=90)
-
-
 _CHAINS, _SWEEPS = 1024, 256
 """Of annealed importance sampling."""
-_UNIFORM = 1_000_000
-"""Uniform states, as many as the paper's estimate of log Z is made of."""
+_UNIFORM, _AT_ONCE = 1_000_000, 1 << 14
+"""Uniform states, as many as the paper's estimate of log Z is made of, and how many are evaluated together."""
 _COMPARED = 4000
 """States of either side of MMD, and held-out states that are scored."""
 _BOUNDED = 500
 """Held-out states whose likelihood by the chain is bounded."""
-_AT_ONCE = 1 << 14
-
-
-class Trained(FlowModel, Protocol):
-    """What reports ask of the model."""
-
-    simulation: Simulation
-
-    @property
-    def target(self) -> Learned:
-        """The energy."""
-        ...
+_SHOWN, _CELLS = 4000, 160
+"""Points in a picture, and cells of the landscape along a side."""
 
 
 class EnergyDraw(FlowDraw):
@@ -104,7 +40,7 @@ class EnergyDraw(FlowDraw):
     @classmethod
     def like(cls, draw: FlowDraw) -> EnergyDraw:
         """The same draw."""
-        return cls(draw.model, draw.simulation, draw.refine, draw.resample, draw.description, draw.own)
+        return cls(**vars(draw))
 
     def outputs(self, seed: int) -> Outputs | None:
         return EnergyOutputs(self, seed)
@@ -114,35 +50,41 @@ class EnergyOutputs(FlowOutputs):
     """Also couplings.png, or landscape.png of an energy on points of the plane."""
 
     @property
+    def _source(self) -> Source:
+        source: Source = self._draw.model.require_source()  # type: ignore[attr-defined]
+        return source
+
+    @property
     def plane_scale(self) -> float | None:
-        density = getattr(self._draw.model.require_source(), "density", None)  # type: ignore[attr-defined]
+        density = getattr(self._source, "density", None)
         return None if density is None else code_scale(density)
 
     def write(self, directory: Path) -> dict[str, Any]:
-        said, model = super().write(directory), self._draw.model
-        source = model.require_source()  # type: ignore[attr-defined]
-        if isinstance(model.target, PairEnergy):
-            save_couplings(model.target, source, directory / "couplings.png")
-            said["values"] |= couplings_found(model.target, source)
-        elif isinstance(model.target, Learned) and isinstance(source, BinaryData) and source.density is not None:
-            save_landscape(model.target, source, self._arrays(), directory / "landscape.png")
+        said, target, source = super().write(directory), self._draw.model.target, self._source
+        if isinstance(target, PairEnergy):
+            save_couplings(target, source, directory / "couplings.png")
+            said["values"] |= couplings_found(target, source)
+        elif isinstance(target, Learned) and isinstance(source, BinaryData) and source.density is not None:
+            save_landscape(target, source, self.arrays(), directory / "landscape.png")
         return said
 
 
-def report(model: Trained, source: Source, seed: int) -> dict[str, Any]:
+def report(model: FlowModel, source: Source, seed: int) -> dict[str, Any]:
     """NLL with log Z by AIS, by the sampler's weights and by uniform samples; NLL by the chain's bound; MMD.
+
+    [Ou 2025, appendix E.2 and tables 2 and 3]; AIS is ours.
 
     Args:
         model: in eval mode.
         source: what it was learned from.
         seed: of all samples.
     """
-    assert isinstance(source, BinaryData)
-    target, test = model.target, source.counts.test[:_COMPARED].flatten(1).to(model.device)
+    target = model.target
+    assert isinstance(source, BinaryData) and isinstance(target, Learned)
+    test = source.counts.test[:_COMPARED].flatten(1).to(model.device)
     indices = torch.arange(_COMPARED, device=model.device)
     paths = model.simulation.run(target, model.rates(), indices, fold_seed(seed, 1))
-    chains = min(_CHAINS, len(indices))
-    annealed = anneal(target, chains, _SWEEPS, fold_seed(seed, 2))
+    annealed = anneal(target, _CHAINS, _SWEEPS, fold_seed(seed, 2))
     uniform = uniform_weights(target, fold_seed(seed, 3))
     mean = float(target.energy(test).double().mean().detach())
     values = {"mean_energy_of_data": mean, "held_out": float(len(test))}
@@ -162,7 +104,7 @@ def report(model: Trained, source: Source, seed: int) -> dict[str, Any]:
         values |= dict(zip(("entropy_of_data", "entropy_of_data_error"), entropy(source.density), strict=True))
     if isinstance(target, PairEnergy):
         values |= couplings_found(target, source)
-    said: dict[str, Any] = {"values": values, "ais": {"chains": chains, "sweeps": _SWEEPS}}
+    said: dict[str, Any] = {"values": values, "ais": {"chains": _CHAINS, "sweeps": _SWEEPS}}
     if "entropy_of_data" in values and values["nll_ais"] < values["entropy_of_data"] - 0.05:
         said["warning"] = "nll_ais is below the entropy of the data: log Z is wrong"
         print(f"warning: {said['warning']}")
@@ -171,7 +113,7 @@ def report(model: Trained, source: Source, seed: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def uniform_weights(target: Target, seed: int, number: int = _UNIFORM) -> Tensor:
-    """Log-weights of uniform states, float64 [number]."""
+    """Log-weights of uniform states, float64 [number] [Ou 2025, eq. 30]."""
     generator = torch.Generator().manual_seed(seed)
     parts = []
     for first in range(0, number, _AT_ONCE):
@@ -183,6 +125,8 @@ def uniform_weights(target: Target, seed: int, number: int = _UNIFORM) -> Tensor
 
 def mmd(x: Tensor, y: Tensor, width: float = 0.1) -> float:
     """Unbiased squared maximum mean discrepancy with k = exp(-width * number of sites that differ).
+
+    [Gretton 2012, lemma 6]; a test sums the kernel directly.
 
     Args:
         x, y: states [n, d] and [m, d].
@@ -198,3 +142,47 @@ def mmd(x: Tensor, y: Tensor, width: float = 0.1) -> float:
     n, m = len(x), len(y)
     within = (total(x, x) - n) / (n * (n - 1)) + (total(y, y) - m) / (m * (m - 1))
     return float(within - 2 * total(x, y) / (n * m))
+
+
+def save_couplings(target: PairEnergy, source: Source, path: Path) -> None:
+    """J beside the truth, if it is known, on one scale."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    truth, found = truth_of(source), target.couplings.detach().cpu()
+    scores = couplings_found(target, source)
+    parts = [("learned J", found)] if truth is None else [("true J", truth), ("learned J", found)]
+    scale = float(max(part.abs().max() for _, part in parts)) or 1.0
+    figure = Figure(figsize=(4.4 * len(parts), 4.2), layout="constrained")
+    for axes, (title, part) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
+        image = axes.imshow(part.numpy(), cmap="RdBu_r", vmin=-scale, vmax=scale)
+        axes.set_title(title, fontsize=10)
+        axes.set(xlabel="site j", ylabel="site i")
+    figure.colorbar(image, ax=figure.axes, label="coupling J_ij")
+    if scores:
+        said = f"-log RMSE {scores['minus_log_rmse']:.2f}, of J = 0 {scores['minus_log_rmse_of_zero']:.2f}"
+        figure.suptitle(said, fontsize=10)
+    save_figure(figure, path, 90)
+
+
+@torch.no_grad()
+def save_landscape(target: Learned, source: BinaryData, arrays: dict[str, Tensor], path: Path) -> None:
+    """Held-out points, -E over the plane, and samples."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    assert source.density is not None
+    scale = code_scale(source.density)
+    data = decode(source.counts.test[:_SHOWN].flatten(1), scale).numpy()
+    samples = decode(arrays["samples"].flatten(1), scale).numpy()
+    side = float(abs(data).max()) * 1.1
+    line = torch.linspace(-side, side, _CELLS, dtype=torch.float64)
+    points = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).view(-1, 2)
+    heights = target.log_density(encode(points, scale).to(target.device)).cpu().view(_CELLS, _CELLS).numpy()
+    figure = Figure(figsize=(13, 4.4), layout="constrained")
+    panels = figure.subplots(1, 3)
+    panels[0].scatter(*data.T, s=2)
+    panels[1].imshow(heights, extent=(-side, side, -side, side), origin="lower", vmin=heights.max() - 12)
+    panels[2].scatter(*samples.T, s=2, color="C1")
+    titles = "held-out data", "learned -E (bright: likely)", "samples of the flow, unweighted"
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set(title=title, xlim=(-side, side), ylim=(-side, side), aspect="equal")
+    save_figure(figure, path, 90)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blackout.errors import UserError
-from blackout.files import replacing
+from blackout.flows.outputs import run_command, save_figure
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def read_table(folder: Path) -> Table:
 
 
 def compared(tables: list[Table]) -> tuple[list[Line], int]:
-    """A line for each table, and how many optima are proved.
+    """A line for each table, and how many optima are proved; p is that of Wilcoxon's test [Wilcoxon 1945].
 
     Raises:
         UserError: tables of different graphs, or of none.
@@ -110,8 +109,22 @@ def save_picture(lines: list[Line], title: str, path: Path) -> None:
     axes.set(xlabel="processor seconds for all samples of a graph", ylabel="drop from the best known value, %")
     axes.set_title(f"{title}\nmean of the samples (dot), best of them (triangle)", fontsize=10)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=100)
+    save_figure(figure, path, 100)
+
+
+def run(given: argparse.Namespace) -> None:
+    """Compare, and write the picture.
+
+    Raises:
+        UserError: a folder without a table, or tables of different graphs.
+    """
+    tables = [read_table(folder) for folder in given.folders]
+    lines, proved = compared(tables)
+    save_picture(lines, given.title, given.out)
+    print(f"{len(tables[0].graphs)} graphs, {proved} optima proved; picture in {given.out}")
+    print(f"{'method':32} {'drop, mean':>10} {'best':>8} {'seconds':>9} {'p':>9}")
+    for line in lines:
+        print(f"{line.name:32} {line.mean:10.3%} {line.best:8.3%} {line.seconds:9.4f} {line.p:9.1e}")
 
 
 def main() -> None:
@@ -119,18 +132,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="with a table.csv each; p is against the first")
     parser.add_argument("--title", default="solutions of graphs")
     parser.add_argument("--out", type=Path, default=Path("drops.png"))
-    given = parser.parse_args()
-    try:
-        tables = [read_table(folder) for folder in given.folders]
-        lines, proved = compared(tables)
-        save_picture(lines, given.title, given.out)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    print(f"{len(tables[0].graphs)} graphs, {proved} optima proved; picture in {given.out}")
-    print(f"{'method':32} {'drop, mean':>10} {'best':>8} {'seconds':>9} {'p':>9}")
-    for line in lines:
-        print(f"{line.name:32} {line.mean:10.3%} {line.best:8.3%} {line.seconds:9.4f} {line.p:9.1e}")
+    run_command(run, parser)
 
 
 if __name__ == "__main__":

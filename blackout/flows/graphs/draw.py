@@ -1,23 +1,27 @@
-"""Solutions of graphs: some chains for each of them, optionally with moves inside the path."""
+"""Solutions of graphs: some chains for each of them, optionally with moves inside the path, beside an oracle's."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Names, Outputs, Samples, Watch
+from blackout.flows.draw import requested_simulation
 from blackout.flows.graphs.graphs import read_graphs
-from blackout.flows.graphs.outputs import GraphOutputs, graphs_picture
+from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
 from blackout.flows.graphs.problems import GraphTarget
-from blackout.flows.graphs.solvers import solver
+from blackout.flows.graphs.solvers import solved, solver
+from blackout.flows.interface import FlowModel
+from blackout.flows.outputs import Collected, add_array
 from blackout.flows.refinement import Refinement
-from blackout.flows.simulation import Scores, Simulation
+from blackout.flows.simulation import Simulation
 from blackout.training.components import make
 from blackout.training.model import refuse_unknown
 
@@ -27,23 +31,8 @@ if TYPE_CHECKING:
 _BATCH = 512
 _CLOSING, _EACH = 4, 16
 """Graphs, and solutions of each, at the end of a run."""
-
-
-class GraphModel(Protocol):
-    """Rates on graphs."""
-
-    target: GraphTarget
-    simulation: Simulation
-    config: dict[str, Any]
-
-    @property
-    def device(self) -> torch.device:
-        """Of the weights."""
-        ...
-
-    def rates(self, trained: bool = False) -> Scores:
-        """The scores as simulations take them."""
-        ...
+_LIMIT = 20.0
+"""Seconds that an oracle may take for a graph."""
 
 
 @dataclass
@@ -61,7 +50,7 @@ class GraphDraw(BaseDraw):
         description: of all this as plain values.
     """
 
-    model: GraphModel
+    model: FlowModel
     target: GraphTarget
     numbers: Tensor
     each: int
@@ -100,27 +89,50 @@ class GraphDraw(BaseDraw):
             paths = self.simulation.run(on, self.model.rates(), part.to(device), seed, self.refine, watch)
             solutions, value = on.solutions(paths.states.x)
             self.seconds += time.process_time() - began
-            yield (
-                part,
-                {
-                    "samples": paths.states.x,
-                    "solutions": solutions,
-                    "value": value,
-                    "graph": graph,
-                    "nodes": on.nodes,
-                    "log_weights": paths.log_weights,
-                },
-            )
+            found = {"samples": paths.states.x, "solutions": solutions, "value": value, "graph": graph}
+            yield part, found | {"nodes": on.nodes, "log_weights": paths.log_weights}
 
     def outputs(self, seed: int) -> Outputs | None:
-        return GraphOutputs(self, seed)
+        return GraphOutputs(self)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """The first graphs, each with the best of its solutions here; None for states on their way, without graphs."""
         return graphs_picture(self.target, samples) if "graph" in samples else None
 
 
-def requested(model: GraphModel, request: Mapping[str, Any]) -> GraphDraw:
+class GraphOutputs(Collected):
+    """The best solution of every graph, and table.csv.
+
+    Args:
+        draw: where the samples come from.
+    """
+
+    def __init__(self, draw: GraphDraw) -> None:
+        super().__init__()
+        self._draw = draw
+
+    def write(self, directory: Path) -> dict[str, Any]:
+        """Add `best` and `best_value` to solutions.npz, write table.csv; returns drops from the oracle's values."""
+        draw, target, arrays = self._draw, self._draw.target, self.arrays()
+        rows_of = {number: torch.nonzero(arrays["graph"] == number).flatten() for number in draw.numbers.tolist()}
+        chosen = {number: rows for number, rows in rows_of.items() if len(rows)}
+        values = {number: arrays["value"][rows] for number, rows in chosen.items()}
+        if (file := directory / "solutions.npz").exists():
+            best = [arrays["solutions"][rows[values[number].argmax()]] for number, rows in chosen.items()]
+            add_array(file, "best", torch.stack(best))
+            add_array(file, "best_value", torch.stack([value.max() for value in values.values()]))
+        oracle = solved(draw.oracle, target, chosen, _LIMIT) if draw.oracle is not None else []
+        known = dict(zip(chosen, oracle, strict=False))
+        seconds = draw.seconds / max(1, len(chosen))
+        rows = [Row.of(target.graph(n), value.tolist(), seconds, known.get(n)) for n, value in values.items()]
+        write_table(rows, directory / "table.csv")
+        said: dict[str, Any] = {"values": means(rows), "samples_per_graph": draw.each}
+        if known:
+            said["oracle"] = {"method": draw.oracle, "proved": sum(s.proved for s in oracle), "of": len(known)}
+        return said
+
+
+def requested(model: FlowModel, request: Mapping[str, Any]) -> GraphDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
@@ -131,32 +143,30 @@ def requested(model: GraphModel, request: Mapping[str, Any]) -> GraphDraw:
         UserError: another option, or a wrong value.
     """
     refuse_unknown(request, "simulation", "refine", "target", "oracle")
-    described = dict(model.config.get("model", {}).get("simulation", {}))
-    given = {name: value for name, value in (request.get("simulation") or {}).items() if value is not None}
-    described = given if "_target_" in given else described | given
-    simulation: Simulation = make(described, "simulation") if given else model.simulation
+    simulation, described = requested_simulation(model, request)
     if simulation.resample_below is not None:
         raise UserError("simulation.resample_below is for targets of one law, not for graphs")
-    refine, oracle = request.get("refine"), request.get("oracle")
+    refine, oracle, where = request.get("refine"), request.get("oracle"), request.get("target") or {}
     if oracle is not None:
         solver(oracle)  # whether it is there
     moves: Refinement | None = make(refine, "refine") if refine else None
-    target = _graphs(model.target, request.get("target") or {})
-    numbers = target.numbers
+    if set(where) - {"path"}:
+        raise UserError("target: a trained model keeps its problem; target.path=... gives it other graphs")
+    target = _problem(model)
+    if where.get("path") is not None:
+        target = target.with_graphs(read_graphs(where["path"]))
+    numbers, each = target.numbers, int(request.get("num_samples", _EACH))
     description = {"simulation": described, "refine": refine, "graphs": len(numbers), "problem": target.problem}
-    each = int(request.get("num_samples", _EACH))
     return GraphDraw(model, target, numbers, each, simulation, moves, oracle, description)
 
 
-def _graphs(target: GraphTarget, where: Mapping[str, Any]) -> GraphTarget:
-    """The problem on the graphs that are asked for."""
-    if set(where) - {"path"}:
-        raise UserError("target: a trained model keeps its problem; target.path=... gives it other graphs")
-    return target if where.get("path") is None else target.with_graphs(read_graphs(where["path"]))
-
-
-def previewed(model: GraphModel) -> GraphDraw:
+def previewed(model: FlowModel) -> GraphDraw:
     """The draw of pictures during and after training."""
-    numbers = model.target.numbers[:_CLOSING]
-    held_out = {"graphs": "held out"}
-    return GraphDraw(model, model.target, numbers, _EACH, model.simulation, oracle="milp", description=held_out)
+    target, held_out = _problem(model), {"graphs": "held out"}
+    numbers = target.numbers[:_CLOSING]
+    return GraphDraw(model, target, numbers, _EACH, model.simulation, oracle="milp", description=held_out)
+
+
+def _problem(model: FlowModel) -> GraphTarget:
+    assert isinstance(model.target, GraphTarget)
+    return model.target

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,40 +37,40 @@ class Solution:
     values: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Program:
-    """maximise c'z, rows z <= limits, z in [0, 1], the first n of them whole numbers."""
+class Program(NamedTuple):
+    """Maximise gain . z where rows @ z <= limits and z is in [0, 1], the first n of z, the nodes, whole numbers."""
 
     gain: NDArray[np.float64]
     rows: Any
     limits: NDArray[np.float64]
 
 
-def program(problem: str, graph: Graph) -> _Program:
-    """The problem as a mixed-integer linear program; its first variables are the nodes."""
+def program(problem: str, graph: Graph) -> Program:
+    """The problem as a mixed-integer linear program.
+
+    The first variables are the nodes. Of a cut there is one more for each edge; of a triangle at most two edges are cut
+    [Barahona and Mahjoub 1986].
+    """
+    from scipy.sparse import coo_array  # only here: importing it takes a second
+
     n, m, edges = graph.nodes, len(graph.edges), graph.edges
-    if problem == "mis":
-        entries = [(row, int(node), 1.0) for row, edge in enumerate(edges) for node in edge]
-        return _Program(np.ones(n), _matrix(entries, m, n), np.ones(m))
-    entries = []
+    rows: list[dict[int, float]] = []
     limits: list[float] = []
-    for k, (i, j) in enumerate(edges):  # an edge counts if one end is chosen, and not both
-        for sign, limit in ((-1.0, 0.0), (1.0, 2.0)):
-            row = len(limits)
-            entries += [(row, n + k, 1.0), (row, int(i), sign), (row, int(j), sign)]
-            limits.append(limit)
-    for triangle in _triangles(edges):  # of three edges at most two are cut
-        entries += [(len(limits), n + k, 1.0) for k in triangle]
-        limits.append(2.0)
-    gain = np.concatenate([np.zeros(n), np.ones(m)])
-    return _Program(gain, _matrix(entries, len(limits), n + m), np.array(limits))
-
-
-def _matrix(entries: list[tuple[int, int, float]], rows: int, columns: int) -> Any:
-    from scipy.sparse import coo_array
-
+    if problem == "mis":
+        gain = np.ones(n)
+        rows += ({int(node): 1.0 for node in edge} for edge in edges)
+        limits += [1.0] * m
+    else:
+        gain = np.concatenate([np.zeros(n), np.ones(m)])
+        for k, (i, j) in enumerate(edges):  # an edge counts if one end is chosen, and not both
+            rows += ({n + k: 1.0, int(i): sign, int(j): sign} for sign in (-1.0, 1.0))
+            limits += [0.0, 2.0]
+        triangles = _triangles(edges)
+        rows += ({n + k: 1.0 for k in triangle} for triangle in triangles)
+        limits += [2.0] * len(triangles)
+    entries = [(row, column, value) for row, part in enumerate(rows) for column, value in part.items()]
     row, column, value = zip(*entries, strict=True) if entries else ((), (), ())
-    return coo_array((value, (row, column)), shape=(rows, columns)).tocsr()
+    return Program(gain, coo_array((value, (row, column)), shape=(len(rows), len(gain))).tocsr(), np.array(limits))
 
 
 def _triangles(edges: NDArray[np.int64]) -> list[tuple[int, int, int]]:
@@ -90,29 +90,28 @@ def by_milp(problem: str, graph: Graph, limit: float) -> Solution:
     """SciPy's HiGHS, for at most `limit` seconds; without a solution in time, none of the nodes."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # only here: importing it takes a second
 
-    began, asked = time.process_time(), program(problem, graph)
-    whole = np.zeros(len(asked.gain))
+    began, (gain, rows, limits) = time.process_time(), program(problem, graph)
+    whole, upper = np.zeros(len(gain)), np.ones(len(gain))
     whole[: graph.nodes] = 1
-    upper = np.ones(len(asked.gain))
     if problem == "maxcut":
         upper[0] = 0  # both sides are alike
-    constraints = LinearConstraint(asked.rows, ub=asked.limits) if len(asked.limits) else ()
-    found = milp(-asked.gain, integrality=whole, bounds=Bounds(0, upper), constraints=constraints,
-                 options={"time_limit": limit})  # fmt: skip
-    return _solution(problem, graph, found.x, found.status == 0, began)
+    constraints = LinearConstraint(rows, ub=limits) if len(limits) else ()
+    options = {"time_limit": limit}
+    solved = milp(-gain, integrality=whole, bounds=Bounds(0, upper), constraints=constraints, options=options)
+    return _solution(problem, graph, solved.x, solved.status == 0, began)
 
 
 def by_gurobi(problem: str, graph: Graph, limit: float) -> Solution:
     """Gurobi on the same program, if gurobipy and a licence for it are there."""
     import gurobipy
 
-    began, asked = time.process_time(), program(problem, graph)
+    began, (gain, rows, limits) = time.process_time(), program(problem, graph)
     model = gurobipy.Model(env=gurobipy.Env(params={"OutputFlag": 0}))
     model.Params.TimeLimit = limit
-    kinds = ["B"] * graph.nodes + ["C"] * (len(asked.gain) - graph.nodes)
-    z = model.addMVar(len(asked.gain), lb=0.0, ub=1.0, vtype=np.array(kinds))
-    model.setObjective(asked.gain @ z, gurobipy.GRB.MAXIMIZE)
-    model.addConstr(asked.rows @ z <= asked.limits)
+    kinds = ["B"] * graph.nodes + ["C"] * (len(gain) - graph.nodes)
+    z = model.addMVar(len(gain), lb=0.0, ub=1.0, vtype=np.array(kinds))
+    model.setObjective(gain @ z, gurobipy.GRB.MAXIMIZE)
+    model.addConstr(rows @ z <= limits)
     model.optimize()
     proved = model.Status == gurobipy.GRB.OPTIMAL
     return _solution(problem, graph, z.X if model.SolCount else None, proved, began)
@@ -122,15 +121,14 @@ def by_cpsat(problem: str, graph: Graph, limit: float) -> Solution:
     """OR-tools' CP-SAT on the same program."""
     from ortools.sat.python import cp_model
 
-    began, asked = time.process_time(), program(problem, graph)
+    began, (gain, rows, limits) = time.process_time(), program(problem, graph)
     model = cp_model.CpModel()
-    z = [model.NewBoolVar(str(k)) for k in range(len(asked.gain))]
-    rows = asked.rows.tocsr()
-    for k, upper in enumerate(asked.limits):
+    z = [model.NewBoolVar(str(k)) for k in range(len(gain))]
+    for k, upper in enumerate(limits):
         part = slice(rows.indptr[k], rows.indptr[k + 1])
         terms = zip(rows.indices[part], rows.data[part], strict=True)
         model.Add(sum(int(value) * z[column] for column, value in terms) <= int(upper))
-    model.Maximize(sum(int(gain) * variable for gain, variable in zip(asked.gain, z, strict=True)))
+    model.Maximize(sum(int(value) * variable for value, variable in zip(gain, z, strict=True)))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds, solver.parameters.num_workers = limit, 1
     status = solver.Solve(model)
@@ -140,24 +138,19 @@ def by_cpsat(problem: str, graph: Graph, limit: float) -> Solution:
 
 def by_local_search(problem: str, graph: Graph, limit: float) -> Solution:
     """networkx: a maximal independent set at random, or one-exchange for the cut; the better of sixteen."""
-    import networkx as nx
+    import networkx as nx  # only here: importing it takes a while
 
-    began = time.process_time()
-    network = nx.Graph()
-    network.add_nodes_from(range(graph.nodes))
+    began, tries = time.process_time(), np.zeros((16, graph.nodes), np.uint8)
+    network = nx.empty_graph(graph.nodes)
     network.add_edges_from(graph.edges.tolist())
-    tries = []
-    for seed in range(16):
+    for seed, z in enumerate(tries):
         if problem == "mis":
             side = nx.maximal_independent_set(network, seed=seed)
         else:
             side = nx.algorithms.approximation.one_exchange(network, seed=seed)[1][0]
-        z = np.zeros(graph.nodes, dtype=np.uint8)
         z[list(side)] = 1
-        tries.append(z)
     values = tuple(value_of(problem, graph, z) for z in tries)
-    best = tries[int(np.argmax(values))]
-    return Solution(best, max(values), False, time.process_time() - began, values)
+    return Solution(tries[int(np.argmax(values))], max(values), False, time.process_time() - began, values)
 
 
 EXACT: dict[str, tuple[Callable[[str, Graph, float], Solution], str | None]] = {
@@ -183,6 +176,16 @@ def solver(method: str) -> Callable[[str, Graph, float], Solution]:
     return solve
 
 
+def solved(method: str, target: GraphTarget, numbers: Iterable[int], limit: float) -> list[Solution]:
+    """Solutions of the graphs with these numbers, each in at most `limit` seconds.
+
+    Raises:
+        UserError: there is no such solver, or its package is not installed.
+    """
+    solve = solver(method)
+    return [solve(target.problem, target.graph(number), limit) for number in numbers]
+
+
 def value_of(problem: str, graph: Graph, x: NDArray[Any]) -> int:
     """Size of an independent set, or of a cut.
 
@@ -206,7 +209,7 @@ def _solution(problem: str, graph: Graph, found: Any, proved: bool, began: float
 def by_heat_bath(
     target: GraphTarget, numbers: Tensor, chains: int, sweeps: int, seed: int
 ) -> tuple[Tensor, Tensor, float]:
-    """Annealed heat bath from uniform states to p_1, every graph with as many chains; no network.
+    """Annealed heat bath from uniform states to p_1 [Kirkpatrick 1983], every graph with as many chains; no network.
 
     Args:
         target: the problem.
@@ -219,6 +222,5 @@ def by_heat_bath(
         Solutions uint8 [G, chains, d], their values int64 [G, chains], and seconds of processor time.
     """
     began, on = time.process_time(), target.of(numbers.repeat_interleave(chains))
-    states = anneal(on, chains * len(numbers), sweeps, seed).states
-    found, values = on.solutions(states.x)
+    found, values = on.solutions(anneal(on, chains * len(numbers), sweeps, seed).states.x)
     return found.view(len(numbers), chains, -1), values.view(len(numbers), chains), time.process_time() - began

@@ -1,10 +1,19 @@
 """Unnormalised laws on discrete states."""
 
-from blackout.flows.targets.base import Target, Wrapped, all_states, can_enumerate, enumerated, exact_values
-from blackout.flows.targets.energies import EnergyNetwork, read_energy_network, save_energy_network
+from blackout.flows.targets.base import (
+    EnergySource,
+    Target,
+    Wrapped,
+    all_states,
+    can_enumerate,
+    enumerated,
+    exact_values,
+)
+from blackout.flows.targets.energies import EnergyNetwork, read_energy, read_energy_network, save_energy_network
 from blackout.flows.targets.lattice import Couplings, Ising, Potts, SpinGlass, read_couplings
 
 __all__ = [
-    "Couplings", "EnergyNetwork", "Ising", "Potts", "SpinGlass", "Target", "Wrapped", "all_states", "can_enumerate",
-    "enumerated", "exact_values", "read_couplings", "read_energy_network", "save_energy_network",
+    "Couplings", "EnergyNetwork", "EnergySource", "Ising", "Potts", "SpinGlass", "Target", "Wrapped", "all_states",
+    "can_enumerate", "enumerated", "exact_values", "read_couplings", "read_energy", "read_energy_network",
+    "save_energy_network",
 ]  # fmt: skip

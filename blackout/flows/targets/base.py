@@ -1,22 +1,32 @@
-"""What a target is: an unnormalised law rho on {0, ..., S - 1}^d, and what follows from its log-density alone."""
+"""What a target is: an unnormalised law rho on {0, ..., S - 1}^d, and what follows from its log-density alone.
+
+By brute force: log-ratios of neighbours, Gibbs sweeps, and the exact values of laws with few states. A target is also
+what a flow is trained on (`EnergySource`), and its tensors may come from a file of the user's (`read_arrays`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from blackout.errors import UserError, summary
+from blackout.family import Source, Split
 
-_AT_ONCE = 1 << 16
-"""Neighbouring states evaluated together by brute force."""
+_NEIGHBOURS, _STATES = 1 << 16, 1 << 15
+"""Neighbouring states that brute force evaluates together, and states that enumeration does."""
+MOST_STATES = 1 << 20
+"""States that are enumerated."""
 
 
 class Target(nn.Module):
@@ -92,7 +102,7 @@ class Target(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no log_density")
 
     def log_ratios(self, x: Tensor) -> Tensor:
-        """log rho(Swap(x, i, tau)) - log rho(x) for every site i and state tau, 0 at tau = x_i.
+        """log rho(Swap(x, i, tau)) - log rho(x) for every site i and state tau, 0 at tau = x_i [Ou 2025, appendix C.2].
 
         Args:
             x: states, integers [B, d].
@@ -107,7 +117,7 @@ class Target(nn.Module):
         if type(self).log_ratios is not Target.log_ratios:
             return self.log_ratios(x)[:, where]
         here = self.log_density(x)
-        rows = max(1, _AT_ONCE // (len(where) * self.levels))
+        rows = max(1, _NEIGHBOURS // (len(where) * self.levels))
         parts = zip(x.split(rows), here.split(rows), strict=True)
         return torch.cat([self._swapped(part, where) - own[:, None, None] for part, own in parts])
 
@@ -125,10 +135,15 @@ class Target(nn.Module):
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """A Gibbs sweep at time t: every site drawn from its conditional law p_t, independent sites together.
 
+        [Geman and Geman 1984], by a sum over the states of a site.
+
         Args:
             x: states, integers [B, d].
             uniforms: [B, d].
             t: time.
+
+        Returns:
+            uint8 [B, d], as x.
         """
         if self._groups is None:
             self._groups = self.independent_sites()
@@ -181,29 +196,66 @@ class Wrapped(Target):
         return self.log_ratios(x)[:, where] if hasattr(self.inner, "log_ratios") else super().ratios_at(x, where)
 
 
+def of_flips(flips: Tensor, x: Tensor) -> Tensor:
+    """Log-ratios of two levels, [B, n, 2], from those of the flips, [B, n], of states [B, n]."""
+    return flips[..., None] * (1 - F.one_hot(x.long(), 2))
+
+
 def own_state_zero(logits: Tensor, x: Tensor) -> Tensor:
     """Conditional log-probabilities up to a constant, [B, n, S], as log-ratios to the present states [B, n]."""
     return logits - logits.gather(-1, x.long()[..., None])
 
 
-# --- What is known exactly: enumeration of all states, or what a target knows by itself.
+@dataclass(frozen=True)
+class EnergySource:
+    """A target as a source of endless training "samples", which are only numbers.
 
-MOST_STATES = 1 << 20
-"""States that are enumerated."""
-_AT_ONCE_EXACT = 1 << 15
+    Args:
+        target: the law.
+        validation: chains that a validation simulates.
+    """
+
+    target: Target
+    validation: int = 512
+
+    @property
+    def name(self) -> str:
+        return type(self.target).__name__.lower()
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The target's."""
+        return self.target.facts
+
+    def __str__(self) -> str:
+        return self.target.summary()
+
+    def size(self, split: Split) -> int | None:
+        return None if split == "train" else self.validation
+
+    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        return {}
+
+    def fingerprint(self, split: Split) -> str:
+        """A hash of the target's tensors, so that a run continues with its own energy only."""
+        digest = hashlib.sha256(self.name.encode())
+        for name, value in sorted(self.target.state_dict().items()):
+            digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def to(self, device: torch.device) -> Source:
+        return self
 
 
 def all_states(levels: int, sites: int) -> Tensor:
     """Every state, uint8 [levels ** sites, sites]; the last site changes fastest."""
-    number = torch.arange(levels**sites)
-    power = levels ** torch.arange(sites - 1, -1, -1)
-    return ((number[:, None] // power) % levels).to(torch.uint8)
+    return torch.cartesian_prod(*[torch.arange(levels, dtype=torch.uint8)] * sites).view(-1, sites)
 
 
 def enumerated(target: Target) -> tuple[Tensor, Tensor]:
     """All states, uint8 [n, d], and their log rho, float64 [n]."""
     states = all_states(target.levels, target.sites)
-    return states, torch.cat([target.log_density(part).double() for part in states.split(_AT_ONCE_EXACT)])
+    return states, torch.cat([target.log_density(part).double() for part in states.split(_STATES)])
 
 
 def can_enumerate(target: Target) -> bool:
@@ -222,9 +274,6 @@ def exact_values(target: Target) -> dict[str, float] | None:
     for name, value in target.statistics(states).items():
         values[f"mean_{name}"] = float(weight @ value.double())
     return values
-
-
-# --- Arrays of the user's, from files.
 
 
 def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Energies that are neural networks on binary sites."""
+"""Energies that are neural networks on binary sites, with weights from a file or from a trained model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError
-from blackout.flows.targets.base import Target, read_arrays
+from blackout.flows.targets.base import Target, of_flips, read_arrays
+from blackout.training.export import load_model
 
 
 @component("target")
 class EnergyNetwork(Target):
-    """log rho(x) = -E(x), E a multilayer perceptron of the bits with SiLU activations.
+    """log rho(x) = -E(x), E a multilayer perceptron of the bits with SiLU activations [Ou 2025, appendix E.1].
 
     The log-ratios are exact: the first layer of a neighbour differs from that of x by a column of its weights, the
     layers after it are evaluated for every neighbour.
@@ -37,23 +38,18 @@ class EnergyNetwork(Target):
 
     def energy(self, x: Tensor) -> Tensor:
         """E of states [..., d], with gradients for its weights."""
-        weight = self._first.weight
-        return self._after(F.linear(x.to(weight.dtype), weight, self._first.bias))
+        return self._after(self._hidden(x))
 
     def log_density(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             return -self.energy(x)
 
-    def log_ratios(self, x: Tensor) -> Tensor:
-        return self.ratios_at(x, torch.arange(self.sites, device=x.device))
-
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
         with torch.no_grad():
-            first = F.linear(x.to(self._first.weight.dtype), self._first.weight, self._first.bias)
+            first = self._hidden(x)
             step = 1 - 2 * x[:, where].to(first.dtype)
             moved = first[:, None] + step[..., None] * self._first.weight.T[where]
-            flip = self._after(first)[:, None] - self._after(moved)
-            return flip[..., None] * (1 - F.one_hot(x[:, where].long(), 2))
+            return of_flips(self._after(first)[:, None] - self._after(moved), x[:, where])
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """As of every target, but with one evaluation a site of two levels: the energy of the state itself is kept."""
@@ -61,7 +57,7 @@ class EnergyNetwork(Target):
             return super().swept(x, uniforms, t)
         with torch.no_grad():
             x = x.clone()
-            first = F.linear(x.to(self._first.weight.dtype), self._first.weight, self._first.bias)
+            first = self._hidden(x)
             energy = self._after(first)
             for site in range(self.sites):
                 own = x[:, site] > 0
@@ -75,12 +71,11 @@ class EnergyNetwork(Target):
         return x
 
     def taylor_ratios(self, x: Tensor) -> Tensor:
-        """First-order log-ratios from one gradient, which are biased (Fig. 9 of the paper)."""
+        """First-order log-ratios from one gradient, which are biased, [B, d, 2] [Ou 2025, eq. 28 and fig. 9]."""
         with torch.enable_grad():
             inputs = x.to(self._first.weight.dtype).requires_grad_()
             (slope,) = torch.autograd.grad(-self.energy(inputs).sum(), inputs)
-        flip = slope * (1 - 2 * inputs.detach())
-        return flip[..., None] * (1 - F.one_hot(x.long(), 2))
+        return of_flips(slope * (1 - 2 * inputs.detach()), x)
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         """Its sizes: the weights travel as tensors."""
@@ -91,6 +86,10 @@ class EnergyNetwork(Target):
         layer = self.layers[0]
         assert isinstance(layer, nn.Linear)
         return layer
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        """Of the first layer, before its activation."""
+        return F.linear(x.to(self._first.weight.dtype), self._first.weight, self._first.bias)
 
     def _after(self, hidden: Tensor) -> Tensor:
         for layer in self.layers[1:]:
@@ -105,7 +104,7 @@ def read_energy_network(path: str | Path) -> EnergyNetwork:
     Raises:
         UserError: unreadable, or arrays that are no such network.
     """
-    advice = "python -m blackout.flows.energies.negative makes one"
+    advice = "python -m blackout.flows.energy_discrepancy makes one"
     arrays = {name: torch.from_numpy(array) for name, array in read_arrays(path).items() if array.dtype.kind == "f"}
     layers: list[tuple[Tensor, Tensor]] = []
     while {f"weight_{len(layers)}", f"bias_{len(layers)}"} <= arrays.keys():
@@ -114,20 +113,6 @@ def read_energy_network(path: str | Path) -> EnergyNetwork:
         raise UserError(f"target.path: {path} needs arrays weight_0, bias_0, weight_1, ... of numbers; {advice}")
     if not all(bool(torch.isfinite(part).all()) for layer in layers for part in layer):
         raise UserError(f"target.path: {path} holds weights that are not finite")
-    return _assembled(path, layers)
-
-
-def save_energy_network(network: EnergyNetwork, path: Path) -> None:
-    """Write the .npz that `read_energy_network` reads."""
-    arrays: dict[str, Any] = {}
-    for k, layer in enumerate(network.layers):
-        assert isinstance(layer, nn.Linear)
-        arrays[f"weight_{k}"], arrays[f"bias_{k}"] = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
-
-
-def _assembled(path: str | Path, layers: list[tuple[Tensor, Tensor]]) -> EnergyNetwork:
     sizes = [layers[0][0].shape[-1], *(len(bias) for _, bias in layers)]
     for (weight, bias), before, after in zip(layers, sizes[:-1], sizes[1:], strict=True):
         if weight.shape != (after, before) or bias.shape != (after,):
@@ -138,3 +123,33 @@ def _assembled(path: str | Path, layers: list[tuple[Tensor, Tensor]]) -> EnergyN
     for layer, (weight, bias) in zip(network.layers, layers, strict=True):
         layer.load_state_dict({"weight": weight, "bias": bias})
     return network.requires_grad_(False)
+
+
+@component("target", ask="target=energy_network with target.path=... or target.ckpt=...")
+def read_energy(path: str | None = None, ckpt: str | None = None) -> Target:
+    """An energy network from an .npz, or the law that a trained model has.
+
+    Args:
+        path: an .npz, see `read_energy_network`.
+        ckpt: a run, checkpoint or exported model of family=energy, whose averaged energy is taken.
+
+    Raises:
+        UserError: neither is given, or both; unreadable, or a model without an energy.
+    """
+    if (path is None) == (ckpt is None):
+        raise UserError("target: give either target.path, an .npz of weights, or target.ckpt, a run of family=energy")
+    if path is not None:
+        return read_energy_network(path)
+    target = getattr(load_model(str(ckpt)), "target", None)
+    if not isinstance(target, Target):
+        raise UserError(f"target.ckpt: {ckpt} has no energy; give a run of family=energy")
+    return target.requires_grad_(False)
+
+
+def save_energy_network(network: EnergyNetwork, path: Path, **others: Any) -> None:
+    """Write the .npz that `read_energy_network` reads, and other arrays with it."""
+    for name, value in network.state_dict().items():
+        _, layer, part = name.split(".")
+        others[f"{part}_{layer}"] = value.numpy()
+    with path.open("wb") as file:
+        np.savez(file, **others)
