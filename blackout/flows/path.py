@@ -7,8 +7,7 @@ residual along a chain is what weights are made of.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch import Tensor
 from blackout.flows.targets import Target
 
 
-@dataclass(frozen=True)
+@dataclass
 class States:
     """States, and what the target says about each of them; evaluated once, and ratios only if they are asked for.
 
@@ -44,10 +43,12 @@ class States:
         """States drawn from eta by uniforms [B, d]."""
         return cls.of(target, target.uniform(uniforms))
 
-    @cached_property
+    @property
     def ratios(self) -> Tensor:
-        """log rho of every neighbour relative to that of the state, float64 [B, d, S]."""
-        return self.target.log_ratios(self.x).double() if self.known is None else self.known
+        """log rho of every neighbour relative to that of the state, float64 [B, d, S]; evaluated once."""
+        if self.known is None:
+            self.known = self.target.log_ratios(self.x).double()
+        return self.known
 
     @property
     def dlogp_dt(self) -> Tensor:
@@ -59,7 +60,7 @@ class States:
 
     def rows(self, which: Tensor) -> States:
         """Some of them, by number or mask."""
-        scores, known = (None if part is None else part[which] for part in (self.scores, self._evaluated()))
+        scores, known = (None if part is None else part[which] for part in (self.scores, self.known))
         return States(self.x[which], self.log_density[which], self.target.rows(which), scores, known)
 
     def updated(self, which: Tensor, others: States) -> States:
@@ -71,10 +72,7 @@ class States:
 
     def scored(self, scores: Tensor) -> States:
         """The same with G, [B, d, S]."""
-        return States(self.x, self.log_density, self.target, scores, self._evaluated())
-
-    def _evaluated(self) -> Tensor | None:
-        return vars(self).get("ratios", self.known)
+        return replace(self, scores=scores)
 
 
 def outgoing(scores: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ The same table and arrays as `sample.py` writes for a trained flow: solutions.np
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,17 +51,6 @@ def solutions(
     return chosen, every, np.array([[solution.value] for solution in chosen])
 
 
-def rows(target: GraphTarget, chosen: list[Solution], oracle: list[Solution] | None) -> list[Row]:
-    """Lines of the table; the optimum is the oracle's, or what the method itself has proved."""
-    lines = []
-    for g, solution in enumerate(chosen):
-        known = replace(solution, seconds=0.0) if solution.proved else None
-        if oracle is not None:
-            known = oracle[g]
-        lines.append(Row.of(target.graph(g), solution.values or (solution.value,), solution.seconds, known))
-    return lines
-
-
 def run(given: argparse.Namespace) -> None:
     """Solve, and write solutions.npz, table.csv, metrics.json and graphs.png.
 
@@ -71,8 +61,14 @@ def run(given: argparse.Namespace) -> None:
         raise UserError("--chains and --sweeps must be at least 1, and --seconds positive")
     target, out = _target(given), made_folder(given.out)
     chosen, every, values = solutions(target, given)
-    oracle = solved(given.oracle, target, range(len(chosen)), given.seconds) if given.oracle else None
-    table = rows(target, chosen, oracle)
+    # the optimum is the oracle's, or what the method itself has proved
+    known: Sequence[Solution | None] = [replace(own, seconds=0.0) if own.proved else None for own in chosen]
+    if given.oracle:
+        known = solved(given.oracle, target, range(len(chosen)), given.seconds)
+    table = [
+        Row.of(target.graph(g), own.values or (own.value,), own.seconds, best)
+        for g, (own, best) in enumerate(zip(chosen, known, strict=True))
+    ]
     write_table(table, out / "table.csv")
     best = every[np.arange(len(chosen)), values.argmax(1)]
     save_arrays(out / "solutions.npz", solutions=every, value=values, best=best, best_value=values.max(1))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import csv
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ from blackout.errors import UserError
 from blackout.flows.outputs import run_command, save_figure
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """What a method did on every graph, float64 [G] each.
 
     Args:
@@ -40,8 +39,7 @@ class Table:
     seconds: NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A method: drops of mean and best from the best known values, as shares; p of Wilcoxon's paired test of means."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Undirected graphs: as lists of edges, at random, and padded to one size."""
+"""Undirected graphs as lists of edges: at random, or from files, those of ours and whatever networkx reads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from torch import Tensor
 from blackout.errors import UserError
 
 Edges = NDArray[np.int64]
-
-
 MOST_NODES = 1024
 """Of a graph: distances of all pairs are kept."""
+_LISTS = (".txt", ".edges", ".edgelist", ".csv", ".tsv")
+_BY_NETWORKX = {
+    ".gml": "read_gml", ".graphml": "read_graphml", ".gexf": "read_gexf", ".adjlist": "read_adjlist",
+    ".g6": "read_graph6", ".s6": "read_sparse6", ".net": "read_pajek",
+}  # fmt: skip
+SUFFIXES = (*_LISTS, *_BY_NETWORKX)
 
 
 @dataclass(frozen=True)
@@ -36,34 +40,27 @@ class Graph:
     edges: Edges
 
     def adjacency(self, width: int | None = None) -> Tensor:
-        """uint8 [width, width], symmetric; nodes from `nodes` on have no edges."""
-        d = self.nodes if width is None else width
-        adjacent = torch.zeros(d, d, dtype=torch.uint8)
+        """uint8 [width, width], symmetric; nodes from `nodes` on, where there are any, have no edges."""
+        adjacent = torch.zeros([width or self.nodes] * 2, dtype=torch.uint8)
         edges = torch.from_numpy(self.edges)
         adjacent[edges[:, 0], edges[:, 1]] = 1
         adjacent[edges[:, 1], edges[:, 0]] = 1
         return adjacent
 
 
-def padded(graphs: Sequence[Graph], width: int | None = None) -> tuple[Tensor, Tensor]:
-    """Adjacency, uint8 [G, width, width], and numbers of nodes, int64 [G]; `width` is by default the largest number."""
-    d = max(graph.nodes for graph in graphs) if width is None else width
-    nodes = torch.tensor([graph.nodes for graph in graphs])
-    return torch.stack([graph.adjacency(d) for graph in graphs]), nodes
-
-
 def erdos_renyi(nodes: int, p: float, rng: np.random.Generator) -> Edges:
-    """Every pair of nodes is an edge with probability p."""
+    """Every pair of nodes is an edge with probability p [Gilbert 1959]."""
     first, second = np.triu_indices(nodes, 1)
     chosen = rng.random(len(first)) < p
     return np.stack([first[chosen], second[chosen]], 1).astype(np.int64)
 
 
-def barabasi_albert(nodes: int, m: int, rng: np.random.Generator) -> Edges:
+def barabasi_albert(nodes: int, m: float, rng: np.random.Generator) -> Edges:
     """Preferential attachment: nodes come one by one with m edges to earlier ones in proportion to their degree.
 
-    It starts from a star of m + 1 nodes.
+    [Barabasi and Albert 1999]; it starts from a star of m + 1 nodes.
     """
+    m = int(m)
     edges = [(0, k) for k in range(1, m + 1)]
     ends = [node for edge in edges for node in edge]
     for node in range(m + 1, nodes):
@@ -75,10 +72,7 @@ def barabasi_albert(nodes: int, m: int, rng: np.random.Generator) -> Edges:
     return np.array(edges, dtype=np.int64).reshape(-1, 2)
 
 
-_KINDS: dict[str, Callable[[int, float, np.random.Generator], Edges]] = {
-    "er": erdos_renyi,
-    "ba": lambda nodes, m, rng: barabasi_albert(nodes, int(m), rng),
-}
+_KINDS: dict[str, Callable[[int, float, np.random.Generator], Edges]] = {"er": erdos_renyi, "ba": barabasi_albert}
 
 
 def random_graphs(kind: str, nodes: Sequence[int], parameter: float, number: int, seed: int) -> list[Graph]:
@@ -94,16 +88,6 @@ def random_graphs(kind: str, nodes: Sequence[int], parameter: float, number: int
     Raises:
         ValueError: no such kind, or numbers out of range.
     """
-    _check(kind, nodes, parameter, number)
-    graphs = []
-    for k in range(number):
-        rng = np.random.default_rng([seed, k])
-        size = int(rng.integers(nodes[0], nodes[1] + 1))
-        graphs.append(Graph(f"{kind}{k}", size, _KINDS[kind](size, parameter, rng)))
-    return graphs
-
-
-def _check(kind: str, nodes: Sequence[int], parameter: float, number: int) -> None:
     if kind not in _KINDS:
         raise ValueError(f"graphs are er or ba, not {kind!r}")
     if len(nodes) != 2 or not 1 <= nodes[0] <= nodes[1] or number < 1:
@@ -112,16 +96,12 @@ def _check(kind: str, nodes: Sequence[int], parameter: float, number: int) -> No
         raise ValueError(f"the probability of an edge must be in [0, 1], not {parameter}")
     if kind == "ba" and not (parameter == int(parameter) and 1 <= parameter < nodes[0]):
         raise ValueError(f"a new node has a whole number of edges from 1 to the least nodes - 1, not {parameter}")
-
-
-# --- Graphs from files: edge lists, and whatever networkx reads.
-
-_LISTS = (".txt", ".edges", ".edgelist", ".csv", ".tsv")
-_BY_NETWORKX = {
-    ".gml": "read_gml", ".graphml": "read_graphml", ".gexf": "read_gexf", ".adjlist": "read_adjlist",
-    ".g6": "read_graph6", ".s6": "read_sparse6", ".net": "read_pajek",
-}  # fmt: skip
-SUFFIXES = (*_LISTS, *_BY_NETWORKX)
+    graphs = []
+    for k in range(number):
+        rng = np.random.default_rng([seed, k])
+        size = int(rng.integers(nodes[0], nodes[1] + 1))
+        graphs.append(Graph(f"{kind}{k}", size, _KINDS[kind](size, parameter, rng)))
+    return graphs
 
 
 def read_graphs(path: str | Path) -> list[Graph]:
@@ -144,33 +124,42 @@ def read_graphs(path: str | Path) -> list[Graph]:
 
 
 def _read(file: Path) -> Graph:
-    if file.suffix in _LISTS:
-        return _edge_list(file)
-    if file.suffix in _BY_NETWORKX:
-        return _by_networkx(file)
-    raise UserError(f"target.path: {file} is no graph: its name ends in none of {', '.join(SUFFIXES)}")
+    """A graph of 1 to `MOST_NODES` nodes without loops or repeated edges."""
+    if file.suffix not in SUFFIXES:
+        raise UserError(f"target.path: {file} is no graph: its name ends in none of {', '.join(SUFFIXES)}")
+    nodes, pairs = (_edge_list if file.suffix in _LISTS else _by_networkx)(file)
+    if nodes < 1:
+        raise UserError(f"target.path: {file} is empty: a graph has at least one node")
+    if nodes > MOST_NODES:
+        raise UserError(f"target.path: {file} has {nodes} nodes; at most {MOST_NODES} are possible")
+    if loops := [i for i, j in pairs if i == j]:
+        raise UserError(f"target.path: {file}: node {loops[0]} has an edge to itself")
+    given, once = set(pairs), {(min(pair), max(pair)) for pair in pairs}
+    if any((j, i) in given for i, j in given):
+        raise UserError(f"target.path: {file} is directed: an edge stands in it both ways; give each edge once")
+    return Graph(file.stem, nodes, np.array(sorted(once), dtype=np.int64).reshape(-1, 2))
 
 
-def _edge_list(file: Path) -> Graph:
+def _edge_list(file: Path) -> tuple[int, list[tuple[int, int]]]:
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"target.path: {file} cannot be read: {error}") from None
-    least, pairs = 0, []
+    nodes, pairs = 0, []
     for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].replace(",", " ").split()
-        said = line.partition("#")[2].strip()
+        edge, _, said = line.partition("#")
+        said = said.strip()
         if said.startswith("nodes:") and said.removeprefix("nodes:").strip().isdecimal():
-            least = int(said.removeprefix("nodes:"))
-        if not words:
-            continue
-        if len(words) != 2 or not all(word.isdecimal() for word in words):
+            nodes = int(said.removeprefix("nodes:"))
+        words = edge.replace(",", " ").split()
+        if words and (len(words) != 2 or not all(word.isdecimal() for word in words)):
             raise UserError(f"target.path: {file}:{number}: an edge is two node numbers from 0 on, not {line[:60]!r}")
-        pairs.append((int(words[0]), int(words[1])))
-    return _checked(file, max([least, *(max(pair) + 1 for pair in pairs)]), pairs)
+        if words:
+            pairs.append((int(words[0]), int(words[1])))
+    return max([nodes, *(max(pair) + 1 for pair in pairs)]), pairs
 
 
-def _by_networkx(file: Path) -> Graph:
+def _by_networkx(file: Path) -> tuple[int, list[tuple[int, int]]]:
     import networkx as nx  # only here: importing it takes a while
 
     try:
@@ -179,23 +168,7 @@ def _by_networkx(file: Path) -> Graph:
         raise UserError(f"target.path: {file} is no such graph: {str(error).splitlines()[0][:200]}") from None
     if isinstance(found, list) or found.is_directed() or found.is_multigraph():
         raise UserError(f"target.path: {file} must hold one undirected graph without multiple edges")
-    number = {node: k for k, node in enumerate(found)}
-    return _checked(file, len(number), [(number[i], number[j]) for i, j in found.edges])
-
-
-def _checked(file: Path, nodes: int, pairs: list[tuple[int, int]]) -> Graph:
-    """A graph of 1 to `MOST_NODES` nodes without loops or repeated edges."""
-    if nodes < 1:
-        raise UserError(f"target.path: {file} is empty: a graph has at least one node")
-    if nodes > MOST_NODES:
-        raise UserError(f"target.path: {file} has {nodes} nodes; at most {MOST_NODES} are possible")
-    loops = [i for i, j in pairs if i == j]
-    if loops:
-        raise UserError(f"target.path: {file}: node {loops[0]} has an edge to itself")
-    given, once = set(pairs), {(min(pair), max(pair)) for pair in pairs}
-    if any((j, i) in given for i, j in given):
-        raise UserError(f"target.path: {file} is directed: an edge stands in it both ways; give each edge once")
-    return Graph(file.stem, nodes, np.array(sorted(once), dtype=np.int64).reshape(-1, 2))
+    return len(found), list(nx.convert_node_labels_to_integers(found).edges)
 
 
 def save_graph(graph: Graph, file: Path) -> None:

@@ -1,6 +1,7 @@
 """Problems on graphs as laws: maximum independent set and maximum cut, rho = exp(-E / T) on the nodes of each graph.
 
-(Appendix D.5 of Ou, Zhang and Li, NeurIPS 2025, with the signs of its equations 47 and 50 put right.)
+[Ou 2025, section 4.3 and appendix D.3]; ratios of the paper's equations 47 and 50 have other signs and factors, those
+here are checked by brute force. Graphs are the user's, or random.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.errors import UserError
-from blackout.flows.graphs.graphs import MOST_NODES, Graph, padded, random_graphs, read_graphs
-from blackout.flows.targets.base import Target
+from blackout.flows.graphs.graphs import MOST_NODES, Graph, random_graphs, read_graphs
+from blackout.flows.targets.base import Target, of_flips
 from blackout.flows.targets.lattice import coloured
 from blackout.networks.equivariant import CLASSES, GraphBatch, distance_classes
 from blackout.random import SampleStreams, fold_seed
 
 _RELABELLING = 23
 """Key of the relabelling of nodes among the uses of a seed."""
+_HELD_OUT, _SHARE = 100, 10
+"""Of random graphs; of a user's, one of so many."""
 
 
 class GraphTarget(Target):
@@ -64,9 +67,10 @@ class GraphTarget(Target):
 
     def with_graphs(self, graphs: Sequence[Graph], held_out: int = 0) -> GraphTarget:
         """The same problem on these graphs."""
-        given = self.arguments() | {"graphs": len(graphs), "nodes": max(graph.nodes for graph in graphs)}
-        other = type(self)(**given | {"held_out": held_out})
-        other.adjacent, other.nodes = padded(graphs)
+        most = max(graph.nodes for graph in graphs)
+        other = type(self)(**self.arguments() | {"graphs": len(graphs), "nodes": most, "held_out": held_out})
+        other.adjacent = torch.stack([graph.adjacency(most) for graph in graphs])
+        other.nodes = torch.tensor([graph.nodes for graph in graphs])
         other.names = [graph.name for graph in graphs]
         return other
 
@@ -132,8 +136,6 @@ class GraphTarget(Target):
             self._known = torch.cat(parts), colours.to(self.adjacent.device)
         return self._known
 
-    # --- the problem
-
     @abstractmethod
     def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """log rho of states [B, d], float64 [B]."""
@@ -161,15 +163,12 @@ class OnGraphs(Target):
         nodes: numbers of nodes, int64 [B].
     """
 
+    family: GraphTarget
+
     def __init__(self, family: GraphTarget, graph: GraphBatch, colours: Tensor, nodes: Tensor) -> None:
         super().__init__(2, [graph.mask.shape[1]])
-        self._family = (family,)  # not a submodule: its graphs are not this target's state
-        self.graph, self.colours, self.nodes = graph, colours, nodes
-
-    @property
-    def family(self) -> GraphTarget:
-        """The problem."""
-        return self._family[0]
+        vars(self)["family"] = family  # not a submodule: its graphs are not this target's state
+        self.graph, self.colours, self.nodes, self.frozen = graph, colours, nodes, ~graph.mask
 
     @property
     def device(self) -> torch.device:
@@ -178,10 +177,6 @@ class OnGraphs(Target):
     @property
     def log_volume(self) -> Tensor:
         return self.nodes * math.log(2)
-
-    @property
-    def frozen(self) -> Tensor:
-        return ~self.graph.mask
 
     def uniform(self, uniforms: Tensor) -> Tensor:
         return super().uniform(uniforms) * self.graph.mask
@@ -197,21 +192,16 @@ class OnGraphs(Target):
 
     def log_ratios(self, x: Tensor) -> Tensor:
         """[B, d, 2]; 0 at nodes that are none."""
-        flips = self.family.flips_on(x, self.graph) * self.graph.mask
-        return flips[..., None] * (1 - torch.nn.functional.one_hot(x.long(), 2))
+        return of_flips(self.family.flips_on(x, self.graph) * self.graph.mask, x)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
         """A Gibbs sweep, all nodes of one colour together."""
         x = x.clone()
         for colour in range(int(self.colours.max()) + 1):
-            moved = self._heat_bath(x, uniforms, t)
-            x = torch.where((self.colours == colour) & self.graph.mask, moved, x)
+            to_one = self.family.flips_on(x, self.graph) * (1 - 2 * x.double())
+            drawn = (uniforms < torch.sigmoid(t * to_one)).to(x.dtype)  # every node given all others
+            x = torch.where((self.colours == colour) & self.graph.mask, drawn, x)
         return x
-
-    def _heat_bath(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
-        """Every node drawn given all others: those of one colour may be used."""
-        to_one = self.family.flips_on(x, self.graph) * (1 - 2 * x.double())
-        return (uniforms < torch.sigmoid(t * to_one)).to(x.dtype)
 
     def solutions(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Feasible solutions [B, d] and their values, int64 [B]."""
@@ -221,7 +211,7 @@ class OnGraphs(Target):
 
 @component("target")
 class MIS(GraphTarget):
-    """Maximum independent set: log rho = (1'x - lambda x'Ax / 2) / T, lambda slightly above 1.
+    """Maximum independent set: log rho = (1'x - lambda x'Ax / 2) / T, lambda just above 1 [Ou 2025, eqs. 14 and 46].
 
     Args:
         graphs, nodes, held_out, inverse_temperature: as for `GraphTarget`.
@@ -250,11 +240,11 @@ class MIS(GraphTarget):
         return self.inverse_temperature * energy
 
     def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """(1 - 2x)(1 - lambda A x) / T."""
+        """(1 - 2x)(1 - lambda A x) / T [Ou 2025, eq. 47, put right]."""
         return self.inverse_temperature * (1 - 2 * x.double()) * (1 - self.penalty * _sums(x.float(), graph))
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Node by node: a selected one drops its selected neighbours."""
+        """Node by node: a selected one drops its selected neighbours [Ou 2025, appendix D.3]."""
         x = x.clone()
         for node in range(x.shape[1]):
             dropped = (graph.adjacent[:, node] > 0) & (x[:, node : node + 1] > 0)
@@ -268,18 +258,16 @@ class MIS(GraphTarget):
 
 @component("target")
 class MaxCut(GraphTarget):
-    """Maximum cut: log rho = -s'As / (4 T), s = 2x - 1, which is the cut minus half the number of edges."""
+    """Maximum cut: log rho = -s'As / (4 T), s = 2x - 1, the cut minus half the number of edges [Ou 2025, eq. 49]."""
 
     problem, unit = "maxcut", "edges"
 
     def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        spins = _spins(x, graph)
-        return -self.inverse_temperature * (spins * _sums(spins, graph)).sum(-1) / 4
+        return -self.inverse_temperature * _agreement(x, graph).sum(-1) / 4
 
     def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """s_i (A s)_i / T."""
-        spins = _spins(x, graph)
-        return self.inverse_temperature * spins.double() * _sums(spins, graph)
+        """s_i (A s)_i / T [Ou 2025, eq. 50, put right]."""
+        return self.inverse_temperature * _agreement(x, graph)
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """A copy: every cut is feasible."""
@@ -287,13 +275,14 @@ class MaxCut(GraphTarget):
 
     def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """Edges between the sides: |E| / 2 - s'As / 4."""
-        spins = _spins(x, graph)
-        cut = graph.adjacent.sum((-1, -2)).double() / 4 - (spins * _sums(spins, graph)).sum(-1) / 4
+        cut = graph.adjacent.sum((-1, -2)).double() / 4 - _agreement(x, graph).sum(-1) / 4
         return cut.round().long()
 
 
-def _spins(x: Tensor, graph: GraphBatch) -> Tensor:
-    return (2 * x.float() - 1) * graph.mask
+def _agreement(x: Tensor, graph: GraphBatch) -> Tensor:
+    """s_i (A s)_i of spins, float64 [B, d]: neighbours on the same side minus those on the other."""
+    spins = (2 * x.float() - 1) * graph.mask
+    return spins * _sums(spins, graph)
 
 
 def _sums(values: Tensor, graph: GraphBatch) -> Tensor:
@@ -301,11 +290,7 @@ def _sums(values: Tensor, graph: GraphBatch) -> Tensor:
     return (graph.adjacent @ values[..., None]).squeeze(-1).double()
 
 
-# --- Graph problems from settings: on graphs of the user's, or on random ones.
-
 PROBLEMS: dict[str, type[GraphTarget]] = {"mis": MIS, "maxcut": MaxCut}
-_HELD_OUT, _SHARE = 100, 10
-"""Of random graphs; of a user's, one of so many."""
 
 
 def problem_on(problem: str, graphs: Sequence[Graph], held_out: int = 0, **arguments: float) -> GraphTarget:
@@ -345,11 +330,9 @@ def graph_problem(
     if path is None:
         extra = _HELD_OUT if held_out is None else held_out
         graphs = random_graphs(kind, nodes, parameter, number + extra, seed)
-        return problem_on(problem, graphs, extra, inverse_temperature=inverse_temperature)
-    graphs = read_graphs(path)
-    extra = len(graphs) // _SHARE if held_out is None else held_out
-    if extra >= len(graphs):
-        raise UserError(
-            f"target.held_out={extra}: there are {len(graphs)} graphs at {path}, and some must be trained on"
-        )
+    else:
+        graphs = read_graphs(path)
+        extra = len(graphs) // _SHARE if held_out is None else held_out
+        if extra >= (there := len(graphs)):
+            raise UserError(f"target.held_out={extra}: there are {there} graphs at {path}, and some must be trained on")
     return problem_on(problem, graphs, extra, inverse_temperature=inverse_temperature)

@@ -40,6 +40,11 @@ class Target(nn.Module):
         ValueError: fewer than two levels, more than 256, or no sites.
     """
 
+    lattice: list[int] | None = None
+    """[H, W] if the target is the same seen from every site of a torus, for networks that share weights."""
+    frozen: Tensor | None = None
+    """Sites of each row that never move, bool [B, d]; None where there are none."""
+
     def __init__(self, levels: int, shape: Sequence[int]) -> None:
         super().__init__()
         if not 2 <= levels <= 256 or not shape or any(type(n) is not int or n < 1 for n in shape):
@@ -72,11 +77,6 @@ class Target(nn.Module):
         """States drawn uniformly from all by uniforms [B, d]: uint8."""
         return (uniforms * self.levels).clamp_(max=self.levels - 1).to(torch.uint8)
 
-    @property
-    def frozen(self) -> Tensor | None:
-        """Sites of each row that never move, bool [B, d]; None where there are none."""
-        return None
-
     def rows(self, which: Tensor) -> Target:
         """The laws of some rows, by number or mask, where every row has a law of its own; the one law otherwise."""
         return self
@@ -84,11 +84,6 @@ class Target(nn.Module):
     def context(self) -> tuple[Any, ...]:
         """What a network is told about the laws of the rows, besides states, times and log-ratios."""
         return ()
-
-    @property
-    def lattice(self) -> list[int] | None:
-        """[H, W] if the target is the same seen from every site of a torus, for networks that share weights."""
-        return None
 
     def log_density(self, x: Tensor) -> Tensor:
         """log rho.

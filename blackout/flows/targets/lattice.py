@@ -68,14 +68,11 @@ class Potts(Target):
     def __init__(self, size: int | Sequence[int] = 4, q: int = 3, beta: float = 1.0) -> None:
         shape, pairs = lattice_bonds(size)
         super().__init__(q, shape)
+        self.lattice = shape
         self.register_buffer("beta", torch.tensor(float(beta), dtype=torch.float64))
         joined = torch.zeros(self.sites, self.sites, dtype=torch.float64)
         joined[pairs[:, 0], pairs[:, 1]] = 1
         self.register_buffer("beside", joined + joined.T)
-
-    @property
-    def lattice(self) -> list[int] | None:
-        return list(self.shape)
 
     def log_density(self, x: Tensor) -> Tensor:
         of_state = self._one_hot(x)
@@ -228,11 +225,7 @@ class Ising(Couplings):
         matrix = torch.zeros(sites, sites, dtype=torch.float64)
         matrix[pairs[:, 0], pairs[:, 1]] = 2 * sigma
         super().__init__(matrix, torch.full((sites,), float(bias), dtype=torch.float64), shape)
-        self._strength = 2 * sigma, bias
-
-    @property
-    def lattice(self) -> list[int] | None:
-        return list(self.shape)
+        self.lattice, self._strength = shape, (2 * sigma, bias)
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         return given
