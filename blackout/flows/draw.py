@@ -47,8 +47,24 @@ _RESAMPLED, _EXACT = 11, 12
 """Keys among the uses of a seed."""
 
 
+class ChainDraw(BaseDraw):
+    """A draw of chains that are simulated in steps."""
+
+    simulation: Simulation
+    resumable = True
+
+    @property
+    def steps(self) -> int:
+        return self.simulation.num_steps
+
+    @property
+    def nfe(self) -> int:
+        """At least: `events` takes one more for every jump, and metrics.json has their number."""
+        return self.simulation.num_steps
+
+
 @dataclass
-class FlowDraw(BaseDraw):
+class FlowDraw(ChainDraw):
     """Weighted samples.
 
     Args:
@@ -68,16 +84,6 @@ class FlowDraw(BaseDraw):
     own: int | None = None
 
     batch_size: int = _BATCH
-    resumable = True
-
-    @property
-    def steps(self) -> int:
-        return self.simulation.num_steps
-
-    @property
-    def nfe(self) -> int:
-        """At least: `events` takes one more for every jump, and metrics.json has their number."""
-        return self.simulation.num_steps
 
     def run(self, indices: Tensor, seed: int, watch: Watch | None = None, observe: bool = False) -> Paths:
         """Chains with these numbers, int64 [b], on the model's device."""

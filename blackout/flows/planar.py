@@ -17,8 +17,8 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.errors import UserError
-from blackout.flows.targets import EnergyNetwork, read_energy_network
 from blackout.flows.targets.base import read_arrays
+from blackout.flows.targets.energies import EnergyNetwork, read_energy_network
 
 BITS = 16
 """Of a coordinate: a sign, and the Gray code of the size."""

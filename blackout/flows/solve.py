@@ -66,7 +66,7 @@ def run(given: argparse.Namespace) -> None:
     if given.oracle:
         known = solved(given.oracle, target, range(len(chosen)), given.seconds)
     table = [
-        Row.of(target.graph(g), own.values or (own.value,), own.seconds, best)
+        Row(target.graph(g), own.values or (own.value,), own.seconds, best)
         for g, (own, best) in enumerate(zip(chosen, known, strict=True))
     ]
     write_table(table, out / "table.csv")

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Names, Outputs, Samples, Watch
-from blackout.flows.draw import requested_simulation
+from blackout.family import Names, Outputs, Samples, Watch
+from blackout.flows.draw import ChainDraw, requested_simulation
 from blackout.flows.graphs.graphs import read_graphs
 from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
 from blackout.flows.graphs.problems import GraphTarget
@@ -36,7 +36,7 @@ _LIMIT = 20.0
 
 
 @dataclass
-class GraphDraw(BaseDraw):
+class GraphDraw(ChainDraw):
     """Samples k of graph g are rows g * each + k.
 
     Args:
@@ -62,19 +62,10 @@ class GraphDraw(BaseDraw):
 
     batch_size: int = _BATCH
     names = Names(folder="solutions", file="solutions", picture="graphs")
-    resumable = True
 
     def rows(self, num_samples: int) -> int:
         """So many of every graph."""
         return num_samples * len(self.numbers)
-
-    @property
-    def steps(self) -> int:
-        return self.simulation.num_steps
-
-    @property
-    def nfe(self) -> int:
-        return self.simulation.num_steps
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
@@ -124,7 +115,7 @@ class GraphOutputs(Collected):
         oracle = solved(draw.oracle, target, chosen, _LIMIT) if draw.oracle is not None else []
         known = dict(zip(chosen, oracle, strict=False))
         seconds = draw.seconds / max(1, len(chosen))
-        rows = [Row.of(target.graph(n), value.tolist(), seconds, known.get(n)) for n, value in values.items()]
+        rows = [Row(target.graph(n), value.tolist(), seconds, known.get(n)) for n, value in values.items()]
         write_table(rows, directory / "table.csv")
         said: dict[str, Any] = {"values": means(rows), "samples_per_graph": draw.each}
         if known:

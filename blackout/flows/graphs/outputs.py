@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,37 +23,20 @@ _SHOWN, _ROUNDS = 8, 200
 """Graphs in a picture, and rounds of moving their nodes apart."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A line of table.csv.
 
     Args:
-        graph, nodes, edges: which, and how large.
-        mean, best: value of the samples.
-        optimum: the oracle's value, or None without one.
-        proved: whether the oracle proved it.
-        seconds: of processor time for all samples of the graph.
-        oracle_seconds: likewise of the oracle.
+        graph: which.
+        values: of its samples.
+        seconds: of processor time for all of them.
+        known: an oracle's solution, or None without one.
     """
 
-    graph: str
-    nodes: int
-    edges: int
-    mean: float
-    best: int
-    optimum: int | None
-    proved: bool
+    graph: Graph
+    values: Sequence[int]
     seconds: float
-    oracle_seconds: float
-
-    @classmethod
-    def of(cls, graph: Graph, values: Sequence[int], seconds: float, known: Solution | None) -> Row:
-        """Of the values of a graph's samples, and what the oracle knows."""
-        optimum, proved, oracle_seconds = None, False, 0.0
-        if known is not None:
-            optimum, proved, oracle_seconds = known.value, known.proved, known.seconds
-        size = graph.name, graph.nodes, len(graph.edges)
-        return cls(*size, float(np.mean(values)), max(values), optimum, proved, seconds, oracle_seconds)
+    known: Solution | None
 
 
 def write_table(rows: list[Row], path: Path) -> None:
@@ -62,27 +45,30 @@ def write_table(rows: list[Row], path: Path) -> None:
     with replacing(path) as part, part.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*names, "oracle_seconds"])
-        for row in rows:
-            drops: list[str | None] = [None, None]
-            if row.optimum is not None:
-                drops = [f"{1 - value / max(1, row.optimum):.6g}" for value in (row.mean, row.best)]
-            size = [row.graph, row.nodes, row.edges, f"{row.mean:.6g}", row.best]
-            seconds = [f"{row.seconds:.4g}", f"{row.oracle_seconds:.4g}"]
-            writer.writerow([*size, row.optimum, row.proved, *drops, *seconds])
+        for graph, values, seconds, known in rows:
+            mean, best = float(np.mean(values)), max(values)
+            said: list[Any] = [None, False, None, None]
+            if known is not None:
+                said = [known.value, known.proved]
+                said += [f"{1 - value / max(1, known.value):.6g}" for value in (mean, best)]
+            said += [f"{spent:.4g}" for spent in (seconds, 0.0 if known is None else known.seconds)]
+            writer.writerow([graph.name, graph.nodes, len(graph.edges), f"{mean:.6g}", best, *said])
 
 
 def means(rows: list[Row]) -> dict[str, float]:
     """Means over graphs, and drops of means from the mean optimum [Ou 2025, tables 1 and 5]."""
 
-    def mean(name: str, of: list[Row]) -> float:
-        return float(np.mean([getattr(row, name) for row in of]))
+    def averaged(values: list[Sequence[int]]) -> tuple[float, float]:
+        return float(np.mean([np.mean(part) for part in values])), float(np.mean([max(part) for part in values]))
 
-    values = {"mean_value": "mean", "best_value": "best", "seconds_per_graph": "seconds"}
-    found = {name: mean(column, rows) for name, column in values.items()}
-    if known := [row for row in rows if row.optimum is not None]:
-        found["optimum"] = mean("optimum", known)
-        for column in ("mean", "best"):
-            found[f"drop_{column}"] = 1 - mean(column, known) / max(1e-9, found["optimum"])
+    mean, best = averaged([row.values for row in rows])
+    seconds = float(np.mean([row.seconds for row in rows]))
+    found = {"mean_value": mean, "best_value": best, "seconds_per_graph": seconds}
+    if optima := [row.known.value for row in rows if row.known is not None]:
+        found["optimum"] = float(np.mean(optima))
+        drawn = averaged([row.values for row in rows if row.known is not None])
+        for name, value in zip(("drop_mean", "drop_best"), drawn, strict=True):
+            found[name] = 1 - value / max(1e-9, found["optimum"])
     return found
 
 
