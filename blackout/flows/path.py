@@ -59,12 +59,12 @@ class States:
         return self.log_density + self.target.log_volume
 
     def rows(self, which: Tensor) -> States:
-        """Some of them, by number or mask."""
+        """Some of them, by number, int64 [b], or mask, bool [B]."""
         scores, known = (None if part is None else part[which] for part in (self.scores, self.known))
         return States(self.x[which], self.log_density[which], self.target.rows(which), scores, known)
 
     def updated(self, which: Tensor, others: States) -> States:
-        """A copy with other states at these rows, and without scores."""
+        """A copy with other states at these rows, int64 [b] or bool [B], and without scores."""
         index = torch.nonzero(which).flatten() if which.dtype == torch.bool else which
         pairs = ((self.x, others.x), (self.log_density, others.log_density), (self.ratios, others.ratios))
         x, log_density, ratios = (mine.index_copy(0, index, theirs) for mine, theirs in pairs)

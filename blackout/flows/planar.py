@@ -43,7 +43,7 @@ class Planar(EnergyNetwork):
         self.scale = float(scale)
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """The coordinates."""
+        """The coordinates, [B] each."""
         points = decode(x, self.scale)
         return {"first_coordinate": points[:, 0], "second_coordinate": points[:, 1]}
 

@@ -166,7 +166,7 @@ class Replay(nn.Module):
         return interpolated(self.times[which[0], which[1]], self.curve_times, self.curve)
 
     def laws(self, which: tuple[Tensor, ...]) -> Tensor | None:
-        """Numbers of the laws of these states; None where there is one."""
+        """Numbers of the laws of these states, int64 [b]; None where there is one."""
         return None
 
 

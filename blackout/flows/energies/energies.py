@@ -32,7 +32,7 @@ class Learned(Target):
             return -self.energy(x)
 
     def penalty(self) -> Tensor:
-        """What is added to the negative log-likelihood of a sample."""
+        """What is added to the negative log-likelihood of a sample, a scalar."""
         return torch.zeros((), device=self.device)
 
 
@@ -65,19 +65,23 @@ class PairEnergy(Learned):
         return matrix + matrix.T
 
     def energy(self, x: Tensor) -> Tensor:
+        """-s' J s - h . s of states [..., d]: [...]."""
         s = self._spins(x)
         pairs = -((s @ self.couplings) * s).sum(-1)
         return pairs if self.field is None else pairs - s @ self.field
 
     def log_ratios(self, x: Tensor) -> Tensor:
-        """-2 s_i (2 (J s)_i + h_i) for a flip."""
+        """-2 s_i (2 (J s)_i + h_i) for a flip, [B, d, 2] [Ou 2025, eq. 27, for spins]."""
         with torch.no_grad():
             s = self._spins(x)
             local = 2 * s @ self.couplings if self.field is None else 2 * s @ self.couplings + self.field
             return of_flips(-2 * s * local, x)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
-        """As of every target, but what the others do to a spin is kept and changed by a row of J where one flips."""
+        """As of every target, [B, d], but what others do to a spin is kept, and changed by a row of J where one flips.
+
+        Ours; a test compares it with the sweep of every target.
+        """
         with torch.no_grad():
             s, couplings = self._spins(x).double(), self.couplings.double()
             local = 2 * s @ couplings if self.field is None else 2 * s @ couplings + self.field.double()
@@ -88,6 +92,7 @@ class PairEnergy(Learned):
             return (s > 0).to(x.dtype)
 
     def penalty(self) -> Tensor:
+        """l1 sum_ij |J_ij| [Ou 2025, appendix E.2], a scalar."""
         return self.l1 * 2 * self.upper.abs().sum()
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +100,7 @@ class PairEnergy(Learned):
         return {"_target_": "blackout.flows.energies.PairEnergy", **kept}
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Magnetisation per site and its size."""
+        """Magnetisation per site and its size, [B] each."""
         return magnetisation(self._spins(x))
 
     def _spins(self, x: Tensor) -> Tensor:
@@ -127,7 +132,7 @@ class NetworkEnergy(EnergyNetwork, Learned):
         return EnergyNetwork.energy(self, F.one_hot(x.long(), self.levels).flatten(-2))
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        """Exact; with more than two levels the first layer of a neighbour differs by a difference of two columns."""
+        """Exact, [B, n, S]; beyond two levels the first layer of a neighbour differs by a difference of two columns."""
         if self.levels == 2:
             return super().ratios_at(x, where)
         with torch.no_grad():
@@ -139,7 +144,7 @@ class NetworkEnergy(EnergyNetwork, Learned):
             return ratios.masked_fill(F.one_hot(x[:, where].long(), self.levels).bool(), 0.0)
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Mean state."""
+        """Mean state, [B]."""
         return {"mean_state": x.double().mean(-1)}
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class PersistentChains(NegativeSampler):
 
 
 class Discrepancy(NegativeSampler):
-    """Energy discrepancy [Schroeder 2023]: no sampler, but data with some sites drawn anew. See `discrepancy`.
+    """Energy discrepancy [Schroeder 2024]: no sampler, but data with some sites drawn anew. See `discrepancy`.
 
     Args:
         rate: probability that a site changes, each time.
@@ -138,7 +138,7 @@ def discrepancy(
 ) -> Tensor:
     """The mean of log(1 + sum_j exp(E(x) - E(x''_j))), a scalar: x' is x perturbed, every x''_j is x' perturbed.
 
-    [Schroeder 2023], in its Bernoulli form.
+    [Schroeder 2024], in its Bernoulli form.
 
     Args:
         energy: E of states [..., d].

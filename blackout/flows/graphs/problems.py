@@ -195,7 +195,7 @@ class OnGraphs(Target):
         return of_flips(self.family.flips_on(x, self.graph) * self.graph.mask, x)
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
-        """A Gibbs sweep, all nodes of one colour together."""
+        """A Gibbs sweep [Geman and Geman 1984], all nodes of one colour together: [B, d]."""
         x = x.clone()
         for colour in range(int(self.colours.max()) + 1):
             to_one = self.family.flips_on(x, self.graph) * (1 - 2 * x.double())
@@ -235,16 +235,17 @@ class MIS(GraphTarget):
         return super().arguments() | {"penalty": self.penalty}
 
     def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """(1'x - lambda x'Ax / 2) / T, [B] [Ou 2025, eq. 46]."""
         selected, neighbours = x.double(), _sums(x.float(), graph)
         energy = selected.sum(-1) - self.penalty * (selected * neighbours).sum(-1) / 2
         return self.inverse_temperature * energy
 
     def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """(1 - 2x)(1 - lambda A x) / T [Ou 2025, eq. 47, put right]."""
+        """(1 - 2x)(1 - lambda A x) / T, [B, d] [Ou 2025, eq. 47, put right]."""
         return self.inverse_temperature * (1 - 2 * x.double()) * (1 - self.penalty * _sums(x.float(), graph))
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Node by node: a selected one drops its selected neighbours [Ou 2025, appendix D.3]."""
+        """Node by node: a selected one drops its selected neighbours, [B, d] [Ou 2025, appendix D.3]."""
         x = x.clone()
         for node in range(x.shape[1]):
             dropped = (graph.adjacent[:, node] > 0) & (x[:, node : node + 1] > 0)
@@ -252,7 +253,7 @@ class MIS(GraphTarget):
         return x
 
     def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Number of selected nodes."""
+        """Number of selected nodes, [B]."""
         return x.long().sum(-1)
 
 
@@ -263,18 +264,19 @@ class MaxCut(GraphTarget):
     problem, unit = "maxcut", "edges"
 
     def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
+        """-s'As / (4 T), [B] [Ou 2025, eq. 49]."""
         return -self.inverse_temperature * _agreement(x, graph).sum(-1) / 4
 
     def flips_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """s_i (A s)_i / T [Ou 2025, eq. 50, put right]."""
+        """s_i (A s)_i / T, [B, d] [Ou 2025, eq. 50, put right]."""
         return self.inverse_temperature * _agreement(x, graph)
 
     def repaired(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """A copy: every cut is feasible."""
+        """A copy, [B, d]: every cut is feasible."""
         return x.clone()
 
     def value(self, x: Tensor, graph: GraphBatch) -> Tensor:
-        """Edges between the sides: |E| / 2 - s'As / 4."""
+        """Edges between the sides: |E| / 2 - s'As / 4, [B] [Ou 2025, eq. 48]."""
         cut = graph.adjacent.sum((-1, -2)).double() / 4 - _agreement(x, graph).sum(-1) / 4
         return cut.round().long()
 

@@ -124,7 +124,7 @@ class Target(nn.Module):
         return self.log_density(swapped)
 
     def independent_sites(self) -> list[Tensor]:
-        """Sites in groups, int64 each: those of a group are independent given all others."""
+        """Sites in groups, int64 [n] each: those of a group are independent given all others."""
         return list(torch.arange(self.sites).split(1))
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:

@@ -45,6 +45,7 @@ class EnergyNetwork(Target):
             return -self.energy(x)
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        """Exact, [B, n, 2]."""
         with torch.no_grad():
             first = self._hidden(x)
             step = 1 - 2 * x[:, where].to(first.dtype)
@@ -52,7 +53,7 @@ class EnergyNetwork(Target):
             return of_flips(self._after(first)[:, None] - self._after(moved), x[:, where])
 
     def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
-        """As of every target, but with one evaluation a site of two levels: the energy of the state itself is kept."""
+        """As of every target, [B, d], but with one evaluation a site of two levels: the state's own energy is kept."""
         if self.levels != 2:
             return super().swept(x, uniforms, t)
         with torch.no_grad():

@@ -40,7 +40,7 @@ def lattice_bonds(size: int | Sequence[int]) -> tuple[list[int], Tensor]:
 
 
 def coloured(adjacent: Tensor) -> list[Tensor]:
-    """Sites in groups without neighbours, by the greedy colouring of a graph, bool [d, d]."""
+    """Sites in groups without neighbours, int64 each, by the greedy colouring of a graph, bool [d, d]."""
     d = len(adjacent)
     colour = torch.full((d,), -1)
     for site in range(d):
@@ -51,7 +51,7 @@ def coloured(adjacent: Tensor) -> list[Tensor]:
 
 @component("target")
 class Potts(Target):
-    """Potts model on a torus: log rho = beta * (number of bonds between equal states), each bond counted once.
+    """Potts model on a torus: log rho = beta * (number of bonds between equal states), each counted once [Wu 1982].
 
     Args:
         size: side of the lattice, or [H, W].
@@ -75,11 +75,12 @@ class Potts(Target):
         self.register_buffer("beside", joined + joined.T)
 
     def log_density(self, x: Tensor) -> Tensor:
+        """beta times the number of bonds between equal states, of x [..., d]: [...]."""
         of_state = self._one_hot(x)
         return self.beta * ((self.beside @ of_state) * of_state).sum((-1, -2)) / 2
 
     def log_ratios(self, x: Tensor) -> Tensor:
-        """beta (n_i(tau) - n_i(x_i)), n_i the number of neighbours in a state."""
+        """beta (n_i(tau) - n_i(x_i)), n_i the neighbours in a state: [B, d, S]. Ours, tested by brute force."""
         return own_state_zero(self.beta * (self.beside @ self._one_hot(x)), x)
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ class Potts(Target):
         return coloured(self.beside != 0)
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Order parameter (q max_k share_k - 1) / (q - 1)."""
+        """Order parameter (q max_k share_k - 1) / (q - 1), [B] [Wu 1982]."""
         largest = self._one_hot(x).mean(-2).amax(-1)
         return {"order_parameter": (self.levels * largest - 1) / (self.levels - 1)}
 
@@ -180,11 +181,12 @@ class Couplings(Target):
         self.register_buffer("constant", matrix.diag().sum())
 
     def log_density(self, x: Tensor) -> Tensor:
+        """s' J s + h . s of x [..., d]: [...]."""
         s = self._spins(x)
         return ((s @ self.pair) * s).sum(-1) / 2 + s @ self.field + self.constant
 
     def log_ratios(self, x: Tensor) -> Tensor:
-        """-2 s_i ((J + J') s + h)_i for a flip, without the diagonal of J [Ou 2025, eq. 25, for spins]."""
+        """-2 s_i ((J + J') s + h)_i for a flip, without J's diagonal: [B, d, 2] [Ou 2025, eq. 25, for spins]."""
         s = self._spins(x)
         return of_flips(-2 * s * (s @ self.pair + self.field), x)
 
@@ -196,7 +198,7 @@ class Couplings(Target):
         return coloured(self.pair != 0)
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """Magnetisation per site and its size."""
+        """Magnetisation per site and its size, [B] each."""
         return magnetisation(self._spins(x))
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
