@@ -1,30 +1,33 @@
-"""Classical families of distributions over orders, which are products, or chains, of digits of a code."""
+"""Classical families of distributions over orders, which are products, or chains, of digits of a code; and their fits.
+
+The order nearest to many others comes first, because a Mallows law is fitted about it. Then the laws whose code has
+independent digits, for which one pass of a model on that code is enough (Mallows, repeated insertion, Ewens), and
+Plackett-Luce digit by digit: the exact conditionals of any code, for n passes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 
-from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
-from blackout.permutations.distributions.base import OrderDistribution, best, check_k
+from blackout.permutations.codes import Code, FisherYates, Insertion, Lehmer
+from blackout.permutations.distributions import OrderDistribution, PlackettLuce
 from blackout.permutations.distributions.beam import best_digits
-from blackout.permutations.distributions.plackett_luce import PlackettLuce
 from blackout.permutations.group import all_permutations, inverse, is_permutation
 from blackout.random import RandomSource, cumulative
 
-# --- The order nearest to many: the least total Kendall distance (Kemeny 1959).
-
 EXACT = 14
-"""Most items for which all sets of items are gone through."""
+"""Most items for which the consensus goes through all sets of items."""
+_ENUMERATED = 7
+"""Most items for which conditionals without a closed form are summed over all orders."""
 
 
 def consensus(orders: Tensor) -> Tensor:
-    """The order with the least sum of Kendall distances to orders int64 [N, n], int64 [n].
+    """The order with the least sum of Kendall distances to orders int64 [N, n], int64 [n] [Kemeny 1959].
 
     Exact to 14 items, by dynamic programming over the sets of items that come first. Above that, items by mean place,
     then moved one at a time while that helps: a local minimum.
@@ -34,9 +37,8 @@ def consensus(orders: Tensor) -> Tensor:
     """
     if orders.ndim != 2 or not len(orders):
         raise ValueError(f"at least one order is needed, as [N, n], not {list(orders.shape)}")
-    places = inverse(orders)
-    before = torch.stack([(places[:, a : a + 1] < places).sum(0) for a in range(orders.shape[1])]).cpu().numpy()
-    n = orders.shape[1]
+    places, n = inverse(orders), orders.shape[1]
+    before = torch.stack([(places[:, a : a + 1] < places).sum(0) for a in range(n)]).cpu().numpy()
     best = _exact(before) if n <= EXACT else _improved(before, places.double().mean(0).argsort().tolist())
     return torch.tensor(best, dtype=torch.int64, device=orders.device)
 
@@ -78,11 +80,8 @@ def _improved(before: np.ndarray, order: list[int]) -> list[int]:
     return order
 
 
-# --- Classical families whose code has independent digits: one pass of a model on that code is enough for them.
-
-
 class IndependentDigits(OrderDistribution):
-    """A product over the digits of a code.
+    """A product over the digits of a code [Severo 2025, eq. 2 with one block].
 
     Args:
         log_weights: [..., n, n], digit i over its values, not normalised; outside the support they are not looked at.
@@ -95,8 +94,8 @@ class IndependentDigits(OrderDistribution):
     code: ClassVar[type[Code]]
 
     def __init__(self, log_weights: Tensor, reference: Tensor | None = None) -> None:
-        n = log_weights.shape[-1]
-        super().__init__(log_weights.shape[:-2], n, None, False)
+        super().__init__(log_weights, 2)
+        n = self._n
         if reference is not None and (reference.shape != (n,) or not bool(is_permutation(reference))):
             raise ValueError(f"the reference must be an order of the items 0..{n - 1}")
         self.reference = reference
@@ -115,40 +114,39 @@ class IndependentDigits(OrderDistribution):
         table = self.digit_log_probs.expand(*shape, self._n, self._n)
         return table.gather(-1, digits.expand(*shape, self._n).unsqueeze(-1)).squeeze(-1).sum(-1)
 
-    @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
-        """Orders int64 [*sample_shape, *batch, n]."""
-        u = self._uniform(tuple(sample_shape), (self._n,), generator, self.digit_log_probs)
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, float64 [*batch] each, of the statistic that the digits add up to."""
+        p, statistic = self.digit_log_probs.exp(), self._statistic()
+        mean = (p * statistic).sum(-1)
+        return mean.sum(-1), ((p * statistic**2).sum(-1) - mean**2).sum(-1)
+
+    def _statistic(self) -> Tensor:
+        """What every digit's value adds, [n] or [n, n]: here itself."""
+        return torch.arange(self._n, device=self.digit_log_probs.device).double()
+
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        u = self._uniform(sample_shape, (self._n,), generator)
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
         digits = torch.searchsorted(cumulative(self.digit_log_probs.exp()), rows, right=True)
         return self.code.decode(digits.movedim(-1, 0).reshape(u.shape), self.reference)
 
-    @torch.no_grad()
-    def top(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k most probable orders, exactly."""
-        check_k(k)
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         digits, log_probs = best_digits(self.digit_log_probs, k)
         possible = (log_probs > -math.inf).unsqueeze(-1)
         certain = self.digit_log_probs.argmax(-1).unsqueeze(-2)  # in place of digits outside the support
-        return best(self.code.decode(torch.where(possible, digits, certain), self.reference), log_probs, k)
-
-    def _moments(self, statistic: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the sum over digits i of statistic[i, c_i], [*batch] each."""
-        p = self.digit_log_probs.exp()
-        mean = (p * statistic).sum(-1)
-        return mean.sum(-1), ((p * statistic**2).sum(-1) - mean**2).sum(-1)
+        return self.code.decode(torch.where(possible, digits, certain), self.reference), log_probs
 
 
 class Mallows(IndependentDigits):
-    """phi^d / Z, d the Kendall distance of an order from the centre (Mallows 1957).
+    """phi^d / Z, d the Kendall distance of an order from the centre [Mallows 1957]; its `moments` are those of d.
 
     With weights, phi^(sum of w_i L_i), L the Lehmer digits of the order relative to the centre: the digits of place i
-    have their own spread phi^w_i (Fligner & Verducci 1986).
+    have their own spread phi^w_i [Fligner 1986], [Severo 2025, remark 4.1, eq. 5].
 
     Args:
         n: items.
         phi: not negative, a number or a tensor [...]: 0 is the centre alone, 1 uniform.
-        centre: an order int64 [n]; None is 0, 1, 2, ...
+        centre: an order int64 [n], the `reference`; None is 0, 1, 2, ...
         weights: not negative, [n], by place; None is all 1.
 
     Raises:
@@ -160,34 +158,16 @@ class Mallows(IndependentDigits):
     def __init__(
         self, n: int, phi: float | Tensor, centre: Tensor | None = None, weights: Tensor | None = None
     ) -> None:
-        _check_size(n)
-        self.phi = torch.as_tensor(phi, dtype=torch.float64)
-        self.weights = torch.ones(n, dtype=torch.float64) if weights is None else weights.double()
-        if not bool(((self.phi >= 0) & self.phi.isfinite()).all()):
-            raise ValueError(f"phi must be a number that is not negative, not {phi}")
-        if self.weights.shape != (n,) or not bool((self.weights >= 0).all()):
+        self.phi = _not_negative("phi", phi)
+        weights = torch.ones(n, dtype=torch.float64) if weights is None else weights.double()
+        if weights.shape != (n,) or not bool((weights >= 0).all()):
             raise ValueError(f"weights must be {n} numbers that are not negative")
-        exponents = self.weights.to(self.phi.device).unsqueeze(-1) * torch.arange(n, device=self.phi.device)
+        exponents = weights.to(self.phi.device).unsqueeze(-1) * torch.arange(n, device=self.phi.device)
         super().__init__(torch.special.xlogy(exponents, self.phi[..., None, None]), centre)
-
-    @property
-    def centre(self) -> Tensor:
-        """The order of distance 0, int64 [n]."""
-        return torch.arange(self._n) if self.reference is None else self.reference
-
-    @property
-    def distance_mean(self) -> Tensor:
-        """Of the Kendall distance to the centre, [*batch]."""
-        return self._moments(torch.arange(self._n, device=self.phi.device).double())[0]
-
-    @property
-    def distance_variance(self) -> Tensor:
-        """Of the Kendall distance to the centre, [*batch]."""
-        return self._moments(torch.arange(self._n, device=self.phi.device).double())[1]
 
     @classmethod
     def fit(cls, orders: Tensor, centre: Tensor | None = None) -> Mallows:
-        """The maximum likelihood of orders [N, n], without weights.
+        """The maximum likelihood of orders int64 [N, n], without weights.
 
         The centre, unless given, minimises the total distance (`consensus`: exactly to 14 items, above that a local
         minimum); phi makes the mean distance that of the data, which is where the likelihood, concave in log phi, is
@@ -206,7 +186,7 @@ class Mallows(IndependentDigits):
         least, most = -50.0, 50.0
         for _ in range(80):
             middle = (least + most) / 2
-            low = float(cls(n, math.exp(middle)).distance_mean) < wanted
+            low = float(cls(n, math.exp(middle)).moments()[0]) < wanted
             least, most = (middle, most) if low else (least, middle)
         return cls(n, math.exp((least + most) / 2), centre)
 
@@ -214,7 +194,8 @@ class Mallows(IndependentDigits):
 class RepeatedInsertion(IndependentDigits):
     """Items go in one after another, item k at place v of the list so far with probability pi_k(v).
 
-    Doignon, Pekec & Regenwetter (2004). Mallows is pi_k(v) proportional to phi^(k - v).
+    [Doignon 2004], [Severo 2025, section 3.2]. Mallows is pi_k(v) proportional to phi^(k - v). `moments` are those of
+    the Kendall distance to the reference.
 
     Args:
         probabilities: [..., n, n], row k over v = 0..k.
@@ -236,25 +217,14 @@ class RepeatedInsertion(IndependentDigits):
             raise ValueError("row k must hold probabilities of the places 0..k, with sum 1, and 0 beyond")
         super().__init__(probabilities.double().log(), reference)
 
-    @property
-    def distance_mean(self) -> Tensor:
-        """Of the Kendall distance to the reference, [*batch]."""
-        return self._moments(self._inversions)[0]
-
-    @property
-    def distance_variance(self) -> Tensor:
-        """Of the Kendall distance to the reference, [*batch]."""
-        return self._moments(self._inversions)[1]
-
-    @property
-    def _inversions(self) -> Tensor:
+    def _statistic(self) -> Tensor:
         """k - v [n, n]: how many earlier items come after item k."""
-        k = torch.arange(self._n, device=self.digit_log_probs.device).double()
+        k = super()._statistic()
         return k.unsqueeze(-1) - k
 
     @classmethod
     def fit(cls, orders: Tensor, reference: Tensor | None = None, prior: float = 0.0) -> RepeatedInsertion:
-        """The maximum likelihood of orders [N, n] given the reference: how often items went in where.
+        """The maximum likelihood of orders int64 [N, n] given the reference: how often items went in where.
 
         Args:
             prior: added to every count; 0 is the maximum likelihood.
@@ -263,9 +233,8 @@ class RepeatedInsertion(IndependentDigits):
             ValueError: no orders, or a negative prior.
         """
         if orders.ndim != 2 or not len(orders) or prior < 0:
-            raise ValueError(
-                f"orders [N, n], at least one, and prior >= 0 are needed, not {list(orders.shape)}, {prior}"
-            )
+            shape = list(orders.shape)
+            raise ValueError(f"orders [N, n], at least one, and prior >= 0 are needed, not {shape}, {prior}")
         n = orders.shape[-1]
         digits = Insertion.encode(orders, reference)
         counts = torch.nn.functional.one_hot(digits, n).sum(0).double() + prior * Insertion.support(n, orders.device)
@@ -273,7 +242,9 @@ class RepeatedInsertion(IndependentDigits):
 
 
 class Ewens(IndependentDigits):
-    """theta^cycles / (theta (theta + 1) ... (theta + n - 1)) (Ewens 1972): independent digits of Fisher-Yates.
+    """theta^cycles / (theta (theta + 1) ... (theta + n - 1)) [Ewens 1972]: independent digits of Fisher-Yates.
+
+    Its `moments` are those of the number of cycles.
 
     Args:
         n: items.
@@ -286,47 +257,53 @@ class Ewens(IndependentDigits):
     code = FisherYates
 
     def __init__(self, n: int, theta: float | Tensor) -> None:
-        _check_size(n)
-        self.theta = torch.as_tensor(theta, dtype=torch.float64)
-        if not bool(((self.theta >= 0) & self.theta.isfinite()).all()):
-            raise ValueError(f"theta must be a number that is not negative, not {theta}")
+        self.theta = _not_negative("theta", theta)
         log_weights = torch.zeros(*self.theta.shape, n, n, dtype=torch.float64, device=self.theta.device)
-        log_weights[..., :-1, 0] = self.theta.log().unsqueeze(-1)  # the last digit is 0 whatever theta
+        log_weights[..., :-1, :1] = self.theta.log()[..., None, None]  # the last digit is 0 whatever theta
         super().__init__(log_weights)
 
-    @property
-    def cycles_mean(self) -> Tensor:
-        """Of the number of cycles, [*batch]."""
-        return self._moments(self._zeros)[0]
-
-    @property
-    def cycles_variance(self) -> Tensor:
-        """Of the number of cycles, [*batch]."""
-        return self._moments(self._zeros)[1]
-
-    @property
-    def _zeros(self) -> Tensor:
+    def _statistic(self) -> Tensor:
         """1 for a digit that is 0: it closes a cycle."""
-        return (torch.arange(self._n, device=self.theta.device) == 0).double()
+        return (super()._statistic() == 0).double()
 
 
-def _check_size(n: int) -> None:
-    if n < 1:
-        raise ValueError(f"n must be at least 1, not {n}")
+def _not_negative(name: str, value: float | Tensor) -> Tensor:
+    number = torch.as_tensor(value, dtype=torch.float64)
+    if not bool(((number >= 0) & number.isfinite()).all()):
+        raise ValueError(f"{name} must be a number that is not negative, not {value}")
+    return number
 
 
-# --- Plackett-Luce digit by digit: the exact conditionals of any code, n passes of a model that knows them.
+def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float = 1e-3) -> Tensor:
+    """Scores of items, float64 [num_items], by maximum likelihood of orders int64 [N, m] of some of them.
 
-_ENUMERATED = 7
-"""Most items for which conditionals without a closed form are summed over all orders."""
+    The likelihood is that of [Plackett 1975]; checked against known weights in `tests.permutations.coded.test_data`.
+
+    Args:
+        orders: items, the first chosen first.
+        num_items: how many there are; None for m.
+        prior: of a normal law around 0 on the scores, which keeps them finite.
+    """
+    scores = torch.zeros(num_items or orders.shape[1], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([scores], max_iter=300, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        z = scores[orders]
+        value = -(z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1).mean() + prior * scores.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return scores.detach()
 
 
-class PlackettLuceCodes(OrderDistribution):
+class PlackettLuceCodes(PlackettLuce):
     """Plackett-Luce as an autoregressive model of a code.
 
     `conditionals` is a causal denoiser (`blackout.permutations.factorized`): right with one digit a pass from the left,
-    in one pass for `autoregressive_loss`. Closed forms for Lehmer, Fisher-Yates, insertion and inline; for others by
-    enumeration, to 7 items.
+    in one pass for `autoregressive_loss`. Closed forms for Lehmer, Fisher-Yates and insertion; for others by
+    enumeration, to 7 items. Ours; checked by `blackout.laws`.
 
     Args:
         log_weights: finite, [n].
@@ -339,11 +316,10 @@ class PlackettLuceCodes(OrderDistribution):
     def __init__(self, log_weights: Tensor, code: type[Code]) -> None:
         if log_weights.ndim != 1 or not len(log_weights):
             raise ValueError(f"log_weights must be a vector [n], not {list(log_weights.shape)}")
-        if code not in _CONDITIONALS and len(log_weights) > _ENUMERATED:
+        if code not in (Lehmer, FisherYates, Insertion) and len(log_weights) > _ENUMERATED:
             raise ValueError(f"{code.__name__} conditionals are enumerated: at most {_ENUMERATED} items")
-        super().__init__(Size(), len(log_weights), None, False)
-        self.log_weights, self.code = log_weights.double(), code
-        self._whole = PlackettLuce(self.log_weights)
+        super().__init__(log_weights.double())
+        self.code = code
 
     def conditionals(self, codes: Tensor) -> Tensor:
         """log P(c_i = v | c_<i), float64 [B, n, n]; -inf outside the support.
@@ -351,10 +327,16 @@ class PlackettLuceCodes(OrderDistribution):
         Args:
             codes: int64 [B, n]; digits that are masked (n) count as 0 for those after them.
         """
-        codes = codes.masked_fill(codes == self._n, 0)
-        if self.code not in _CONDITIONALS:
-            return _enumerated(self.log_weights, self.code, codes)
-        return _CONDITIONALS[self.code](self.log_weights, codes)
+        n = self._n
+        codes = codes.masked_fill(codes == n, 0)
+        found = torch.full((*codes.shape, n), -torch.inf, dtype=torch.float64, device=codes.device)
+        if self.code is Insertion:
+            self._insertion(codes, found)
+        elif self.code in (Lehmer, FisherYates):
+            self._without_replacement(codes, found)
+        else:
+            self._enumerated(codes, found)
+        return found
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], float64: the sum of the conditionals of the code's digits.
@@ -366,117 +348,40 @@ class PlackettLuceCodes(OrderDistribution):
         found = self.conditionals(digits).gather(2, digits.unsqueeze(-1)).squeeze(-1).sum(1)
         return found.view(value.shape[:-1])
 
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
-        """Orders int64 [*sample_shape, n]."""
-        return self._whole.sample(sample_shape, generator)
+    def _without_replacement(self, codes: Tensor, found: Tensor) -> None:
+        """A digit is the place of the next item among those left: in their order, or in a deck that swaps made."""
+        left = torch.arange(self._n, device=codes.device).expand(codes.shape)
+        for i, at in enumerate(codes.split(1, 1)):
+            found[:, i, : left.shape[1]] = self.scores[left].log_softmax(-1)
+            if self.code is FisherYates:
+                left = left.scatter(1, at, left[:, :1])[:, 1:]
+            else:
+                place = torch.arange(left.shape[1] - 1, device=codes.device)
+                left = left.gather(1, place + (place >= at))
 
-    def top(self, k: int) -> tuple[Tensor, Tensor]:
-        """As `PlackettLuce.top`."""
-        return self._whole.top(k)
+    def _insertion(self, codes: Tensor, found: Tensor) -> None:
+        """The order of the first k + 1 items is Plackett-Luce too: the ratio after and before item k goes in.
 
-    @property
-    def distance_mean(self) -> Tensor:
-        """Of the Kendall distance to 0, 1, 2, ...: the sum over pairs of P(the later item comes first)."""
-        return _first(self.log_weights, torch.combinations(torch.arange(self._n), 2)).sum()
+        In front of place v stand items whose sums of what is left now include w_k; behind it nothing changes.
+        """
+        order = torch.zeros(len(codes), 0, dtype=torch.int64, device=codes.device)
+        for k, at in enumerate(codes.split(1, 1)):
+            own = self.scores[k].expand(len(codes), 1)
+            left = torch.cat([self.scores[order].flip(1).logcumsumexp(1).flip(1), torch.full_like(own, -torch.inf)], 1)
+            grown = torch.logaddexp(left, own)
+            ratio = (left - grown)[:, :k].cumsum(1)
+            found[:, k, : k + 1] = own - grown + torch.cat([torch.zeros_like(own), ratio], 1)
+            place = torch.arange(k + 1, device=codes.device)
+            shifted = torch.cat([order, torch.zeros_like(at)], 1).gather(1, place - (place > at).long())
+            order = torch.where(place == at, k, shifted)
 
-    @property
-    def distance_variance(self) -> Tensor:
-        """Of the same. Pairs without a common item are independent, so triples say all; O(n^3)."""
-        pairs = torch.combinations(torch.arange(self._n), 2)
-        p = _first(self.log_weights, pairs)
-        variance = (p * (1 - p)).sum()
-        if self._n < 3:
-            return variance
-        triples = torch.combinations(torch.arange(self._n), 3)
-        orders = all_permutations(3)
-        law = PlackettLuce(self.log_weights[triples].unsqueeze(-2)).log_prob(orders).exp()
-        inversions = torch.tensor([0.0, 1, 1, 2, 2, 3], dtype=law.dtype)
-        mean = (law * inversions).sum(-1)
-        alone = torch.stack([_first(self.log_weights, triples[:, pair]) for pair in ([0, 1], [0, 2], [1, 2])])
-        return variance + ((law * inversions**2).sum(-1) - mean**2 - (alone * (1 - alone)).sum(0)).sum()
-
-
-def _first(log_weights: Tensor, pairs: Tensor) -> Tensor:
-    """P(the second item of a pair [P, 2] comes before the first), [P]."""
-    return torch.sigmoid(log_weights[pairs[:, 1]] - log_weights[pairs[:, 0]])
-
-
-def _lehmer(log_weights: Tensor, codes: Tensor) -> Tensor:
-    """Digit i is the rank of the next item among those left."""
-    found, n = _impossible(codes), codes.shape[1]
-    left = torch.arange(n, device=codes.device).expand(len(codes), n)
-    for i in range(n):
-        found[:, i, : n - i] = log_weights[left].log_softmax(-1)
-        place = torch.arange(n - i - 1, device=codes.device)
-        left = left.gather(1, place + (place >= codes[:, i : i + 1]))
-    return found
-
-
-def _fisher_yates(log_weights: Tensor, codes: Tensor) -> Tensor:
-    """Digit i is the place of the next item, counted from i, in the deck after i swaps."""
-    found, n = _impossible(codes), codes.shape[1]
-    deck = torch.arange(n, device=codes.device).repeat(len(codes), 1)
-    for i in range(n):
-        found[:, i, : n - i] = log_weights[deck[:, i:]].log_softmax(-1)
-        j, own = i + codes[:, i : i + 1], deck[:, i : i + 1].clone()
-        deck[:, i : i + 1] = deck.gather(1, j)
-        deck.scatter_(1, j, own)
-    return found
-
-
-def _insertion(log_weights: Tensor, codes: Tensor) -> Tensor:
-    """The order of the first k + 1 items is Plackett-Luce too: the ratio of the order after and before item k goes in.
-
-    In front of place v stand items whose sums of what is left now include w_k; behind it nothing changes.
-    """
-    found, n = _impossible(codes), codes.shape[1]
-    order = torch.zeros(len(codes), 0, dtype=torch.int64, device=codes.device)
-    for k in range(n):
-        own = log_weights[k].expand(len(codes), 1)
-        left = torch.cat([log_weights[order].flip(1).logcumsumexp(1).flip(1), torch.full_like(own, -torch.inf)], 1)
-        grown = torch.logaddexp(left, own)
-        ratio = (left - grown)[:, :k].cumsum(1)
-        found[:, k, : k + 1] = own - grown + torch.cat([torch.zeros_like(own), ratio], 1)
-        place = torch.arange(k + 1, device=codes.device)
-        at = codes[:, k : k + 1]
-        shifted = torch.cat([order, torch.zeros_like(at)], 1).gather(1, place - (place > at).long())
-        order = torch.where(place == at, k, shifted)
-    return found
-
-
-def _inline(log_weights: Tensor, codes: Tensor) -> Tensor:
-    """Digit i is the next item itself."""
-    found, n = _impossible(codes), codes.shape[1]
-    used = torch.zeros(codes.shape, dtype=torch.bool, device=codes.device)
-    for i in range(n):
-        left = log_weights.expand(codes.shape).masked_fill(used, -torch.inf)
-        found[:, i] = left.log_softmax(-1)
-        used = used.scatter(1, codes[:, i : i + 1], True)
-    return found
-
-
-def _enumerated(log_weights: Tensor, code: type[Code], codes: Tensor) -> Tensor:
-    """Bayes over all orders, digit by digit."""
-    found, n = _impossible(codes), codes.shape[1]
-    orders = all_permutations(n).to(codes.device)
-    table, law = code.encode(orders), PlackettLuce(log_weights).log_prob(orders).exp()
-    possible = torch.ones(len(codes), len(orders), dtype=torch.bool, device=codes.device)
-    for i in range(n):
-        mass = torch.zeros(len(codes), n, dtype=law.dtype, device=codes.device)
-        mass.index_add_(1, table[:, i], possible * law)
-        found[:, i] = (mass / mass.sum(1, keepdim=True)).log()
-        possible &= table[:, i] == codes[:, i : i + 1]
-    return found
-
-
-def _impossible(codes: Tensor) -> Tensor:
-    """-inf for every value of every digit, float64 [B, n, n]."""
-    return torch.full((*codes.shape, codes.shape[1]), -torch.inf, dtype=torch.float64, device=codes.device)
-
-
-_CONDITIONALS: dict[type[Code], Callable[[Tensor, Tensor], Tensor]] = {
-    Lehmer: _lehmer,
-    FisherYates: _fisher_yates,
-    Insertion: _insertion,
-    Inline: _inline,
-}
+    def _enumerated(self, codes: Tensor, found: Tensor) -> None:
+        """Bayes over all orders, digit by digit."""
+        orders = all_permutations(self._n).to(codes.device)
+        table, law = self.code.encode(orders), super().log_prob(orders).exp()
+        possible = torch.ones(len(codes), len(orders), dtype=torch.bool, device=codes.device)
+        for i, digit in enumerate(table.unbind(1)):
+            mass = torch.zeros(found.shape[::2], dtype=law.dtype, device=codes.device)
+            mass.index_add_(1, digit, possible * law)
+            found[:, i] = (mass / mass.sum(1, keepdim=True)).log()
+            possible &= digit == codes[:, i : i + 1]

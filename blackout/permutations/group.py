@@ -1,4 +1,4 @@
-"""Permutations as tensors: composition, inverses, distance, and all of them.
+"""Permutations as tensors: composition, inverses, distance, all of them, and exact numbers that count them.
 
 A permutation of n items is int64 [..., n] with values 0..n-1. It acts by gather: p takes the list x to x[p], whose
 entry i is x[p[i]]. So `compose(p, q)` first rearranges by p, then rearranges the result by q.
@@ -102,12 +102,9 @@ def number(orders: Tensor) -> Tensor:
     return torch.searchsorted(keys, (orders * digits).sum(-1))
 
 
-# --- Numbers that count permutations, as exact integers.
-
-
 @lru_cache
 def eulerian_numbers(n: int) -> tuple[int, ...]:
-    """How many permutations of n have r = 1, ..., n rising sequences (r - 1 descents).
+    """How many permutations of n have r = 1, ..., n rising sequences (r - 1 descents) [Zhang 2025, appendix F].
 
     A(n, r) = r A(n - 1, r) + (n - r + 1) A(n - 1, r - 1).
 
@@ -118,7 +115,7 @@ def eulerian_numbers(n: int) -> tuple[int, ...]:
         raise ValueError(f"n must be at least 1, not {n}")
     row = [1]
     for m in range(2, n + 1):
-        row = [r * after + (m - r + 1) * before for r, (before, after) in enumerate(_pairs(row), 1)]
+        row = [r * after + (m - r + 1) * before for r, (before, after) in enumerate(pairwise([0, *row, 0]), 1)]
     return tuple(row)
 
 
@@ -127,13 +124,8 @@ def stirling_numbers(t: int) -> tuple[int, ...]:
     """Into how many ways t elements fall into m = 0, ..., t non-empty sets (Stirling's second kind)."""
     row = [1]
     for _ in range(t):
-        row = [m * after + before for m, (before, after) in enumerate(_pairs(row))]
+        row = [m * after + before for m, (before, after) in enumerate(pairwise([0, *row, 0]))]
     return tuple(row)
-
-
-def _pairs(row: list[int]) -> list[tuple[int, int]]:
-    """Neighbours in a row of a triangle of numbers, 0 beyond its ends."""
-    return list(pairwise([0, *row, 0]))
 
 
 def partitions(n: int, largest: int | None = None) -> list[tuple[int, ...]]:

@@ -1,14 +1,13 @@
 """How well puzzles were solved, and how well they can be.
 
 A solution and the truth are permutations int64 [b, n] that take the items given to an order: given[truth] is the right
-one. Kendall's tau is reported of *ranks* (which item pairs lie in the right order) and of *index lists* as in Zhang et
-al. (ICLR 2025) and its published code, where one swap of neighbours can cost much more.
+one. Kendall's tau is reported of *ranks* (which item pairs lie in the right order) and of *index lists* as in [Zhang
+2025] and its published code, where one swap of neighbours can cost much more.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from torch import Tensor
 
@@ -37,34 +36,29 @@ def order_scores(solution: Tensor, truth: Tensor, ties: Tensor | None = None) ->
         "kendall_lists": 1 - 2 * kendall_distance(solution, truth) / pairs,
     }
     if ties is not None:
-        belongs = compose(inverse(truth), solution)  # the right place of the item that the solution puts there
-        scores["accuracy_up_to_ties"] = (ties.gather(-1, belongs) == ties).all(-1)
+        scores["accuracy_up_to_ties"] = ~wrong_places(solution, truth, ties).any(-1)
         scores |= ceilings(ties)
     return {name: values.float() for name, values in scores.items()}
+
+
+def wrong_places(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> Tensor:
+    """Places with the wrong item, or one that is not like the right one, bool [b, n]; arguments as `order_scores`."""
+    if ties is None:
+        return solution != truth
+    belongs = compose(inverse(truth), solution)  # the right place of the item that the solution puts there
+    return ties.gather(-1, belongs) != ties
 
 
 def ceilings(ties: Tensor) -> dict[str, Tensor]:
     """What guessing among items that are alike leaves of accuracy and correct, float32 [b] each.
 
-    A group of k alike is in the right order once in k! times, and one of its places in k is right on average.
+    A group of k alike is in the right order once in k! times, and one of its places in k is right on average. Ours;
+    checked by enumeration in `tests.permutations.test_datasets`.
     """
     alike = (ties.unsqueeze(-1) == ties.unsqueeze(-2)).float()
     # an item that is the j-th of its group contributes 1 / j, the group 1 / k!
     number = alike.tril().sum(-1)
     return {"accuracy_ceiling": (1 / number).prod(-1), "correct_ceiling": (1 / alike.sum(-1)).mean(-1)}
-
-
-def pixel_scores(solved: Tensor, right: Tensor) -> dict[str, Tensor]:
-    """Mean square and absolute difference of arranged items [b, n, ...] and the right ones, float32 [b] each."""
-    difference = (solved.float() - right.float()).flatten(1)
-    return {"mse": difference.square().mean(1), "mae": difference.abs().mean(1)}
-
-
-def tour_scores(solved: Tensor, right: Tensor) -> dict[str, Tensor]:
-    """Of tours through points [b, n, 2]: length, gap to the right one (relative), optimal, float32 [b] each."""
-    length, shortest = tour_length(solved), tour_length(right)
-    gap = length / shortest - 1
-    return {"tour_length": length, "gap": gap.clamp(min=0.0), "optimal": (gap < _SHORTEST).float()}
 
 
 def tour_length(points: Tensor) -> Tensor:
@@ -82,6 +76,9 @@ def puzzle_scores(
 ) -> dict[str, Tensor]:
     """All scores that puzzles of a kind have, float32 [b] each.
 
+    Beside `order_scores`: of pixels the mean square and absolute error, of tours [b, n, 2] their length, the relative
+    gap to the right one, and whether they are optimal.
+
     Args:
         kind: of `Puzzles`.
         items: [b, n, ...] as they were given.
@@ -92,9 +89,12 @@ def puzzle_scores(
     scores = order_scores(solution, truth, ties)
     solved, right = arranged(items, solution), arranged(items, truth)
     if kind in ("pieces", "strips"):
-        scores |= pixel_scores(solved, right)
+        difference = (solved.float() - right.float()).flatten(1)
+        scores |= {"mse": difference.square().mean(1), "mae": difference.abs().mean(1)}
     if kind == "points":
-        scores |= tour_scores(solved, right)
+        length = tour_length(solved)
+        gap = length / tour_length(right) - 1
+        scores |= {"tour_length": length, "gap": gap.clamp(min=0.0), "optimal": (gap < _SHORTEST).float()}
     return scores
 
 
@@ -121,18 +121,9 @@ class PuzzleScores:
         """The means; of pixels rmse and mae, as they are and (`_normalised`) in units of the data's deviation."""
         if not self.number:
             return {}
-        means: Mapping[str, float] = {name: total / self.number for name, total in self._sums.items()}
-        values = {name: mean for name, mean in means.items() if name not in ("mse", "mae")}
-        if "mse" in means:
-            values |= {"rmse": math.sqrt(means["mse"]), "mae": means["mae"]}
+        values = {name: total / self.number for name, total in self._sums.items()}
+        if "mse" in values:
+            values |= {"rmse": math.sqrt(values.pop("mse")), "mae": values.pop("mae")}
             if self._std:
                 values |= {f"{name}_normalised": values[name] / self._std for name in ("rmse", "mae")}
         return values
-
-
-def wrong_places(solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> Tensor:
-    """Places with the wrong item, or one that is not like the right one, bool [b, n]."""
-    if ties is None:
-        return solution != truth
-    belongs = compose(inverse(truth), solution)
-    return ties.gather(-1, belongs) != ties

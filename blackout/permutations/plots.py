@@ -1,22 +1,54 @@
-"""Pictures of puzzles and their solutions: jigsaws before and after, sorted strips, tours over the shortest ones."""
+"""Pictures of permutations and what they put in order: jigsaws, strips, tours, words, rankings, cycles as arrows."""
 
 from __future__ import annotations
 
+import colorsys
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
+from blackout.family import Samples
+from blackout.permutations.group import cycle_labels
 from blackout.permutations.metrics import arranged, wrong_places
 
 NAMES = {"pieces": "jigsaws", "strips": "strips", "points": "tours", "tokens": "tokens"}
 """Kind of items -> what the picture of solved puzzles is called."""
-_RED, _GREY = (220, 30, 30), (64, 64, 64)
+_RED, _GREY, _WHITE, _INK = (220, 30, 30), (64, 64, 64), (255, 255, 255), (40, 40, 40)
 _LEAST_SIDE = 64
 """Pixels of a puzzle's picture at least: small images are enlarged by a whole factor."""
 _TOUR_SIDE = 128
 _MARGIN = 3
+_CIRCLE = 96
+_LETTER = 22
+
+
+def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = None) -> Image.Image | None:
+    """Samples of a model of permutations, by what they are of; None for items that cannot be shown.
+
+    Bare permutations as cycle diagrams, words and rankings as strips, puzzles as `solved_puzzles` shows them.
+
+    Args:
+        samples: `samples` [b, n], with `items` [b, n, ...] where there are any; or, without, items in their order.
+        data: facts of the model's data, with their `kind`.
+        columns: of the grid; None for about a square.
+    """
+    kind, shown, items = data.get("kind"), samples["samples"], samples.get("items")
+    if kind is None:
+        cells = [_cycle_diagram(row) for row in shown]
+        columns = columns or math.ceil(math.sqrt(len(cells)))
+    elif kind in ("words", "rankings"):
+        rows = shown if items is None else arranged(items, shown)
+        cells = [_letters(row, data["num_tokens"], kind == "words") for row in rows.tolist()]
+        columns = columns or max(1, 32 // rows.shape[1])
+    elif items is None:
+        return lists(kind, shown, columns)
+    else:
+        return solved_puzzles(kind, items, shown, samples.get("target"), samples.get("ties"), columns)
+    return _laid_out(cells, columns, 6, 6, (225, 225, 225))
 
 
 def solved_puzzles(
@@ -27,7 +59,7 @@ def solved_puzzles(
     ties: Tensor | None = None,
     columns: int | None = None,
 ) -> Image.Image | None:
-    """Puzzles and their solutions in a grid; None for items that cannot be shown.
+    """Puzzles and their solutions in a grid, jigsaws before and after; None for items that cannot be shown.
 
     Args:
         kind: of `Puzzles`.
@@ -38,77 +70,56 @@ def solved_puzzles(
         columns: of the grid.
     """
     items, solution = items.cpu(), solution.cpu()
-    wrong = None if truth is None else wrong_places(solution, truth.cpu(), None if ties is None else ties.cpu())
-    after = arranged(items, solution)
-    if kind == "points":
-        right = None if truth is None else arranged(items, truth.cpu())
-        tiles = [_tour(points, None if right is None else right[i]) for i, points in enumerate(after)]
-    elif kind == "pieces":
-        tiles = []
-        for i in range(len(items)):
-            before, solved = _jigsaw(items[i], None), _jigsaw(after[i], None if wrong is None else wrong[i])
-            tiles.append(_beside(before, solved))
-    else:
-        return lists(kind, after, columns, wrong)
-    return _grid(tiles, columns)
+    after, wrong, right = arranged(items, solution), None, None
+    if truth is not None:
+        wrong = wrong_places(solution, truth.cpu(), None if ties is None else ties.cpu())
+        right = arranged(items, truth.cpu())
+    if kind != "pieces":
+        return lists(kind, after, columns, wrong, right)
+    pairs = zip(_tiles(kind, items), _tiles(kind, after, wrong), strict=True)
+    return _grid([_laid_out(pair, 2, 4, 0, _WHITE) for pair in pairs], columns)
 
 
-def lists(kind: str, items: Tensor, columns: int | None = None, wrong: Tensor | None = None) -> Image.Image | None:
+def lists(
+    kind: str, items: Tensor, columns: int | None = None, wrong: Tensor | None = None, right: Tensor | None = None
+) -> Image.Image | None:
     """Lists of items [b, n, ...] as they lie, in a grid; None for items that cannot be shown.
 
     Args:
         wrong: bool [b, n], places to be framed.
+        right: [b, n, 2], tours to be drawn below.
     """
-    items, each = items.cpu(), [None] * len(items) if wrong is None else list(wrong)
-    if kind == "pieces":
-        return _grid([_jigsaw(one, marks) for one, marks in zip(items, each, strict=True)], columns)
-    if kind == "strips":
-        return _grid([_strips(one, marks) for one, marks in zip(items, each, strict=True)], columns)
-    if kind == "points":
-        return _grid([_tour(points, None) for points in items], columns)
+    items = items.cpu()
     if kind == "tokens":
         return _tokens(items, wrong)
-    return None
+    return _grid(_tiles(kind, items, wrong, right), columns) if kind in NAMES else None
 
 
-def _pixels(images: Tensor) -> Tensor:
-    """[n, C, h, w] in [0, 1] -> uint8 [n, h, w, 3]."""
-    grey = (images.float().clamp(0, 1) * 255).round().to(torch.uint8)
-    colours = grey if grey.shape[1] == 3 else grey[:, :1].expand(-1, 3, -1, -1)
-    return colours.permute(0, 2, 3, 1)
+def _tiles(kind: str, items: Tensor, wrong: Tensor | None = None, right: Tensor | None = None) -> list[Image.Image]:
+    """A picture of every list: pieces row by row, the nearest to square; strips, the first on top; or a tour."""
+    if kind == "points":
+        return [_tour(points, None if right is None else right[i]) for i, points in enumerate(items)]
+    root = math.isqrt(n := items.shape[1])
+    columns = 1 if kind == "strips" else root if root**2 == n else n
+    return [_cells(images, columns, None if wrong is None else wrong[i]) for i, images in enumerate(items)]
 
 
-def _jigsaw(pieces: Tensor, wrong: Tensor | None) -> Image.Image:
-    """Pieces [n, C, h, w] row by row, the nearest to square; a pixel of grey between them, red round the wrong."""
-    n = len(pieces)
-    columns = math.isqrt(n) if math.isqrt(n) ** 2 == n else n
-    return _cells(_pixels(pieces), columns, wrong)
-
-
-def _strips(strips: Tensor, wrong: Tensor | None) -> Image.Image:
-    """Strips [n, C, h, w], the first on top."""
-    return _cells(_pixels(strips), 1, wrong)
-
-
-def _cells(pixels: Tensor, columns: int, wrong: Tensor | None) -> Image.Image:
-    """Images uint8 [n, h, w, 3] in columns, enlarged, framed in red where they are wrong."""
-    n, h, w, _ = pixels.shape
-    rows = math.ceil(n / columns)
-    factor = max(1, math.ceil(_LEAST_SIDE / max(rows * h, columns * w)))
-    pixels = pixels.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
-    h, w = h * factor, w * factor
-    canvas = torch.tensor(_GREY, dtype=torch.uint8).expand(rows * (h + 2), columns * (w + 2), 3).clone()
-    for i in range(n):
-        top, left = (i // columns) * (h + 2), (i % columns) * (w + 2)
-        if wrong is not None and bool(wrong[i]):
-            canvas[top : top + h + 2, left : left + w + 2] = torch.tensor(_RED, dtype=torch.uint8)
-        canvas[top + 1 : top + 1 + h, left + 1 : left + 1 + w] = pixels[i]
-    return Image.fromarray(canvas.numpy())
+def _cells(images: Tensor, columns: int, wrong: Tensor | None) -> Image.Image:
+    """Images [n, C, h, w] in [0, 1], enlarged, with a pixel of grey round them, of red where they are wrong."""
+    n, channels, h, w = images.shape
+    factor = max(1, math.ceil(_LEAST_SIDE / max(math.ceil(n / columns) * h, columns * w)))
+    pixels = (images.float().clamp(0, 1) * 255).round().to(torch.uint8)
+    pixels = (pixels if channels == 3 else pixels[:, :1].expand(-1, 3, -1, -1)).permute(0, 2, 3, 1)
+    cells = []
+    for i, one in enumerate(pixels.contiguous().numpy()):
+        cell = Image.fromarray(one).resize((w * factor, h * factor), Image.Resampling.NEAREST)
+        cells.append(ImageOps.expand(cell, 1, _RED if wrong is not None and bool(wrong[i]) else _GREY))
+    return _laid_out(cells, columns, 0, 0, _GREY)
 
 
 def _tour(points: Tensor, right: Tensor | None) -> Image.Image:
     """A closed tour through points [n, 2], black, over the right one, wide and pale."""
-    tile = Image.new("RGB", (_TOUR_SIDE, _TOUR_SIDE), (255, 255, 255))
+    tile = Image.new("RGB", (_TOUR_SIDE, _TOUR_SIDE), _WHITE)
     draw = ImageDraw.Draw(tile)
     low, high = points.amin(), points.amax()
     span = float((high - low).clamp(min=1e-6))
@@ -133,14 +144,45 @@ def _tokens(items: Tensor, wrong: Tensor | None) -> Image.Image:
     if wrong is not None:
         cells[wrong.cpu()] = torch.tensor(_RED, dtype=torch.uint8)
     side = max(1, min(12, 1200 // n))
-    return Image.fromarray(cells.repeat_interleave(side, 0).repeat_interleave(side, 1).numpy())
+    return Image.fromarray(cells.numpy()).resize((n * side, len(items) * side), Image.Resampling.NEAREST)
 
 
-def _beside(left: Image.Image, right: Image.Image) -> Image.Image:
-    tile = Image.new("RGB", (left.width + right.width + 4, left.height), (255, 255, 255))
-    tile.paste(left, (0, 0))
-    tile.paste(right, (left.width + 4, 0))
-    return tile
+def _cycle_diagram(x: Tensor) -> Image.Image:
+    """Items on a circle, an arrow from i to x[i], a colour for every cycle; fixed points are rings."""
+    n, centre, radius = len(x), _CIRCLE / 2, _CIRCLE / 2 - 9
+    image = Image.new("RGB", (_CIRCLE, _CIRCLE), _WHITE)
+    pen = ImageDraw.Draw(image)
+    turns = [2 * math.pi * i / n for i in range(n)]
+    points = [(centre + radius * math.sin(turn), centre - radius * math.cos(turn)) for turn in turns]
+    cycles = cycle_labels(x).unique(return_inverse=True)[1]
+    for (a, b), j, cycle in zip(points, x.tolist(), cycles.tolist(), strict=True):
+        (c, d), colour = points[j], _hue(cycle / 7)
+        if (a, b) == (c, d):
+            pen.ellipse((a - 5, b - 5, a + 5, b + 5), outline=colour, width=2)
+            continue
+        pen.line((a, b, c, d), fill=colour, width=2)
+        along = math.atan2(d - b, c - a)
+        for turn in (2.7, -2.7):
+            pen.line((c, d, c + 8 * math.cos(along + turn), d + 8 * math.sin(along + turn)), fill=colour, width=2)
+    for a, b in points:
+        pen.ellipse((a - 2, b - 2, a + 2, b + 2), fill=_INK)
+    return image
+
+
+def _letters(items: list[int], num_tokens: int, letters: bool) -> Image.Image:
+    """Tokens side by side, each on a colour of its own: letters, or numbers."""
+    image = Image.new("RGB", (_LETTER * len(items), _LETTER), _WHITE)
+    pen = ImageDraw.Draw(image)
+    for k, item in enumerate(items):
+        pen.rectangle((k * _LETTER, 0, (k + 1) * _LETTER - 2, _LETTER - 2), fill=_hue(item / num_tokens, 0.35))
+        text = chr(ord("a") + item) if letters else str(item)
+        pen.text(((k + 0.5) * _LETTER - 1, _LETTER / 2 - 1), text, fill=_INK, anchor="mm")
+    return image
+
+
+def _hue(turn: float, saturation: float = 0.75) -> tuple[int, int, int]:
+    red, green, blue = colorsys.hsv_to_rgb(turn % 1.0, saturation, 0.95 if saturation < 0.5 else 0.75)
+    return round(255 * red), round(255 * green), round(255 * blue)
 
 
 def _grid(tiles: list[Image.Image], columns: int | None) -> Image.Image | None:
@@ -148,9 +190,16 @@ def _grid(tiles: list[Image.Image], columns: int | None) -> Image.Image | None:
     if not tiles:
         return None
     width, height = tiles[0].width + 6, tiles[0].height + 6
-    columns = columns or max(1, round(math.sqrt(len(tiles) * height / width)))
-    rows = math.ceil(len(tiles) / columns)
-    canvas = Image.new("RGB", (columns * width, rows * height), (255, 255, 255))
+    return _laid_out(tiles, columns or max(1, round(math.sqrt(len(tiles) * height / width))), 6, 3, _WHITE)
+
+
+def _laid_out(
+    tiles: Sequence[Image.Image], columns: int, gap: int, margin: int, colour: tuple[int, int, int]
+) -> Image.Image:
+    """Pictures of one size in columns, `gap` pixels of a colour between them and `margin` around."""
+    width, height, rows = tiles[0].width + gap, tiles[0].height + gap, math.ceil(len(tiles) / columns)
+    around = 2 * margin - gap
+    canvas = Image.new("RGB", (columns * width + around, rows * height + around), colour)
     for i, tile in enumerate(tiles):
-        canvas.paste(tile, ((i % columns) * width + 3, (i // columns) * height + 3))
+        canvas.paste(tile, (margin + i % columns * width, margin + i // columns * height))
     return canvas

@@ -3,18 +3,19 @@
 A shuffle takes a list x to x[sigma], sigma drawn anew. Several of them compose to one permutation, pi_t = compose(
 pi_{t-1}, sigma_t), which is drawn directly here: t riffles are one 2^t-shuffle, t insertions one draw of t cards. What
 takes a step back is the inverse of its permutation; `sample_inverse` gives it as it comes, with the same law as
-`inverse(sample(...))`.
+`inverse(sample(...))`. All laws are checked by `blackout.laws`.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -32,98 +33,35 @@ from blackout.permutations.group import (
 )
 from blackout.random import RandomSource, StepStreams, uniform
 
-# --- The random walk by transpositions on cycle types: its law after t steps, without enumerating S_n.
-#
-# Every step multiplies by a random element of a law that is constant on conjugacy classes, so the cycle type is a
-# Markov chain of its own: a transposition of elements of two cycles joins them, one within a cycle splits it.
-
+Size: TypeAlias = int | tuple[int, ...]
+MOST_RIFFLES = 40
+"""Labels of so many bits, with the place, fit whole numbers; uniforms have 52 bits."""
 LARGEST = 30
 """Most cards whose cycle types are enumerated: 5,604 of them."""
 
 
-def type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
-    """The probability of every cycle type after `times` random transpositions of n cards, from the identity.
-
-    Raises:
-        ValueError: n outside 1..30.
-    """
-    if not 1 <= n <= LARGEST:
-        raise ValueError(f"the law of several transpositions is known for 1 to {LARGEST} cards, not {n}")
-    types, source, target, weight = _transitions(n)
-    law: np.ndarray = np.zeros(len(types))
-    law[types.index((1,) * n)] = 1.0
-    for _ in range(times):
-        law = np.bincount(target, weights=law[source] * weight, minlength=len(types))
-    return dict(zip(types, law.tolist(), strict=True))
-
-
-@lru_cache(maxsize=4)
-def _transitions(n: int) -> tuple[list[tuple[int, ...]], np.ndarray, np.ndarray, np.ndarray]:
-    """The cycle types, and the moves between them: from, to, probability."""
-    types = partitions(n)
-    number = {cycles: i for i, cycles in enumerate(types)}
-    moves = [(i, number[to], p) for i, cycles in enumerate(types) for to, p in _moves(cycles).items()]
-    source, target, weight = (np.array(column) for column in zip(*moves, strict=True))
-    return types, source, target, weight
-
-
-def _moves(cycles: tuple[int, ...]) -> dict[tuple[int, ...], float]:
-    """Where one step leads from a cycle type: both hands choose one of the n cards, independently."""
-    n, many, found = sum(cycles), Counter(cycles), defaultdict[tuple[int, ...], float](float)
-    found[cycles] += 1 / n
-    for a in many:
-        for k in range(1, a):
-            found[_replace(cycles, (a,), (k, a - k))] += many[a] * a / n**2
-        for b in many:
-            pairs = many[a] * (many[b] - (a == b))
-            if pairs:
-                found[_replace(cycles, (a, b), (a + b,))] += pairs * a * b / n**2
-    return found
-
-
-def _replace(cycles: tuple[int, ...], old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    left = Counter(cycles)
-    left.subtract(old)
-    return tuple(sorted([*left.elements(), *new], reverse=True))
-
-
-def log_prob_after(sigma: Tensor, times: int) -> Tensor:
-    """log q(sigma) after `times` random transpositions, float64 [...] for permutations [..., n], n at most 30."""
-    n = sigma.shape[-1]
-    flat = sigma.reshape(-1, n)
-    lengths = torch.zeros_like(flat).scatter_add_(-1, cycle_labels(flat), torch.ones_like(flat))
-    kinds, which = lengths.sort(-1, descending=True).values.unique(dim=0, return_inverse=True)
-    law, logs = type_probabilities(n, times), []
-    for kind in kinds.tolist():
-        cycles = tuple(length for length in kind if length)
-        mass = law[cycles]
-        logs.append(math.log(mass) - math.log(class_size(cycles)) if mass > 0 else -math.inf)
-    return torch.tensor(logs, dtype=torch.float64, device=sigma.device)[which].view(sigma.shape[:-1])
-
-
-Size: TypeAlias = int | tuple[int, ...]
-MOST_RIFFLES = 40
-"""Labels of so many bits, with the place, fit whole numbers; uniforms have 52 bits."""
-
-
-class Shuffle(Protocol):
+class Shuffle(ABC):
     """A random walk on permutations. `size` is the shape of a draw; from streams its first axis is the samples."""
 
     def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """The composition of `times` shuffles of n cards, int64 [*size, n]."""
-        ...
+        """The composition of `times` shuffles of n cards, int64 [*size, n].
 
+        Raises:
+            ValueError: n < 1, times < 0, or more than 40 riffles at once.
+        """
+        return inverse(self.sample_inverse(n, size, times, generator))
+
+    @abstractmethod
     def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """The inverse of such a composition, int64 [*size, n]."""
-        ...
+        """The inverse of such a composition, int64 [*size, n]; errors as `sample`."""
 
     def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
-        """Independent inverses, of times[0], times[1], ... shuffles, int64 [len(times), *size, n]."""
+        """Independent inverses, of times[0], times[1], ... shuffles, int64 [len(times), *size, n]; errors as `sample`."""
         return torch.stack([self.sample_inverse(n, size, t, generator) for t in times])
 
+    @abstractmethod
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """log q(sigma) after `times` shuffles from the identity, float64 [...] for sigma [..., n]."""
-        ...
+        """log q(sigma) after `times` shuffles from the identity, float64 [...] for sigma int64 [..., n]."""
 
 
 @component("law")
@@ -131,91 +69,31 @@ class Shuffle(Protocol):
 class Riffle(Shuffle):
     """Gilbert, Shannon and Reeds: cut binomially, drop cards in proportion to what is left of each packet.
 
-    `times` riffles are one a-shuffle with a = 2^times: every card draws one of a labels, the deck sorted stably by
-    labels is the inverse. Its law depends on the rising sequences r alone, q = C(n + a - r, n) / a^n (Bayer & Diaconis
-    1992). `times` may be a tensor of `size`'s (or sigma's leading) shape: so many riffles for each sample.
+    One of them is [Zhang 2025, eq. 3]. `times` riffles are one a-shuffle with a = 2^times: every card draws one of a
+    labels, the deck sorted stably by labels is the inverse. Its law depends on the rising sequences r alone,
+    q = C(n + a - r, n) / a^n [Bayer 1992, theorem 1].
     """
 
-    def sample(self, n: int, size: Size, times: int | Tensor = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample`; at most 40 riffles at once.
-
-        Raises:
-            ValueError: n < 1, or times outside 0..40.
-        """
-        return inverse(self.sample_inverse(n, size, times, generator))
-
-    def sample_inverse(self, n: int, size: Size, times: int | Tensor = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`, errors as `sample`."""
-        few = (times,) if isinstance(times, int) else times.unique().tolist()
-        powers = 2.0**times if isinstance(times, int) else torch.exp2(times.double()).unsqueeze(-1)
-        return self._sorted(n, size, few, powers, generator)
+    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample_inverse`."""
+        return self.steps_back(n, size, [times], generator)[0]
 
     def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.steps_back`, all in one sort; errors as `sample`."""
-        size = (size,) if isinstance(size, int) else size
-        powers = _powers(tuple(times), _device(generator))
-        return self._sorted(n, (*size, len(times)), times, powers, generator).movedim(-2, 0)
-
-    def _sorted(
-        self, n: int, size: Size, times: Sequence[int], powers: float | Tensor, generator: RandomSource
-    ) -> Tensor:
-        """Places sorted by labels, int64 [*size, n]. `times` are those that occur, `powers` 2^times for each draw."""
+        """As `Shuffle.steps_back`, all in one sort."""
+        shape = (size,) if isinstance(size, int) else size
         places = _places(n, min(times, default=0), max(times, default=0), _device(generator))
         # the label is the leading `times` bits: 2^times u rounded down, as it is by a whole type
-        labels = _uniforms(n, n, size, generator).mul_(powers).to(places.dtype)
+        powers = _powers(tuple(times), places.device)
+        labels = _uniforms(n, n, (*shape, len(times)), generator).mul_(powers).to(places.dtype)
         # with the place as last digit no two keys are equal, and the quicker, unstable sort will do
-        return torch.add(places, labels, alpha=n).argsort(dim=-1)
-
-    def log_prob(self, sigma: Tensor, times: int | Tensor = 1) -> Tensor:
-        """As `Shuffle.log_prob`: -inf where there are more rising sequences than labels."""
-        n = sigma.shape[-1]
-        rising = (1 + descents(inverse(sigma))).double().unsqueeze(-1)
-        exponent = torch.as_tensor(times, dtype=torch.float64, device=sigma.device)
-        a = torch.exp2(exponent).unsqueeze(-1)
-        drawn = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)
-        return torch.log(((a - rising + drawn) / a).clamp(min=0)).sum(-1) - math.lgamma(n + 1)
-
-
-@component("law")
-@dataclass(frozen=True)
-class RandomTransposition(Shuffle):
-    """Two hands choose one card each, independently, and swap: the identity with probability 1 / n, a swap 2 / n^2."""
-
-    def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample`.
-
-        Raises:
-            ValueError: n < 1, or times < 0.
-        """
-        _check_times(times)
-        hands = _integers(n, 2 * times, size, generator)
-        sigma = torch.arange(n, device=hands.device).expand(*hands.shape[:-1], n).contiguous()
-        for i, j in zip(*(hands[..., hand::2].unbind(-1) for hand in (0, 1)), strict=True):
-            left, right = i.unsqueeze(-1), j.unsqueeze(-1)
-            a, b = sigma.gather(-1, left), sigma.gather(-1, right)
-            sigma.scatter_(-1, left, b).scatter_(-1, right, a)
-        return sigma
-
-    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`, errors as `sample`."""
-        return inverse(self.sample(n, size, times, generator))
+        return torch.add(places, labels, alpha=n).argsort(dim=-1).movedim(-2, 0)
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
-        """As `Shuffle.log_prob`. One step of any deck; several through the walk on cycle types, to 30 cards.
-
-        Raises:
-            ValueError: times < 0, or more than one step with more than 30 cards.
-        """
-        _check_times(times)
-        n = sigma.shape[-1]
-        if times > 1:
-            return log_prob_after(sigma, times)
-        moved = (sigma != identity_like(sigma)).sum(-1)
-        law = torch.full((n + 1,), -math.inf, dtype=torch.float64, device=sigma.device)
-        law[0] = 0.0 if times == 0 else -math.log(n)
-        if times == 1 and n > 1:
-            law[2] = math.log(2) - 2 * math.log(n)
-        return law[moved]
+        """As `Shuffle.log_prob`: -inf where there are more rising sequences than labels."""
+        n, a = sigma.shape[-1], 2.0**times
+        rising = (1 + descents(inverse(sigma))).double().unsqueeze(-1)
+        drawn = torch.arange(1, n + 1, dtype=torch.float64, device=sigma.device)
+        return torch.log(((a - rising + drawn) / a).clamp(min=0)).sum(-1) - math.lgamma(n + 1)
 
 
 @component("law")
@@ -223,22 +101,14 @@ class RandomTransposition(Shuffle):
 class RandomInsertion(Shuffle):
     """The last card goes in front of a card chosen uniformly, itself included: each outcome has probability 1 / n.
 
-    Backwards, a card chosen uniformly moves to the end. After t such moves the cards never chosen lie first, in their
-    order, then the others in the order of their last choice. So the inverse is one sort, and its law follows from the
-    length of its first rising run (Diaconis, Fill & Pitman 1992): q = n^-t sum of S(t, m) over the numbers m of chosen
-    cards that leave no more than the run, S(t, m) of Stirling's second kind.
+    [Zhang 2025, section 3.1.1]. Backwards, a card chosen uniformly moves to the end. After t such moves the cards never
+    chosen lie first, in their order, then the others in the order of their last choice. So the inverse is one sort, and
+    its law follows from the length of its first rising run [Diaconis 1992]: q = n^-t sum of S(t, m) over the numbers m
+    of chosen cards that leave no more than the run, S(t, m) of Stirling's second kind.
     """
 
-    def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample`.
-
-        Raises:
-            ValueError: n < 1, or times < 0.
-        """
-        return inverse(self.sample_inverse(n, size, times, generator))
-
     def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
-        """As `Shuffle.sample_inverse`, errors as `sample`."""
+        """As `Shuffle.sample_inverse`."""
         _check_times(times)
         chosen = _integers(n, times, size, generator)
         last = torch.full((*chosen.shape[:-1], n), -1, device=chosen.device)
@@ -265,10 +135,103 @@ def _insertion_law(n: int, times: int) -> list[float]:
     return [math.log(tail) - times * math.log(n) if tail else -math.inf for tail in tails]
 
 
+@component("law")
+@dataclass(frozen=True)
+class RandomTransposition(Shuffle):
+    """Two hands choose one card each, independently, and swap: the identity with probability 1 / n, a swap 2 / n^2.
+
+    [Zhang 2025, section 3.1.1].
+    """
+
+    def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample`."""
+        _check_times(times)
+        hands = _integers(n, 2 * times, size, generator)
+        sigma = torch.arange(n, device=hands.device).expand(*hands.shape[:-1], n).contiguous()
+        for pair in hands.split(2, -1) if times else ():
+            sigma.scatter_(-1, pair, sigma.gather(-1, pair).flip(-1))
+        return sigma
+
+    def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
+        """As `Shuffle.sample_inverse`."""
+        return inverse(self.sample(n, size, times, generator))
+
+    def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
+        """As `Shuffle.log_prob`. One step of any deck; several through the walk on cycle types, to 30 cards.
+
+        Raises:
+            ValueError: times < 0, or more than one step with more than 30 cards.
+        """
+        _check_times(times)
+        n = sigma.shape[-1]
+        if times <= 1:
+            moved = (sigma != identity_like(sigma)).sum(-1)
+            law = torch.full((n + 1,), -math.inf, dtype=torch.float64, device=sigma.device)
+            law[0] = 0.0 if times == 0 else -math.log(n)
+            if times == 1 and n > 1:
+                law[2] = math.log(2) - 2 * math.log(n)
+            return law[moved]
+        flat = sigma.reshape(-1, n)
+        lengths = torch.zeros_like(flat).scatter_add_(-1, cycle_labels(flat), torch.ones_like(flat))
+        kinds, which = lengths.sort(-1, descending=True).values.unique(dim=0, return_inverse=True)
+        masses, logs = type_probabilities(n, times), []
+        for kind in kinds.tolist():
+            cycles = tuple(length for length in kind if length)
+            mass = masses[cycles]
+            logs.append(math.log(mass) - math.log(class_size(cycles)) if mass > 0 else -math.inf)
+        return torch.tensor(logs, dtype=torch.float64, device=sigma.device)[which].view(sigma.shape[:-1])
+
+
+def type_probabilities(n: int, times: int) -> dict[tuple[int, ...], float]:
+    """The probability of every cycle type after `times` random transpositions of n cards, from the identity.
+
+    Every step multiplies by a random element of a law that is constant on conjugacy classes, so the cycle type is a
+    Markov chain of its own [Diaconis 1981]: no S_n is enumerated.
+
+    Raises:
+        ValueError: n outside 1..30.
+    """
+    if not 1 <= n <= LARGEST:
+        raise ValueError(f"the law of several transpositions is known for 1 to {LARGEST} cards, not {n}")
+    types, source, target, weight = _transitions(n)
+    law: np.ndarray = np.zeros(len(types))
+    law[types.index((1,) * n)] = 1.0
+    for _ in range(times):
+        law = np.bincount(target, weights=law[source] * weight, minlength=len(types))
+    return dict(zip(types, law.tolist(), strict=True))
+
+
+@lru_cache(maxsize=4)
+def _transitions(n: int) -> tuple[list[tuple[int, ...]], np.ndarray, np.ndarray, np.ndarray]:
+    """The cycle types, and the moves between them: from, to, probability."""
+    types = partitions(n)
+    number = {cycles: i for i, cycles in enumerate(types)}
+    moves = [(i, number[to], p) for i, cycles in enumerate(types) for to, p in _moves(cycles).items()]
+    source, target, weight = (np.array(column) for column in zip(*moves, strict=True))
+    return types, source, target, weight
+
+
+def _moves(cycles: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+    """Where one step leads from a cycle type: elements of two cycles join them, two of one split it."""
+    n, many, found = sum(cycles), Counter(cycles), defaultdict[tuple[int, ...], float](float)
+
+    def to(old: Counter[int], *new: int) -> tuple[int, ...]:
+        return tuple(sorted([*(many - old).elements(), *new], reverse=True))
+
+    found[cycles] += 1 / n
+    for a in many:
+        for k in range(1, a):
+            found[to(Counter([a]), k, a - k)] += many[a] * a / n**2
+        for b in many:
+            if pairs := many[a] * (many[b] - (a == b)):
+                found[to(Counter([a, b]), a + b)] += pairs * a * b / n**2
+    return found
+
+
 def trajectory(
     shuffle: Shuffle, schedule: list[int], n: int, size: Size, generator: RandomSource = None
 ) -> tuple[Tensor, Tensor]:
-    """A walk looked at only at scheduled times, and the steps that lead back.
+    """A walk looked at only at scheduled times, and the steps that lead back [Zhang 2025, section 3.4].
 
     Args:
         schedule: 0 = t_0 < t_1 < ... < t_k, numbers of shuffles.
@@ -314,13 +277,13 @@ def _uniforms(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
     return uniform(shape, generator, _device(generator))
 
 
+def _integers(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
+    """Uniform on 0..n-1, int64 [*size, last]."""
+    return _uniforms(n, last, size, generator).mul_(n).long()
+
+
 def _device(generator: RandomSource) -> torch.device:
     """Where a source makes its numbers."""
     if isinstance(generator, StepStreams):
         return generator.keys.device
     return torch.device("cpu") if generator is None else generator.device
-
-
-def _integers(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
-    """Uniform on 0..n-1, int64 [*size, last]."""
-    return _uniforms(n, last, size, generator).mul_(n).long()

@@ -16,12 +16,19 @@ from blackout.permutations.datasets import (
     sort_digits,
     tsp,
 )
-from blackout.permutations.datasets.tour_solvers import counter_clockwise, held_karp, integer_programme, shortest_tours
-from blackout.permutations.datasets.tours import read_tours, write_tours
+from blackout.permutations.datasets.tours import (
+    counter_clockwise,
+    gaps_without_learning,
+    held_karp,
+    integer_programme,
+    polar_tours,
+    read_tours,
+    shortest_tours,
+    two_opt,
+)
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, ceilings, order_scores, puzzle_scores, tour_length
 from blackout.permutations.plots import lists, solved_puzzles
-from blackout.permutations.tour_baselines import gaps_without_learning, polar_tours, two_opt
 from blackout.training.components import fill, make
 
 SOURCES = {
@@ -132,7 +139,11 @@ def test_tours_run_counter_clockwise_from_any_city(cities):
 def test_tours_are_read_from_a_file(tmp_path):
     points = torch.rand(10, 5, 2, generator=torch.Generator().manual_seed(2))
     tours = shortest_tours(points)
-    write_tours(points, tours, tmp_path / "tours.txt")
+    lines = [
+        " ".join(map(repr, sum(cities, []))) + " output " + " ".join(str(k + 1) for k in [*tour, 0])
+        for cities, tour in zip(points.tolist(), tours.tolist(), strict=True)
+    ]
+    (tmp_path / "tours.txt").write_text("\n".join(lines))
     read = read_tours(tmp_path / "tours.txt")
     assert torch.equal(read[0], points) and torch.equal(read[1], tours)
     source = tsp(path=tmp_path / "tours.txt")

@@ -270,7 +270,6 @@ def test_learning_without_labels_has_the_right_gradient():
         (lambda: InverseRiffle(torch.zeros(3), mask=torch.tensor([False] * 3)), "first one or more places"),
         (lambda: PlackettLuce(torch.zeros(3), mask=torch.ones(2, dtype=torch.bool)), r"bool \[..., 3\]"),
         (lambda: PlackettLuce(torch.zeros(3)).top(0), "k must be at least 1"),
-        (lambda: InverseInsertion(torch.zeros(3), validate_args=True).log_prob(torch.tensor([0, 0, 1])), "support"),
     ],
 )
 def test_refusals(wrong, says):

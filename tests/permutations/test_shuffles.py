@@ -65,18 +65,6 @@ def test_draws(name, times, kind):
     assert_draws(inverse(shuffle.sample_inverse(4, size, times, source)), law)
 
 
-def test_a_number_of_riffles_for_every_sample():
-    times = torch.arange(4).repeat(20_000)
-    drawn = Riffle().sample(4, len(times), times, torch.Generator().manual_seed(0))
-    for t in range(4):
-        assert_draws(drawn[times == t], Riffle().log_prob(all_permutations(4), t).exp())
-    perms = all_permutations(4)
-    each = Riffle().log_prob(perms, torch.arange(24) % 4)
-    assert torch.equal(
-        each, torch.stack([Riffle().log_prob(perms, t) for t in range(4)])[torch.arange(24) % 4, range(24)]
-    )
-
-
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_samples_from_streams_do_not_depend_on_their_batch(name):
     whole = SHUFFLES[name].sample(9, 40, 3, SampleStreams(5, torch.arange(40)).at(2))

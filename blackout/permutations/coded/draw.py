@@ -292,7 +292,7 @@ class CodeDraw(BaseDraw):
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Cycle diagrams of bare permutations; words, rankings and puzzles as what they are of."""
-        from blackout.permutations.coded.plots import picture
+        from blackout.permutations.plots import picture  # here: a model that is loaded needs no Pillow
 
         return picture(samples, self.model.config.get("data", {}), columns)
 

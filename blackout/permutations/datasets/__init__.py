@@ -19,10 +19,9 @@ the items are: strips to be sorted, pieces of an image, points in the plane, tok
 A new source subclasses `Puzzles` and implements `make`; a dataset is a function that returns one.
 """
 
-from blackout.permutations.datasets.base import Kind, Puzzles
+from blackout.permutations.datasets.base import Kind, Puzzles, one_permutation
 from blackout.permutations.datasets.files import items, read_puzzles
-from blackout.permutations.datasets.jigsaws import jigsaw_cifar10, jigsaw_digits, jigsaw_mnist
-from blackout.permutations.datasets.sorting import one_permutation, sort_digits, sort_mnist
+from blackout.permutations.datasets.images import jigsaw_cifar10, jigsaw_digits, jigsaw_mnist, sort_digits, sort_mnist
 from blackout.permutations.datasets.tours import tsp
 
 __all__ = [

@@ -11,15 +11,15 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from blackout.component import component
 from blackout.errors import UserError, summary
 from blackout.family import Split
 from blackout.permutations.group import identity_like
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
 Kind: TypeAlias = Literal["strips", "pieces", "points", "tokens", "items"]
-_SPLITS = {"train": 0, "test": 1}
 # what a puzzle's random numbers are for
-_GIVEN, _MADE = 0, 1
+_GIVEN, _MADE, _ORDER = 0, 1, 3
 _FINGERPRINTED = 16
 
 
@@ -57,9 +57,8 @@ class Puzzles(ABC):
             raise ValueError(f"{name}: held_out must be at least 1, not {held_out}")
         self.name, self.kind, self.num_items, self.item_shape = name, kind, num_items, item_shape
         self.held_out, self.seed, self.scale = held_out, seed, scale
-        self.facts: dict[str, Any] = {
-            "num_items": num_items, "item_shape": list(item_shape), "first_fixed": False, **facts,
-        }  # fmt: skip
+        own = {"num_items": num_items, "item_shape": list(item_shape), "first_fixed": False}
+        self.facts: dict[str, Any] = {**own, **facts}
 
     @abstractmethod
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
@@ -71,8 +70,7 @@ class Puzzles(ABC):
 
     def __str__(self) -> str:
         """One line for the summary of a run."""
-        shape = "x".join(map(str, self.item_shape))
-        of = f" of {shape}" if shape else ""
+        of = f" of {'x'.join(map(str, self.item_shape))}" if self.item_shape else ""
         return f"{self.name}: {self.num_items} {self.kind}{of}, {self.held_out:,} held-out puzzles"
 
     def size(self, split: Split) -> int | None:
@@ -81,7 +79,7 @@ class Puzzles(ABC):
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """The puzzles with these numbers [b]: items, given, ties."""
-        streams = SampleStreams(fold_seed(self.seed, _SPLITS[split]), index)
+        streams = SampleStreams(fold_seed(self.seed, int(split == "test")), index)
         made = self.make(split, index, streams.at(_MADE))
         order = streams.at(_GIVEN).next_draw().uniform((len(index), self.num_items))
         if self.facts["first_fixed"]:
@@ -116,6 +114,34 @@ def first_equal(x: Tensor) -> Tensor:
     """For each of n entries the first one equal to it, int64 [b, n] for x [b, n, ...]."""
     flat = x.flatten(2) if x.ndim > 2 else x.unsqueeze(-1)
     return (flat.unsqueeze(1) == flat.unsqueeze(2)).all(-1).int().argmax(-1)
+
+
+class OnePermutation(Puzzles):
+    """A single permutation to be memorised [Zhang 2025, appendix G.1]: tokens 0..length - 1 in one random order."""
+
+    def __init__(self, length: int, held_out: int, seed: int) -> None:
+        encoder = {"_target_": "blackout.networks.TokenEncoder"}
+        facts = {"num_tokens": length, "mean": 0.0, "std": 1.0, "encoder": encoder}
+        super().__init__("one_permutation", "tokens", length, (), held_out, seed, facts)
+        self.order = torch.randperm(length, generator=torch.Generator().manual_seed(fold_seed(seed, _ORDER)))
+
+    def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        return {"items": self.order.repeat(len(index), 1)}
+
+
+@component("dataset")
+def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> OnePermutation:
+    """One permutation of `length` tokens, shuffled in every puzzle.
+
+    Args:
+        length: tokens.
+        held_out: number of test puzzles.
+        seed: of the permutation and the puzzles.
+
+    Raises:
+        ValueError: values out of range.
+    """
+    return OnePermutation(length, held_out, seed)
 
 
 @contextmanager

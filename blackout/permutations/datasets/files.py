@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,36 +23,48 @@ from blackout.permutations.group import is_permutation
 from blackout.random import StepStreams
 
 
-class OwnItems(Puzzles):
-    """Puzzles of items in a file; images [.., C, h, w] or [.., h, w] are pieces, everything else plain numbers."""
+def existing_file(path: str | os.PathLike[str]) -> Path:
+    """The path, ~ expanded.
 
-    def __init__(self, path: Path, values: Tensor, holdout: float, seed: int) -> None:
-        train, test = held_out_split(len(values), holdout, seed)
-        self._train, self._test = values[train], values[test]
-        image = values.ndim == 5 and values.shape[2] in (1, 3)
-        kind: Kind = "pieces" if image else "items"
-        name = "PieceEncoder" if image else "ItemEncoder"
-        std = float(self._train.double().std(correction=0))
-        facts = {
-            "mean": float(self._train.double().mean()), "std": std if std > 0 else 1.0,
-            "encoder": {"_target_": f"blackout.networks.{name}"},
-        }  # fmt: skip
-        shape = tuple(values.shape[2:])
-        super().__init__(path.stem, kind, values.shape[1], shape, len(test), seed, facts)
+    Raises:
+        UserError: there is no such file.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
+    return file
+
+
+class StoredPuzzles(Puzzles):
+    """Puzzles of lists in memory, training ones in random order; see `Puzzles` for the other arguments.
+
+    Args:
+        values: lists [N, n, ...] in their right order, of training and held-out puzzles.
+    """
+
+    def __init__(
+        self, name: str, kind: Kind, values: tuple[Tensor, Tensor], seed: int, facts: Mapping[str, Any]
+    ) -> None:
+        self._rows: dict[Split, Tensor] = {"train": values[0], "test": values[1]}
+        super().__init__(name, kind, values[0].shape[1], tuple(values[0].shape[2:]), len(values[1]), seed, facts)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        rows = self._train if split == "train" else self._test
-        number = chosen(streams, (len(index),), len(rows)) if split == "train" else index
-        return {"items": rows[number], "ties": first_equal(rows[number])}
+        lists = self._lists(split, index, streams)
+        return {"items": lists, "ties": first_equal(lists)}
+
+    def _lists(self, split: Split, index: Tensor, streams: StepStreams) -> Tensor:
+        rows = self._rows[split]
+        return rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
 
     def _content(self, split: Split) -> str:
-        rows = self._train if split == "train" else self._test
-        return hashlib.sha256(rows.numpy().tobytes()).hexdigest()
+        return hashlib.sha256(self._rows[split].numpy().tobytes()).hexdigest()
 
 
 @component("dataset", ask="dataset=items dataset.path=<file>")
-def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> OwnItems:
+def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> StoredPuzzles:
     """Your own lists, in their right order: an .npz with `items` [N, n, ...], numbers of any kind.
+
+    Images [N, n, C, h, w] or [N, n, h, w] are pieces, everything else plain numbers.
 
     Args:
         path: of the file.
@@ -62,14 +76,21 @@ def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> 
         ValueError: a share out of range.
     """
     file = Path(path).expanduser()
-    values = _numbers(_read(file), "items", file)
+    values = _numbers(_read(file), file)
     if values.ndim < 2 or values.shape[0] < 2 or values.shape[1] < 2 or not values.numel():
         raise UserError(f"{file}: items must be [N, n, ...], N and n at least 2, not {list(values.shape)}")
-    if values.ndim == 2:
-        values = values.unsqueeze(-1)
-    if values.ndim == 4:
-        values = values.unsqueeze(2)  # grey images
-    return OwnItems(file, values.float().contiguous(), holdout, seed)
+    if values.ndim in (2, 4):  # single numbers, and grey images without their channel
+        values = values.unsqueeze(2)
+    values = values.float().contiguous()
+    train, test = (values[rows] for rows in held_out_split(len(values), holdout, seed))
+    image = values.ndim == 5 and values.shape[2] in (1, 3)
+    std = float(train.double().std(correction=0))
+    facts = {
+        "mean": float(train.double().mean()),
+        "std": std if std > 0 else 1.0,
+        "encoder": {"_target_": f"blackout.networks.{'PieceEncoder' if image else 'ItemEncoder'}"},
+    }
+    return StoredPuzzles(file.stem, "pieces" if image else "items", (train, test), seed, facts)
 
 
 def read_puzzles(path: str | os.PathLike[str], source: Puzzles) -> dict[str, Tensor]:
@@ -85,58 +106,47 @@ def read_puzzles(path: str | os.PathLike[str], source: Puzzles) -> dict[str, Ten
     """
     file = Path(path).expanduser()
     arrays = _read(file)
-    values = _numbers(arrays, "items", file)
+    values = _numbers(arrays, file)
     expected = (source.num_items, *source.item_shape)
     if values.ndim == len(expected) and source.item_shape[:1] == (1,):
         values = values.unsqueeze(2)  # grey images without their channel
     if values.ndim < 2 or tuple(values.shape[1:]) != expected or not len(values):
         raise UserError(f"{file}: items must be [N, {', '.join(map(str, expected))}], not {list(values.shape)}")
-    found = {"items": _as_items(values, source, file)}
-    if "truth" in arrays:
-        found["truth"] = _permutations(arrays["truth"], tuple(values.shape[:2]), file)
-    return found
-
-
-def _permutations(array: np.ndarray, shape: tuple[int, ...], file: Path) -> Tensor:
-    truth = torch.from_numpy(array.astype(np.int64)) if array.dtype.kind in "iu" else None
-    if truth is None or truth.shape != shape or not bool(is_permutation(truth).all()):
-        raise UserError(f"{file}: truth must be permutations, whole numbers {list(shape)}")
-    return truth
-
-
-def _as_items(values: Tensor, source: Puzzles, file: Path) -> Tensor:
     if source.kind == "tokens":
-        whole = not values.is_floating_point()
-        if not whole or not bool(is_permutation(values).all()):
+        if values.is_floating_point() or not bool(is_permutation(values).all()):
             raise UserError(f"{file}: items must be tokens, each of 0..{source.num_items - 1} once in a list")
-        return values
-    scaled = values.float() if values.is_floating_point() else values.float() / source.scale
-    low, high = (float(end) for end in scaled.aminmax())
-    # noise reaches a little beyond black and white
-    if source.scale > 1 and not -0.5 <= low <= high <= 1.5:
-        raise UserError(
-            f"{file}: items must be whole numbers 0..{source.scale:.0f} or fractions of 1, but reach {low:g}..{high:g}"
-        )
-    return scaled
+    else:
+        values = values.float() if values.is_floating_point() else values.float() / source.scale
+        low, high = (float(end) for end in values.aminmax())
+        # noise reaches a little beyond black and white
+        if source.scale > 1 and not -0.5 <= low <= high <= 1.5:
+            allowed = f"whole numbers 0..{source.scale:.0f} or fractions of 1"
+            raise UserError(f"{file}: items must be {allowed}, but reach {low:g}..{high:g}")
+    if "truth" not in arrays:
+        return {"items": values}
+    truth = torch.from_numpy(arrays["truth"].astype(np.int64)) if arrays["truth"].dtype.kind in "iu" else None
+    if truth is None or truth.shape != values.shape[:2] or not bool(is_permutation(truth).all()):
+        raise UserError(f"{file}: truth must be permutations, whole numbers {list(values.shape[:2])}")
+    return {"items": values, "truth": truth}
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:
-    if not file.is_file():
-        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
     try:
-        with np.load(file, allow_pickle=False) as loaded:
+        with np.load(existing_file(file), allow_pickle=False) as loaded:
             return {name: loaded[name] for name in loaded.files}
+    except UserError:
+        raise
     except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
         raise file_error(file, "not a readable .npz file of numbers", error) from error
 
 
-def _numbers(arrays: dict[str, np.ndarray], name: str, file: Path) -> Tensor:
-    """An array as float64 or int64, all finite."""
-    if name not in arrays:
-        raise UserError(f"{file}: an array `{name}` is needed, found {', '.join(arrays) or 'nothing'}")
-    array = arrays[name]
+def _numbers(arrays: dict[str, np.ndarray], file: Path) -> Tensor:
+    """The array `items` as float64 or int64, all finite."""
+    if "items" not in arrays:
+        raise UserError(f"{file}: an array `items` is needed, found {', '.join(arrays) or 'nothing'}")
+    array = arrays["items"]
     if array.dtype.kind not in "iufb":
-        raise UserError(f"{file}: {name} must be numbers, not {array.dtype}")
+        raise UserError(f"{file}: items must be numbers, not {array.dtype}")
     if array.dtype.kind == "f" and not math.isfinite(float(np.abs(array, dtype=np.float64).sum())):
-        raise UserError(f"{file}: {name} must be finite")
+        raise UserError(f"{file}: items must be finite")
     return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))

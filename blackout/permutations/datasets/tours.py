@@ -1,11 +1,17 @@
-"""Cities in the unit square, to be visited on the shortest closed tour."""
+"""Cities in the unit square, to be visited on the shortest closed tour.
+
+First what is found without learning: shortest tours, exactly (dynamic programming for batches of few cities, integer
+programming for one of many), and tours by polar angle, mended by exchanging two edges. Then puzzles of them: made and
+solved here, or read from a file.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,83 +21,150 @@ from blackout.data.readers import file_error
 from blackout.errors import UserError
 from blackout.family import Split
 from blackout.permutations.datasets.base import Puzzles, chosen
-from blackout.permutations.datasets.tour_solvers import MOST_AT_ONCE, counter_clockwise, shortest_tours
+from blackout.permutations.datasets.files import StoredPuzzles, existing_file
 from blackout.permutations.group import is_permutation
+from blackout.permutations.metrics import arranged, tour_length
 from blackout.random import SampleStreams, StepStreams, fold_seed
 
-# --- Files of tours, one on a line: "x1 y1 x2 y2 ... output 1 5 ... 1", cities counted from 1, the first one twice.
-
-
-def read_tours(path: Path) -> tuple[Tensor, Tensor]:
-    """Points float32 [N, n, 2] and tours int64 [N, n] that begin at point 0.
-
-    Raises:
-        UserError: unreadable, or a line that is no tour; the message names the line.
-    """
-    try:
-        lines = [line for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise file_error(path, "not a readable text file of tours", error) from error
-    if len(lines) < 2:
-        raise UserError(f"{path}: at least two tours are needed, found {len(lines)}")
-    points, tours = list[list[float]](), list[list[int]]()
-    for number, line in enumerate(lines, 1):
-        try:
-            found = _parse(line)
-        except ValueError as error:
-            raise UserError(f"{path}: line {number}: {error}") from None
-        if points and len(found[0]) != len(points[0]):
-            raise UserError(
-                f"{path}: line {number}: {len(found[0]) // 2} cities, but line 1 has {len(points[0]) // 2}: all tours "
-                "of a file have equally many"
-            )
-        points.append(found[0])
-        tours.append(found[1])
-    return torch.tensor(points).view(len(points), -1, 2), torch.tensor(tours)
-
-
-def _parse(line: str) -> tuple[list[float], list[int]]:
-    """Coordinates and the tour from city 0 on.
-
-    Raises:
-        ValueError: this is no tour.
-    """
-    before, word, after = line.partition("output")
-    if not word:
-        raise ValueError("the word 'output' between points and tour is missing")
-    points, tour = list(map(float, before.split())), [int(k) - 1 for k in after.split()]
-    if len(points) < 6 or len(points) % 2 or not bool(torch.tensor(points).isfinite().all()):
-        raise ValueError(f"two finite coordinates of at least three cities are needed, found {len(points)} numbers")
-    n = len(points) // 2
-    closed = tour[:-1] if len(tour) == n + 1 and tour[0] == tour[-1] else tour
-    if len(closed) != n or not bool(is_permutation(torch.tensor(closed))):
-        raise ValueError(f"the tour does not visit each of the {n} cities once")
-    first = closed.index(0)
-    return points, closed[first:] + closed[:first]
-
-
-def write_tours(points: Tensor, tours: Tensor, path: Path) -> None:
-    """Write points [N, n, 2] and their tours [N, n], a line each."""
-    lines = []
-    for cities, tour in zip(points.tolist(), tours.tolist(), strict=True):
-        numbers = [*tour, tour[0]]
-        lines.append(
-            " ".join(f"{x!r} {y!r}" for x, y in cities) + " output " + " ".join(str(k + 1) for k in numbers) + "\n"
-        )
-    path.write_text("".join(lines))
-
-
+Array = npt.NDArray[np.float64]
+MOST_AT_ONCE = 13
+"""Cities that `held_karp` takes: time and memory quadruple with each one more."""
+_CUTTING_ROUNDS = 1000
+_LEAST_GAIN = 1e-7
+_MOST_MOVES = 10_000
 _MOST_CITIES = 200
 _INSTANCES = 4
 _FACTS = {"first_fixed": True, "mean": 0.5, "std": 12**-0.5, "encoder": {"_target_": "blackout.networks.PointEncoder"}}
 
 
+def shortest_tours(points: Tensor) -> Tensor:
+    """The shortest closed tours through points float [b, n, 2], int64 [b, n], from point 0 on, counter-clockwise."""
+    distances = np.linalg.norm(points.double().numpy()[:, :, None] - points.double().numpy()[:, None], axis=-1)
+    if points.shape[1] <= MOST_AT_ONCE:
+        tours = held_karp(distances)
+    else:
+        tours = np.stack([integer_programme(one) for one in distances])
+    return counter_clockwise(points, torch.from_numpy(tours))
+
+
+def counter_clockwise(points: Tensor, tours: Tensor) -> Tensor:
+    """Tours int64 [b, n] or their reverses, from the same first city on, such that the polygon's area is positive."""
+    x, y = arranged(points.double(), tours).unbind(-1)
+    area = (x * y.roll(-1, 1) - x.roll(-1, 1) * y).sum(1)
+    reverse = torch.cat([tours[:, :1], tours[:, 1:].flip(1)], 1)
+    return torch.where((area < 0).unsqueeze(1), reverse, tours)
+
+
+def held_karp(distances: Array) -> npt.NDArray[np.int64]:
+    """Shortest tours [b, n] for distances [b, n, n], n from 2 to 13: from city 0 through every set of others.
+
+    [Held 1962].
+
+    Raises:
+        ValueError: more cities.
+    """
+    batch, n, _ = distances.shape
+    if not 2 <= n <= MOST_AT_ONCE:
+        raise ValueError(f"tours of 2 to {MOST_AT_ONCE} cities are found at once, not of {n}")
+    m, d = n - 1, np.moveaxis(distances, 0, -1)
+    sets = np.arange(2**m)
+    sizes = np.array([int(s).bit_count() for s in sets])
+    cost = np.full((2**m, m, batch), np.inf)
+    before = np.zeros((2**m, m, batch), dtype=np.int8)
+    for j in range(m):
+        cost[1 << j, j] = d[0, j + 1]
+    for size in range(2, n):
+        for j in range(m):
+            ends = sets[(sizes == size) & (sets >> j & 1 == 1)]
+            through = cost[ends ^ (1 << j)] + d[1:, j + 1]
+            before[ends, j] = through.argmin(1)
+            cost[ends, j] = through.min(1)
+    rows, tours = np.arange(batch), np.zeros((batch, n), dtype=np.int64)
+    last = (cost[-1] + d[1:, 0]).argmin(0)
+    left = np.full(batch, 2**m - 1)
+    for i in range(n - 1, 0, -1):
+        tours[:, i] = last + 1
+        last, left = before[left, last, rows].astype(np.int64), left ^ (1 << last)
+    return tours
+
+
+def integer_programme(distances: Array) -> npt.NDArray[np.int64]:
+    """The shortest tour [n] for distances [n, n]: two edges at every city, and cuts against tours of a part.
+
+    [Dantzig 1954]; only the cuts that are needed.
+
+    Raises:
+        ValueError: fewer than three cities, or the solver failed.
+    """
+    from scipy.optimize import LinearConstraint, milp
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components, depth_first_order
+
+    n = len(distances)
+    if n < 3:
+        raise ValueError(f"a tour needs at least three cities, not {n}")
+    i, j = np.triu_indices(n, 1)
+    degrees = (np.arange(n)[:, None] == i) | (np.arange(n)[:, None] == j)
+    constraints = [LinearConstraint(degrees.astype(float), 2, 2)]
+    for _ in range(_CUTTING_ROUNDS):
+        found = milp(distances[i, j], integrality=np.ones(len(i)), bounds=(0, 1), constraints=constraints)
+        if found.x is None:
+            break
+        edges = found.x > 0.5
+        graph = coo_array((np.ones(n), (i[edges], j[edges])), shape=(n, n))
+        parts, part = connected_components(graph, directed=False)
+        if parts == 1:
+            return depth_first_order(graph, 0, directed=False, return_predecessors=False).astype(np.int64)
+        cuts = [(part[i] == k) != (part[j] == k) for k in range(parts)]
+        constraints.append(LinearConstraint(np.array(cuts, dtype=float), 2, np.inf))
+    raise ValueError(f"no tour of {n} cities was found")
+
+
+def polar_tours(points: Tensor) -> Tensor:
+    """Points [b, n, 2] by their angle about their centre, from the first point on: int64 [b, n]."""
+    x, y = (points - points.mean(1, keepdim=True)).unbind(-1)
+    angle = torch.atan2(y, x)
+    turned = (angle - angle[:, :1]) % (2 * torch.pi)
+    turned[:, 0] = -1.0
+    return turned.argsort(1)
+
+
+def two_opt(points: Tensor, tours: Tensor) -> Tensor:
+    """Tours [b, n] through points [b, n, 2] after the best exchange of two edges, until none is shorter [Croes 1958].
+
+    A move reverses the stretch from place i to place j, 0 < i <= j, so that the first point stays first.
+    """
+    n = points.shape[1]
+    i, j = torch.triu_indices(n - 1, n - 1, 1) + 1
+    place = torch.arange(n)
+    for _ in range(_MOST_MOVES):
+        visited = arranged(points, tours)
+        before, first, last, after = (visited[:, at] for at in (i - 1, i, j, (j + 1) % n))
+        was, now = ((before, first), (last, after)), ((before, last), (first, after))
+        (a, b), (c, d) = ([(p - q).norm(dim=-1) for p, q in edges] for edges in (was, now))
+        most, which = (a + b - c - d).max(1)
+        moves = most > _LEAST_GAIN
+        if not bool(moves.any()):
+            break
+        start, end = i[which].unsqueeze(1), j[which].unsqueeze(1)
+        inside = (place >= start) & (place <= end) & moves.unsqueeze(1)
+        tours = tours.gather(1, torch.where(inside, start + end - place, place))
+    return tours
+
+
+def gaps_without_learning(points: Tensor) -> dict[str, Tensor]:
+    """Relative excess of both over the shortest tours, in whose order the points [b, n, 2] are: float32 [b] each."""
+    polar = polar_tours(points)
+    found = {"gap_of_polar_tour": polar, "gap_of_polar_tour_with_two_opt": two_opt(points, polar)}
+    return {name: tour_length(arranged(points, tours)) / tour_length(points) - 1 for name, tours in found.items()}
+
+
 class Tours(Puzzles):
     """Uniform points [n, 2]; the right order is the shortest tour, counter-clockwise, from any city on.
 
-    The direction is fixed by geometry because an order of indices would be lost in the shuffle, and the first city is
-    known. To 13 cities every puzzle is new; with more there are `instances` of them, each solved when it is first
-    needed, shown from any city on and in the plane's eight symmetries.
+    [Zhang 2025, section 4.3], but that the direction is fixed: by geometry, because an order of indices would be lost
+    in the shuffle. The first city is known. To 13 cities every puzzle is new; with more there are `instances` of them,
+    each solved when it is first needed, shown from any city on and in the plane's eight symmetries.
 
     Args:
         cities: n.
@@ -114,41 +187,47 @@ class Tours(Puzzles):
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         if self.num_items <= MOST_AT_ONCE:
-            points = streams.next_draw().uniform((len(index), self.num_items, 2)).float()
-            return {"items": _along(points, shortest_tours(points), streams)}
+            return {"items": self._new(len(index), streams)}
         number = chosen(streams, (len(index),), self._instances) if split == "train" else index
         tours = torch.stack([self._solve(split, k) for k in number.tolist()])
         return {"items": _varied(tours, streams) if split == "train" else tours}
 
+    def _new(self, size: int, streams: StepStreams) -> Tensor:
+        """Points [size, n, 2] in the order of their shortest tours, from a random city on."""
+        n = self.num_items
+        points = streams.next_draw().uniform((size, n, 2)).float()
+        first = chosen(streams, (size, 1), n)
+        return arranged(points, shortest_tours(points).gather(1, (torch.arange(n) + first) % n))
+
     def _solve(self, split: Split, number: int) -> Tensor:
         if (split, number) not in self._solved:
             streams = SampleStreams(fold_seed(self.seed, _INSTANCES, split == "train"), torch.tensor([number])).at(0)
-            points = streams.next_draw().uniform((1, self.num_items, 2)).float()
-            self._solved[split, number] = _along(points, shortest_tours(points), streams)[0]
+            self._solved[split, number] = self._new(1, streams)[0]
         return self._solved[split, number]
 
     def _content(self, split: Split) -> str:
         return f"{self._instances}"
 
 
-class FileTours(Puzzles):
-    """Tours in a file, shown from any city on and, for training, in the plane's symmetries."""
-
-    def __init__(self, path: Path, holdout: float, seed: int) -> None:
-        points, tours = read_tours(path)
-        items = points.gather(1, counter_clockwise(points, tours).unsqueeze(-1).expand_as(points))
-        train, test = held_out_split(len(items), holdout, seed)
-        self._train, self._test = items[train], items[test]
-        super().__init__("tsp", "points", items.shape[1], (2,), len(test), seed, _FACTS)
+class FileTours(StoredPuzzles):
+    """Tours of a file, shown from any city on and, for training, in the plane's symmetries."""
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        if split == "test":
-            return {"items": self._test[index]}
-        return {"items": _varied(self._train[chosen(streams, (len(index),), len(self._train))], streams)}
+        items = self._lists(split, index, streams)
+        return {"items": _varied(items, streams) if split == "train" else items}
 
-    def _content(self, split: Split) -> str:
-        rows = self._train if split == "train" else self._test
-        return hashlib.sha256(rows.numpy().tobytes()).hexdigest()
+
+def _varied(items: Tensor, streams: StepStreams) -> Tensor:
+    """The same tours [b, n, 2] from another city on, turned and mirrored: still counter-clockwise."""
+    n = items.shape[1]
+    turn, mirror = chosen(streams, (len(items), 1, 1), 4), chosen(streams, (len(items), 1, 1), 2) > 0
+    x, y = (items - 0.5).split(1, -1)
+    x, y = torch.where(turn % 2 > 0, -y, x), torch.where(turn % 2 > 0, x, y)
+    turned = torch.cat([x, y], -1) * torch.where(turn > 1, -1.0, 1.0)
+    # a mirrored tour runs clockwise: it is walked the other way round
+    mirrored = (turned * torch.tensor([-1.0, 1.0])).flip(1)
+    first = chosen(streams, (len(items), 1), n)
+    return arranged(torch.where(mirror, mirrored, turned) + 0.5, (torch.arange(n) + first) % n)
 
 
 @component("dataset")
@@ -176,29 +255,57 @@ def tsp(
     """
     if path is None:
         return Tours(cities, instances, held_out, seed)
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
-    return FileTours(file, holdout, seed)
+    points, tours = read_tours(existing_file(path))
+    items = arranged(points, counter_clockwise(points, tours))
+    train, test = (items[rows] for rows in held_out_split(len(items), holdout, seed))
+    return FileTours("tsp", "points", (train, test), seed, _FACTS)
 
 
-def _along(points: Tensor, tours: Tensor, streams: StepStreams) -> Tensor:
-    """Points [b, n, 2] in the order of their tours, from a random city on."""
-    n = points.shape[1]
-    first = chosen(streams, (len(points), 1), n)
-    tours = tours.gather(1, (torch.arange(n) + first) % n)
-    return points.gather(1, tours.unsqueeze(-1).expand_as(points))
+def read_tours(path: Path) -> tuple[Tensor, Tensor]:
+    """Points float32 [N, n, 2] and tours int64 [N, n] that begin at point 0.
+
+    A line holds one, "x1 y1 x2 y2 ... output 1 5 ... 1": cities are counted from 1, the first one comes twice.
+
+    Raises:
+        UserError: unreadable, or a line that is no tour; the message names the line.
+    """
+    try:
+        lines = [line for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise file_error(path, "not a readable text file of tours", error) from error
+    if len(lines) < 2:
+        raise UserError(f"{path}: at least two tours are needed, found {len(lines)}")
+    points, tours = list[list[float]](), list[list[int]]()
+    for number, line in enumerate(lines, 1):
+        try:
+            numbers, tour = _parse(line)
+        except ValueError as error:
+            raise UserError(f"{path}: line {number}: {error}") from None
+        if points and len(tour) != len(tours[0]):
+            raise UserError(
+                f"{path}: line {number}: {len(tour)} cities, but line 1 has {len(tours[0])}: all tours of a file have "
+                "equally many"
+            )
+        points.append(numbers)
+        tours.append(tour)
+    return torch.tensor(points).view(len(points), -1, 2), torch.tensor(tours)
 
 
-def _varied(items: Tensor, streams: StepStreams) -> Tensor:
-    """The same tours [b, n, 2] from another city on, turned and mirrored: still counter-clockwise."""
-    n = items.shape[1]
-    turn, mirror = chosen(streams, (len(items), 1, 1), 4), chosen(streams, (len(items), 1, 1), 2) > 0
-    x, y = (items - 0.5).split(1, -1)
-    x, y = torch.where(turn % 2 > 0, -y, x), torch.where(turn % 2 > 0, x, y)
-    turned = torch.cat([x, y], -1) * torch.where(turn > 1, -1.0, 1.0)
-    # a mirrored tour runs clockwise: it is walked the other way round
-    mirrored = (turned * torch.tensor([-1.0, 1.0])).flip(1)
-    first = chosen(streams, (len(items), 1), n)
-    place = ((torch.arange(n) + first) % n).unsqueeze(-1).expand_as(items)
-    return (torch.where(mirror, mirrored, turned) + 0.5).gather(1, place)
+def _parse(line: str) -> tuple[list[float], list[int]]:
+    """Coordinates and the tour from city 0 on.
+
+    Raises:
+        ValueError: this is no tour.
+    """
+    before, word, after = line.partition("output")
+    if not word:
+        raise ValueError("the word 'output' between points and tour is missing")
+    points, tour = list(map(float, before.split())), [int(k) - 1 for k in after.split()]
+    if len(points) < 6 or len(points) % 2 or not bool(torch.tensor(points).isfinite().all()):
+        raise ValueError(f"two finite coordinates of at least three cities are needed, found {len(points)} numbers")
+    n = len(points) // 2
+    closed = tour[:-1] if len(tour) == n + 1 and tour[0] == tour[-1] else tour
+    if len(closed) != n or not bool(is_permutation(torch.tensor(closed))):
+        raise ValueError(f"the tour does not visit each of the {n} cities once")
+    first = closed.index(0)
+    return points, closed[first:] + closed[:first]

@@ -6,11 +6,6 @@ from blackout.permutations.distributions.matching import Matching
 from blackout.permutations.distributions.plackett_luce import GeneralizedPlackettLuce, PlackettLuce
 
 __all__ = [
-    "GeneralizedPlackettLuce",
-    "InverseInsertion",
-    "InverseRiffle",
-    "InverseTransposition",
-    "Matching",
-    "OrderDistribution",
-    "PlackettLuce",
-]
+    "GeneralizedPlackettLuce", "InverseInsertion", "InverseRiffle", "InverseTransposition", "Matching",
+    "OrderDistribution", "PlackettLuce",
+]  # fmt: skip

@@ -8,55 +8,49 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
-from blackout.permutations.group import is_permutation
+from blackout.permutations.group import identity_like
 from blackout.random import RandomSource, StepStreams, uniform
-
-
-class _Order(constraints.Constraint):
-    """Permutations of 0..n-1 along the last axis."""
-
-    is_discrete = True
-    event_dim = 1
-
-    def check(self, value: Tensor) -> Tensor:
-        return is_permutation(value)
 
 
 class OrderDistribution(Distribution):
     """A batch of distributions over orders of n items: values are int64 permutations [..., n].
 
     An order is the permutation that takes the present list to the next one, x -> x[order]: order[i] is the item that
-    comes i-th.
+    comes i-th. A subclass implements `log_prob`, `_draw` and `_candidates`.
 
     Args:
-        batch_shape: of the parameters.
-        n: items.
+        scores: [..., n], or [..., n, n] if there are two `dims`; what stands before is the batch.
+        dims: of one list's scores, 1 or 2.
         mask: bool [..., n], which places of a list hold an item; those without come last, and stay where they are. None
             means all.
-        validate_args: whether values are checked, as in `torch.distributions`; False unless asked for.
+        least: items at least.
 
     Raises:
-        ValueError: a mask whose items do not come first, or without an item.
+        ValueError: scores of another shape; a mask whose items do not come first, or without an item.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-    support = _Order()
     mode_is_exact: ClassVar[bool] = True
     """Whether `mode` is the most probable order, or the best that a search found."""
 
-    def __init__(self, batch_shape: Size, n: int, mask: Tensor | None, validate_args: bool | None) -> None:
-        self.mask = mask
+    def __init__(self, scores: Tensor, dims: int = 1, mask: Tensor | None = None, least: int = 1) -> None:
+        n = scores.shape[-1] if scores.ndim >= dims else 0
+        if n < least or (dims == 2 and scores.shape[-2] != n):
+            shape = ", ".join(["n"] * dims)
+            raise ValueError(f"scores must be [..., {shape}] with n at least {least}, not {list(scores.shape)}")
         if mask is not None:
             if mask.shape[-1] != n or mask.dtype != torch.bool:
                 raise ValueError(f"the mask must be bool [..., {n}], not {mask.dtype} {list(mask.shape)}")
             if not bool(mask[..., 0].all()) or bool((mask[..., 1:] & ~mask[..., :-1]).any()):
                 raise ValueError("the mask must be true for the first one or more places of a list, then false")
-            self.mask = mask.expand(*batch_shape, n)
-        super().__init__(batch_shape, Size((n,)), validate_args=bool(validate_args))
+            mask = mask.expand(*scores.shape[:-dims], n)
+        self.scores, self.mask = scores, mask
+        super().__init__(scores.shape[:-dims], Size((n,)), validate_args=False)
 
     def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
         """Orders int64 [*sample_shape, *batch, n]. From streams, the first axis of the batch is the samples."""
-        raise NotImplementedError
+        with torch.no_grad():
+            return self._draw(tuple(sample_shape), generator)
 
     def top(self, k: int) -> tuple[Tensor, Tensor]:
         """The k most probable orders, or the best a beam finds, falling.
@@ -69,7 +63,17 @@ class OrderDistribution(Distribution):
         Raises:
             ValueError: k < 1.
         """
-        raise NotImplementedError
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        with torch.no_grad():
+            orders, log_probs = self._candidates(k)
+        log_probs, which = log_probs.sort(dim=-1, descending=True, stable=True)
+        log_probs, which = log_probs[..., :k], which[..., :k]
+        orders = orders.gather(-2, which.unsqueeze(-1).expand(*which.shape, self._n))
+        possible = log_probs > -torch.inf
+        most = int(possible.sum(-1).max()) if possible.numel() else 0
+        orders, possible = orders[..., :most, :], possible[..., :most]
+        return orders.masked_fill(~possible.unsqueeze(-1), -1), log_probs[..., :most]
 
     @property
     def mode(self) -> Tensor:
@@ -80,45 +84,35 @@ class OrderDistribution(Distribution):
     def _n(self) -> int:
         return self.event_shape[0]
 
-    def _checked(self, value: Tensor) -> Tensor:
-        """The value, refused where validation was asked for and it is no order."""
-        if self._validate_args:
-            self._validate_sample(value)
-        return value
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """As `sample`."""
+        raise NotImplementedError
 
-    def _uniform(
-        self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource, like: Tensor
-    ) -> Tensor:
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
+        """Orders int64 [*batch, M, n], the k best among them, and log-probabilities [*batch, M]; -inf for none."""
+        raise NotImplementedError
+
+    def _filled(self, value: float = -torch.inf) -> Tensor:
+        """The scores, `value` at places without an item."""
+        return self.scores if self.mask is None else self.scores.masked_fill(~self.mask, value)
+
+    def _stays(self, value: Tensor) -> Tensor:
+        """Whether places without an item keep theirs in orders [..., n], bool [...]; for a law with a mask."""
+        return ((value == identity_like(value)) | self.mask).all(-1)
+
+    def _uniform(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:
         """Float64 uniforms [*sample_shape, *batch, *event], above 0.
 
         From streams the first axis of the batch (of the draw, if there is no batch) is the samples.
         """
-        batch, sample = tuple(self.batch_shape), tuple(sample_shape)
+        device = self.scores.device
         if not isinstance(source, StepStreams):
-            return uniform((*sample, *batch, *event), source, like.device).clamp_(min=2.0**-54)
-        if not batch:
-            return uniform((*(sample or (1,)), *event), source, like.device).view(*sample, *event)
-        return uniform((batch[0], *sample, *batch[1:], *event), source, like.device).movedim(0, len(sample))
+            return uniform((*sample_shape, *self.batch_shape, *event), source, device).clamp_(min=2.0**-54)
+        if not self.batch_shape:
+            return uniform((*(sample_shape or (1,)), *event), source, device).view(*sample_shape, *event)
+        first, *rest = self.batch_shape
+        return uniform((first, *sample_shape, *rest, *event), source, device).movedim(0, len(sample_shape))
 
-    def _gumbel(
-        self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource, like: Tensor
-    ) -> Tensor:
+    def _gumbel(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:
         """Standard Gumbel numbers of the same shape."""
-        return self._uniform(sample_shape, event, source, like).log_().neg_().log_().neg_()
-
-
-def check_k(k: int) -> None:
-    """Raises ValueError unless k orders can be asked for."""
-    if k < 1:
-        raise ValueError(f"k must be at least 1, not {k}")
-
-
-def best(orders: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of orders [..., M, n], sorted; what has no probability is taken away or blanked with -1."""
-    log_probs, which = log_probs.sort(dim=-1, descending=True, stable=True)
-    log_probs, which = log_probs[..., :k], which[..., :k]
-    orders = orders.gather(-2, which.unsqueeze(-1).expand(*which.shape, orders.shape[-1]))
-    possible = log_probs > -torch.inf
-    most = int(possible.sum(-1).max()) if possible.numel() else 0
-    orders, possible = orders[..., :most, :], possible[..., :most]
-    return orders.masked_fill(~possible.unsqueeze(-1), -1), log_probs[..., :most]
+        return self._uniform(sample_shape, event, source).log_().neg_().log_().neg_()

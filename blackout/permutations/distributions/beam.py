@@ -9,8 +9,9 @@ from torch import Tensor
 def beam_search(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The best orders that a beam over rows finds: after each row the `width` most probable prefixes go on.
 
-    All are kept, and the search is exact, while there are no more than `width`. A prefix is a pointer to its parent and
-    the item it adds, so that nothing is copied from row to row; orders are traced back at the end.
+    [Zhang 2025, section 3.5, appendix D]. All are kept, and the search is exact, while there are no more than `width`.
+    A prefix is a pointer to its parent and the item it adds, so that nothing is copied from row to row; orders are
+    traced back at the end.
 
     Args:
         scores: [B, n, n], row i over the items for place i; -inf where an item may not be.
@@ -23,7 +24,7 @@ def beam_search(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
     batch, n, _ = scores.shape
     total = scores.new_zeros(batch, 1)
     used = torch.zeros(batch, 1, n, dtype=torch.bool, device=scores.device)
-    parents, items = list[Tensor](), list[Tensor]()
+    steps = list[tuple[Tensor, Tensor]]()
     prefixes = 1
     for i in range(n):
         row = scores[:, i, None].masked_fill(used, -torch.inf)
@@ -34,26 +35,20 @@ def beam_search(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
         total, flat = row.flatten(1).topk(min(width, prefixes))
         parent, item = flat // n, flat % n
         used = used.gather(1, parent[..., None].expand(-1, -1, n)).scatter_(2, item[..., None], True)
-        parents.append(parent)
-        items.append(item)
-    return _trace_back(parents, items), total
-
-
-def _trace_back(parents: list[Tensor], items: list[Tensor]) -> Tensor:
-    """The orders whose last items are `items[-1]`, int64 [B, K, n]."""
-    at = torch.arange(items[-1].shape[1], device=items[-1].device).expand(items[-1].shape)
-    orders = torch.empty(*items[-1].shape, len(items), dtype=torch.int64, device=at.device)
-    for i in reversed(range(len(items))):
-        orders[..., i] = items[i].gather(1, at)
-        at = parents[i].gather(1, at)
-    return orders
+        steps.append((parent, item))
+    at = torch.arange(total.shape[1], device=scores.device).expand(total.shape)
+    orders = torch.empty(*total.shape, n, dtype=torch.int64, device=scores.device)
+    for i, (parent, item) in reversed(list(enumerate(steps))):
+        orders[..., i] = item.gather(1, at)
+        at = parent.gather(1, at)
+    return orders, total
 
 
 def best_digits(log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most probable choices of independent digits, exactly.
 
     Digit by digit, keeping the k best: what a digit adds does not depend on the others, so none that is dropped could
-    come back.
+    come back. Ours; checked by `tests.permutations.test_distributions`.
 
     Args:
         log_probs: [..., n, V], digit i over its values; -inf where it may not be.

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 
-from blackout.permutations.distributions.base import OrderDistribution, best, check_k
+from blackout.permutations.distributions.base import OrderDistribution
 from blackout.random import RandomSource
 
 _FORBIDDEN = 1e12
@@ -23,40 +23,33 @@ class Matching(OrderDistribution):
     of rows and columns, and a softmax of each row in the end. The law of orders among these choices is intractable (its
     normaliser is a permanent), so that probabilities of orders sum to less than 1 and -log p bounds it from above.
 
-    `mode` and `top` are exact, by assignment (Murty, 1968). `sample` is the best assignment of scores with Gumbel
-    noise, the Gumbel-Matching law of Mena et al. (ICLR 2018), section 3.2: not the law of `log_prob`.
+    `mode` and `top` are exact, by assignment [Murty 1968]. `sample` is the best assignment of scores with Gumbel
+    noise, the Gumbel-Matching law of [Mena 2018, section 3.2]: not the law of `log_prob`.
 
     Args:
         scores: finite, [..., n, n], rows are places and columns items.
         iterations: of Sinkhorn's normalisation; 0 for n softmaxes.
-        validate_args: whether `log_prob` checks that values are permutations.
 
     Raises:
         ValueError: scores that are not square, or iterations below 0.
     """
 
-    def __init__(self, scores: Tensor, iterations: int = 0, validate_args: bool | None = None) -> None:
-        if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2] or scores.shape[-1] < 1:
-            raise ValueError(f"scores must be [..., n, n] with n at least 1, not {list(scores.shape)}")
-        super().__init__(scores.shape[:-2], scores.shape[-1], None, validate_args)
-        self.scores, self.iterations = scores, iterations
+    def __init__(self, scores: Tensor, iterations: int = 0) -> None:
+        super().__init__(scores, 2)
         self.log_matrix = sinkhorn(scores, iterations)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum of the log-probabilities of orders' [..., n] places, in the scores' dtype."""
-        value, n = self._checked(value), self._n
-        shape = torch.broadcast_shapes(value.shape[:-1], self.log_matrix.shape[:-2])
+        n, shape = self._n, torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         chosen = value.expand(*shape, n).unsqueeze(-1)
         return self.log_matrix.expand(*shape, n, n).gather(-1, chosen).squeeze(-1).sum(-1)
 
-    @torch.no_grad()
-    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
-        """Orders int64 [*sample_shape, *batch, n]: the best for scores plus Gumbel noise."""
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         return _assigned(self.noisy(sample_shape, generator))
 
-    def noisy(self, sample_shape: Size, generator: RandomSource = None) -> Tensor:
+    def noisy(self, sample_shape: tuple[int, ...], generator: RandomSource = None) -> Tensor:
         """Scores plus Gumbel noise, [*sample_shape, *batch, n, n]."""
-        noise = self._gumbel(tuple(sample_shape), (self._n, self._n), generator, self.scores)
+        noise = self._gumbel(sample_shape, (self._n, self._n), generator)
         return self.scores + noise.to(self.scores.dtype)
 
     @property
@@ -64,20 +57,19 @@ class Matching(OrderDistribution):
         """The best assignment, int64 [*batch, n]."""
         return _assigned(self.log_matrix)
 
-    @torch.no_grad()
-    def top(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k best assignments, exactly; see `OrderDistribution.top`."""
-        check_k(k)
-        matrices = self.log_matrix.flatten(0, -3) if self.batch_shape else self.log_matrix.unsqueeze(0)
-        found = [murty(-matrix, k) for matrix in matrices.cpu().double().numpy()]
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
+        """The k best assignments."""
+        matrices = self.log_matrix.reshape(-1, self._n, self._n).cpu().double().numpy()
         # all matrices are of one size: as many orders come of each
-        orders = torch.from_numpy(np.array(found)).view(*self.batch_shape, -1, self._n).to(self.log_matrix.device)
-        chosen = self.log_matrix.unsqueeze(-3).expand(*orders.shape, self._n).gather(-1, orders.unsqueeze(-1))
-        return best(orders, chosen.squeeze(-1).sum(-1), k)
+        found = np.array([murty(-matrix, k) for matrix in matrices])
+        orders = torch.from_numpy(found).view(*self.batch_shape, -1, self._n).to(self.log_matrix.device)
+        return orders, self.log_prob(orders.movedim(-2, 0)).movedim(0, -1)
 
 
 def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
-    """log of a matrix whose rows sum to 1, and its columns ever more nearly: Sinkhorn (1964), Mena et al. (ICLR 2018).
+    """log of a matrix [..., n, n] whose rows sum to 1, and its columns ever more nearly.
+
+    [Sinkhorn 1964], in logarithms [Mena 2018, section 2].
 
     Args:
         scores: [..., n, n], divided by a temperature if there is one.
@@ -94,7 +86,7 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
 
 
 def murty(costs: np.ndarray[Any, Any], k: int) -> list[np.ndarray[Any, Any]]:
-    """The k cheapest assignments of rows to columns, cheapest first, all different (Murty, Operations Research, 1968).
+    """The k cheapest assignments of rows to columns, cheapest first, all different [Murty 1968].
 
     Each solution splits what is left: those that agree with it in the first rows and differ in the next.
 

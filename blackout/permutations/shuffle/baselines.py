@@ -22,7 +22,7 @@ from blackout.permutations.shuffle.decoding import Decoder, Look
 from blackout.permutations.shuffle.losses import Lesson, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, moving, whole
 from blackout.permutations.sorting_networks import Layout, comparators, relaxed_sort
-from blackout.permutations.tour_baselines import polar_tours, two_opt
+from blackout.permutations.datasets.tours import polar_tours, two_opt
 from blackout.random import SampleStreams
 
 

@@ -21,7 +21,7 @@ from blackout.permutations.shuffle.decoding import Decoder, Greedy
 from blackout.permutations.shuffle.draw import ShuffleDraw, requested
 from blackout.permutations.shuffle.losses import Lesson, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, Reverse, moving
-from blackout.permutations.tour_baselines import gaps_without_learning
+from blackout.permutations.datasets.tours import gaps_without_learning
 from blackout.random import SampleStreams, StepStreams, fold_seed
 from blackout.training.model import Model
 
