@@ -18,10 +18,10 @@ from blackout.permutations.shuffle import (
     SortingNetworkLoss,
     TwoOpt,
 )
-from blackout.permutations.shuffle.losses import Lesson
+from blackout.permutations.shuffle.baselines import comparators, relaxed_sort
+from blackout.permutations.shuffle.losses import LossInputs
 from blackout.permutations.shuffle.reverse import Denoiser
 from blackout.permutations.shuffles import Riffle
-from blackout.permutations.sorting_networks import comparators, relaxed_sort
 from blackout.random import SampleStreams
 
 
@@ -85,7 +85,7 @@ def lesson(places, reverse, sharpness):
     network = Scores(places)
     network.sharpness.data.fill_(sharpness)
     law = Denoiser(network, reverse, items, False)
-    return Lesson(law, ForwardProcess(Riffle(), [0, 40]), items, SampleStreams(3, torch.arange(30)).at(0)), network
+    return LossInputs(law, ForwardProcess(Riffle(), [0, 40]), items, SampleStreams(3, torch.arange(30)).at(0)), network
 
 
 @pytest.mark.parametrize("loss, places, reverse", [

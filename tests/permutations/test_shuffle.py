@@ -27,8 +27,8 @@ from blackout.permutations.shuffle import (
     TrajectoryLoss,
 )
 from blackout.permutations.shuffle.decoding import merged
-from blackout.permutations.shuffle.exact import laws
-from blackout.permutations.shuffle.losses import Lesson, squared_distances
+from blackout.permutations.shuffle.draw import laws
+from blackout.permutations.shuffle.losses import LossInputs, squared_distances
 from blackout.permutations.shuffle.reverse import Denoiser, default_schedule
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 from blackout.random import SampleStreams
@@ -151,7 +151,7 @@ def lesson(loss_network, n, batch, seed=0):
     items = torch.randn(batch, n, 3)
     features = loss_network.encode(items)
     walks = Denoiser(loss_network, ReverseGPL(), features, False)
-    return Lesson(walks, ForwardProcess(Riffle(), [0, 2, 7]), items, SampleStreams(3, torch.arange(batch)).at(0))
+    return LossInputs(walks, ForwardProcess(Riffle(), [0, 2, 7]), items, SampleStreams(3, torch.arange(batch)).at(0))
 
 
 def small(n):
@@ -215,7 +215,7 @@ def test_the_gradient_without_labels_is_that_of_the_likelihood(make, entropy):
     streams = SampleStreams(0, torch.arange(batch)).at(0)
     one = Denoiser(net, ReverseGPL(), items.expand(batch, 3, 2), False)
     # the same shuffle for everyone: a walk of a fixed state
-    taught = Lesson(one, ForwardProcess(Riffle(), [0, 5]), items.expand(batch, 3, 2), streams)
+    taught = LossInputs(one, ForwardProcess(Riffle(), [0, 5]), items.expand(batch, 3, 2), streams)
     walk = states.expand(batch, 1, 1, 3).contiguous()
     object.__setattr__(taught, "walks", lambda number, s=walk: (s, inverse(s), torch.tensor([[5]])))
     loss = make()

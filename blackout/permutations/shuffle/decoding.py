@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Size, Tensor
@@ -13,15 +14,13 @@ from blackout.component import component
 from blackout.permutations.distributions import OrderDistribution
 from blackout.permutations.group import compose, identity_like
 from blackout.permutations.shuffle.reverse import Denoiser
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, StepStreams
 
 Look: TypeAlias = Callable[[int, Tensor], None]
 """Called with (steps done, orders [b, m]) at the start and after each step."""
-Choose: TypeAlias = Callable[[OrderDistribution, int], Tensor]
-"""From the law of a step and its number, from 1 on, to permutations [b, 1, m]."""
 
 
-class Decoder(Protocol):
+class Decoder(ABC):
     """A way of choosing the steps back."""
 
     only: ClassVar[str | None] = None
@@ -39,11 +38,26 @@ class Decoder(Protocol):
         Returns:
             Orders int64 [b, K, m] of the free items, the best first, and log-probabilities [b, K].
         """
-        ...
+        b, device = len(denoiser.features), denoiser.features.device
+        # the lists as they are given
+        state = identity_like(torch.empty(b, 1, denoiser.free, device=device)).contiguous()
+        total = torch.zeros(b, 1, device=device)
+        show = look or (lambda step, orders: None)
+        show(0, state[:, 0])
+        for step, t in enumerate(reversed(times), 1):
+            state, total = self.step(denoiser, state, total, t, streams.at(step))
+            show(step, state[:, 0])
+        return state, total
 
+    def step(
+        self, denoiser: Denoiser, state: Tensor, total: Tensor, t: int, streams: StepStreams
+    ) -> tuple[Tensor, Tensor]:
+        """Lists [b, K, m] with their log-probabilities [b, K], taken back from time t."""
+        raise NotImplementedError
+
+    @abstractmethod
     def evaluations(self, steps: int) -> int:
         """Network evaluations of a list."""
-        ...
 
 
 @component("sampler")
@@ -51,13 +65,18 @@ class Decoder(Protocol):
 class Greedy(Decoder):
     """The most probable step each time: place by place where that is intractable (generalised Plackett-Luce).
 
-    log_prob is that of the steps taken.
+    [Zhang 2025, section 3.5]. log_prob is that of the steps taken.
     """
 
-    def __call__(
-        self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
+    def step(
+        self, denoiser: Denoiser, state: Tensor, total: Tensor, t: int, streams: StepStreams
     ) -> tuple[Tensor, Tensor]:
-        return _walk_back(denoiser, times, lambda law, step: law.mode, look)
+        law = denoiser(state, t)
+        sigma = self._choose(law, streams)
+        return compose(state, sigma), total + law.log_prob(sigma)
+
+    def _choose(self, law: OrderDistribution, streams: StepStreams) -> Tensor:
+        return law.mode
 
     def evaluations(self, steps: int) -> int:
         return steps
@@ -65,33 +84,14 @@ class Greedy(Decoder):
 
 @component("sampler")
 @dataclass(frozen=True)
-class Sample(Decoder):
+class Sample(Greedy):
     """Steps drawn from the model: orders follow its own distribution, given the items.
 
     log_prob is that of the steps taken.
     """
 
-    def __call__(
-        self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
-    ) -> tuple[Tensor, Tensor]:
-        return _walk_back(denoiser, times, lambda law, step: law.sample(Size(), streams.at(step)), look)
-
-    def evaluations(self, steps: int) -> int:
-        return steps
-
-
-def _walk_back(denoiser: Denoiser, times: Sequence[int], choose: Choose, look: Look | None) -> tuple[Tensor, Tensor]:
-    """The orders [b, 1, m] and log-probabilities [b, 1] of the steps that `choose` takes."""
-    state = _start(denoiser)
-    total = torch.zeros(state.shape[:2], device=state.device)
-    _show(look, 0, state)
-    for step, t in enumerate(reversed(times), 1):
-        law = denoiser(state, t)
-        sigma = choose(law, step)
-        total = total + law.log_prob(sigma)
-        state = compose(state, sigma)
-        _show(look, step, state)
-    return state, total
+    def _choose(self, law: OrderDistribution, streams: StepStreams) -> Tensor:
+        return law.sample(Size(), streams)
 
 
 @component("sampler")
@@ -99,8 +99,8 @@ def _walk_back(denoiser: Denoiser, times: Sequence[int], choose: Choose, look: L
 class Beam(Decoder):
     """The `width` most probable lists after each step, of the best steps back from each of them.
 
-    Steps come from a beam of their own over places, `inner` wide, where they cannot be sorted out exactly. Lists that
-    several ways lead to are one, with the sum of their probabilities.
+    [Zhang 2025, section 3.5, appendix D]. Steps come from a beam of their own over places, `inner` wide, where they
+    cannot be sorted out exactly. Lists that several ways lead to are one, with the sum of their probabilities.
 
     Args:
         width: lists that are kept.
@@ -117,23 +117,13 @@ class Beam(Decoder):
         if self.width < 1 or self.inner < 1:
             raise ValueError(f"width and inner of a beam must be at least 1, not {self.width} and {self.inner}")
 
-    def __call__(
-        self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
+    def step(
+        self, denoiser: Denoiser, state: Tensor, total: Tensor, t: int, streams: StepStreams
     ) -> tuple[Tensor, Tensor]:
-        state = _start(denoiser)
-        total = torch.zeros(state.shape[:2], device=state.device)
-        _show(look, 0, state)
-        for step, t in enumerate(reversed(times), 1):
-            orders, log_probs = denoiser(state, t, max(self.inner, self.width)).top(self.width)
-            # what does not exist is blank: any order will do, because its log-probability is -inf
-            reached = compose(state.unsqueeze(2), orders.clamp(min=0)).flatten(1, 2)
-            state, total = self._best(reached, (total.unsqueeze(2) + log_probs).flatten(1, 2))
-            _show(look, step, state)
-        return state, total
-
-    def _best(self, states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """The best of the lists [b, M, m] after equal ones are put together."""
-        states, log_probs = merged(states, log_probs)
+        orders, log_probs = denoiser(state, t, max(self.inner, self.width)).top(self.width)
+        # what does not exist is blank: any order will do, because its log-probability is -inf
+        reached = compose(state.unsqueeze(2), orders.clamp(min=0)).flatten(1, 2)
+        states, log_probs = merged(reached, (total.unsqueeze(2) + log_probs).flatten(1, 2))
         total, which = log_probs.sort(dim=1, descending=True, stable=True)
         total, which = total[:, : self.width], which[:, : self.width]
         return states.gather(1, which.unsqueeze(-1).expand(-1, -1, states.shape[-1])), total
@@ -143,7 +133,7 @@ class Beam(Decoder):
 
 
 def merged(states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Equal lists of [b, M, m] put together: the first of them gets the sum, the others -inf."""
+    """Equal lists of [b, M, m], log-probabilities [b, M], put together: the first gets the sum, the others -inf."""
     n = states.shape[-1]
     # equal lists have equal sums of these whole numbers; neighbours after sorting are compared themselves
     numbers = torch.randint(-(2**62), 2**62, (n, n), generator=torch.Generator().manual_seed(n)).to(states.device)
@@ -158,14 +148,3 @@ def merged(states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]:
     offset = most.gather(1, group).masked_fill(log_probs == -torch.inf, 0.0)
     mass = torch.zeros_like(log_probs).scatter_add(1, group, (log_probs - offset).exp())
     return states, (most + mass.log()).gather(1, group).masked_fill(~new, -torch.inf)
-
-
-def _start(denoiser: Denoiser) -> Tensor:
-    """The lists as they are given, [b, 1, m]."""
-    b, device = len(denoiser.features), denoiser.features.device
-    return identity_like(torch.empty(b, 1, denoiser.free, device=device)).contiguous()
-
-
-def _show(look: Look | None, step: int, state: Tensor) -> None:
-    if look is not None:
-        look(step, state[:, 0])

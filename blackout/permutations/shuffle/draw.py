@@ -1,8 +1,12 @@
-"""What `sample.py` asks of a shuffle diffusion: held-out puzzles, or a user's, solved by a decoder."""
+"""What `sample.py` asks of a shuffle diffusion: held-out puzzles, or a user's, solved by a decoder.
+
+Beside the solutions: how good they are and, of lists of up to five items, the whole law of the first at every scheduled
+time, by enumeration.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +16,15 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Names, Samples, Watch
+from blackout.files import replacing
 from blackout.permutations.datasets import Puzzles, read_puzzles
-from blackout.permutations.group import inverse
+from blackout.permutations.distributions import Matching
+from blackout.permutations.group import all_permutations, compose, inverse, number
 from blackout.permutations.metrics import arranged, tour_length
 from blackout.permutations.plots import NAMES, lists, solved_puzzles
-from blackout.permutations.shuffle.decoding import Decoder
-from blackout.permutations.shuffle.exact import draw_laws
+from blackout.permutations.shuffle.decoding import Decoder, Sample
 from blackout.permutations.shuffle.interface import ShuffleModel
-from blackout.permutations.shuffle.reverse import whole
+from blackout.permutations.shuffle.reverse import Denoiser, whole
 from blackout.random import SampleStreams
 from blackout.training.components import make
 from blackout.training.model import refuse_unknown
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _BATCH = 128
+MOST_ITEMS = 5
+"""Up to here all orders are gone through."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,7 @@ class ShuffleDraw(BaseDraw):
     @property
     def names(self) -> Names:  # type: ignore[override]
         """permutations.npz, and the picture of what was solved."""
-        kind = self.model.data["kind"]
-        return Names("samples", "permutations", "permutation", NAMES.get(kind, "solved"))
+        return Names("samples", "permutations", "permutation", NAMES.get(self.model.data["kind"], "solved"))
 
     def rows(self, num_samples: int) -> int:
         """All of the user's puzzles."""
@@ -68,13 +74,11 @@ class ShuffleDraw(BaseDraw):
 
     def outputs(self, seed: int) -> SolvedPuzzles | None:
         """How well puzzles were solved, where their solution is known."""
-        known = self.own is None or "truth" in self.own
-        how = {"labels": self._labels, "decoding": type(self.decoder).__name__.lower(), "evaluations": self.nfe}
-        return SolvedPuzzles(self.model, how) if known else None
-
-    @property
-    def _labels(self) -> bool:
-        return bool(self.model.loss.labels) and self.nfe > 0  # who asks no network has learned nothing
+        if self.own is not None and "truth" not in self.own:
+            return None
+        labels = bool(self.model.loss.labels) and self.nfe > 0  # who asks no network has learned nothing
+        how = {"labels": labels, "decoding": type(self.decoder).__name__.lower(), "evaluations": self.nfe}
+        return SolvedPuzzles(self.model, how)
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
@@ -108,11 +112,11 @@ class ShuffleDraw(BaseDraw):
             orders, log_probs = self.decoder(self.model.denoiser(items), self.model.shuffle.times, streams, look)
         orders = whole(orders, fixed)
         best = torch.zeros(len(items), 1, dtype=torch.int64, device=orders.device)
-        if self.model.data["kind"] == "points":  # a beam's best is its shortest tour
+        if self.model.data["kind"] == "points":  # a beam's best is its shortest tour [Zhang 2025, appendix G.5]
             flat = arranged(items.repeat_interleave(orders.shape[1], 0), orders.flatten(0, 1))
             lengths = tour_length(flat).view(orders.shape[:2]).masked_fill(log_probs == -torch.inf, torch.inf)
             best = lengths.argmin(1, keepdim=True)
-        chosen = orders.gather(1, best.unsqueeze(-1).expand(-1, -1, orders.shape[-1])).squeeze(1)
+        chosen = arranged(orders, best).squeeze(1)
         return {"samples": chosen.cpu(), "log_prob": log_probs.gather(1, best).squeeze(1).cpu()}
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
@@ -140,13 +144,66 @@ class SolvedPuzzles:
         self._scores.update(samples["items"], samples["samples"], samples["truth"], samples.get("ties"))
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """The values and their provenance."""
+        """The values, and how they came about."""
         if self._first and self._how["evaluations"]:
             with self._model.using():
                 denoiser = self._model.denoiser(self._first["items"].to(self._model.device))
                 times, kind = self._model.shuffle.times, self._model.data["kind"]
                 draw_laws(denoiser, times, kind, self._first["truth"], directory / "laws.png")
         return {"values": self._scores.compute(), "puzzles": self._scores.number, **self._how}
+
+
+def laws(denoiser: Denoiser, times: Sequence[int], start: Tensor | None = None) -> Tensor:
+    """The laws of the order at t_k, ..., t_1 and 0 that the reverse steps lead to, float64 [k + 1, b, m!].
+
+    Args:
+        denoiser: of b lists.
+        times: t_1, ..., t_k.
+        start: float64 [m!], the law at t_k in lexicographic order; None is uniform.
+    """
+    every, b = all_permutations(denoiser.free).to(denoiser.features.device), len(denoiser.features)
+    size = len(every)
+    start = torch.full((size,), 1 / size, dtype=torch.float64) if start is None else start
+    found = [start.to(every.device).expand(b, size)]
+    moved = number(compose(every.unsqueeze(1), every.unsqueeze(0))).flatten()
+    for t in reversed(times):
+        step = denoiser(every.expand(b, *every.shape), t)
+        probability = torch.stack([step.log_prob(sigma.expand(b, size, -1)).double().exp() for sigma in every], -1)
+        mass = (found[-1].unsqueeze(-1) * probability).flatten(1)
+        found.append(torch.zeros_like(found[-1]).index_add(1, moved, mass))
+    return torch.stack(found)
+
+
+def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor, path: Path) -> None:
+    """A picture of the laws of one list, from uniform to the model's answer, over a list drawn at every time.
+
+    That of [Zhang 2025, figure 1]; none where lists are too long, or steps have no law.
+
+    Args:
+        denoiser: of one list, with its items.
+        kind: of items, see `blackout.permutations.datasets.Puzzles`.
+        truth: int64 [1, n], the right order, which is marked.
+    """
+    if denoiser.free > MOST_ITEMS or isinstance(denoiser(truth.new_zeros(1, 0, denoiser.free), times[0]), Matching):
+        return
+    states, items, fixed = list[Tensor](), denoiser.items, denoiser.first_fixed
+    assert items is not None
+    streams = SampleStreams(0, torch.zeros(1, dtype=torch.int64))
+    Sample()(denoiser, times, streams, lambda _, order: states.append(order))
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    every, found = whole(all_permutations(denoiser.free), fixed), laws(denoiser, times)[:, 0].cpu()
+    figure = Figure(figsize=(2.2 * len(found), 3.6), layout="constrained")
+    rows = figure.subplots(2, len(found), sharey="row", squeeze=False)
+    colours = ["tab:green" if bool(right) else "tab:blue" for right in (every == truth.cpu()).all(1)]
+    for column, (t, law) in enumerate(zip([*reversed(times), 0], found.tolist(), strict=True)):
+        rows[0, column].bar(range(len(law)), law, color=colours)
+        rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=f"the {len(law)} orders", xticks=[])
+        rows[1, column].axis("off")
+        if (picture := lists(kind, arranged(items, whole(states[column], fixed)), 1)) is not None:
+            rows[1, column].imshow(picture)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=110)
 
 
 def check_kind(decoder: Decoder, kind: str) -> None:
@@ -165,11 +222,11 @@ def requested(model: ShuffleModel, request: Mapping[str, Any]) -> ShuffleDraw:
         UserError: another option, a sampler that is none, or a file that does not fit.
     """
     refuse_unknown(request, "sampler", "input")
-    own_description = model.config.get("model", {}).get("sampler", {})
+    description = model.config.get("model", {}).get("sampler", {})
     given = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
-    decoder, description = model.sampler, own_description
+    decoder = model.sampler
     if given:
-        description = given if "_target_" in given else {**own_description, **given}
+        description = given if "_target_" in given else {**description, **given}
         decoder = make(description, "sampler")
         if not hasattr(decoder, "evaluations"):
             raise UserError("sampler: this model is decoded by greedy, beam or sample")

@@ -1,4 +1,4 @@
-"""What a denoiser of shuffled lists is trained on (Zhang et al., ICLR 2025, section 3.4, appendices C and G.4)."""
+"""What a denoiser of shuffled lists is trained on: with the permutations, or only with what the items look like."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blackout.random import StepStreams, uniform
 
 
 @dataclass(frozen=True)
-class Lesson:
+class LossInputs:
     """A batch to learn from.
 
     Args:
@@ -39,16 +39,22 @@ class Lesson:
         device = self.items.device
         return states.to(device), back.to(device), torch.tensor(self.process.times, device=device).expand(number, -1)
 
+    def steps(self, number: int) -> tuple[OrderDistribution, Tensor, Tensor]:
+        """All scheduled steps of `number` walks of each list: the law of the steps back, and int64 [b, r, m] both the
+        states and the steps back, r = number * k.
+        """
+        states, back, times = self.walks(number)
+        states, back = states.flatten(1, 2), back.flatten(1, 2)
+        return self.denoiser(states, times.flatten()), states, back
+
     def looks(self, number: int) -> tuple[OrderDistribution, Tensor]:
         """What may be known without permutations of the steps of `number` walks of each list.
 
         Returns:
-            The law of the steps back, [b, number * k], and the squared distances [b, number * k, m, m] of the item that
-            was at every place to those of the list.
+            The law of the steps back, [b, r], and the squared distances [b, r, m, m] of the item that was at every
+            place to those of the list.
         """
-        states, back, times = self.walks(number)
-        states, back = states.flatten(1, 2), back.flatten(1, 2)
-        law = self.denoiser(states, times.flatten())
+        law, states, back = self.steps(number)
         fixed = self.denoiser.first_fixed
         before, after = (whole(orders, fixed) for orders in (compose(states, back), states))
         between = squared_distances(self.items, before)
@@ -62,13 +68,13 @@ class ShuffleLoss(Protocol):
     labels: ClassVar[bool]
     """Whether it uses the permutations, or only what the items look like."""
 
-    def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]: ...
+    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]: ...
 
 
 @component("loss")
 @dataclass(frozen=True)
 class TrajectoryLoss(ShuffleLoss):
-    """-log p of every scheduled step back, averaged over steps, walks and lists.
+    """-log p of every scheduled step back, averaged over steps, walks and lists [Zhang 2025, eq. 12].
 
     Args:
         walks: of each list.
@@ -83,39 +89,28 @@ class TrajectoryLoss(ShuffleLoss):
     def __post_init__(self) -> None:
         _check_walks(self.walks)
 
-    def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]:
-        states, back, times = lesson.walks(self.walks)
-        law = lesson.denoiser(states.flatten(1, 2), times.flatten())
-        loss = -law.log_prob(back.flatten(1, 2)).mean()
+    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        law, _, back = inputs.steps(self.walks)
+        loss = -law.log_prob(back).mean()
         return loss, {"train/loss": loss.detach()}
 
 
 @component("loss")
 @dataclass(frozen=True)
-class RandomTimeLoss(ShuffleLoss):
+class RandomTimeLoss(TrajectoryLoss):
     """-log p of one step of each walk, chosen uniformly: the same on average, for long lists and schedules.
 
-    Args:
-        walks: of each list.
-
-    Raises:
-        ValueError: no walk.
+    [Zhang 2025, eq. 20]. Arguments and errors as `TrajectoryLoss`.
     """
 
-    walks: int = 1
-    labels: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check_walks(self.walks)
-
-    def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]:
-        states, back, times = lesson.walks(self.walks)
+    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        states, back, times = inputs.walks(self.walks)
         b, number, k, m = states.shape
-        u = uniform((b, number), lesson.streams, states.device).to(states.device)
+        u = uniform((b, number), inputs.streams, states.device).to(states.device)
         step = (u * k).long().clamp(max=k - 1)
         chosen = step[..., None, None].expand(b, number, 1, m)
         states, back = states.gather(2, chosen).squeeze(2), back.gather(2, chosen).squeeze(2)
-        loss = -lesson.denoiser(states, times[0][step]).log_prob(back).mean()
+        loss = -inputs.denoiser(states, times[0][step]).log_prob(back).mean()
         return loss, {"train/loss": loss.detach()}
 
 
@@ -123,8 +118,8 @@ class RandomTimeLoss(ShuffleLoss):
 class LabelFreeLoss(nn.Module, ShuffleLoss):
     """Learns from what lists look like before and after a step, not from the permutation between them.
 
-    With p(x | list, sigma) Gaussian about the rearranged list, the gradient of its log-likelihood weighs permutations
-    by their posterior. That is estimated with `draws` of them: each counts by its share of their likelihoods, less the
+    [Zhang 2025, appendix G.4, eqs 22-23]. With p(x | list, sigma) Gaussian about the rearranged list, the gradient of
+    its log-likelihood weighs permutations by their posterior. That is estimated with `draws` of them: each counts by its share of their likelihoods, less the
     entropy term, less a running mean of both that leaves the gradient's mean alone and is kept in checkpoints.
     An entropy of c adds c times the entropy of the reverse law to what is maximised; as published and printed, without
     1 / draws, a weight of .05 acts as .5.
@@ -156,21 +151,18 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
         self.baseline: Tensor
         self.register_buffer("baseline", torch.zeros(()))
 
-    def forward(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]:
-        law, between = lesson.looks(self.walks)
-        drawn = law.sample(Size((self.draws,)), lesson.streams)
+    def forward(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        law, between = inputs.looks(self.walks)
+        drawn = law.sample(Size((self.draws,)), inputs.streams)
         log_probs = law.log_prob(drawn)
         with torch.no_grad():
             shares = log_likelihoods(between, drawn, self.deviation).softmax(0)
             weights = shares - self.entropy / self.draws * log_probs
-            self._update(weights)
+            # the running mean moves towards the weights of all processes
+            total = sum_over_processes(torch.stack([weights.sum(), weights.new_tensor(weights.numel())]))
+            self.baseline.lerp_(total[0] / total[1], 1 - self.decay)
         loss = -((weights - self.baseline) * log_probs).sum(0).mean()
         return loss, {"train/loss": loss.detach(), "train/match": shares.amax(0).mean()}
-
-    def _update(self, weights: Tensor) -> None:
-        """Move the running mean towards the weights of all processes."""
-        total = sum_over_processes(torch.stack([weights.sum(), weights.new_tensor(weights.numel())]))
-        self.baseline.lerp_(total[0] / total[1], 1 - self.decay)
 
 
 @component("loss")
@@ -181,7 +173,8 @@ class InformedLoss(ShuffleLoss):
     p(x before | list, sigma) is a product over places, so that scores less half the squared distances make a Plackett-
     Luce law close to the posterior of sigma. Draws from it, weighed by the share of the likelihood that each stands for
     (importance sampling), give the gradient of log sum over sigma of p(x before | list, sigma) p(sigma | list) with far
-    less noise than draws from the reverse law. Pieces that look alike are told apart by `deviation` alone.
+    less noise than draws from the reverse law. Pieces that look alike are told apart by `deviation` alone. Ours; its
+    gradient is checked in `tests.permutations.test_shuffle`.
 
     Args:
         walks: of each list.
@@ -202,13 +195,13 @@ class InformedLoss(ShuffleLoss):
         if self.draws < 1 or not 0 < self.deviation < float("inf"):
             raise ValueError(f"draws must be at least 1 and deviation positive, not {self.draws} and {self.deviation}")
 
-    def __call__(self, lesson: Lesson) -> tuple[Tensor, Mapping[str, Tensor]]:
-        law, between = lesson.looks(self.walks)
+    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        law, between = inputs.looks(self.walks)
         if not isinstance(law, PlackettLuce | GeneralizedPlackettLuce):
             raise ValueError("draws informed by pixels need scores of places or items: reverse=gpl or reverse=pl")
         rows = law.scores.detach() if law.scores.ndim == between.ndim else law.scores.detach().unsqueeze(-2)
         informed = GeneralizedPlackettLuce(rows - between / (2 * self.deviation**2))
-        drawn = informed.sample(Size((self.draws,)), lesson.streams)
+        drawn = informed.sample(Size((self.draws,)), inputs.streams)
         log_probs = law.log_prob(drawn)
         with torch.no_grad():
             looks = log_likelihoods(between, drawn, self.deviation)

@@ -19,7 +19,7 @@ from blackout.permutations.group import identity_like
 from blackout.permutations.metrics import PuzzleScores, arranged, ceilings
 from blackout.permutations.shuffle.decoding import Decoder, Greedy
 from blackout.permutations.shuffle.draw import ShuffleDraw, requested
-from blackout.permutations.shuffle.losses import Lesson, ShuffleLoss
+from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, Reverse, moving
 from blackout.permutations.datasets.tours import gaps_without_learning
 from blackout.random import SampleStreams, StepStreams, fold_seed
@@ -81,7 +81,7 @@ class ShuffleDiffusion(Model):
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         streams = SampleStreams(fold_seed(self.seed, _WALKS), batch["position"]).at(batch["batch"])
         denoiser = self.denoiser(batch["items"], self.network)
-        loss, told = self.loss(Lesson(denoiser, self.shuffle, batch["items"], streams))
+        loss, told = self.loss(LossInputs(denoiser, self.shuffle, batch["items"], streams))
         for name, value in told.items():
             self.log(name, value)
         return loss
@@ -138,7 +138,7 @@ class ShuffleDiffusion(Model):
         items = items.expand(2, *items.shape[1:])
         with reading(self.data["kind"], items[0, 0]):
             denoiser = self.denoiser(items, self.network)
-        lesson = Lesson(denoiser, self.shuffle, items, SampleStreams(0, index).at(0))
+        lesson = LossInputs(denoiser, self.shuffle, items, SampleStreams(0, index).at(0))
         state = {name: value.clone() for name, value in self.named_buffers()}
         try:
             with torch.no_grad():

@@ -1,4 +1,8 @@
-"""Reverse laws: what a network's scores mean for the step back from a shuffled list."""
+"""From a shuffle to its steps back: reverse laws, a network applied to lists in any order, the forward process.
+
+A reverse law says what a network's scores mean for the step back from a shuffled list. A denoiser is a network and a
+reverse law, for lists in any order. The forward process is a shuffle, looked at after scheduled numbers of it.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +37,11 @@ from blackout.permutations.shuffles import LARGEST, RandomInsertion, RandomTrans
 from blackout.random import RandomSource
 
 
+_FIRST = 0.46
+"""The distance from uniform at which a schedule without a rule of its own looks first."""
+_MOST_SHUFFLES = 100_000
+
+
 class Reverse(Protocol):
     """From scores to a distribution over the permutations that take a list one scheduled step back."""
 
@@ -51,7 +60,7 @@ class Reverse(Protocol):
 @component("reverse")
 @dataclass(frozen=True)
 class ReverseGPL(Reverse):
-    """Generalised Plackett-Luce: any order, a row of scores for every place."""
+    """Generalised Plackett-Luce [Zhang 2025, eq. 9]: any order, a row of scores for every place."""
 
     places, swap, undoes = True, False, None
 
@@ -62,7 +71,7 @@ class ReverseGPL(Reverse):
 @component("reverse")
 @dataclass(frozen=True)
 class ReversePL(Reverse):
-    """Plackett-Luce: any order, a score for every item."""
+    """Plackett-Luce [Zhang 2025, eq. 8]: any order, a score for every item."""
 
     places, swap, undoes = False, False, None
 
@@ -96,7 +105,7 @@ class ReverseAssignment(Reverse):
 @component("reverse")
 @dataclass(frozen=True)
 class ReverseRiffle(Reverse):
-    """Items go to the left or the right packet: undoes one riffle."""
+    """Items go to the left or the right packet: undoes one riffle [Zhang 2025, section 3.2.1]."""
 
     places, swap, undoes = False, False, Riffle
 
@@ -107,7 +116,7 @@ class ReverseRiffle(Reverse):
 @component("reverse")
 @dataclass(frozen=True)
 class ReverseTransposition(Reverse):
-    """Two items change places, or none: undoes one transposition."""
+    """Two items change places, or none: undoes one transposition [Zhang 2025, eq. 6]."""
 
     places, swap, undoes = False, True, RandomTransposition
 
@@ -118,15 +127,12 @@ class ReverseTransposition(Reverse):
 @component("reverse")
 @dataclass(frozen=True)
 class ReverseInsertion(Reverse):
-    """One item goes to the end: undoes one insertion."""
+    """One item goes to the end: undoes one insertion [Zhang 2025, eq. 7]."""
 
     places, swap, undoes = False, False, RandomInsertion
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         return InverseInsertion(scores)
-
-
-# --- A network and a reverse law applied to lists in any order: the step back as a distribution.
 
 
 @dataclass(frozen=True)
@@ -185,17 +191,10 @@ def moving(orders: Tensor, first_fixed: bool) -> Tensor:
     return orders[..., 1:] - 1 if first_fixed else orders
 
 
-# --- The forward process: a shuffle, looked at after scheduled numbers of it.
-
-_FIRST = 0.46
-"""The distance from uniform at which a schedule without a rule of its own looks first."""
-_MOST_SHUFFLES = 100_000
-
-
 @component("shuffle")
 @dataclass(frozen=True)
 class ForwardProcess:
-    """X_t = X_0[pi_t] after t shuffles, at times 0 = t_0 < t_1 < ... < t_k.
+    """X_t = X_0[pi_t] after t shuffles, at times 0 = t_0 < t_1 < ... < t_k [Zhang 2025, section 3.4, eq. 11].
 
     Args:
         law: the shuffle.
@@ -210,8 +209,8 @@ class ForwardProcess:
 
     def __post_init__(self) -> None:
         given = list(self.schedule)
-        whole = all(type(t) is int for t in given)
-        if not whole or len(given) < 2 or given[0] != 0 or any(b <= a for a, b in pairwise(given)):
+        rises = len(given) > 1 and given[0] == 0 and all(type(b) is int and b > a for a, b in pairwise(given))
+        if not rises or type(given[0]) is not int:
             raise ValueError(f"schedule must be whole numbers rising from 0, such as [0,3,5,9], not {given}")
         limit = 40 if isinstance(self.law, Riffle) else _MOST_SHUFFLES
         if given[-1] > limit:
@@ -228,9 +227,14 @@ class ForwardProcess:
         return len(self.schedule) - 1
 
     @property
+    def gaps(self) -> list[int]:
+        """How many shuffles every step is of."""
+        return [b - a for a, b in pairwise([0, *self.times])]
+
+    @property
     def merged(self) -> bool:
         """Whether some step is of several shuffles."""
-        return any(b - a > 1 for a, b in pairwise(self.schedule))
+        return max(self.gaps) > 1
 
     def walks(self, n: int, size: int, number: int, generator: RandomSource) -> tuple[Tensor, Tensor]:
         """`number` walks of each of `size` lists: states pi_t and the steps back, int64 [size, number, k, n] each."""
@@ -239,13 +243,12 @@ class ForwardProcess:
 
     def log_prob(self, back: Tensor) -> Tensor:
         """log q of the steps whose inverses are back [..., k, n], summed over the k, float64 [...]."""
-        sigma = inverse(back)
-        gaps = [b - a for a, b in pairwise([0, *self.times])]
-        return torch.stack([self.law.log_prob(sigma[..., i, :], gap) for i, gap in enumerate(gaps)]).sum(0)
+        steps = zip(inverse(back).unbind(-2), self.gaps, strict=True)
+        return torch.stack([self.law.log_prob(sigma, gap) for sigma, gap in steps]).sum(0)
 
 
 def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
-    """The scheduled times for n items.
+    """The scheduled times for n items; ours, after [Zhang 2025, section 3.4].
 
     To where the distance from uniform is nearest to .005 for riffles, and has fallen to it for the others (for
     transpositions of more than 30 items: n/2 ln n of them). In between, riffles are looked at by the rule of
@@ -259,15 +262,11 @@ def default_schedule(law: Shuffle, n: int, every_step: bool) -> list[int]:
     if isinstance(law, Riffle):
         looks = denoising_schedule(n)
     else:
-        first, last = (_mixed(law, n, target) for target in (_FIRST, MIXED))
-        looks = sorted({0, max(first, 1), max(last, 1)})
+        if isinstance(law, RandomTransposition) and n > LARGEST:
+            cutoff = n / 2 * math.log(n)
+            mixed = [math.ceil(0.75 * cutoff), math.ceil(cutoff)]
+        else:
+            variation = insertion_variation if isinstance(law, RandomInsertion) else transposition_variation
+            mixed = [first_mixed(variation, n, target) for target in (_FIRST, MIXED)]
+        looks = sorted({0, *(max(t, 1) for t in mixed)})
     return list(range(looks[-1] + 1)) if every_step else looks
-
-
-def _mixed(law: Shuffle, n: int, target: float) -> int:
-    if isinstance(law, RandomInsertion):
-        return first_mixed(insertion_variation, n, target)
-    assert isinstance(law, RandomTransposition)
-    if n <= LARGEST:
-        return first_mixed(transposition_variation, n, target)
-    return math.ceil(n / 2 * math.log(n) * (0.75 if target == _FIRST else 1.0))
