@@ -1,4 +1,4 @@
-"""Figures of factorised codes (Kim et al., ICLR 2026) as tables: `python -m benchmarks.permutations cycles|rankings`.
+"""Figures of factorised codes [Severo 2025] as tables: `python -m benchmarks.permutations cycles|rankings`.
 
 `cycles`: unique, valid and cyclic samples over the number of passes, of every code and objective, beside what a perfect
 network gets. `rankings`: NDCG@5 by how many items of a user are observed, in one pass and in n, beside those who know

@@ -2,7 +2,7 @@
 
 Codes with masked and autoregressive training in 1, 2 and n passes; Plackett-Luce and its generalisation as reverse
 steps of riffle shuffles, over the whole schedule and in one step; n softmaxes with an optimal assignment;
-Gumbel-Sinkhorn. Nobody has published these side by side (compare figure 5 of Kim et al., 2026).
+Gumbel-Sinkhorn. Nobody has published these side by side (compare [Severo 2025, figure 5]).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The baselines: shuffles, losses, beams and codes by the procedures of the papers, written from a description.
 
-Zhang et al. (ICLR 2025): riffles one by one from sorted uniforms, targets found again by comparing lists, the
-Plackett-Luce loss by a one-hot matrix product, a beam that copies its prefixes. Kim et al. (ICLR 2026): codes by loops
+[Zhang 2025]: riffles one by one from sorted uniforms, targets found again by comparing lists, the
+Plackett-Luce loss by a one-hot matrix product, a beam that copies its prefixes. [Severo 2025]: codes by loops
 over columns, Fisher-Yates draws by searching the deck.
 """
 

@@ -1,4 +1,4 @@
-"""The tables of SymmetricDiffusers (Zhang et al., ICLR 2025) as commands: `python -m benchmarks.permutations table1`.
+"""The tables of SymmetricDiffusers [Zhang 2025] as commands: `python -m benchmarks.permutations table1`.
 
 `--scale cpu` trains small networks for minutes a row, `--scale paper` the published ones for their 112,500 steps; the
 difference is in `SCALES` and nowhere else. Every way of decoding is a row. `--print` only shows the commands.

@@ -9,7 +9,7 @@ each of the n! choices is reached. So independent digits make a distribution ove
     FisherYates  draws of a shuffle by swaps         0 .. n - 1 - i   zeros: cycles
     Inline       x itself                            0 .. n - 1       not free: the counter-example
 
-Kim et al. (ICLR 2026), section 3. Work is done with the places first and in the narrowest integers, where one step
+[Severo 2025, sections 3.1-3.2, appendix D]. Work is done with the places first and in the narrowest integers, where one step
 compares or moves a whole batch at once.
 """
 
@@ -89,7 +89,7 @@ class Code(ABC):
 
 
 class Lehmer(Code):
-    """How many smaller values follow: x_i is the c_i-th smallest value not used before."""
+    """How many smaller values follow: x_i is the c_i-th smallest value not used before [Severo 2025, eq. 1]."""
 
     @staticmethod
     def _largest(n: int, device: torch.device | str) -> Tensor:
@@ -113,7 +113,7 @@ class Lehmer(Code):
 
 
 class LeftLehmer(Code):
-    """How many larger values come before."""
+    """How many larger values come before [Severo 2025, eq. 1]."""
 
     @staticmethod
     def _largest(n: int, device: torch.device | str) -> Tensor:
@@ -129,7 +129,10 @@ class LeftLehmer(Code):
 
 
 class Insertion(Code):
-    """Item k goes in at place c_k of the list of items 0..k-1: r digits are the order of the first r items."""
+    """Item k goes in at place c_k of the list of items 0..k-1: r digits are the order of the first r items.
+
+    [Severo 2025, section 3.2]; by theorem 4.3, eq. 6, k minus the left Lehmer digit of the inverse.
+    """
 
     @staticmethod
     def _largest(n: int, device: torch.device | str) -> Tensor:
@@ -145,7 +148,10 @@ class Insertion(Code):
 
 
 class FisherYates(Code):
-    """From 0, 1, 2, ... swap entry i with entry i + c_i, i rising. A single cycle iff no digit but the last is 0."""
+    """From 0, 1, 2, ... swap entry i with entry i + c_i, i rising. A single cycle iff no digit but the last is 0.
+
+    [Severo 2025, section 3.1, appendix D.2], [Sattolo 1986].
+    """
 
     @staticmethod
     def _largest(n: int, device: torch.device | str) -> Tensor:

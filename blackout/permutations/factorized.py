@@ -1,4 +1,4 @@
-"""Distributions over codes in any number of passes of one network (Kim et al., ICLR 2026, sections 2 and 3).
+"""Distributions over codes in any number of passes of one network [Severo 2025, section 4].
 
 A denoiser is any function of codes int64 [B, n], with n where a digit is masked, to logits [B, n, n] of every digit's
 values. A partition of the digits into ordered blocks makes it a distribution: block after block, the digits of a block
@@ -46,6 +46,8 @@ def partition(n: int, passes: int, order: Tensor | None = None) -> list[Tensor]:
 
 def code_log_prob(denoiser: Denoiser, codes: Tensor, blocks: Blocks, support: Tensor, distinct: bool = False) -> Tensor:
     """The exact log-probability of codes for one partition, [B]: one pass per block, earlier blocks shown.
+
+    [Severo 2025, eq. 2].
 
     Args:
         codes: int64 [B, n].
@@ -151,8 +153,8 @@ def draw_codes(
 def any_order_loss(denoiser: Denoiser, codes: Tensor, support: Tensor, generator: RandomSource = None) -> Tensor:
     """An unbiased estimate of -log p in nats averaged over all orders of digits, [B].
 
-    m uniform on 1..n, m digits chosen uniformly are masked: (n / m) times the sum of their cross-entropies (Uria,
-    Murray & Larochelle 2014; the bound of masked diffusion with a linear schedule). At least the entropy of the data.
+    m uniform on 1..n, m digits chosen uniformly are masked: (n / m) times the sum of their cross-entropies [Uria
+    2014]; it is the bound of masked diffusion with a linear schedule. At least the entropy of the data.
 
     Args:
         codes: int64 [B, n].
@@ -178,6 +180,8 @@ def autoregressive_loss(denoiser: Denoiser, codes: Tensor, support: Tensor) -> T
 
 def product_law(codes: Tensor, blocks: Blocks, points: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
     """What a perfect denoiser gives points when the data are `codes`: the product over blocks of true conditionals.
+
+    [Severo 2025, eq. 2] with the data's own conditionals.
 
     Args:
         codes: the support of the data, int64 [M, n].

@@ -1,8 +1,8 @@
 """How far from uniform shuffled cards are, exactly, and when to look: `python -m blackout.permutations.mixing 52`.
 
-Riffles after [Bayer 1992], insertions by the first run of the inverse, both in whole numbers; transpositions by the walk
-on cycle types, to 30 cards. The rule for schedules follows [Zhang 2025, section 3.4, appendix F]: end where the distance
-is about .005, look where neighbouring laws are about .3 apart.
+Riffles after [Bayer 1992], insertions by the first run of the inverse, both in whole numbers; transpositions by the
+walk on cycle types, to 30 cards. The rule for schedules follows [Zhang 2025, section 3.4, appendix F]: end where the
+distance is about .005, look where neighbouring laws are about .3 apart.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Shuffle(ABC):
         """The inverse of such a composition, int64 [*size, n]; errors as `sample`."""
 
     def steps_back(self, n: int, size: Size, times: Sequence[int], generator: RandomSource = None) -> Tensor:
-        """Independent inverses, of times[0], times[1], ... shuffles, int64 [len(times), *size, n]; errors as `sample`."""
+        """Independent inverses, of times[0], times[1], ... shuffles, int64 [len(times), *size, n]."""
         return torch.stack([self.sample_inverse(n, size, t, generator) for t in times])
 
     @abstractmethod

@@ -140,7 +140,7 @@ def test_tours_are_read_from_a_file(tmp_path):
     points = torch.rand(10, 5, 2, generator=torch.Generator().manual_seed(2))
     tours = shortest_tours(points)
     lines = [
-        " ".join(map(repr, sum(cities, []))) + " output " + " ".join(str(k + 1) for k in [*tour, 0])
+        " ".join(f"{x!r} {y!r}" for x, y in cities) + " output " + " ".join(str(k + 1) for k in [*tour, 0])
         for cities, tour in zip(points.tolist(), tours.tolist(), strict=True)
     ]
     (tmp_path / "tours.txt").write_text("\n".join(lines))

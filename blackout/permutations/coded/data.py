@@ -1,4 +1,8 @@
-"""What a model of codes is trained on: permutations in memory, or made on the fly from their number."""
+"""What a model of codes is trained on: permutations in memory, or made on the fly from their number.
+
+Sources whose law is known (cycles, Mallows for every phi at once, Plackett-Luce), permutations of one's own, and
+puzzles as permutations to be coded: the items as they are given, and the permutation that puts them right.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ from blackout.component import component
 from blackout.errors import UserError, error_context
 from blackout.family import Samples, Split
 from blackout.permutations.classical import Mallows
-from blackout.permutations.codes import FisherYates
+from blackout.permutations.codes import FisherYates, Lehmer
 from blackout.permutations.datasets import Puzzles
+from blackout.permutations.datasets.files import existing_file
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.group import inverse, is_permutation, num_cycles
+from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles
 from blackout.permutations.metrics import arranged, puzzle_scores
 from blackout.random import SampleStreams
 
@@ -31,6 +36,11 @@ Truth: TypeAlias = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 """(one context, permutations [m, n]) -> their true log-probabilities in nats, float64 [m]."""
 Maker: TypeAlias = Callable[[Tensor, Tensor | None], dict[str, Tensor]]
 """(numbers [b], uniforms [b] that tell repetitions apart, or None) -> `x` and contexts of training samples."""
+_ENUMERATED = 10
+"""Most items whose cycles are all held in memory."""
+_HELD_OUT = 2000
+_MADE_HELD_OUT = 512
+_PHIS = (0.2, 0.5, 0.8, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +91,8 @@ class PermutationData:
             raise ValueError(f"{self.name}: training and held-out permutations are of different lengths")
 
     def __str__(self) -> str:
-        size = self.size("train")
-        sizes = "any number" if size is None else f"{size:,}"
-        return f"{self.name}, {sizes} + {len(self.test['x']):,} held out, permutations of {self.length} items"
+        size = "any number" if (number := self.size("train")) is None else f"{number:,}"
+        return f"{self.name}, {size} + {len(self.test['x']):,} held out, permutations of {self.length} items"
 
     @property
     def length(self) -> int:
@@ -95,8 +104,8 @@ class PermutationData:
         """`num_items`, and where there are contexts `num_conditions`, or what the encoder of items asks for."""
         facts: dict[str, Any] = {"num_items": self.length, **self.item_facts}
         if self.num_tokens is not None:
-            encoder = {"_target_": "blackout.networks.TokenEncoder"}
-            facts |= {"num_tokens": self.num_tokens, "item_shape": [], "encoder": encoder}
+            facts |= {"num_tokens": self.num_tokens, "item_shape": []}
+            facts["encoder"] = {"_target_": "blackout.networks.TokenEncoder"}
         if "condition" in self.test:
             facts["num_conditions"] = self.test["condition"].shape[1]
         return facts
@@ -157,23 +166,11 @@ def check_length(name: str, length: int) -> None:
         raise ValueError(f"{name}: length must be at least 2, not {length}")
 
 
-def check_share(name: str, share: float) -> None:
-    """Refuse shares outside (0, 1].
-
-    Raises:
-        ValueError: it is.
-    """
-    if not 0 < share <= 1:
-        raise ValueError(f"{name}: share must be in (0, 1], not {share}")
-
-
 def ranks(x: Tensor) -> Tensor:
     """A number of each permutation [N, n], different ones for different ones, to 20 items; int64 [N]."""
-    from blackout.permutations.codes import Lehmer
-
-    digits, n = Lehmer.encode(x), x.shape[1]
+    n = x.shape[1]
     places = torch.tensor([math.factorial(n - 1 - i) for i in range(n)], device=x.device)
-    return (digits * places).sum(1)
+    return (Lehmer.encode(x) * places).sum(1)
 
 
 def hash_share(key: Tensor, seed: int) -> Tensor:
@@ -196,17 +193,9 @@ def held_out(number: int, holdout: float, seed: int) -> tuple[Tensor, Tensor]:
     return order[size:].sort().values, order[:size].sort().values
 
 
-# --- Datasets whose law is known: cycles, Mallows for every phi at once, Plackett-Luce; and permutations of one's own.
-
-_ENUMERATED = 10
-"""Most items whose cycles are all held in memory."""
-_HELD_OUT = 2000
-_PHIS = (0.2, 0.5, 0.8, 1.0)
-
-
 @component("dataset")
 def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationData:
-    """All permutations that are one cycle, `share` of them to train on, the others held out (Kim et al., section 5.2).
+    """All permutations that are one cycle, `share` of them to train on, the others held out [Severo 2025, section 5.2].
 
     Which ones is decided by a hash of the permutation: the training set is the same everywhere, and whether a sample is
     in it needs no list.
@@ -220,7 +209,8 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
         ValueError: values outside these limits, or so small a share that nothing is left to train on.
     """
     check_length("cycles", length)
-    check_share("cycles", share)
+    if not 0 < share <= 1:
+        raise ValueError(f"cycles: share must be in (0, 1], not {share}")
     if length > _ENUMERATED:
         raise ValueError(f"cycles: length must be at most {_ENUMERATED}: all are held in memory; not {length}")
     x = all_cycles(length)
@@ -230,9 +220,8 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
     rest = x if bool(drawn.all()) else x[~drawn]
 
     def judge(samples: Samples) -> Mapping[str, Tensor]:
-        found = samples["samples"]
-        cyclic = num_cycles(found) == 1
-        inside = cyclic & (hash_share(ranks(found), seed) < share)
+        cyclic = num_cycles(samples["samples"]) == 1
+        inside = cyclic & (hash_share(ranks(samples["samples"]), seed) < share)
         return {"cyclic": cyclic.double(), "in_train": inside.double()}
 
     def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
@@ -246,7 +235,10 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
 
 
 def all_cycles(n: int) -> Tensor:
-    """The (n - 1)! permutations that are one cycle, int64 [(n - 1)!, n]: no Fisher-Yates digit but the last is 0."""
+    """The (n - 1)! permutations that are one cycle, int64 [(n - 1)!, n]: no Fisher-Yates digit but the last is 0.
+
+    [Sattolo 1986], [Severo 2025, section 5.2].
+    """
     digits = torch.cartesian_prod(*(torch.arange(1, n - i) for i in range(n - 1))).reshape(-1, n - 1)
     return FisherYates.decode(torch.cat([digits, torch.zeros(len(digits), 1, dtype=torch.int64)], 1))
 
@@ -271,13 +263,10 @@ def mallows(length: int = 8, least_phi: float = 0.1) -> PermutationData:
         return Mallows(length, context["condition"].double().flatten()[0]).log_prob(points)
 
     def judge(samples: Samples) -> Mapping[str, Tensor]:
-        from blackout.permutations.group import kendall_distance
+        exact, _ = Mallows(length, samples["condition"].double().squeeze(1)).moments()
+        return {"distance": kendall_distance(samples["samples"]).double(), "expected_distance": exact}
 
-        distance = kendall_distance(samples["samples"]).double()
-        exact = Mallows(length, samples["condition"].double().squeeze(1)).distance_mean
-        return {"distance": distance, "expected_distance": exact}
-
-    test = make(torch.arange(512), seed=1)
+    test = make(torch.arange(_MADE_HELD_OUT), seed=1)
     shown = {f"phi={phi}": {"condition": torch.tensor([[phi]])} for phi in _PHIS}
     return PermutationData("mallows", make, test, judge=judge, truth=truth, shown=shown)
 
@@ -297,11 +286,8 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
     def make(index: Tensor, augment: Tensor | None = None, seed: int = 0) -> dict[str, Tensor]:
         return {"x": law.sample(Size([len(index)]), SampleStreams(seed, index).at(0))}
 
-    def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
-        return law.log_prob(points)
-
-    test = make(torch.arange(512), seed=1)
-    return PermutationData("plackett_luce", make, test, truth=truth, shown={"": {}})
+    test = make(torch.arange(_MADE_HELD_OUT), seed=1)
+    return PermutationData("plackett_luce", make, test, truth=lambda _, x: law.log_prob(x), shown={"": {}})
 
 
 @component("dataset", ask="dataset=permutations dataset.path=<file>")
@@ -317,31 +303,31 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0) -> Permu
         UserError: a file that is missing, damaged, or holds anything else; the message names the row.
     """
     file = Path(path).expanduser()
-    x = read_integers(file)
+    values = read_numpy(file, ".npy")
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
+        raise UserError(f"{file}: an .npy file of integers is needed")
+    x = torch.from_numpy(values.astype(np.int64))
     with error_context(str(file)):
         check_permutations(file.stem, x)
         train, test = held_out(len(x), holdout, seed)
     return PermutationData(file.stem, {"x": x[train]}, {"x": x[test]})
 
 
-def read_integers(path: Path) -> Tensor:
-    """The integers in an `.npy` file, int64 of its shape.
+def read_numpy(file: Path, formats: str = ".npy or .npz") -> Any:
+    """The array of an .npy file, or a mapping of those in an .npz.
 
     Raises:
-        UserError: no such file, or no integers in it.
+        UserError: there is no such file, or it cannot be read.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    existing_file(file)
     try:
-        values = np.load(path, allow_pickle=False)
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
     except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise UserError(f"{path}: not a readable .npy file") from error
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
-        raise UserError(f"{path}: an .npy file of integers is needed")
-    return torch.from_numpy(values.astype(np.int64))
-
-
-# --- Puzzles as permutations to be coded: the items as they are given, and the permutation that puts them right.
+        raise UserError(f"{file}: not a readable {formats} file") from error
 
 
 def from_puzzles(puzzles: Puzzles) -> PermutationData:
@@ -359,12 +345,8 @@ def from_puzzles(puzzles: Puzzles) -> PermutationData:
         scores = puzzle_scores(puzzles.kind, samples["items"], samples["samples"], samples["target"], ties)
         return {name: values.double() for name, values in scores.items()}
 
+    test = batch("test", torch.arange(puzzles.held_out))
     return PermutationData(
-        puzzles.name,
-        lambda index, _: batch("train", index),
-        batch("test", torch.arange(puzzles.held_out)),
-        kind=puzzles.kind,
-        puzzles=puzzles,
-        item_facts=puzzles.facts,
-        judge=judge,
-    )
+        puzzles.name, lambda index, _: batch("train", index), test,
+        kind=puzzles.kind, puzzles=puzzles, item_facts=puzzles.facts, judge=judge,
+    )  # fmt: skip

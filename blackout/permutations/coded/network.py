@@ -18,7 +18,8 @@ Context = Mapping[str, Tensor]
 
 @component("network")
 class CodeTransformer(nn.Module):
-    """(codes int64 [B, n], n where masked; context) -> logits [B, n, n]. Pre-norm, after Kim et al. (2026).
+    """(codes int64 [B, n], n where masked; context) -> logits [B, n, n]. Pre-norm, after [Severo 2025,
+    appendix E].
 
     Items, where there are any, come in one of two ways. "prefix", the paper's: n rows of items before the n of digits.
     "fused": each digit's row also holds its item, which says something where digit i is about item i
@@ -53,51 +54,55 @@ class CodeTransformer(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check(num_items, width, depth, heads, dropout)
+        if min(num_items, width, depth, heads) < 1 or width % heads:
+            raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
         self.num_items, self.causal = num_items, causal
         self.fused = encoder is not None and context == "fused"
         prefix = encoder is not None and (context == "prefix" or causal)
         # a value means another thing in every place, so each place has embeddings of its own
         self.digits = _embedding(num_items * (num_items + 1), width)
         self.places = _embedding(num_items, width)
-        self.items = None if encoder is None else nn.Sequential(encoder, nn.Linear(_features(encoder), width))
+        self.items: nn.Module | None = None
+        if encoder is not None:
+            if not isinstance(features := getattr(encoder, "features", None), int):
+                raise ValueError(f"the encoder {type(encoder).__name__} does not say how many `features` it gives")
+            self.items = nn.Sequential(encoder, nn.Linear(features, width))
         self.item_places = _embedding(num_items, width) if prefix else None
-        self.condition = None if num_conditions is None else _perceptron(num_conditions, width)
+        self.condition: nn.Module | None = None
+        if num_conditions is not None:
+            self.condition = nn.Sequential(nn.Linear(num_conditions, width), nn.GELU(), nn.Linear(width, width))
         self.layers = nn.ModuleList([_Layer(width, heads, dropout) for _ in range(depth)])
         self.norm, self.head = LayerNorm(width), nn.Linear(width, num_items)
         nn.init.zeros_(self.head.bias)
         nn.init.normal_(self.head.weight, std=0.02)
-        self.register_buffer("_attends", self._attention() if causal or prefix else None, persistent=False)
-
-    def _attention(self) -> Tensor:
-        """Which row may attend to which, bool; digits never inform items."""
-        n = self.num_items
-        digits = torch.ones(n, n, dtype=torch.bool).tril() if self.causal else torch.ones(n, n, dtype=torch.bool)
-        if self.item_places is None:
-            return digits
-        items = torch.cat([torch.ones(n, n, dtype=torch.bool), torch.zeros(n, n, dtype=torch.bool)], 1)
-        return torch.cat([items, torch.cat([torch.ones(n, n, dtype=torch.bool), digits], 1)])
+        # which row may attend to which; digits never inform items
+        attends = torch.ones(num_items, num_items, dtype=torch.bool)
+        if causal:
+            attends = attends.tril()
+        if prefix:
+            items = torch.ones(2 * num_items, num_items, dtype=torch.bool)
+            attends = torch.cat([items, torch.cat([torch.zeros_like(attends), attends])], 1)
+        self.register_buffer("_attends", attends if causal or prefix else None, persistent=False)
 
     def forward(self, codes: Tensor, context: Context | None = None) -> Tensor:
         n = self.num_items
         if self.causal:  # row i holds digit i - 1; the first a mask
             codes = torch.cat([torch.full_like(codes[:, :1], n), codes[:, :-1]], 1)
         place = torch.arange(n, device=codes.device)
-        rows = self._with_items(self.digits(codes + place * (n + 1)) + self.places(place), place, context)
+        rows = self.digits(codes + place * (n + 1)) + self.places(place)
+        if self.items is not None:
+            items = self.items(_given(context, "items"))
+            rows = rows + items if self.fused else rows
+            if self.item_places is not None:
+                rows = torch.cat([items + self.item_places(place), rows], 1)
         if self.condition is not None:
             rows = rows + self.condition(_given(context, "condition")).unsqueeze(1)
         for layer in self.layers:
             rows = layer(rows, self._attends)
         logits: Tensor = self.head(self.norm(rows[:, -n:]))
         return logits
-
-    def _with_items(self, rows: Tensor, place: Tensor, context: Context | None) -> Tensor:
-        """The rows of digits with their items in them, or rows of items before them, or both."""
-        if self.items is None:
-            return rows
-        items = self.items(_given(context, "items"))
-        rows = rows + items if self.fused else rows
-        return rows if self.item_places is None else torch.cat([items + self.item_places(place), rows], 1)
 
 
 class _Layer(nn.Module):
@@ -119,31 +124,13 @@ class _Layer(nn.Module):
         return x
 
 
-def _check(num_items: int, width: int, depth: int, heads: int, dropout: float) -> None:
-    if min(num_items, width, depth, heads) < 1 or width % heads:
-        raise ValueError(f"width {width} must be a positive multiple of heads {heads}, and depth {depth} positive")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be in [0, 1), not {dropout}")
-
-
 def _embedding(number: int, width: int) -> nn.Embedding:
     table = nn.Embedding(number, width)
     nn.init.normal_(table.weight, std=0.5)
     return table
 
 
-def _perceptron(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, width))
-
-
 def _given(context: Context | None, name: str) -> Tensor:
     if context is None or name not in context:
         raise ValueError(f"this network needs {name} beside the codes")
     return context[name]
-
-
-def _features(encoder: nn.Module) -> int:
-    features = getattr(encoder, "features", None)
-    if not isinstance(features, int):
-        raise ValueError(f"the encoder {type(encoder).__name__} does not say how many `features` it gives")
-    return features

@@ -1,4 +1,8 @@
-"""Rankings of items that users rated: some items of one user in a random order, and that user's order of them."""
+"""Lists of items, and how a user or a dictionary orders them: rankings of films that users rated, and anagrams.
+
+A ranking is of some items of one user in a random order, and that user's order of them; an anagram is of the letters of
+a word in a random order, and an order in which they spell a listed word.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,27 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from blackout.component import component
 from blackout.errors import UserError
 from blackout.family import Samples
+from blackout.permutations.classical import fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData, check_length, held_out
+from blackout.permutations.codes import Insertion
+from blackout.permutations.datasets.files import existing_file
 from blackout.random import SampleStreams, StepStreams
-
-# --- Files of ratings.
 
 _COLUMNS = ("userId", "movieId", "rating")
 LARGEST_RATING = 30.0
 """Above it gains of 2^rating - 1 say nothing but which item is the best."""
+CUTOFFS = (1, 5, 10)
+"""The k of the reported NDCG@k; those above the length are left out."""
+_REPETITIONS = 2**24
+_SHOWN = 4
+"""Held-out letters, those that spell most words, for which the model's law is compared with the uniform one."""
+FITTED = 20_000
+"""Most training permutations that classical families are fitted to."""
 
 
 class Ratings(NamedTuple):
@@ -40,47 +51,30 @@ def read_ratings(file: Path) -> Ratings:
     Raises:
         UserError: no such file, a missing column, or what is no number, NaN, or no rating from 0 to 30.
     """
-    columns = _columns(file)
+    try:
+        with existing_file(file).open(encoding="utf-8") as lines:
+            header = [name.strip().strip('"') for name in lines.readline().split(",")]
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: not a text file") from None
+    if missing := [name for name in _COLUMNS if name not in header]:
+        raise UserError(f"{file}: the column {missing[0]} is missing; found {', '.join(header)[:100]}")
+    columns = [header.index(name) for name in _COLUMNS]
     try:
         table = np.loadtxt(file, delimiter=",", skiprows=1, usecols=columns, dtype=np.float64, ndmin=2)
     except (ValueError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: {str(error).splitlines()[0]}") from None
     if not len(table):
         raise UserError(f"{file}: holds no ratings")
-    _check(file, table)
-    whole = [torch.from_numpy(values.astype(np.int64)) for values in table.T[:2]]
-    return Ratings(whole[0], whole[1], torch.from_numpy(table[:, 2].astype(np.float32)))
-
-
-def _columns(file: Path) -> list[int]:
-    """Where the three columns are."""
-    if not file.is_file():
-        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
-    try:
-        with file.open(encoding="utf-8") as lines:
-            header = [name.strip().strip('"') for name in lines.readline().split(",")]
-    except UnicodeDecodeError:
-        raise UserError(f"{file}: not a text file") from None
-    if missing := [name for name in _COLUMNS if name not in header]:
-        raise UserError(f"{file}: the column {missing[0]} is missing; found {', '.join(header)[:100]}")
-    return [header.index(name) for name in _COLUMNS]
-
-
-def _check(file: Path, table: NDArray[np.float64]) -> None:
-    """Refuse rows [N, 3] that are no ratings."""
     finite = np.isfinite(table).all(axis=1)
     if not finite.all():
         raise UserError(f"{file}: row {int(finite.argmin()) + 1} holds NaN or infinity")
-    rating = table[:, 2]
+    who, rating = table[:, :2], table[:, 2]
     if rating.min() < 0 or rating.max() > LARGEST_RATING:
         raise UserError(f"{file}: ratings must be from 0 to {LARGEST_RATING:.0f}: {rating.min():g} to {rating.max():g}")
-    if (table[:, :2] != np.floor(table[:, :2])).any():
+    if (who != np.floor(who)).any():
         raise UserError(f"{file}: userId and movieId must be whole numbers")
-
-
-CUTOFFS = (1, 5, 10)
-"""The k of the reported NDCG@k; those above the length are left out."""
-_REPETITIONS = 2**24
+    user, item = torch.from_numpy(who.T.astype(np.int64))
+    return Ratings(user, item, torch.from_numpy(rating.astype(np.float32)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +104,8 @@ class UserLists:
             order = u.masked_fill(absent, 2.0).argsort(dim=1)[:, :length]
             chosen.append(self.start[rows].unsqueeze(1) + order)
         at = torch.cat(chosen)
-        ratings = self.ratings[at]
-        x = ratings.argsort(dim=1, descending=True, stable=True)
-        return {"x": x, "items": self.items[at], "ratings": ratings}
+        x = self.ratings[at].argsort(dim=1, descending=True, stable=True)
+        return {"x": x, "items": self.items[at], "ratings": self.ratings[at]}
 
     def of(self, users: Tensor) -> UserLists:
         """Those of some users."""
@@ -132,7 +125,7 @@ def rankings(
     holdout: float = 0.2,
     seed: int = 0,
 ) -> PermutationData:
-    """A ratings file with columns userId, movieId, rating, such as MovieLens' (Kim et al., section 5.3).
+    """A ratings file with columns userId, movieId, rating, such as MovieLens' [Severo 2025, section 5.3].
 
     Args:
         path: of the .csv.
@@ -180,25 +173,24 @@ def from_ratings(
     active = (sizes >= length).nonzero().squeeze(1)
     if len(active) < 2:
         raise UserError(f"{name}: {len(active)} users rated {length} or more of the {len(kept)} items; 2 are needed")
-    return _source(name, lists.of(active), names[kept], length, holdout, seed)
-
-
-def _source(name: str, lists: UserLists, names: Tensor, length: int, holdout: float, seed: int) -> PermutationData:
-    train, test = held_out(len(lists.start) - 1, holdout, seed)
-    mine = lists.of(train)
+    train, test = held_out(len(active), holdout, seed)
+    mine, index = lists.of(active[train]), torch.arange(len(test))
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
-        return mine.lists(index, length, SampleStreams(seed, index * _REPETITIONS + again).at(0))
+        return mine.lists(index, length, _repeated(seed, index, augment))
 
-    shown = lists.of(test).lists(
-        torch.arange(len(test)), length, SampleStreams(seed, -1 - torch.arange(len(test))).at(0)
-    )
-    popularity = torch.bincount(mine.items, minlength=len(names))
+    shown = lists.of(active[test]).lists(index, length, SampleStreams(seed, -1 - index).at(0))
+    popularity = torch.bincount(mine.items, minlength=len(kept))
     return PermutationData(
-        name, make, shown, num_tokens=len(names), kind="rankings", judge=judge, train_size=len(train),
-        kept={"item_names": names, "popularity": popularity},
+        name, make, shown, num_tokens=len(kept), kind="rankings", judge=judge, train_size=len(train),
+        kept={"item_names": names[kept], "popularity": popularity},
     )  # fmt: skip
+
+
+def _repeated(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
+    """Random numbers of training samples [b], others at every repetition, which the uniforms [b] tell apart."""
+    again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
+    return SampleStreams(seed, index * _REPETITIONS + again).at(0)
 
 
 def judge(samples: Samples) -> Mapping[str, Tensor]:
@@ -212,7 +204,7 @@ def judge(samples: Samples) -> Mapping[str, Tensor]:
 def ndcg(x: Tensor, ratings: Tensor, k: int) -> Tensor:
     """Normalised discounted cumulative gain at k, float64 [b]: gain 2^rating - 1, discount log2(place + 1).
 
-    1 where every order is as good. Jarvelin & Kekalainen (2002), with the gain of Burges et al. (2005).
+    1 where every order is as good. [Jarvelin 2002], with the gain of [Burges 2005].
 
     Args:
         x: int64 [b, n], the items in order.
@@ -224,6 +216,27 @@ def ndcg(x: Tensor, ratings: Tensor, k: int) -> Tensor:
     found = (gain.gather(1, x)[:, :k] * discount).sum(1)
     best = (gain.sort(dim=1, descending=True).values[:, :k] * discount).sum(1)
     return torch.where(best > 0, found / best, torch.ones_like(best))
+
+
+def ranking_baselines(source: PermutationData, known: int, held_out: int) -> dict[str, dict[str, float]]:
+    """Figures of held-out rankings by who does not know the user, or only their order of the first `known` items.
+
+    uniform_insertion: the other items go in anywhere [Severo 2025, section 5.3]. popularity: by number of raters.
+    plackett_luce: by scores of items, fitted to training rankings.
+    """
+    test = source.batch("test", torch.arange(held_out))
+    train = source.batch("train", torch.arange(min(FITTED, source.size("train") or FITTED)))
+    scores = fit_plackett_luce(train["items"].gather(1, train["x"]), source.num_tokens)
+    u = torch.rand(test["x"].shape, generator=torch.Generator().manual_seed(0))
+    digits = (u * torch.arange(1, source.length + 1)).long()
+    digits[:, :known] = Insertion.encode(test["x"])[:, :known]
+    found = {
+        "uniform_insertion": Insertion.decode(digits),
+        "popularity": source.kept["popularity"][test["items"]].argsort(dim=1, descending=True, stable=True),
+        "plackett_luce": scores[test["items"]].argsort(dim=1, descending=True, stable=True),
+    }
+    figures = {name: judge({**test, "samples": x}) for name, x in found.items()}
+    return {name: {k: float(v.mean()) for k, v in of.items()} for name, of in figures.items()}
 
 
 @component("dataset")
@@ -262,15 +275,9 @@ def synthetic_rankings(
     return from_ratings("synthetic_rankings", made, length, 1, False, num_movies, 0.2, seed)
 
 
-# --- Anagrams: the letters of a word in a random order, and an order in which they spell a listed word.
-
-_SHOWN = 4
-"""Held-out letters, those that spell most words, for which the model's law is compared with the uniform one."""
-
-
 @component("dataset", ask="dataset=words dataset.path=<file>")
 def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0) -> PermutationData:
-    """Words of `length` letters from a list, one a line (Kim et al., figure 1); whole classes of anagrams are held out.
+    """Words of `length` letters from a list, one a line [Severo 2025, figure 1]; classes of anagrams are held out.
 
     Where letters spell several listed words, each is the target equally often. Letters that occur twice keep their
     order, so that a word is one permutation of given letters.
@@ -286,24 +293,19 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
         ValueError: values out of range.
     """
     check_length("words", length)
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
-    listed = {word.strip().lower() for word in file.read_text(errors="replace").splitlines()}
-    fit = sorted(word for word in listed if len(word) == length and word.isascii() and word.isalpha())
-    classes: dict[str, list[str]] = defaultdict(list)
+    file = existing_file(path)
+    lines = {word.strip().lower() for word in file.read_text(errors="replace").splitlines()}
+    fit = sorted(word for word in lines if len(word) == length and word.isascii() and word.isalpha())
+    found: dict[str, list[str]] = defaultdict(list)
     for word in fit:
-        classes["".join(sorted(word))].append(word)
-    if len(classes) < 2:
-        raise UserError(f"{file}: {len(fit)} words of {length} letters, in {len(classes)} classes; 2 are needed")
-    return _source_of_anagrams(file.stem, list(classes.values()), holdout, seed)
-
-
-def _source_of_anagrams(name: str, classes: list[list[str]], holdout: float, seed: int) -> PermutationData:
+        found["".join(sorted(word))].append(word)
+    if len(found) < 2:
+        raise UserError(f"{file}: {len(fit)} words of {length} letters, in {len(found)} classes; 2 are needed")
+    classes = list(found.values())
     train, test = held_out(len(classes), holdout, seed)
-    sizes = torch.tensor([len(words) for words in classes])
+    sizes = torch.tensor([len(of) for of in classes])
     first = sizes.cumsum(0) - sizes
-    letters = torch.tensor([[ord(c) - ord("a") for c in word] for words in classes for word in words])
+    letters = torch.tensor([[ord(c) - ord("a") for c in word] for of in classes for word in of])
     known = _number(letters).sort().values
 
     def make(which: Tensor, streams: StepStreams) -> dict[str, Tensor]:
@@ -314,14 +316,13 @@ def _source_of_anagrams(name: str, classes: list[list[str]], holdout: float, see
         return {"x": _spelling(word, items), "items": items}
 
     def training(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
-        return make(train[index], SampleStreams(seed, index * _REPETITIONS + again).at(0))
+        return make(train[index], _repeated(seed, index, augment))
 
     def listed(spelled: Tensor) -> Tensor:
         number = _number(spelled)
         return known[torch.searchsorted(known, number).clamp(max=len(known) - 1)] == number
 
-    def judge(samples: Samples) -> Mapping[str, Tensor]:
+    def judged(samples: Samples) -> Mapping[str, Tensor]:
         return {"listed_word": listed(samples["items"].gather(1, samples["samples"])).double()}
 
     def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
@@ -332,9 +333,12 @@ def _source_of_anagrams(name: str, classes: list[list[str]], holdout: float, see
 
     shown = make(test, SampleStreams(seed, -1 - torch.arange(len(test))).at(0))
     most = sizes[test].argsort(descending=True, stable=True)[:_SHOWN]
-    named = {_text(items): {"items": items.unsqueeze(0)} for items in shown["items"][most]}
+    named = {
+        "".join(chr(ord("a") + letter) for letter in items.tolist()): {"items": items.unsqueeze(0)}
+        for items in shown["items"][most]
+    }
     return PermutationData(
-        "words", training, shown, num_tokens=26, kind="words", judge=judge, truth=truth, shown=named,
+        "words", training, shown, num_tokens=26, kind="words", judge=judged, truth=truth, shown=named,
         train_size=len(train),
     )  # fmt: skip
 
@@ -342,10 +346,6 @@ def _source_of_anagrams(name: str, classes: list[list[str]], holdout: float, see
 def _spelling(word: Tensor, items: Tensor) -> Tensor:
     """The x with items[x] = word, both [N, n]; the k-th of equal letters in the word is the k-th of them as given."""
     return torch.empty_like(word).scatter_(1, word.argsort(dim=1, stable=True), items.argsort(dim=1, stable=True))
-
-
-def _text(letters: Tensor) -> str:
-    return "".join(chr(ord("a") + letter) for letter in letters.tolist())
 
 
 def _number(letters: Tensor) -> Tensor:

@@ -1,9 +1,12 @@
-"""What `evaluate=true` says of a model besides its samples: likelihood, distance from a known law, baselines."""
+"""What `evaluate=true` says of a model: scores of its samples, likelihood, distance from a known law, baselines.
+
+Of a few items everything is exact: all partly masked codes are looked at, in every order of the digits.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,21 +20,31 @@ from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.family import Draw, Samples
 from blackout.files import replacing
-from blackout.permutations.coded.baselines import likelihood_baselines, ranking_baselines
-from blackout.permutations.coded.data import Judge, PermutationData
+from blackout.permutations.classical import Mallows, RepeatedInsertion, fit_plackett_luce
+from blackout.permutations.coded.data import PermutationData, read_numpy
 from blackout.permutations.coded.interface import CodedModel
+from blackout.permutations.coded.ratings import FITTED, ranking_baselines
+from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.factorized import (
     Denoiser,
     autoregressive_loss,
     code_log_prob,
     normalised,
     partition,
-    product_law,
+    product_mass,
 )
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
 from blackout.random import RandomSource, SampleStreams, uniform
 
-# --- Scores of permutations: how many are valid and different, and what their data say of each of them.
+MOST_ITEMS = 7
+"""Most items for which all partly masked codes are looked at."""
+_ENUMERATED = 9
+"""Most items whose law is enumerated where one pass over each permutation says it."""
+_AT_ONCE = 1000
+_TABLE_AT_ONCE = 4096
+_SAMPLES = 2000
+_EACH = 10
+"""Numbers of passes up to here are all drawn for their curve; above it some."""
 
 
 @component("metrics")
@@ -48,12 +61,11 @@ class CodeScorer:
         self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu"
     ) -> dict[str, Any] | None:
         """The same of the held-out samples."""
-        size = min(num_samples, source.size("test") or 0)
-        index = torch.arange(size)
+        index = torch.arange(min(num_samples, source.size("test") or 0))
         batch = source.batch("test", index)
-        scores = self.begin(source, size)
+        scores = self.begin(source, len(index))
         scores.update({"samples": batch["x"], "target": batch["x"], **batch}, index)
-        return {"num_samples": size, **scores.compute()}
+        return {"num_samples": len(index), **scores.compute()}
 
     def read(self, path: Path, source: PermutationData) -> Samples:
         """Permutations in an `.npz` that `sample.py` wrote, or an `.npy` file [N, n].
@@ -61,11 +73,8 @@ class CodeScorer:
         Raises:
             UserError: anything else.
         """
-        try:
-            loaded = np.load(path, allow_pickle=False)
-        except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-            raise UserError(f"{path}: not a readable .npy or .npz file") from error
-        arrays = {"permutation": loaded} if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
+        loaded = read_numpy(path)
+        arrays = {"permutation": loaded} if isinstance(loaded, np.ndarray) else loaded
         x = arrays.pop("permutation", None)
         if x is None or x.dtype.kind not in "iu" or x.ndim != 2 or x.shape[1] != source.length:
             raise UserError(f"{path}: integers [N, {source.length}], the array `permutation`, are needed")
@@ -93,11 +102,13 @@ class PermutationScores:
         """Add samples [b, n] with their numbers."""
         here = {name: values.cpu() for name, values in samples.items()}
         x = here["samples"]
-        valid = is_permutation(x) if "valid" not in here else here["valid"]
+        whole = is_permutation(x)
         self._all[indices.cpu()] = x
-        figures: dict[str, Tensor] = {"valid": valid.double()}
+        figures: dict[str, Tensor] = {"valid": here.get("valid", whole).double()}
         if self._source.judge is not None:
-            figures |= _judged(self._source.judge, here, is_permutation(x))
+            # the judge sees what is no permutation as the identity, and its figures of that are 0
+            here["samples"] = torch.where(whole.unsqueeze(1), x, identity_like(x))
+            figures |= {name: value.masked_fill(~whole, 0.0) for name, value in self._source.judge(here).items()}
         for name, values in figures.items():
             counted = torch.stack([values.nan_to_num(0.0).sum(), (~values.isnan()).sum().double()])
             self._sums[name] = self._sums.get(name, torch.zeros(2, dtype=torch.float64)) + counted
@@ -120,29 +131,23 @@ class PermutationScores:
         return {"scores": "permutations", "scored": self.num_samples, "data": self._source.fingerprint("test")}
 
 
-def _judged(judge: Judge, samples: Samples, whole: Tensor) -> dict[str, Tensor]:
-    """Figures of the samples that are permutations; 0 for the others, which the judge sees as the identity."""
-    x = samples["samples"]
-    x = torch.where(whole.unsqueeze(1), x, identity_like(x))
-    return {name: value.masked_fill(~whole, 0.0) for name, value in judge({**samples, "samples": x}).items()}
-
-
 def expected_unique(size: int, draws: int) -> float:
-    """Expected share of different values among uniform draws from `size` of them."""
+    """Expected share of different values among uniform draws from `size` of them.
+
+    size (1 - (1 - 1 / size)^draws) / draws. Ours; checked in `tests.permutations.coded.test_data`.
+    """
     return size * -math.expm1(draws * math.log1p(-1 / size)) / draws if size > 1 else 1 / draws
-
-
-# --- What a network says about a few items exactly, in every order of its digits, by all partly masked codes.
-
-_AT_ONCE = 4096
-MOST_ITEMS = 7
-"""Most items for which all partly masked codes are looked at."""
 
 
 def every_mask_nll(denoiser: Denoiser, codes: Tensor, support: Tensor) -> Tensor:
     """-log p in nats averaged over all orders of digits, exactly: `any_order_loss` without its noise, [B].
 
     A set M of masked digits counts with 1 / (|M| C(n, |M|)), summed over its cross-entropies. 2^n - 1 evaluations.
+    [Uria 2014], summed over the masks; ours, checked in `tests.permutations.coded.test_model`.
+
+    Args:
+        codes: int64 [B, n].
+        support: bool [n, n].
     """
     size, n = codes.shape
     total = torch.zeros(size, dtype=torch.float64, device=codes.device)
@@ -162,7 +167,8 @@ def all_masks(n: int) -> Tensor:
 class ExactLaw:
     """The probabilities that a network gives codes, for every order and number of passes, from one table.
 
-    Every partly masked code is looked at once: at most 40,320 evaluations for 7 items (inline: those of permutations).
+    [Severo 2025, eq. 2]. Every partly masked code is looked at once: at most 40,320 evaluations for 7 items (inline:
+    those of permutations).
 
     Args:
         denoiser: of `blackout.permutations.factorized`.
@@ -177,58 +183,49 @@ class ExactLaw:
         n = codes.shape[1]
         if n > MOST_ITEMS:
             raise ValueError(f"laws are exact to {MOST_ITEMS} items, not for {n}")
-        masks = all_masks(n).to(codes.device)
-        partly = codes.unsqueeze(1).masked_fill(masks, n)  # [M, 2^n, n]
+        partly = codes.unsqueeze(1).masked_fill(all_masks(n).to(codes.device), n)  # [M, 2^n, n]
         weights = (n + 1) ** torch.arange(n, device=codes.device)
         keys, which = (partly * weights).sum(-1).unique(return_inverse=True)
         states = (keys.unsqueeze(-1) // weights) % (n + 1)
-        table = [normalised(denoiser(part), support).double() for part in states.split(_AT_ONCE)]
+        table = [normalised(denoiser(part), support).double() for part in states.split(_TABLE_AT_ONCE)]
         places = torch.arange(n, device=codes.device)
         self._terms = torch.cat(table)[which.unsqueeze(-1), places, codes.unsqueeze(1)]  # [M, 2^n, n]
         self.length = n
 
-    def log_prob(self, blocks: list[list[int]]) -> Tensor:
+    def log_prob(self, blocks: Sequence[Tensor]) -> Tensor:
         """log p of every code for one partition into blocks, float64 [M]."""
         hidden, total = 2**self.length - 1, torch.zeros(len(self._terms), dtype=torch.float64)
         for block in blocks:
-            total = total + self._terms[:, hidden, block].sum(1).cpu()
-            hidden -= sum(1 << place for place in block)
+            total = total + self._terms[:, hidden, block.to(self._terms.device)].sum(1).cpu()
+            hidden -= int((1 << block).sum())
         return total
 
     def mixture(self, passes: int, random: bool = True) -> Tensor:
         """p of every code where each sample has a random order of its own, float64 [M]; or for that from the left."""
-        ways = partitions(self.length, passes) if random else [left_to_right(self.length, passes)]
-        return torch.stack([self.log_prob(blocks).exp() for blocks in ways]).mean(0)
+        return torch.stack([self.log_prob(way).exp() for way in partitions(self.length, passes, random)]).mean(0)
 
 
-def left_to_right(n: int, passes: int) -> list[list[int]]:
-    """Balanced blocks of 0..n-1."""
-    return [block.tolist() for block in torch.arange(n).tensor_split(passes)]
-
-
-def partitions(n: int, passes: int) -> list[list[list[int]]]:
-    """All ordered partitions of 0..n-1 into balanced blocks."""
-    found: list[list[list[int]]] = [[]]
-    for block in left_to_right(n, passes):
+def partitions(n: int, passes: int, random: bool = True) -> list[list[Tensor]]:
+    """All ordered partitions of 0..n-1 into balanced blocks; or only that from left to right."""
+    left_to_right = partition(n, passes)
+    if not random:
+        return [left_to_right]
+    found: list[list[Tensor]] = [[]]
+    for block in left_to_right:
         found = [
-            [*before, list(chosen)]
+            [*before, torch.tensor(chosen)]
             for before in found
-            for chosen in combinations(sorted(set(range(n)) - {i for part in before for i in part}), len(block))
+            for chosen in combinations(
+                sorted(set(range(n)) - {i for part in before for i in part.tolist()}), len(block)
+            )
         ]
     return found
 
 
 def perfect_mass(codes: Tensor, passes: int, points: Tensor | None = None, random: bool = True) -> float:
     """What a perfect network gives `points` (the data's codes [M, n] themselves), averaged over random orders."""
-    n = codes.shape[1]
-    ways = partitions(n, passes) if random else [left_to_right(n, passes)]
-    masses = [float(product_law(codes, [torch.tensor(b) for b in blocks], points).sum()) for blocks in ways]
+    masses = [product_mass(codes, blocks, points) for blocks in partitions(codes.shape[1], passes, random)]
     return sum(masses) / len(masses)
-
-
-_ENUMERATED = 9
-"""Most items whose law is enumerated where one pass over each permutation says it."""
-_AT_ONCE_REPORTS = 1000
 
 
 def likelihood_report(model: CodedModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,13 +256,27 @@ def likelihood_report(model: CodedModel, source: PermutationData, settings: Mapp
     return {"values": values, "likelihood": likelihood}
 
 
+def likelihood_baselines(source: PermutationData, held_out: int) -> dict[str, Any]:
+    """Bits per held-out permutation of uniform, Mallows, repeated insertion and Plackett-Luce, fitted to training ones.
+
+    None of them sees a context.
+    """
+    train = source.batch("train", torch.arange(min(FITTED, source.size("train") or FITTED)))["x"].cpu()
+    test = source.batch("test", torch.arange(held_out))["x"].cpu()
+    fitted = {
+        "mallows": Mallows.fit(train),
+        "repeated_insertion": RepeatedInsertion.fit(train, prior=1.0),
+        "plackett_luce": PlackettLuce(fit_plackett_luce(train)),
+    }
+    bits = {name: -float(law.log_prob(test).double().mean()) / math.log(2) for name, law in fitted.items()}
+    return {"uniform": math.lgamma(source.length + 1) / math.log(2), **bits}
+
+
 def _divergences(model: CodedModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
     """KL(truth || model) in bits and total variation for every shown context, where both laws can be enumerated."""
-    if source.truth is None:
-        return {}
     passes = settings.get("passes") or model.passes.passes or 1
     order = settings.get("order") or model.passes.order
-    if order == "confidence" and passes > 1:  # an order of its own for every outcome
+    if source.truth is None or (order == "confidence" and passes > 1):  # an order of its own for every outcome
         return {}
     found = {}
     for name, context in source.shown.items():
@@ -287,7 +298,7 @@ def kl_bits(log_p: Tensor, log_q: Tensor) -> float:
 def held_out_bits(model: CodedModel, source: PermutationData, size: int) -> float:
     """Mean bits per held-out permutation: exact, or the bound over all orders (without noise to 7 items)."""
     total = 0.0
-    for index in torch.arange(size).split(_AT_ONCE_REPORTS):
+    for index in torch.arange(size).split(_AT_ONCE):
         batch = {name: values.to(model.device) for name, values in source.batch("test", index).items()}
         streams = SampleStreams(0, index.to(model.device)).at(0)
         total += float(held_out_nll(model, model.denoiser(batch), model.encode(batch["x"]), streams).sum())
@@ -295,7 +306,7 @@ def held_out_bits(model: CodedModel, source: PermutationData, size: int) -> floa
 
 
 def held_out_nll(model: CodedModel, denoiser: Denoiser, codes: Tensor, streams: RandomSource) -> Tensor:
-    """-log p in nats, float64 [B]: exact of an autoregressive model, of a masked one the mean over orders of digits.
+    """-log p of codes int64 [B, n] in nats, float64 [B]: exact of an autoregressive model, else the mean over orders.
 
     To 7 items that mean is exact too, by every set of masked digits; above it is that of one random order per sample,
     digit by digit.
@@ -321,36 +332,28 @@ def exact_law(
     Returns:
         (permutations int64 [n!, n], log p float64 [n!]) or None.
     """
-    n = model.length
-    if n > _ENUMERATED:
+    n, causal = model.length, model.objective == "autoregressive"
+    if n > _ENUMERATED or (n > MOST_ITEMS and passes > 1 and not causal):
         return None
-    context = {name: values.to(model.device) for name, values in context.items()}
-    denoiser, points = model.denoiser(context), all_permutations(n).to(model.device)
+    denoiser = model.denoiser({name: values.to(model.device) for name, values in context.items()})
+    points = all_permutations(n).to(model.device)
     codes = model.encode(points)
-    log_q: Callable[[Tensor], Tensor]
-    if model.objective == "autoregressive":
-        log_q = lambda part: -autoregressive_loss(denoiser, part, model.support)  # noqa: E731
-    elif passes == 1:
-        logits = denoiser(torch.full_like(codes[:1], n))
-        log_q = lambda part: code_log_prob(  # noqa: E731
-            lambda shown: logits.expand(len(shown), -1, -1), part, partition(n, 1), model.support
-        )
-    elif n <= MOST_ITEMS:
+    if passes > 1 and not causal:
         return points.cpu(), ExactLaw(denoiser, codes, model.support).mixture(passes, random).log().cpu()
-    else:
-        return None
-    return points.cpu(), torch.cat([log_q(part).double() for part in codes.split(_AT_ONCE_REPORTS)]).cpu()
-
-
-# --- Figures of samples over the number of passes, beside what a perfect network would get.
-
-_SAMPLES = 2000
-_EACH = 10
-"""Numbers of passes up to here are all drawn; above it some."""
+    logits = denoiser(torch.full_like(codes[:1], n))
+    log_q = [
+        -autoregressive_loss(denoiser, part, model.support)
+        if causal
+        else code_log_prob(lambda shown: logits.expand(len(shown), -1, -1), part, partition(n, 1), model.support)
+        for part in codes.split(_AT_ONCE)
+    ]
+    return points.cpu(), torch.cat(log_q).double().cpu()
 
 
 class CurveOutputs:
-    """`passes.png` and the figures in it, of samples drawn at every number of passes.
+    """`passes.png` and the figures in it, of samples drawn at every number of passes, beside a perfect network's.
+
+    That of [Severo 2025, figure 6].
 
     Args:
         at: number of passes -> how samples are drawn in so many.
@@ -366,6 +369,8 @@ class CurveOutputs:
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Draw and write the curve."""
+        from matplotlib.figure import Figure  # only here: importing it takes a second
+
         n, source = self._model.length, self._model.require_source()
         assert isinstance(source, PermutationData)
         rows = {}
@@ -375,7 +380,19 @@ class CurveOutputs:
                 scores.update(samples, indices)
             rows[passes] = scores.compute()
         perfect = reference(self._model, source, list(rows))
-        _plot(rows, perfect, self._model.code.__name__, directory / "passes.png")
+        figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        for name in next(iter(rows.values())):
+            values = [row[name] for row in rows.values()]
+            if all(0 <= value <= 1 for value in values):
+                axes.plot(list(rows), values, marker="o", markersize=3, label=name.replace("_", " "))
+        if perfect:
+            axes.plot(list(perfect), list(perfect.values()), "k--", marker="x", label="right, perfect network")
+        title = f"{self._model.code.__name__}: shares of {_SAMPLES:,} samples"
+        axes.set(xlabel="passes", ylim=(-0.02, 1.02), title=title)
+        axes.legend(fontsize=7)
+        with replacing(directory / "passes.png") as part:
+            figure.savefig(part, format="png", dpi=110)
         return {"curve": {"samples": _SAMPLES, "passes": rows, "perfect": perfect}}
 
 
@@ -389,20 +406,3 @@ def reference(model: CodedModel, source: PermutationData, passes: list[int]) -> 
     codes = model.encode(source.members)
     random = model.passes.order != "left_to_right"
     return {k: perfect_mass(codes, k, random=random) for k in passes if k == 1 or source.length <= MOST_ITEMS}
-
-
-def _plot(rows: Mapping[int, Mapping[str, float]], perfect: Mapping[int, float], code: str, path: Path) -> None:
-    from matplotlib.figure import Figure  # only here: importing it takes a second
-
-    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    for name in next(iter(rows.values())):
-        values = [row[name] for row in rows.values()]
-        if all(0 <= value <= 1 for value in values):
-            axes.plot(list(rows), values, marker="o", markersize=3, label=name.replace("_", " "))
-    if perfect:
-        axes.plot(list(perfect), list(perfect.values()), "k--", marker="x", label="right, perfect network")
-    axes.set(xlabel="passes", ylim=(-0.02, 1.02), title=f"{code}: shares of {_SAMPLES:,} samples")
-    axes.legend(fontsize=7)
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=110)

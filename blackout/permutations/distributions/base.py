@@ -98,6 +98,7 @@ class OrderDistribution(Distribution):
 
     def _stays(self, value: Tensor) -> Tensor:
         """Whether places without an item keep theirs in orders [..., n], bool [...]; for a law with a mask."""
+        assert self.mask is not None
         return ((value == identity_like(value)) | self.mask).all(-1)
 
     def _uniform(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:

@@ -119,8 +119,9 @@ class LabelFreeLoss(nn.Module, ShuffleLoss):
     """Learns from what lists look like before and after a step, not from the permutation between them.
 
     [Zhang 2025, appendix G.4, eqs 22-23]. With p(x | list, sigma) Gaussian about the rearranged list, the gradient of
-    its log-likelihood weighs permutations by their posterior. That is estimated with `draws` of them: each counts by its share of their likelihoods, less the
-    entropy term, less a running mean of both that leaves the gradient's mean alone and is kept in checkpoints.
+    its log-likelihood weighs permutations by their posterior. That is estimated with `draws` of them: each counts by
+    its share of their likelihoods, less the entropy term, less a running mean of both that leaves the gradient's mean
+    alone and is kept in checkpoints.
     An entropy of c adds c times the entropy of the reverse law to what is maximised; as published and printed, without
     1 / draws, a weight of .05 acts as .5.
 

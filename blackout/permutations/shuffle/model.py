@@ -15,13 +15,13 @@ from blackout.errors import UserError
 from blackout.family import Source
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.datasets.base import reading
+from blackout.permutations.datasets.tours import gaps_without_learning
 from blackout.permutations.group import identity_like
 from blackout.permutations.metrics import PuzzleScores, arranged, ceilings
 from blackout.permutations.shuffle.decoding import Decoder, Greedy
 from blackout.permutations.shuffle.draw import ShuffleDraw, requested
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, Reverse, moving
-from blackout.permutations.datasets.tours import gaps_without_learning
 from blackout.random import SampleStreams, StepStreams, fold_seed
 from blackout.training.model import Model
 

@@ -36,7 +36,6 @@ from blackout.permutations.mixing import (
 from blackout.permutations.shuffles import LARGEST, RandomInsertion, RandomTransposition, Riffle, Shuffle, trajectory
 from blackout.random import RandomSource
 
-
 _FIRST = 0.46
 """The distance from uniform at which a schedule without a rule of its own looks first."""
 _MOST_SHUFFLES = 100_000

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from blackout.errors import UserError
+from blackout.permutations.classical import fit_plackett_luce
 from blackout.permutations.coded import (
     cycles,
     mallows,
@@ -16,10 +17,9 @@ from blackout.permutations.coded import (
     synthetic_rankings,
     words,
 )
-from blackout.permutations.coded.baselines import fit_plackett_luce, likelihood_baselines, ranking_baselines
 from blackout.permutations.coded.data import from_puzzles, ranks
-from blackout.permutations.coded.ratings import ndcg
-from blackout.permutations.coded.report import CodeScorer, expected_unique
+from blackout.permutations.coded.ratings import ndcg, ranking_baselines
+from blackout.permutations.coded.report import CodeScorer, expected_unique, likelihood_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import jigsaw_digits
 from blackout.permutations.group import all_permutations, is_permutation, num_cycles

@@ -56,7 +56,7 @@ def test_probabilities_sum_to_one_for_every_partition(code):
             log_p = law.log_prob(blocks)
             assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-5)
         with torch.no_grad():
-            direct = code_log_prob(model.denoiser({}), codes, [torch.tensor(b) for b in blocks], model.support)
+            direct = code_log_prob(model.denoiser({}), codes, blocks, model.support)
         assert torch.allclose(direct.double(), log_p, atol=1e-5)
 
 
