@@ -9,8 +9,8 @@ each of the n! choices is reached. So independent digits make a distribution ove
     FisherYates  draws of a shuffle by swaps         0 .. n - 1 - i   zeros: cycles
     Inline       x itself                            0 .. n - 1       not free: the counter-example
 
-[Severo 2025, sections 3.1-3.2, appendix D]. Work is done with the places first and in the narrowest integers, where one step
-compares or moves a whole batch at once.
+[Severo 2025, sections 3.1-3.2, appendix D]. Work is done with the places first and in the narrowest integers, where one
+step compares or moves a whole batch at once.
 """
 
 from __future__ import annotations
