@@ -22,7 +22,7 @@ from benchmarks.reference import paper_network
 from benchmarks.sampling import FastSampling
 from benchmarks.training import FastTraining
 from blackout.diffusion.kernels import BinomialBridge, Kernel, PoissonLeap, Trapezoidal
-from blackout.diffusion.sampling import Evaluation
+from blackout.diffusion.samplers import Evaluation
 from blackout.diffusion.schedules import Schedule
 
 _FREE = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh", "_unsafe_view")

@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.quality_curve import make_sampler, statistics_of
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData, digits
-from blackout.diffusion.sampling import Guidance
+from blackout.diffusion.samplers import Guidance
 from blackout.evaluation import frechet_distance
 from blackout.evaluation.digit_classifier import Classifier
 from blackout.evaluation.images import to_rgb, to_uint8

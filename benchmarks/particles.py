@@ -16,7 +16,7 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.particles import GuidanceWeight, sample_particles
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.sampling import sample
+from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_times
 from blackout.laws.kernels import ExactDenoiser
 from blackout.laws.toys import Array, Toy, pixel_pair, total_variation

@@ -21,7 +21,7 @@ from benchmarks.measure import report
 from blackout.permutations.coded import CodeModel, CodeTransformer
 from blackout.permutations.coded.data import from_puzzles
 from blackout.permutations.coded.draw import CodeDraw
-from blackout.permutations.coded.interface import Passes
+from blackout.permutations.coded.model import Passes
 from blackout.permutations.datasets import Puzzles, jigsaw_cifar10, jigsaw_digits, jigsaw_mnist
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
 from blackout.permutations.group import compose, is_permutation

@@ -31,8 +31,8 @@ from torch.nn.functional import avg_pool2d
 from blackout import BlackoutDiffusion, load_model
 from blackout.data import CountData
 from blackout.diffusion.draw import describe_sampler
-from blackout.diffusion.dry_run import rehearse_sampler
-from blackout.diffusion.sampling import Sampler
+from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampling import try_sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 from blackout.programs.cli import one_line_errors
@@ -137,7 +137,7 @@ def make_sampler(name: str, module: BlackoutDiffusion, evaluations: int) -> Samp
         described = describe_sampler({**config["sampler"], "num_steps": num_steps}, module.config)
         sampler: Sampler = make(described, "sampler")
         if module.evaluations(sampler) <= evaluations:
-            rehearse_sampler(module, sampler)
+            try_sampler(module, sampler)
             return sampler
     raise UserError(f"{name} cannot do with {evaluations} evaluations")
 

@@ -19,7 +19,7 @@ from blackout.random import SampleStreams
 
 
 class FastSampling:
-    """What one step of `blackout.diffusion.sampling.sample` does."""
+    """What one step of `blackout.diffusion.samplers.sample` does."""
 
     def __init__(
         self,

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 import torch
 from torch import Tensor
 
+from blackout.errors import UserError
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -283,6 +285,57 @@ class Family(Protocol):
     def card(self, description: Mapping[str, Any], parameters: int) -> str:
         """The README.md of an exported model, in Markdown."""
         ...
+
+    def draw(self, model: Any, request: Mapping[str, Any]) -> Draw:
+        """The `Draw` that settings of `sample.py` ask for; with none, by the model's own sampler, as `model.sample`.
+
+        Args:
+            model: of this family.
+            request: the family's own settings of `sample.py`, and `num_samples`.
+
+        Raises:
+            UserError: an option that the family does not have, or a value that the model does not support.
+        """
+        ...
+
+    def preview(self, model: Any, num_samples: int, num_steps: int | None = None) -> Draw:
+        """The `Draw` of the grids made during and after training, in `num_steps` steps if given."""
+        ...
+
+    def dry_run(self, model: Any) -> None:
+        """Run each component once on minimal input, before anything long starts.
+
+        Raises:
+            UserError: components that do not fit together.
+        """
+        ...
+
+    def check_report(self, settings: Mapping[str, Any]) -> None:
+        """Refuse settings of `report`, before samples are drawn.
+
+        Raises:
+            UserError: a setting that `report` cannot use.
+        """
+        ...
+
+    def report(self, model: Any, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What `evaluate=true` reports besides the scores of samples: `values` by name, and their provenance."""
+        ...
+
+
+def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
+    """Refuse settings of `sample.py` that a family does not have.
+
+    Args:
+        request: as `Family.draw` receives it.
+        options: names of those it has.
+
+    Raises:
+        UserError: another option.
+    """
+    for name in request:
+        if name not in (*options, "num_samples"):
+            raise UserError(f"{name}: no such option")
 
 
 @runtime_checkable

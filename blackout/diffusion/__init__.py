@@ -86,7 +86,7 @@ from blackout.diffusion.processes import (
     count_dtype,
     from_generator,
 )
-from blackout.diffusion.sampling import Evaluation, Sampler, count_evaluations, make_sampler, sample
+from blackout.diffusion.samplers import Evaluation, Sampler, count_evaluations, make_sampler, sample
 from blackout.diffusion.schedules import (
     Schedule,
     cosine_times,

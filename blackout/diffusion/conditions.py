@@ -4,58 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from blackout.data.labels import TOTAL
-from blackout.diffusion.interface import CountModel
-from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError
 
 _SHARES = 16
 """Parts of a whole in which the two levels about a value are taken, so that their mean is that value."""
 _SEED = 0
-_LEAST = 1e-12
-"""Units that are still missing where the total is there already."""
 
 
-@dataclass(frozen=True)
-class TotalDenoiser:
-    """Predictions given the total count of X_0 too: as much is missing in all as the total lacks.
-
-    E[sum N | X_t, sum X_0 = T] = T - sum X_t exactly, whatever the data; a network that was told a total satisfies it
-    only nearly. What it says of how that is divided among the elements is left as it is.
-
-    Args:
-        denoiser: of pure death, told the total.
-        total: T.
-    """
-
-    denoiser: Denoiser
-    total: float
-
-    def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        prediction = self.denoiser(xt, t)
-        if type(prediction) is not CountPrediction:
-            raise ValueError("a total needs a head that predicts means alone, such as head=gamma")
-        axes = tuple(range(1, xt.ndim))
-        lacking = self.total - xt.sum(axes, keepdim=True, dtype=torch.float64)
-        factor = lacking.clamp(min=_LEAST) / prediction.expected.sum(axes, keepdim=True).clamp(min=_LEAST)
-        log_mean = prediction.log_mean + factor.log().float()
-        return CountPrediction(log_mean.exp(), log_mean)
-
-
-def total_asked(model: CountModel, covariates: Any) -> float | None:
+def total_asked(model: BlackoutDiffusion, covariates: Any) -> float | None:
     """The total count that samples are to have, where one was asked for and means are predicted."""
     value = covariates.get(TOTAL) if isinstance(covariates, Mapping) else None
     return float(value) if value is not None and isinstance(model.process, PureDeath) else None
 
 
-def all_labels(model: CountModel) -> Tensor | None:
+def all_labels(model: BlackoutDiffusion) -> Tensor | None:
     """Every label of a model with classes, in turn; with covariates in an order that is random but always the same."""
     if model.num_classes is None:
         return None
@@ -67,7 +37,7 @@ def _shuffled(labels: Tensor) -> Tensor:
     return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
 
 
-def labels_asked(model: CountModel, classes: Any, covariates: Any) -> Tensor | None:
+def labels_asked(model: BlackoutDiffusion, classes: Any, covariates: Any) -> Tensor | None:
     """The labels of samples, taken in turn: those of the classes and values that were asked for.
 
     A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes
@@ -98,7 +68,7 @@ def labels_asked(model: CountModel, classes: Any, covariates: Any) -> Tensor | N
     return _shuffled(labels) if len(known) > len(asked) else labels
 
 
-def _known(model: CountModel) -> tuple[int, Mapping[str, Sequence[float]]]:
+def _known(model: BlackoutDiffusion) -> tuple[int, Mapping[str, Sequence[float]]]:
     """Number of classes without covariates, and the values of the levels of each covariate."""
     known: Mapping[str, Sequence[float]] = model.config.get("data", {}).get("covariates") or {}
     if model.num_classes is None:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blackout.component import Stats
 from blackout.counts import LARGEST_COUNT
 from blackout.diffusion.processes.base import widening
 from blackout.diffusion.schedules import logit_survival
@@ -138,22 +139,10 @@ class DataEnds:
         return f"sampler/grid=logit_data, which ends at {self.last:.4g}, would do"
 
 
-def with_ends(part: Any, facts: Mapping[str, Any]) -> Any:
-    """A description with the data's ends wherever it leaves `first`, `last` or `final_time` of a component null.
-
-    Args:
-        part: plain containers.
-        facts: of the data; those where they say nothing of it, what is null stays so.
-    """
-    if isinstance(part, list):
-        return [with_ends(item, facts) for item in part]
-    if not isinstance(part, Mapping):
-        return part
+def with_ends(facts: Stats) -> dict[str, Any]:
+    """Facts of the data, with the ends of time that follow from them as `data_ends`, where they do."""
     ends = DataEnds.of(facts)
-    known = ends.facts if ends is not None and "_target_" in part else {}
-    return {
-        key: known[key] if value is None and key in known else with_ends(value, facts) for key, value in part.items()
-    }
+    return {**facts} if ends is None else {**facts, "data_ends": ends.facts}
 
 
 # --- What a model's description says of its data: plain values, checked before any component gets them.

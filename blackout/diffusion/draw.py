@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from blackout.diffusion.anndata_out import AnnotatedSamples
-from blackout.diffusion.batches import draw_batches, number_of_particles
 from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.data_stats import checked_facts, with_ends
 from blackout.diffusion.inpainting import KnownElements, read_known
-from blackout.diffusion.interface import CountModel
-from blackout.diffusion.sampling import Sampler
+from blackout.diffusion.model import BlackoutDiffusion
+from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampling import number_of_particles
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Names, Outputs, Samples, Watch
-from blackout.training.components import fill, make
-from blackout.training.model import refuse_unknown
+from blackout.family import BaseDraw, Names, Outputs, Samples, Watch, refuse_unknown
+from blackout.training.components import make, resolve
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,7 +39,7 @@ class CountDraw(BaseDraw):
         total: count of every sample, of models that were told totals.
     """
 
-    model: CountModel
+    model: BlackoutDiffusion
     sampler: Sampler
     description: Mapping[str, Any]
     classes: Tensor | None = None
@@ -103,8 +102,7 @@ class CountDraw(BaseDraw):
             if watch is not None:
                 watch(self.steps - k, self.steps, xt)
 
-        told = classes, known, batch_size, self.total
-        drawn = draw_batches(self.model, indices, seed, self.sampler, callback, *told)
+        drawn = self.model.batches(indices, seed, batch_size, self.sampler, callback, classes, known, self.total)
         for numbers, samples in drawn:
             about = {"indices": numbers}
             if self.classes is not None:
@@ -130,7 +128,7 @@ _DARK = 16
 _OF_POSTERIORS = ("operator", "noise", "measurement")
 
 
-def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
+def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
@@ -164,7 +162,7 @@ def requested(model: CountModel, request: Mapping[str, Any]) -> Any:
     return CountDraw(model, sampler, description, classes, known, total_asked(model, covariates))
 
 
-def _posterior(model: CountModel, request: Mapping[str, Any]) -> Any:
+def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     """What the component that `posterior` names makes of it."""
     if given := [name for name in ("inpaint", "classes", "covariates") if request.get(name)]:
         raise UserError(f"{given[0]} is not for posteriors: leave out {given[0]} or posterior")
@@ -187,5 +185,5 @@ def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict
     chosen = {name: value for name, value in given.items() if value is not None}
     config = chosen if "_target_" in chosen else {**model["model"]["sampler"], **chosen}
     facts = checked_facts(model)
-    filled: dict[str, Any] = fill(with_ends(config, facts), facts, "sampler")
-    return filled
+    described: dict[str, Any] = resolve(config, with_ends(facts), "sampler")
+    return described

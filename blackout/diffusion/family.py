@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -9,66 +10,44 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from blackout.component import component
+from blackout.component import component, leaves
 from blackout.data import CountData
 from blackout.data.moments import Sums, sums
-from blackout.diffusion.assembly import asks_for_elements, elements_of, make_head, make_network
+from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import checked_facts, with_ends
+from blackout.diffusion.draw import CountDraw, requested
+from blackout.diffusion.heads import Head
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import without_files
-from blackout.diffusion.recipe import fitted, steps_for
+from blackout.diffusion.report import check_settings, likelihood_report
+from blackout.diffusion.sampling import check_end, misfit, try_sampler
 from blackout.errors import UserError, error_context
-from blackout.networks.inputs import Elements
-from blackout.training.components import fill, find, make
-from blackout.training.descriptions import make_dataset, pathless
-
-# --- Whether a process on very many levels fits into memory, before any of its tables is made.
-
-_BYTES, _ARRAYS = 8, 3
-"""Of a number, and how many arrays [B, *shape, S] any training step holds at once: logits, probabilities, gradients.
-Losses of rates hold about four times as many; what might fit is not refused."""
-
-
-def check_memory(process: Mapping[str, Any], shape: Sequence[int], max_count: int, batch_size: int) -> None:
-    """Refuse a process on finitely many states whose training step does not fit into this machine's memory.
-
-    Args:
-        process: its description.
-        shape: of the data.
-        max_count: the largest count.
-        batch_size: of a step.
-
-    Raises:
-        UserError: how much memory it would need.
-    """
-    kind = find(process, "process")
-    if not (isinstance(kind, type) and issubclass(kind, FiniteProcess)):
-        return
-    states, elements = max_count + 2, math.prod(shape)
-    numbers = _ARRAYS * batch_size * elements * states + (batch_size * states**2 if kind.tables else 0)
-    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if (need := _BYTES * numbers) > here:
-        raise UserError(
-            f"process: {kind.__name__} on {states:,} states of {elements:,} elements would need at least "
-            f"{need / 1e9:,.0f} GB for batch_size={batch_size}, of {here / 1e9:,.0f} GB here; counts as large as "
-            f"{max_count:,} are for process=blackout"
-        )
-
+from blackout.family import Draw
+from blackout.networks.inputs import Elements, concentration, gain, measure
+from blackout.training.components import find, make, resolve
+from blackout.training.descriptions import make_dataset
+from blackout.training.family import ComponentFamily, name_of
 
 _OF_CLASSES = ("num_classes", "class_names", "covariates", "covariate_levels")
 """Facts for conditional models alone."""
 _LARGEST_MEANS = 1 << 24
 """Elements of the means of all classes, beyond which samples of all classes start from one mean."""
-PARTS = ("network", "head", "process", "schedule", "loss", "sampler")
+_MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))
+"""Components that know every element's mean and concentration."""
+_PERCEPTRON_STEPS, _STEPS = 2500, 1000
+"""Of a perceptron, which costs a quarter of the others and needs more, and of the others."""
+_BYTES, _ARRAYS = 8, 3
+"""Of a number, and how many arrays [B, *shape, S] any training step holds at once: logits, probabilities, gradients.
+Losses of rates hold about four times as many; what might fit is not refused."""
 
 
 @component("family")
 @dataclass(frozen=True)
-class CountDiffusion:
+class CountDiffusion(ComponentFamily):
     """Blackout Diffusion and its relatives: any Markov process on counts, reversed by a network.
 
     Args:
@@ -76,6 +55,19 @@ class CountDiffusion:
     """
 
     monitor: str = "val/bits_per_dim"
+    parts = ("network", "head", "process", "schedule", "loss", "sampler")
+    title = "A diffusion model"
+    usage = """```python
+from blackout import load_model
+
+model = load_model("path/to/this/directory")
+counts = model.sample(16, seed=0)  # integers [16, *shape]
+```
+
+## Citation
+
+Santos, Fox, Lubbers and Lin, [Blackout Diffusion: Generative Diffusion Models in Discrete-State
+Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
@@ -93,36 +85,41 @@ class CountDiffusion:
         with error_context("dataset"):
             return replace(data, flip=bool(settings.get("flip", False)))
 
-    def describe(self, settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
-        """Every component with all its arguments, and the facts of the data they come from.
+    def data_of(self, settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
+        """The facts of the data that components come from; of classes only for a conditional model.
 
         Raises:
-            UserError: a model with classes (`conditional`) of data without labels, or a component that does not exist.
+            UserError: a model with classes (`conditional`) of data without labels.
         """
-        of_data = _of_data(settings, source)
-        parts: dict[str, Any] = {name: with_ends(fitted(settings[name], of_data), of_data) for name in PARTS}
-        parts["process"] = without_files(parts["process"])
-        facts = {name: fact for name, fact in source.facts.items() if name not in _OF_CLASSES}
-        if settings.get("conditional", False):
-            if source.num_classes is None:
-                raise UserError(f"conditional=true: {source.name} has no labels")
-            facts |= {name: fact for name, fact in source.facts.items() if name in _OF_CLASSES}
-        filled = {name: fill(parts[name], facts, name) for name in ("process", "head")}
-        check_memory(filled["process"], source.shape, source.max_count, settings.get("batch_size", 1))
-        process = make(filled["process"], "process")
-        _check_missing(source, process)
-        outputs = make_head(filled["head"], process).outputs
-        filled = {name: fill(part, {**facts, "outputs": outputs}, name) for name, part in parts.items()}
-        return {
-            "data": {"name": source.name, **facts},
-            "dataset": pathless(settings.get("dataset") or {}),
-            "metrics": pathless(settings.get("metrics")),
-            "model": filled,
-        }
+        conditional = settings.get("conditional", False)
+        if conditional and source.num_classes is None:
+            raise UserError(f"conditional=true: {source.name} has no labels")
+        facts = {name: fact for name, fact in source.facts.items() if conditional or name not in _OF_CLASSES}
+        return {"data": {"name": source.name, **facts}}
+
+    def described_parts(self, settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
+        """Every component with all its arguments: process and head first, which decide the network's outputs.
+
+        Raises:
+            UserError: a component that does not exist, or does not go with the data.
+        """
+        facts = self.data_of(settings, source)["data"]
+        stats = _stats(settings, source, {name: fact for name, fact in facts.items() if name != "name"})
+        parts = {"process": resolve(without_files(settings["process"]), stats, "process")}
+        parts["head"] = resolve(settings["head"], stats, "head")
+        check_memory(parts["process"], source.shape, source.max_count, settings.get("batch_size", 1))
+        process = make(parts["process"], "process")
+        if source.train_seen is not None and not isinstance(process, PureDeath):
+            raise UserError(f"missing entries need process=pure_death, not {type(process).__name__}")
+        stats["outputs"] = make_head(parts["head"], process).outputs
+        return {name: parts[name] if name in parts else resolve(settings[name], stats, name) for name in self.parts}
 
     def length(self, settings: Mapping[str, Any], source: CountData) -> int:
         """Optimiser steps that suit the network, where `trainer.max_steps` is null."""
-        return steps_for(fitted(settings["network"], _of_data(settings, source)))
+        network = resolve(settings["network"], _stats(settings, source, source.facts), "network")
+        body = network.get("body")
+        perceptron = isinstance(body, Mapping) and str(body.get("_target_")).endswith("MLP")
+        return _PERCEPTRON_STEPS if perceptron else _STEPS
 
     def tensors(self, source: CountData) -> dict[str, Tensor]:
         """`mean` and `concentration` per element, float32, of the data's shape, and `gain`; with labels `class_mean`.
@@ -136,64 +133,101 @@ class CountDiffusion:
             return known
         return known | {"class_mean": class_means(source.train, labels, source.num_classes, mean)}
 
-    def build(
-        self,
-        description: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        settings: Mapping[str, Any] | None = None,
-        **training: Any,
+    def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """`label_dropout` and `validation_draws`."""
+        return {name: settings[name] for name in ("label_dropout", "validation_draws")}
+
+    def assemble(
+        self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any
     ) -> BlackoutDiffusion:
-        """The module that `describe` describes.
-
-        Args:
-            description: what `describe` returned.
-            tensors: what `tensors` returned.
-            settings: where `label_dropout` and `validation_draws` of a model in training are.
-            training: further arguments of `BlackoutDiffusion` (ema_decay, seed).
-
-        Raises:
-            UserError: a part is missing, a component refused its arguments, or tensors of another shape.
-        """
-        shape, described = _check_description(description)
-        known: dict[str, Any] = _kept(
-            tensors, shape, asks_for_elements(described), "num_classes" in description["data"]
-        )
+        """The model of a description, with what it keeps of its data."""
+        shape, described = checked_facts(description)["shape"], description["model"]
+        classes = "num_classes" in description["data"]
+        known: dict[str, Any] = _kept(tensors, shape, asks_for_elements(described), classes)
         elements = Elements(known["mean"], known["concentration"], known["gain"]) if "gain" in known else None
-        parts = {name: make(described[name], name) for name in PARTS if name not in ("head", "network")}
+        parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
         parts["network"] = make_network(described["network"], elements)
         parts["head"] = make_head(described["head"], parts["process"], elements)
-        training |= {name: settings[name] for name in ("label_dropout", "validation_draws") if settings is not None}
-        with error_context("model"):
-            model = BlackoutDiffusion(**known, **parts, **training)
-        model.config = dict(description)
-        return model
+        return BlackoutDiffusion(**known, **parts, **training)
 
-    def card(self, description: Mapping[str, Any], parameters: int) -> str:
-        """The README.md of an exported model."""
+    def draw(self, model: BlackoutDiffusion, request: Mapping[str, Any]) -> Draw:
+        """Counts by the model's own sampler, or as `sampler`, `classes`, `inpaint` and `posterior` ask for."""
+        draw: Any = requested(model, request)
+        if draw.sampler is not model.sampler:
+            try_sampler(model, draw.sampler)
+        return draw
+
+    def preview(self, model: BlackoutDiffusion, num_samples: int, num_steps: int | None = None) -> CountDraw:
+        """Counts of all classes in turn, where there are classes."""
+        sampler = model.sampler if num_steps is None else replace(model.sampler, num_steps=num_steps)
+        return CountDraw(model, sampler, {}, all_labels(model))
+
+    def dry_run(self, model: BlackoutDiffusion) -> None:
+        """Observe, predict, score and draw one empty sample, so that components that do not fit show now.
+
+        Raises:
+            UserError: which component refuses, and why; or what it returns has the wrong shape.
+        """
+        x0 = torch.zeros(1, *model.shape, dtype=torch.uint8)
+        with error_context("process"):
+            model.process.check_final_time(model.schedule.times[-1])
+        with error_context("schedule"):
+            check_end(model, model.schedule.times[-1], model.schedule.grid, "schedule")
+            s, t = model.schedule.intervals(torch.full((1,), 0.5, dtype=torch.float64))
+        with error_context("process"):
+            xt, target = model.process.observe(x0, t, torch.Generator().manual_seed(0))
+        training = model.network.training
+        with error_context("network"), torch.no_grad():
+            raw = model.network.eval()(xt, t)
+            model.network.train(training)
+        if raw.shape != (expected := (1, model.head.outputs, *model.shape)):
+            raise UserError(f"network: its output is {list(raw.shape)}, where the head reads {list(expected)}")
+        with error_context("head"):
+            prediction = model.head(raw, xt, t)
+        with error_context("loss"):
+            _check_losses(model.loss(prediction, target, s, t), model)
+        try_sampler(model, model.sampler)
+
+    def check_report(self, settings: Mapping[str, Any]) -> None:
+        """Raises UserError for settings under `likelihood` that are out of range."""
+        check_settings(settings["likelihood"])
+
+    def report(self, model: BlackoutDiffusion, source: CountData, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Bits per dimension on both splits, and of simple baselines if wanted."""
+        wanted, untrained = settings["likelihood"], None
+        if wanted["images"] and wanted["baselines"]:
+            torch.manual_seed(0)
+            kept = model.mean, model.concentration, model.gain
+            elements = Elements(*(one.cpu() for one in kept if one is not None)) if model.gain is not None else None
+            network = make_network(model.config["model"]["network"], elements)
+            parts = model.head, model.process, model.mean.cpu(), model.schedule, model.loss, model.sampler
+            untrained = BlackoutDiffusion(network, *parts).eval().to(model.device)
+        return likelihood_report(model, untrained, source, wanted)
+
+    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
+        """Data, process, prediction, network and loss."""
         data, model = description["data"], description["model"]
-        shape = tuple(data["shape"])
-        names = {part: _name(model[part]) for part in PARTS}
-        loss = [names["loss"], *(str(model["loss"][key]) for key in ("kind", "weighting") if key in model["loss"])]
-        weighted = " ".join(loss[:1]) + (f" ({', '.join(loss[1:])} weights)" if loss[1:] else "")
-        return f"""# A diffusion model of {data["name"]}
+        weights = ", ".join(str(model["loss"][key]) for key in ("kind", "weighting") if key in model["loss"])
+        network = name_of(model["network"].get("body", model["network"]))
+        return {
+            "data": f"{data['name']}, shape {tuple(data['shape'])}, counts 0..{data['max_count']}",
+            "process": f"{name_of(model['process'])}; what is predicted: {name_of(model['head'])}",
+            "network": f"{network}, {parameters:,} parameters (averaged weights)",
+            "loss": name_of(model["loss"]) + (f" ({weights} weights)" if weights else ""),
+        }
 
-- data: {data["name"]}, shape {shape}, counts 0..{data["max_count"]}
-- process: {names["process"]}; what is predicted: {names["head"]}
-- network: {_name(model["network"].get("body", model["network"]))}, {parameters:,} parameters (averaged weights)
-- trained with blackout {description["blackout"]}, loss {weighted}
 
-```python
-from blackout import load_model
+def _stats(settings: Mapping[str, Any], source: CountData, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What components are decided from; whether a vector is ordered, the settings of the network's body may say."""
+    told = (settings["network"].get("body") or {}).get("ordered")
+    return {**with_ends(facts), "ordered": source.ordered if told is None else told}
 
-model = load_model("path/to/this/directory")
-counts = model.sample(16, seed=0)  # integers [16, {", ".join(map(str, shape))}]
-```
 
-## Citation
-
-Santos, Fox, Lubbers and Lin, [Blackout Diffusion: Generative Diffusion Models in Discrete-State
-Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023.
-"""
+def _check_losses(losses: Tensor, model: BlackoutDiffusion) -> None:
+    if not isinstance(losses, Tensor) or losses.shape != (1, *model.shape):
+        found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        words = misfit(model.loss, model.process, model.head)
+        raise ValueError(f"{words}: it returned {found}, not one value per element")
 
 
 def mean_image(counts: Tensor, known: Sums | None = None) -> Tensor:
@@ -223,11 +257,6 @@ def class_means(counts: Tensor, labels: Tensor, num_classes: int, mean: Tensor) 
     return means
 
 
-def _check_missing(data: CountData, process: Any) -> None:
-    if data.train_seen is not None and not isinstance(process, PureDeath):
-        raise UserError(f"missing entries need process=pure_death, not {type(process).__name__}")
-
-
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:
     """What a model keeps of its data: `mean`, `concentration` and `gain` if they are used, `class_mean` if it is there.
 
@@ -245,16 +274,6 @@ def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_
     return known if of_classes is None else {**known, "class_mean": of_classes}
 
 
-def _name(component: Mapping[str, Any]) -> str:
-    return str(component["_target_"]).rsplit(".", 1)[-1]
-
-
-def _of_data(settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
-    """What recipes decide from; whether a vector is ordered, the settings of the network's body may say."""
-    told = (settings["network"].get("body") or {}).get("ordered")
-    return {**source.facts, "ordered": source.ordered if told is None else told}
-
-
 def _check_same_kind(data: CountData, facts: Mapping[str, Any]) -> None:
     shape, largest = tuple(facts["shape"]), facts["max_count"]
     if data.shape != shape or data.max_count != largest:
@@ -264,11 +283,77 @@ def _check_same_kind(data: CountData, facts: Mapping[str, Any]) -> None:
         )
 
 
-def _check_description(description: Mapping[str, Any]) -> tuple[list[int], Mapping[str, Any]]:
-    """The shape of the data and the parts of a model, of a description that may come from a damaged file."""
-    shape, model = checked_facts(description)["shape"], description.get("model")
-    if not isinstance(model, Mapping):
-        raise UserError("there is no description of a model")
-    if missing := [part for part in PARTS if not isinstance(model.get(part), Mapping)]:
-        raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
-    return shape, model
+def make_head(config: Mapping[str, Any], process: Process, elements: Elements | None = None) -> Head:
+    """The head, with the process and the elements where its signature, or that of a head within it, asks for them.
+
+    Args:
+        config: its description.
+        process: the forward process.
+        elements: of the data; None where no component asks for them, or only `outputs` is wanted.
+
+    Raises:
+        UserError: it cannot be made, or does not say how many outputs it reads.
+    """
+    wanted = inspect.signature(find(config, "head")).parameters
+    known = {"process": process, "elements": elements or Elements(torch.ones(()), torch.ones(()), torch.ones(()))}
+    given = {name: value for name, value in known.items() if name in wanted}
+    if isinstance(base := config.get("base"), Mapping):
+        given["base"] = make_head(base, process, elements)
+        config = {name: value for name, value in config.items() if name != "base"}
+    head: Head = make(config, "head", **given)
+    if not isinstance(getattr(head, "outputs", None), int):
+        raise UserError(f"head: {type(head).__name__} does not say how many `outputs` of the network it reads")
+    return head
+
+
+def make_network(config: Mapping[str, Any], elements: Elements | None = None) -> nn.Module:
+    """The network, whose inputs measure counts by the data's elements where there are such inputs."""
+    network: nn.Module = make(config, "network")
+    if elements is not None and isinstance(network, nn.Module):
+        measure(network, elements)
+    return network
+
+
+def asks_for_elements(model: Mapping[str, Any]) -> bool:
+    """Whether a component of a model, by its description, knows every element's mean and concentration."""
+    return any(name.endswith("_target_") and value in _MEASURED for name, value in leaves(model))
+
+
+def elements_of(counts: Tensor, mean: Tensor, known: Sums | None = None) -> Elements:
+    """Mean, concentration and gain by moments, float32.
+
+    Args:
+        counts: integers [N, *shape].
+        mean: of every element, positive, [*shape].
+        known: sums of the counts, where they were taken before.
+    """
+    found = known or sums(counts)
+    own, variance = found.element.double() / len(found.sample), found.variance
+    shared = gain(found.sample.var(correction=0), own, variance)
+    return Elements(mean, concentration(mean.double(), variance).float(), shared.float())
+
+
+def check_memory(process: Mapping[str, Any], shape: Sequence[int], max_count: int, batch_size: int) -> None:
+    """Refuse a process on finitely many states whose training step does not fit into this machine's memory.
+
+    Args:
+        process: its description.
+        shape: of the data.
+        max_count: the largest count.
+        batch_size: of a step.
+
+    Raises:
+        UserError: how much memory it would need.
+    """
+    kind = find(process, "process")
+    if not (isinstance(kind, type) and issubclass(kind, FiniteProcess)):
+        return
+    states, elements = max_count + 2, math.prod(shape)
+    numbers = _ARRAYS * batch_size * elements * states + (batch_size * states**2 if kind.tables else 0)
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if (need := _BYTES * numbers) > here:
+        raise UserError(
+            f"process: {kind.__name__} on {states:,} states of {elements:,} elements would need at least "
+            f"{need / 1e9:,.0f} GB for batch_size={batch_size}, of {here / 1e9:,.0f} GB here; counts as large as "
+            f"{max_count:,} are for process=blackout"
+        )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import importlib
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +12,7 @@ from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
 from blackout.errors import UserError
 from blackout.random import fold_seed
+from blackout.training.components import described
 from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import Standalone
 from blackout.training.model import INITIALISATION
@@ -85,7 +82,7 @@ def from_data(
         torch.manual_seed(fold_seed(seed, INITIALISATION))
         model = family.build(description, family.tensors(data), training, ema_decay=ema_decay, seed=seed)
     model.source = lambda: data
-    model.rehearse()
+    family.dry_run(model)
     how = Optimization(lr, optimizer, warmup_steps, decay_steps)
     return Standalone(model, how, SourceDataModule(data, batch_size, seed, epochs=True))
 
@@ -108,56 +105,3 @@ def _network(given: Any) -> Mapping[str, Any]:
     found: Mapping[str, Any] = described(given, "network")
     whole = isinstance(given, Mapping) or found["_target_"] == _NETWORK["_target_"]
     return found if whole else {**_NETWORK, "body": found}
-
-
-def described(component: Any, where: str, inner: bool = False) -> Any:
-    """The plain description from which `training.components.make` makes a component.
-
-    Args:
-        component: a class or function, a `functools.partial` of one, a dataclass, a mapping, or a plain value.
-        where: its name, for messages.
-        inner: whether it is an argument of another component, to which functions are passed on.
-
-    Raises:
-        UserError: an object whose arguments are not known any more.
-    """
-    if isinstance(component, bool | int | float | str | None):
-        return component
-    if isinstance(component, Mapping):
-        return _all_described(component, where)
-    if isinstance(component, list | tuple):
-        return [described(one, where, True) for one in component]
-    target, given = _taken_apart(component, where)
-    passed_on = {"_partial_": True} if inner and inspect.isfunction(target) else {}
-    return {"_target_": _address(target), **passed_on, **_all_described(given, where)}
-
-
-def _taken_apart(component: Any, where: str) -> tuple[Any, Mapping[str, Any]]:
-    """A component's class or function, and its arguments."""
-    if inspect.isclass(component) or inspect.isfunction(component):
-        return component, {}
-    if isinstance(component, functools.partial) and not component.args:
-        return component.func, component.keywords
-    if dataclasses.is_dataclass(component) and not isinstance(component, torch.nn.Module):
-        given = {one.name: getattr(component, one.name) for one in dataclasses.fields(component) if one.init}
-        return type(component), given
-    kind = type(component).__name__
-    raise UserError(
-        f"{where}: a {kind} that is made already could not be made again from a file: give functools.partial({kind}, "
-        "...) with its arguments by name"
-    )
-
-
-def _all_described(arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {key: described(value, f"{where}.{key}", True) for key, value in arguments.items()}
-
-
-def _address(target: Any) -> str:
-    """The public name of a class or function: that of this package's subpackage, or where a user's own is defined."""
-    module = target.__module__
-    if module.split(".")[0] == "blackout":
-        package = importlib.import_module(".".join(module.split(".")[:2]))
-        for name, value in vars(package).items():
-            if value is target:
-                return f"{package.__name__}.{name}"
-    return f"{module}.{target.__qualname__}"

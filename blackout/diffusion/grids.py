@@ -24,7 +24,7 @@ from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.kernels import PoissonLeap
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process
-from blackout.diffusion.sampling import sample
+from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_survival, logit_times, step_fraction, time_of_logit
 from blackout.random import SampleStreams
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.component import component
+from blackout.component import Stats, component
 from blackout.diffusion.predictions import (
     BirthDeathPrediction,
     CategoricalPrediction,
@@ -351,7 +352,14 @@ _STRAIGHT = 3.0
 """Above it the exponential goes on as its tangent: no network's output makes a rate overflow."""
 
 
-@component("head", "base")
+def own_counts_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, bool]:
+    """Whether a `GammaHead` looks at an element's own count where that is null: if they are in no order. Ours."""
+    if given.get("own_counts", True) is not None:
+        return {}
+    return {"own_counts": len(stats["shape"]) == 1 and not stats.get("ordered")}
+
+
+@component("head", "base", from_stats=own_counts_of_data)
 @dataclass(frozen=True)
 class GammaHead:
     """y = y0 e^f, y0 = (1 - q) m S (r + X_t) / (r + q m S); e^f as its tangent above f = 3.

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import torch
+from rich.progress import Progress
 from torch import Tensor, nn
 
-from blackout.data import CountData
-from blackout.diffusion.assembly import make_network
-from blackout.diffusion.batches import draw_batches, number_of_particles
-from blackout.diffusion.conditions import all_labels
-from blackout.diffusion.draw import CountDraw, requested
-from blackout.diffusion.dry_run import rehearse, rehearse_sampler
 from blackout.diffusion.grids import pilot_ends, pilot_run
 from blackout.diffusion.guidance import Guidance, drop_labels, start_mean
 from blackout.diffusion.heads import Head
@@ -25,13 +20,11 @@ from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.missing import at_expectation, of_seen
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.report import check_settings, likelihood_report
-from blackout.diffusion.sampling import Callback, Sampler, count_evaluations
+from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations
+from blackout.diffusion.sampling import draw_batches, number_of_particles, try_sampler
 from blackout.diffusion.schedules import Schedule, stratified
-from blackout.diffusion.scripting import Scripting
 from blackout.errors import UserError
-from blackout.family import Draw, Source
-from blackout.networks.inputs import Elements
+from blackout.family import Samples
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
@@ -44,7 +37,7 @@ _PILOT_SAMPLES, _PILOT_STEPS = 64, (20, 200)
 """Of the pilot run at the end of training; fewest and most steps."""
 
 
-class BlackoutDiffusion(Scripting, Model):
+class BlackoutDiffusion(Model):
     """A diffusion model on counts.
 
     Args:
@@ -110,12 +103,26 @@ class BlackoutDiffusion(Scripting, Model):
         """Number of classes of a conditional network; None for an unconditional one."""
         return getattr(self.network, "num_classes", None)
 
-    def traits(self) -> dict[str, Any]:
+    def extra_repr(self) -> str:
         data = self.config.get("data", {}).get("name")
+        own = f"data={data}, shape={self.shape}, max_count={self.process.max_count}, classes={self.num_classes}"
         parts = {"process": self.process, "head": self.head, "kernel": self.sampler.kernel}
-        kinds = {name: type(part).__name__ for name, part in parts.items()}
-        counts = {"data": data, "shape": self.shape, "max_count": self.process.max_count, "classes": self.num_classes}
-        return {**counts, **super().traits(), **kinds, "num_steps": self.sampler.num_steps}
+        kinds = ", ".join(f"{name}={type(part).__name__}" for name, part in parts.items())
+        return f"{own}, {super().extra_repr()}, {kinds}, num_steps={self.sampler.num_steps}"
+
+    def batch_of(self, given: Any) -> dict[str, Any]:
+        """Counts, (counts, labels), or a mapping with `x0` and perhaps `label`, from a DataLoader of the user's own.
+
+        Raises:
+            UserError: something else, or counts that are not whole numbers in 0..max_count of the model's shape.
+        """
+        named = _named(given)
+        x0, form = named.get("x0"), ", ".join(map(str, self.shape))
+        if not isinstance(x0, Tensor) or tuple(x0.shape[1:]) != self.shape or x0.is_floating_point():
+            raise UserError(f"a DataLoader must give counts, integers [b, {form}], or a mapping with them as x0")
+        if x0.min() < 0 or x0.max() > self.process.max_count:
+            raise UserError(f"a DataLoader must give counts in 0..{self.process.max_count}")
+        return named
 
     def forward(self, xt: Tensor, t: Tensor, classes: Tensor | None = None) -> Prediction:
         """Predict with the trained (not the averaged) network, given classes [B] or None."""
@@ -181,23 +188,6 @@ class BlackoutDiffusion(Scripting, Model):
             nats = likelihood_bound(denoiser, self.process, x0, v, noise.at(draw), final_time=final_time, mean=mean)
             self.record("val/bits_per_dim", bits_per_dim(nats / measured, self.shape))
 
-    # --- what the programs ask for
-
-    def draw(self, request: Mapping[str, Any]) -> Draw:
-        """Counts by the model's own sampler, or as `sampler`, `classes`, `inpaint` and `posterior` ask for."""
-        draw: Any = requested(self, request)
-        if draw.sampler is not self.sampler:
-            rehearse_sampler(self, draw.sampler)
-        return draw
-
-    def preview(self, num_samples: int, num_steps: int | None = None) -> CountDraw:
-        """Counts of all classes in turn, where there are classes."""
-        sampler = self.sampler if num_steps is None else replace(self.sampler, num_steps=num_steps)
-        return CountDraw(self, sampler, {}, all_labels(self))
-
-    def rehearse(self) -> None:
-        rehearse(self)
-
     def example(self) -> tuple[Tensor, Tensor]:
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
 
@@ -208,57 +198,82 @@ class BlackoutDiffusion(Scripting, Model):
             with suppress(UserError):  # of a network that gives no numbers
                 self.config["pilot"] = self.pilot(_PILOT_SAMPLES, steps)
 
-    def check_report(self, settings: Mapping[str, Any]) -> None:
-        """Raises UserError for settings under `likelihood` that are out of range."""
-        check_settings(settings["likelihood"])
-
-    def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Bits per dimension on both splits, and of simple baselines if wanted."""
-        assert isinstance(source, CountData)
-        wanted, untrained = settings["likelihood"], None
-        if wanted["images"] and wanted["baselines"]:
-            torch.manual_seed(0)
-            parts = (self.head, self.process, self.mean.cpu(), self.schedule, self.loss, self.sampler)
-            kept = (self.mean, self.concentration, self.gain)
-            elements = Elements(*(one.cpu() for one in kept if one is not None)) if self.gain is not None else None
-            network = make_network(self.config["model"]["network"], elements)
-            fresh = BlackoutDiffusion(network, *parts)
-            untrained = fresh.eval().to(self.device)
-        return likelihood_report(self, untrained, source, wanted)
-
     # --- sampling
 
-    @torch.no_grad()
-    def sample_batches(
+    def batches(
         self,
         indices: Tensor,
         seed: int = 0,
+        batch_size: int | None = None,
         sampler: Sampler | None = None,
         callback: Callback | None = None,
         classes: Tensor | None = None,
         known: KnownElements | None = None,
-        batch_size: int | None = None,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+        total: float | None = None,
+    ) -> Iterator[tuple[Tensor, Samples]]:
         """Draw the samples named by `indices`, a batch at a time.
 
-        Sample k's random numbers are a function of (seed, k, step). All batches have one shape (the last is padded),
-        so that the network's kernels round alike too.
+        Sample k's random numbers are a function of (seed, k, step), whatever the batch.
 
         Args:
             indices: int64 [N].
-            seed, sampler, callback: None for the model's own sampler; see `blackout.diffusion.sampling`.
+            seed: any integer.
+            batch_size: of every batch; None for the sampler's, or all samples if they are fewer.
+            sampler, callback: None for the model's own sampler; see `blackout.diffusion.samplers`.
             classes: int64 [N], the class of each; None draws from all.
             known: observed elements, for inpainting.
-            batch_size: of every batch; None for the sampler's, or all samples if they are fewer.
+            total: count of every sample, of a model that was told totals.
 
-        Returns:
-            An iterator of (indices [b], counts [b, *shape] on the model's device).
+        Yields:
+            (indices [b], `samples`: counts [b, *shape] on the model's device); from particles also `log_normaliser`.
 
         Raises:
             ValueError: classes that the model does not know, or guidance without classes.
         """
-        drawn = draw_batches(self, indices, seed, sampler or self.sampler, callback, classes, known, batch_size)
-        return ((numbers, samples["samples"]) for numbers, samples in drawn)
+        how = sampler or self.sampler
+        return draw_batches(self, indices, seed, how, callback, classes, known, batch_size, total)
+
+    def sample(
+        self,
+        num_samples: int,
+        seed: int = 0,
+        sampler: Sampler | str | None = None,
+        callback: Callback | None = None,
+        classes: Tensor | Sequence[int] | None = None,
+        known: KnownElements | None = None,
+        num_steps: int | None = None,
+        progress: bool = False,
+    ) -> Tensor:
+        """Samples 0..num_samples - 1 of a seed, as integer counts [num_samples, *shape] on the CPU.
+
+        Args:
+            num_samples, seed, callback, known: as for `batches`.
+            sampler: a `Sampler` or a name from the command line such as "poisson"; None for the model's own.
+            classes: the class of each sample, or of sample k the class k mod their number.
+            num_steps: in place of the sampler's.
+            progress: show a bar, in a terminal or a notebook.
+
+        Raises:
+            UserError: no such sampler, one that does not fit the model, or no samples.
+        """
+        if num_samples < 1:
+            raise UserError(f"num_samples must be at least 1, not {num_samples}")
+        how = chosen_sampler(self.sampler, sampler, num_steps)
+        if how.kernel is not self.sampler.kernel:
+            try_sampler(self, how)
+        of_samples = None if classes is None else torch.as_tensor(classes)[torch.arange(num_samples) % len(classes)]
+        with Progress(transient=True, disable=not progress) as bar:
+            batches = math.ceil(num_samples / how.evaluation.batch_size)
+            task = bar.add_task("sampling", total=batches * how.num_steps)
+
+            def watch(k: int, xt: Tensor, prediction: Prediction | None) -> None:
+                if k < how.num_steps:
+                    bar.advance(task)
+                if callback is not None:
+                    callback(k, xt, prediction)
+
+            drawn = self.batches(torch.arange(num_samples), seed, None, how, watch, of_samples, known)
+            return torch.cat([samples["samples"].cpu() for _, samples in drawn])
 
     def times(self, sampler: Sampler) -> Tensor:
         """The grid a sampler walks, float64 [T + 1]: its own, or one of the training schedule's family."""
@@ -283,3 +298,11 @@ class BlackoutDiffusion(Scripting, Model):
                 self.denoiser(), self.process, (num_samples, *self.shape), streams, mean=self.mean,
                 num_steps=num_steps, device=self.device, **pilot_ends(self.config.get("data", {})),
             )  # fmt: skip
+
+
+def _named(given: Any) -> dict[str, Any]:
+    """Counts, or counts and labels, by name; nothing if it is neither."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    parts = [given] if isinstance(given, Tensor) else given
+    return dict(zip(("x0", "label"), parts, strict=False)) if isinstance(parts, Sequence) else {}

@@ -1,6 +1,6 @@
 """Particles: several walks for every sample, weighed as they go, resampled, and one drawn by its weight at the end.
 
-A sequential Monte Carlo sampler on top of the one sampling loop (`blackout.diffusion.sampling.sample`), for any laws
+A sequential Monte Carlo sampler on top of the one sampling loop (`blackout.diffusion.samplers.sample`), for any laws
 whose paths differ from the kernel's by weights (`blackout.diffusion.particles`). As the number P of particles grows
 the sample's law tends to the weighted one, with an error of O(1 / P); P times as many network evaluations are made.
 
@@ -24,7 +24,7 @@ from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import Kernel, StatefulKernel, reverse_rates, step_law
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
-from blackout.diffusion.sampling import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample
+from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample
 from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.random import RandomSource, SampleStreams, uniform
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from blackout.data import CountData
 from blackout.diffusion.guidance import start_mean
-from blackout.diffusion.interface import CountModel
 from blackout.diffusion.likelihood import adds_ends, bits_per_dim, end_bound, likelihood_bound, start_bound, step_bound
+from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.weighted_paths import weighted_path_bound
@@ -47,7 +47,7 @@ class Estimate:
 
 
 def continuous_bits(
-    module: CountModel,
+    module: BlackoutDiffusion,
     counts: Tensor,
     repeats: int = 1,
     seed: int = 0,
@@ -79,7 +79,7 @@ def continuous_bits(
     return Estimate.of(sum_over_processes(total), module.shape)
 
 
-def _given(module: CountModel, labels: Tensor | None, index: Tensor) -> tuple[Denoiser, Tensor]:
+def _given(module: BlackoutDiffusion, labels: Tensor | None, index: Tensor) -> tuple[Denoiser, Tensor]:
     """What predicts the images with these numbers, and their expected counts: given their classes, or not."""
     if labels is None:
         return module.denoiser(), module.mean
@@ -88,7 +88,7 @@ def _given(module: CountModel, labels: Tensor | None, index: Tensor) -> tuple[De
 
 
 def end_bits(
-    module: CountModel, counts: Tensor, seed: int = 0, batch_size: int = 256, labels: Tensor | None = None
+    module: BlackoutDiffusion, counts: Tensor, seed: int = 0, batch_size: int = 256, labels: Tensor | None = None
 ) -> Estimate | None:
     """What the ends of the continuous bound of pure death cost, start and last step; None for other processes.
 
@@ -107,7 +107,7 @@ def end_bits(
 
 
 def finite_time_bits(
-    module: CountModel,
+    module: BlackoutDiffusion,
     counts: Tensor,
     num_steps: int,
     seed: int = 0,
@@ -141,7 +141,7 @@ def finite_time_bits(
 
 
 def weighted_path_bits(
-    module: CountModel,
+    module: BlackoutDiffusion,
     counts: Tensor,
     num_steps: int,
     paths: int,
@@ -167,7 +167,7 @@ def weighted_path_bits(
     return Estimate.of(sum_over_processes(total), module.shape)
 
 
-def _pure_death(module: CountModel) -> PureDeath:
+def _pure_death(module: BlackoutDiffusion) -> PureDeath:
     if not isinstance(module.process, PureDeath):
         raise ValueError("the finite-time bound is known for pure death only")
     return module.process
@@ -194,7 +194,7 @@ def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Estimate:
 
 
 def likelihood_report(
-    model: CountModel, untrained: CountModel | None, data: CountData, settings: Mapping[str, Any]
+    model: BlackoutDiffusion, untrained: BlackoutDiffusion | None, data: CountData, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What `sample.py evaluate=true` says of likelihoods.
 
@@ -236,7 +236,9 @@ def _print_cost(bound: Mapping[str, Any]) -> None:
         print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
 
 
-def _bounds(model: CountModel, counts: Tensor, labels: Tensor | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _bounds(
+    model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """The bounds that are asked for, of counts given their labels or not."""
     found: dict[str, Any] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"], labels=labels))}
     if ends := end_bits(model, counts, labels=labels):
@@ -247,7 +249,11 @@ def _bounds(model: CountModel, counts: Tensor, labels: Tensor | None, settings: 
 
 
 def _finite(
-    model: CountModel, counts: Tensor, labels: Tensor | None, found: Mapping[str, Any], settings: Mapping[str, Any]
+    model: BlackoutDiffusion,
+    counts: Tensor,
+    labels: Tensor | None,
+    found: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The bounds of the sampler with so many steps, and what these cost beside infinitely many."""
     steps, paths = settings["finite_steps"], settings["paths"]
@@ -278,7 +284,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise UserError("likelihood.paths needs likelihood.finite_steps: paths are of a sampler with so many steps")
 
 
-def _baselines(untrained: CountModel, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:
+def _baselines(untrained: BlackoutDiffusion, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:
     """Held-out bits per dimension of models that know little or nothing."""
     from blackout.evaluation.count_scores import baseline_bits  # which loads what only scores need
 

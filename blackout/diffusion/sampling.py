@@ -1,387 +1,228 @@
-"""The one sampling loop (Algorithm 2): walk a grid of times backwards, from the prior or from any state."""
+"""The engine: samples of a model, a batch at a time, by one walk for every sample or a group of particles."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from blackout.component import component
-from blackout.counts import count_dtype
-from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Churned, Correction, Corrector
-from blackout.diffusion.guidance import Guidance
+from blackout.diffusion.correctors import Churned
+from blackout.diffusion.data_stats import DataEnds
+from blackout.diffusion.guidance import GuidedDenoiser, check_classes, start_mean
 from blackout.diffusion.heads import Head
-from blackout.diffusion.inpainting import KnownElements, KnownPath
-from blackout.diffusion.kernels import (
-    BinomialBridge,
-    BirthDeathBridge,
-    Kernel,
-    LevelBridge,
-    PanjerLeap,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
-    StatefulKernel,
-    TauLeap,
-    Trapezoidal,
-    nearest_rounding,
-)
-from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
-from blackout.diffusion.processes import Process
-from blackout.errors import UserError
-from blackout.random import RandomSource, SampleStreams
+from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.kernels import StatefulKernel
+from blackout.diffusion.particles import GuidanceWeight, sample_particles, weighs
+from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
+from blackout.diffusion.processes import Process, PureDeath
+from blackout.diffusion.samplers import Callback, Sampler, sample
+from blackout.diffusion.schedules import Schedule
+from blackout.errors import error_context
+from blackout.family import Samples
+from blackout.random import SampleStreams
 
-# --- Keeping watch over a denoiser while a sampler uses it.
+INPAINTING_PARTICLES = 16
+"""Of every sample with known elements, unless the sampler says otherwise."""
+_LEAST = 1e-12
+"""Units that are still missing where the total is there already."""
+_TIMES = 9
+"""Times of a grid at which a sampler is tried."""
 
 
-class CountingDenoiser:
-    """A denoiser that counts how often it was evaluated, keeps its last prediction and checks that all are finite.
+class Predictor(Protocol):
+    """What samples are drawn from: a network with everything that gives its output a meaning."""
+
+    head: Head
+    process: Process
+    schedule: Schedule
+    mean: Tensor
+    class_mean: Tensor | None
+    config: dict[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def num_classes(self) -> int | None: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def averaged(self) -> nn.Module: ...
+    def denoiser(self, classes: Tensor | None = None) -> Denoiser: ...
+    def times(self, sampler: Sampler) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class TotalDenoiser:
+    """Predictions given the total count of X_0 too: as much is missing in all as the total lacks.
+
+    E[sum N | X_t, sum X_0 = T] = T - sum X_t exactly, whatever the data; a network that was told a total satisfies it
+    only nearly. What it says of how that is divided among the elements is left as it is. Ours; its law is that samples
+    have the total (`tests/diffusion/test_conditions.py`).
 
     Args:
-        denoiser: what is evaluated.
+        denoiser: of pure death, told the total.
+        total: T.
     """
 
-    def __init__(self, denoiser: Denoiser) -> None:
-        self._denoiser = denoiser
-        self.evaluations = 0
-        self.last: Prediction | None = None
-        self._sum: Tensor | float = 0.0  # finite as long as all that was predicted is
+    denoiser: Denoiser
+    total: float
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        self.evaluations += 1
-        self.last = self._denoiser(xt, t)
-        self._sum = self._sum + sum(map(_total, getattr(self.last, "both", (self.last,))))
-        if xt.device.type == "cpu":
-            self.check()
-        return self.last
-
-    def check(self) -> None:
-        """Wait for the device and look.
-
-        Raises:
-            UserError: a prediction was not finite.
-        """
-        if not math.isfinite(self._sum):
-            raise UserError("the network's output is not finite (NaN or infinity): its weights cannot be sampled with")
+        prediction = self.denoiser(xt, t)
+        if type(prediction) is not CountPrediction:
+            raise ValueError("a total needs a head that predicts means alone, such as head=gamma")
+        axes = tuple(range(1, xt.ndim))
+        lacking = self.total - xt.sum(axes, keepdim=True, dtype=torch.float64)
+        factor = lacking.clamp(min=_LEAST) / prediction.expected.sum(axes, keepdim=True).clamp(min=_LEAST)
+        log_mean = prediction.log_mean + factor.log().float()
+        return CountPrediction(log_mean.exp(), log_mean)
 
 
-def _total(prediction: Prediction) -> Tensor:
-    """A number that is finite if the prediction is."""
-    if isinstance(prediction, CategoricalPrediction):
-        return prediction.log_probs.amax(1).sum()  # others may be -inf
-    total = prediction.mean.sum()
-    variance = getattr(prediction, "variance", None)
-    return total if variance is None else total + variance.sum()
-
-
-Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
-"""Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0. The prediction is the
-last one made in that step: of X_0 given an earlier state; None at the start."""
-
-BINOMIAL_BRIDGE, TRAPEZOIDAL = BinomialBridge(), Trapezoidal()
-NO_CORRECTION, NO_GUIDANCE = Correction(), Guidance()
-
-
-@torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation
-def sample(
-    denoiser: Denoiser,
-    process: Process,
-    times: Tensor,
-    shape: tuple[int, ...],
-    generator: torch.Generator | SampleStreams | None = None,
+@torch.no_grad()
+def draw_batches(
+    model: Predictor,
+    indices: Tensor,
+    seed: int,
+    sampler: Sampler,
     callback: Callback | None = None,
-    *,
-    kernel: Kernel = BINOMIAL_BRIDGE,
-    correction: Correction = NO_CORRECTION,
-    mean: Tensor | None = None,
+    classes: Tensor | None = None,
     known: KnownElements | None = None,
-    start: Tensor | None = None,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Walk a batch back from times[-1] to times[0].
+    batch_size: int | None = None,
+    total: float | None = None,
+) -> Iterator[tuple[Tensor, Samples]]:
+    """Draw the samples named by `indices`, a batch at a time; see `BlackoutDiffusion.batches`.
 
-    Args:
-        denoiser: (xt, t) -> prediction; its network must be in eval mode.
-        process: the forward process to be reversed.
-        times: float64 [T + 1], increasing: a grid, or a part of one.
-        shape: [B, ...] of the batch.
-        generator: streams make sample k a function of (seed, k, step) alone.
-        callback: receives (k, X_{t_k}, prediction) for every time, k = T first.
-        kernel: the reverse step; one that keeps state is replaced by a fresh one.
-        correction: corrector steps after the kernel's.
-        mean: E[X_0], broadcastable to shape, for a prior that can use it (pure death's Poisson start).
-        known: elements of X_0 that are given, for inpainting.
-        start: X_{times[-1]}, states of `shape`; None draws it from the prior.
-        device: where the batch is.
+    Sample k's random numbers are a function of (seed, k, step). All batches have one shape (the last is padded), so
+    that the network's kernels round alike too.
 
-    Returns:
-        X_0, integer counts of `shape`; where times[0] > 0, the states X_{times[0]}.
+    Yields:
+        (indices [b], {"samples": counts [b, *shape]}); from particles also "log_normaliser", float64 [b], see
+        `particles.Weighed`. Both on the model's device.
 
     Raises:
-        ValueError: times that do not increase from 0 or above, or a start of another shape.
-        UserError: the network's output is not finite.
+        ValueError: classes that the model does not know, or guidance without classes.
     """
-    times, device = times.cpu(), torch.device(device)  # whoever asks for a time's value does not wait for the device
-    xt = begin(process, times, shape, generator, mean, start, device)
-    path = None if known is None else known.path(process, times, shape, generator, device)
-    counting = CountingDenoiser(denoiser)
-    xt = _walk(counting, process, times, xt, generator, callback, kernel, correction, path)
-    counting.check()
-    return xt if times[0] > 0 else xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
+    if classes is not None:
+        check_classes(classes, len(indices), model.num_classes)
+    elif sampler.guidance.scale != 1:
+        raise ValueError("guidance needs classes to guide towards")
+    number = number_of_particles(sampler, model.process, classes is not None, known is not None)
+    size = batch_size or min(max(1, sampler.evaluation.batch_size // number), len(indices))
+    for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
+        padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
+        of_batch = None if classes is None else classes[padded].to(model.device)
+        observed = None if known is None else known.select(padded)
+        streams = SampleStreams(seed, indices[padded].to(model.device))
+        with sampler.evaluation.of(model.averaged):
+            drawn = _draw(model, sampler, streams, (size, *model.shape), callback, of_batch, observed, number, total)
+        yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()}
 
 
-def begin(
-    process: Process, times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None,
-    mean: Tensor | None, start: Tensor | None, device: torch.device,
-) -> Tensor:  # fmt: skip
-    """X_{times[-1]}, given or drawn; raises ValueError for what `sample` refuses."""
-    if times.ndim != 1 or not len(times) or times[0] < 0 or not bool((times.diff() > 0).all()):
-        raise ValueError("the times of a sampler must increase from 0 or above")
-    if start is None:
-        return process.prior(shape, times[-1], _source(generator, len(times)), mean=mean, device=device)
-    if tuple(start.shape) != tuple(shape) or start.is_floating_point():
-        raise ValueError(f"the start must be integers of shape {tuple(shape)}, not {start.dtype} {tuple(start.shape)}")
-    return start.to(device, count_dtype(process.num_states - 1))
+def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpainted: bool) -> int:
+    """How many particles a sample is drawn from: the larger of what its guidance and its known elements need."""
+    guidance, number = sampler.guidance, 1
+    if guided and guidance.scale not in (0, 1):
+        number = guidance.particles
+    if not inpainted:
+        return number
+    possible = weighs(process) and not isinstance(sampler.kernel, StatefulKernel | Churned)
+    return max(number, sampler.inpainting_particles or (INPAINTING_PARTICLES if possible else 1))
 
 
-def _walk(
-    denoiser: CountingDenoiser, process: Process, times: Tensor, xt: Tensor,
-    generator: torch.Generator | SampleStreams | None, callback: Callback | None, kernel: Kernel,
-    correction: Correction, path: KnownPath | None,
-) -> Tensor:  # fmt: skip
-    """From X_{times[-1]} to X_{times[0]}.
+def _draw(
+    model: Predictor,
+    sampler: Sampler,
+    streams: SampleStreams,
+    shape: tuple[int, ...],
+    callback: Callback | None,
+    classes: Tensor | None,
+    known: KnownElements | None,
+    number: int,
+    total: float | None,
+) -> Samples:
+    """One batch of `shape`."""
+    times = model.times(sampler)
+    mean = None
+    if sampler.poisson_start:
+        scale = sampler.guidance.at(float(times[-1]))
+        mean = start_mean(model.mean, model.class_mean, classes, scale, model.process.max_count)
+    denoiser = guided_denoiser(model, sampler, None if classes is None else classes.repeat_interleave(number))
+    denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
+    walk = denoiser, model.process, times, shape, streams, callback
+    how: dict[str, Any] = {
+        "kernel": sampler.kernel,
+        "correction": sampler.correction,
+        "known": known,
+        "device": model.device,
+        "mean": mean,
+    }
+    if number == 1:
+        return {"samples": sample(*walk, **how)}
+    weights = [GuidanceWeight(model.process)] if sampler.guidance.particles > 1 else []
+    drawn = sample_particles(*walk, number=number, potentials=weights, **how)
+    return {"samples": drawn.samples, "log_normaliser": drawn.log_normaliser}
 
-    Correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022, Algorithm
-    1): the elements that were born beside them are brought in line.
+
+def guided_denoiser(model: Predictor, sampler: Sampler, classes: Tensor | None) -> Denoiser:
+    """(xt, t) -> prediction given classes [rows], guided as the sampler asks; None for samples of all classes."""
+    if classes is None:
+        return model.denoiser()
+    guidance, largest = sampler.guidance, model.process.max_count
+    return GuidedDenoiser(model.denoiser(classes), model.denoiser(), guidance.scale, largest, guidance.between)
+
+
+def try_sampler(model: Predictor, sampler: Sampler) -> None:
+    """Look at the grid of a sampler, and take a few of its steps on an empty sample, with predictions of nothing.
+
+    Raises:
+        UserError: kernel or correctors need what the head does not predict or belong to another process, or the grid is
+            not one of the process, or ends too early for the data.
     """
-    kernel = kernel.fresh() if isinstance(kernel, StatefulKernel) else kernel
-    for k in range(len(times) - 1, -1, -1):
-        if k < len(times) - 1:
-            denoiser.last = None  # let go of it before the next one is made: over 256 levels it is large
-            s, t, source = times[k], times[k + 1], _source(generator, k + 1)
-            xt = kernel(denoiser, process, xt, s, t, source)
-        if path is not None:
-            xt = path.overwrite(k, xt)
-        for _ in range(correction.at(float(times[k])) if k < len(times) - 1 else 0):
-            xt = correction.corrector(kernel, denoiser, process, xt, s, t, source)
-            xt = xt if path is None else path.put(xt)
-        if callback is not None:
-            callback(k, xt, denoiser.last)
-    return xt
+    with error_context("sampler"):
+        times = model.times(sampler)
+        model.process.check_final_time(times[-1])
+        check_end(model, times[-1], sampler.grid or model.schedule.grid, "sampler" if sampler.grid else None)
+    few = times[torch.linspace(0, len(times) - 1, min(len(times), _TIMES)).round().long()]
+    raw = torch.zeros(1, model.head.outputs, *model.shape)
 
-
-def _source(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:
-    """The numbers of one step; a torch generator simply goes on."""
-    return generator.at(step) if isinstance(generator, SampleStreams) else generator
-
-
-def count_evaluations(
-    times: Tensor,
-    process: Process,
-    head: Head,
-    kernel: Kernel = BINOMIAL_BRIDGE,
-    correction: Correction = NO_CORRECTION,
-    guidance: Guidance = NO_GUIDANCE,
-    shape: tuple[int, ...] = (1,),
-) -> int:
-    """The number of network function evaluations (NFE) of a sample, found by drawing one element without a network.
-
-    Args:
-        times, process, kernel, correction: as for `sample`.
-        head: the model's, which is given zeros in place of a network's output.
-        guidance: where it acts on a step, judged by the time the step starts at, each evaluation counts twice.
-        shape: of what is drawn, for heads that know the data's elements.
-    """
-    ended: list[int] = []
+    def check(k: int, xt: Tensor, prediction: Prediction | None) -> None:
+        if xt.shape != (1, *model.shape):  # at once: with every further step it would be larger
+            made = f"it made {list(xt.shape)} of {[1, *model.shape]}"
+            raise ValueError(f"{misfit(sampler.kernel, model.process, model.head)}: {made}")
 
     def blank(xt: Tensor, t: Tensor) -> Prediction:
-        prediction: Prediction = head(torch.zeros(1, head.outputs, *shape), xt, t)
-        return prediction
+        return model.head(raw.expand(len(xt), *raw.shape[1:]), xt, t)
 
-    counting = CountingDenoiser(blank)
-    sample(
-        counting, process, times, (1, *shape), torch.Generator().manual_seed(0),
-        lambda k, xt, prediction: ended.append(counting.evaluations), kernel=kernel, correction=correction,
-    )  # fmt: skip
-    per_step = [after - before for before, after in pairwise(ended)]  # from t_T down
-    starts = reversed(times[1:].tolist())
-    return sum(n * (2 if guidance.doubles(t) else 1) for n, t in zip(per_step, starts, strict=True))
+    # guided as the sampler would guide a model that has classes, wherever it would
+    scale = 1.0 if model.num_classes is None else sampler.guidance.scale
+    denoiser = GuidedDenoiser(blank, blank, scale, model.process.max_count)
+    how: dict[str, Any] = {"kernel": sampler.kernel, "correction": sampler.correction}
+    walk = denoiser, model.process, few, (1, *model.shape), torch.Generator().manual_seed(0), check
+    with error_context("sampler"):
+        inpaints = (sampler.inpainting_particles or 1) > 1
+        if not (sampler.guidance.particles > 1 or inpaints):
+            sample(*walk, **how)
+            return
+        if inpaints:
+            how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
+        sample_particles(*walk, number=2, potentials=[GuidanceWeight(model.process)], **how)
 
 
-def _check_whole(name: str, value: int) -> None:
-    if type(value) is not int or not 1 <= value <= MOST_STEPS:
-        raise ValueError(f"{name} must be a whole number in 1..{MOST_STEPS:,}, not {value!r}")
-
-
-@component("evaluation")
-@dataclass(frozen=True)
-class Evaluation:
-    """How the network is evaluated while sampling.
-
-    Args:
-        batch_size: samples per evaluation.
-        keep_dropout: leave the network in train mode, as the reference code did.
-        bfloat16: in bfloat16 autocast; counts and draws stay exact.
+def check_end(model: Predictor, t: Tensor, grid: Callable[[int], Tensor], where: str | None) -> None:
+    """Refuse a grid of pure death that ends, at t, too early for the model's data, where these are known.
 
     Raises:
-        ValueError: batch_size is not a positive whole number.
+        ValueError: see `DataEnds.check`.
     """
-
-    batch_size: int = 256
-    keep_dropout: bool = False
-    bfloat16: bool = False
-
-    def __post_init__(self) -> None:
-        _check_whole("batch_size", self.batch_size)
-
-    @contextmanager
-    def of(self, network: nn.Module) -> Iterator[None]:
-        """Inside, the network is evaluated like this; afterwards every submodule is in the mode it was in."""
-        modes = {module: module.training for module in network.modules()}
-        device = next((p.device.type for p in network.parameters()), "cpu")
-        network.train(self.keep_dropout)
-        try:
-            with _cast_once(network), torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
-                yield
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
+    ends = DataEnds.of(model.config.get("data", {}))
+    if ends is not None and isinstance(model.process, PureDeath):
+        ends.check(grid, t, where)
 
 
-@contextmanager
-def _cast_once(network: nn.Module) -> Iterator[None]:
-    """Inside, autocast keeps the weights it has cast, which it does for those that ask for gradients."""
-    frozen = [parameter for parameter in network.parameters() if not parameter.requires_grad]
-    for parameter in frozen:
-        parameter.requires_grad_(True)
-    try:
-        yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-
-
-EVALUATION = Evaluation()
-
-
-@component("sampler")
-@dataclass(frozen=True)
-class Sampler:
-    """How a model is sampled; by default as `sampler=trapezoidal`, the command line's.
-
-    Args:
-        kernel: the reverse step.
-        num_steps: steps along the grid; each costs as many network evaluations as kernel and correctors need.
-        grid: num_steps -> times; None follows the family of the training schedule.
-        poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
-        correction: corrector steps after the kernel's.
-        guidance: towards the samples' classes.
-        evaluation: batches and precision.
-        inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
-            where particles can be weighed, else 1.
-
-    Raises:
-        ValueError: num_steps or inpainting_particles is not a positive whole number.
-    """
-
-    kernel: Kernel = TRAPEZOIDAL
-    num_steps: int = 100
-    grid: Callable[[int], Tensor] | None = None
-    poisson_start: bool = True
-    correction: Correction = NO_CORRECTION
-    guidance: Guidance = NO_GUIDANCE
-    evaluation: Evaluation = EVALUATION
-    inpainting_particles: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_whole("num_steps", self.num_steps)
-        if self.inpainting_particles is not None:
-            _check_whole("inpainting_particles", self.inpainting_particles)
-
-
-@component("sampler")
-def make_sampler(
-    kernel: Kernel = TRAPEZOIDAL,
-    num_steps: int = 100,
-    grid: Callable[[int], Tensor] | None = None,
-    poisson_start: bool = True,
-    corrector_steps: int = 0,
-    corrector: Corrector = THIN_AND_BRIDGE,
-    corrector_between: Sequence[float] | None = None,
-    guidance: float = 1.0,
-    guidance_between: Sequence[float] | None = None,
-    batch_size: int = 256,
-    keep_dropout: bool = False,
-    bfloat16: bool = False,
-    guidance_particles: int = 1,
-    inpainting_particles: int | None = None,
-    churn: float = 0.0,
-) -> Sampler:
-    """A sampler from flat settings, as YAML files have them.
-
-    Args:
-        kernel, num_steps, grid, poisson_start: see `Sampler`.
-        corrector_steps, corrector, corrector_between: see `Correction`.
-        guidance, guidance_between, guidance_particles: see `Guidance`.
-        batch_size, keep_dropout, bfloat16: see `Evaluation`.
-        inpainting_particles: see `Sampler`.
-        churn: see `Churned`; 0 for none.
-
-    Raises:
-        ValueError: a number is out of range.
-    """
-    return Sampler(
-        Churned(kernel, churn) if churn else kernel,
-        num_steps,
-        grid,
-        poisson_start,
-        Correction(corrector_steps, corrector, corrector_between),
-        Guidance(guidance, guidance_between, guidance_particles),
-        Evaluation(batch_size, keep_dropout, bfloat16),
-        inpainting_particles,
-    )
-
-
-# --- Samplers by the names they have on the command line, with the settings they have there (conf/sampler).
-
-_KERNELS: dict[str, tuple[Kernel, int]] = {
-    "binomial_bridge": (BinomialBridge(), 1000),
-    "binomial_bridge_nearest": (BinomialBridge(nearest_rounding), 1000),
-    "birth_death_bridge": (BirthDeathBridge(), 1000),
-    "level_bridge": (LevelBridge(), 1000),
-    "panjer": (PanjerLeap(), 1000),
-    "poisson": (PoissonLeap(), 1000),
-    "posterior_bridge": (PosteriorBridge(), 1000),
-    "posterior_trapezoidal": (PosteriorTrapezoidal(), 100),
-    "tau_leap": (TauLeap(), 1000),
-    "trapezoidal": (Trapezoidal(), 100),
-}
-"""Name -> kernel and number of steps."""
-
-
-def named_sampler(name: str) -> Sampler:
-    """The sampler that `sampler=<name>` is on the command line.
-
-    Raises:
-        UserError: there is none of that name.
-    """
-    if name not in _KERNELS:
-        raise UserError(f"sampler={name!r}: there is no such sampler, only {', '.join(_KERNELS)}")
-    return Sampler(*_KERNELS[name])
-
-
-def chosen_sampler(own: Sampler, asked: Sampler | str | None, num_steps: int | None) -> Sampler:
-    """The sampler a user asks for: by itself, by name, or a model's own; with another number of steps if one is given.
-
-    Raises:
-        UserError: there is none of that name.
-        ValueError: not a positive number of steps.
-    """
-    sampler = named_sampler(asked) if isinstance(asked, str) else asked or own
-    return sampler if num_steps is None else replace(sampler, num_steps=num_steps)
+def misfit(component: object, process: Process, head: Head) -> str:
+    """Words for a component that does not go with a process and a head."""
+    kinds = [type(one).__name__ for one in (component, process, head)]
+    return f"{kinds[0]} does not fit the process {kinds[1]} with the head {kinds[2]}"

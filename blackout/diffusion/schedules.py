@@ -8,15 +8,19 @@ times[0] = 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.component import component
+from blackout.component import Stats, component
+
+_NEARLY_NOTHING = -7.0
+"""Logit of survival at which every process has forgotten nearly everything."""
 
 
 def logit_survival(t: Tensor) -> Tensor:
@@ -58,7 +62,31 @@ def in_range(between: Sequence[float] | None, t: float) -> bool:
     return between is None or between[0] <= float(logit_survival(torch.tensor(t, dtype=torch.float64))) <= between[1]
 
 
-@component(passed=("grid",), called=("num_steps",))
+def ends_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float]:
+    """`first`, `last` and `final_time` where they are null: the data's (`blackout.diffusion.data_stats`)."""
+    known = stats.get("data_ends", {})
+    return {name: end for name, end in known.items() if name in given and given[name] is None}
+
+
+def times_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float]:
+    """What is null of `logistic_times`: where counts of this size take shape. Ours.
+
+    From survival of about one unit, q E[X^2] / E[X] = 1, to nearly all.
+    """
+    known = stats.get("data_ends")
+    if known is None or not stats["mean"] > 0:
+        return ends_of_data(given, stats)
+    biased = math.log1p(stats["mean"] + stats["std"] ** 2 / stats["mean"])
+    chosen = {
+        "first": known["first"] + 1,
+        "last": min(known["last"], _NEARLY_NOTHING),
+        "location": -biased / 2,
+        "scale": 1 + biased / 5,
+    }
+    return {name: value for name, value in chosen.items() if name in given and given[name] is None}
+
+
+@component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
 def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """The paper's grid, uniform in u and so in Fisher information (eq. 60): u_k = L (1 - 2 (k - 1) / (T - 1)).
 
@@ -81,7 +109,7 @@ def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     return logit_times(num_steps, limit, -limit)
 
 
-@component(passed=("grid",), called=("num_steps",))
+@component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
 def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tensor:
     """Uniform in u from `first` (the first time after 0) down to `last` (the final time). float64 [T + 1]."""
     _check(num_steps, 1.0)
@@ -95,7 +123,7 @@ def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tenso
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
 
 
-@component(passed=("grid",), called=("num_steps",))
+@component(passed=("grid",), called=("num_steps",), from_stats=times_of_data)
 def logistic_times(
     num_steps: int = 1000,
     first: float = 6.0,
@@ -132,14 +160,14 @@ def logistic_times(
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
 
 
-@component(passed=("grid",), called=("num_steps",))
+@component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
 def uniform_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """Equal steps in t. float64 [T + 1]."""
     _check(num_steps, final_time)
     return torch.linspace(0.0, final_time, num_steps + 1, dtype=torch.float64)
 
 
-@component(passed=("grid",), called=("num_steps",))
+@component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
 def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
     """Survival falls as cos^2 of an angle that grows in equal steps (Nichol & Dhariwal 2021). float64 [T + 1]."""
     _check(num_steps, final_time)

@@ -15,10 +15,9 @@ import yaml
 from blackout.errors import UserError
 from blackout.files import write_json
 from blackout.flows.annealing import anneal
-from blackout.flows.family import make_target
 from blackout.flows.outputs import made_folder, named, run_command, save_arrays
 from blackout.flows.plots import save_diagnostics
-from blackout.flows.targets import Target, read_couplings, read_energy_network
+from blackout.flows.targets import Target, make_target, read_couplings, read_energy_network
 from blackout.flows.weights import estimates, known_values
 from blackout.training.export import load_model
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Names, Outputs, Samples, Watch
-from blackout.flows.interface import FlowModel
+from blackout.family import BaseDraw, Names, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.likelihood import run_backwards
+from blackout.flows.model import BATCH, ChainSampler
 from blackout.flows.outputs import Collected, add_array, named
 from blackout.flows.planar import Planar
 from blackout.flows.plots import grid, save_diagnostics, save_snapshots, save_trajectories
@@ -29,12 +29,10 @@ from blackout.flows.targets.base import read_arrays
 from blackout.flows.weights import estimates, known_values, systematic_resample, weighted_mean
 from blackout.random import fold_seed
 from blackout.training.components import make
-from blackout.training.model import refuse_unknown
 
 if TYPE_CHECKING:
     from PIL import Image
 
-_BATCH = 1024
 _REVERSED = 16
 """Reverse chains of every state whose likelihood is bounded."""
 _CLOSING = 1024
@@ -76,23 +74,18 @@ class FlowDraw(ChainDraw):
         own: make the estimates from so many samples, rather than from those that are written.
     """
 
-    model: FlowModel
+    model: ChainSampler
     simulation: Simulation
     refine: Refinement | None = None
     resample: bool = False
     description: Mapping[str, Any] = field(default_factory=dict)
     own: int | None = None
 
-    batch_size: int = _BATCH
+    batch_size: int = BATCH
 
     def run(self, indices: Tensor, seed: int, watch: Watch | None = None, observe: bool = False) -> Paths:
         """Chains with these numbers, int64 [b], on the model's device."""
-        model, simulation, whole = self.model, self.simulation, indices
-        if simulation.resample_below is not None:  # whole groups, of which these are part
-            first = (indices // simulation.group).unique() * simulation.group
-            whole = (first[:, None] + torch.arange(simulation.group)).flatten()
-        paths = simulation.run(model.target, model.rates(), whole.to(model.device), seed, self.refine, watch, observe)
-        return paths if len(whole) == len(indices) else paths.rows(torch.searchsorted(whole, indices).to(model.device))
+        return self.model.paths(indices, seed, self.simulation, self.refine, watch, observe)
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
@@ -193,12 +186,12 @@ class LikelihoodDraw(BaseDraw):
         num_steps: intervals on which rates are frozen.
     """
 
-    model: FlowModel
+    model: ChainSampler
     states: Tensor
     num_steps: int
 
     names = Names(folder="likelihood", file="likelihood", array="states", picture="states")
-    batch_size = _BATCH // _REVERSED
+    batch_size = BATCH // _REVERSED
     resumable = True
 
     def rows(self, num_samples: int) -> int:
@@ -250,7 +243,7 @@ class LikelihoodOutputs(Collected):
         return {"values": {name: float(arrays[name].mean()) for name in ("log_likelihood_bound", "log_likelihood")}}
 
 
-def requested_simulation(model: FlowModel, request: Mapping[str, Any]) -> tuple[Simulation, dict[str, Any]]:
+def requested_simulation(model: ChainSampler, request: Mapping[str, Any]) -> tuple[Simulation, dict[str, Any]]:
     """The simulation that is asked for, whole or by fields that replace the model's own; and its description."""
     described = dict(model.config.get("model", {}).get("simulation", {}))
     given = {name: value for name, value in (request.get("simulation") or {}).items() if value is not None}
@@ -258,7 +251,7 @@ def requested_simulation(model: FlowModel, request: Mapping[str, Any]) -> tuple[
     return make(described, "simulation") if given else model.simulation, described
 
 
-def requested(model: FlowModel, request: Mapping[str, Any]) -> Any:
+def requested(model: ChainSampler, request: Mapping[str, Any]) -> Any:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
@@ -280,7 +273,7 @@ def requested(model: FlowModel, request: Mapping[str, Any]) -> Any:
     return FlowDraw(model, simulation, moves, resample, description)
 
 
-def preview(model: FlowModel) -> FlowDraw:
+def preview(model: ChainSampler) -> FlowDraw:
     """The draw of pictures during and after training; estimates are made from more samples than are shown."""
     return FlowDraw(model, model.simulation, description={"simulation": "as configured"}, own=_CLOSING)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.flows.draw import FlowDraw, preview, requested
+from blackout.family import Samples, Watch
 from blackout.flows.losses import EstimatedPartition, Objective
 from blackout.flows.path import States
+from blackout.flows.refinement import Refinement
 from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.targets import Target
@@ -24,7 +26,72 @@ from blackout.training.model import Model
 _BATCH, _ROLLOUT, VALIDATION = 0, 1, 3
 
 
-class FlowSampler(Model):
+BATCH = 1024
+"""Chains simulated together unless the caller says otherwise."""
+
+
+class ChainSampler(Model):
+    """A target and rates that carry noise to it: what trained flows and energies with a flow inside have in common."""
+
+    target: Target
+    simulation: Simulation
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.target.shape
+
+    @abstractmethod
+    def rates(self, trained: bool = False) -> Scores:
+        """The scores as simulations take them, in float64; of the trained weights, or else of the averaged ones."""
+
+    def paths(
+        self,
+        indices: Tensor,
+        seed: int,
+        simulation: Simulation | None = None,
+        refine: Refinement | None = None,
+        watch: Watch | None = None,
+        observe: bool = False,
+    ) -> Paths:
+        """Chains with these numbers, int64 [b], on the model's device; of groups that are resampled, these members.
+
+        Args:
+            indices, seed: chain k is a function of (seed, k), and of its group where there is resampling.
+            simulation, refine: the model's own simulation and no moves, unless given.
+            watch, observe: see `Simulation.run`.
+        """
+        how, whole = simulation or self.simulation, indices
+        if how.resample_below is not None:  # whole groups, of which these are part
+            first = (indices // how.group).unique() * how.group
+            whole = (first[:, None] + torch.arange(how.group)).flatten()
+        paths = how.run(self.target, self.rates(), whole.to(self.device), seed, refine, watch, observe)
+        if len(whole) == len(indices):
+            return paths
+        return paths.rows(torch.searchsorted(whole, indices).to(self.device))
+
+    def batches(
+        self, indices: Tensor, seed: int = 0, batch_size: int | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """Unweighted output of the chain, `samples` [b, *shape], with `log_weights` float64 [b].
+
+        Samples are of the target only as far as ESS is 1.
+        """
+        for part in indices.split(batch_size or BATCH) if len(indices) else ():
+            paths = self.paths(part, seed)
+            yield part, {"samples": paths.states.x.view(-1, *self.shape), "log_weights": paths.log_weights}
+
+    @property
+    def validation_cost(self) -> int:
+        return self.simulation.num_steps
+
+    def example(self) -> tuple[Any, ...]:
+        x = torch.zeros(1, self.target.sites, dtype=torch.uint8, device=self.device)
+        ratios = torch.zeros(1, self.target.sites, self.target.levels, device=self.device)
+        return x, torch.zeros(1, device=self.device), ratios
+
+
+class FlowSampler(ChainSampler):
     """A continuous-time Markov chain from uniform noise to an unnormalised law.
 
     Args:
@@ -56,11 +123,6 @@ class FlowSampler(Model):
         self.objective: Objective = EstimatedPartition() if objective is None else objective
         self.rollout = rollout
         self.replay_buffer = None if rollout is None else self.replay_type(rollout, target.levels, target.sites)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return self.target.shape
 
     @torch.no_grad()
     def scores(self, x: Tensor, t: Tensor | float, ratios: Tensor | None = None) -> Tensor:
@@ -128,34 +190,11 @@ class FlowSampler(Model):
         self.record("val/ess", effective_sample_size(weights).expand(len(indices)))
         self.record("val/log_z", log_mean_exp(weights).expand(len(indices)))
 
-    @property
-    def validation_cost(self) -> int:
-        return self.simulation.num_steps
-
     def simulate(self, indices: Tensor, seed: int) -> Paths:
         """The chains with these numbers, int64 [B], by the model's own simulation without resampling."""
         return self.simulation.run(self.target, self.rates(), indices, seed)
 
-    # --- use
-
-    def draw(self, request: Mapping[str, Any]) -> FlowDraw:
-        return requested(self, request)
-
-    def preview(self, num_samples: int, num_steps: int | None = None) -> FlowDraw:
-        return preview(self)
-
-    @torch.no_grad()
-    def sample(self, num_samples: int, seed: int = 0) -> Tensor:
-        """Unweighted output of the chain, integers [num_samples, *shape]: of the target only as far as ESS is 1."""
-        (drawn,) = (part for _, part in self.draw({}).batches(torch.arange(num_samples), seed, num_samples))
-        return drawn["samples"]
-
-    def example(self) -> tuple[Any, ...]:
-        x = torch.zeros(1, self.target.sites, dtype=torch.uint8, device=self.device)
-        ratios = torch.zeros(1, self.target.sites, self.target.levels, device=self.device)
-        return x, torch.zeros(1, device=self.device), ratios
-
-    def rehearse(self) -> None:
+    def try_once(self) -> None:
         """Evaluate target and network once.
 
         Raises:

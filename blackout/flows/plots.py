@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from blackout.flows.annealing import anneal, samples_of
-from blackout.flows.interface import FlowModel
 from blackout.flows.likelihood import run_backwards
+from blackout.flows.model import ChainSampler
 from blackout.flows.outputs import save_figure
 from blackout.flows.planar import BITS, decode
 from blackout.flows.simulation import Paths
@@ -118,7 +118,7 @@ def _in_words(axes: Any, values: dict[str, float]) -> None:
     axes.axis("off")
 
 
-def save_snapshots(model: FlowModel, observed: Paths, path: Path, seed: int) -> None:
+def save_snapshots(model: ChainSampler, observed: Paths, path: Path, seed: int) -> None:
     """The first samples from noise to order, and states of the target carried back to noise by the reverse chain."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
@@ -138,7 +138,7 @@ def save_snapshots(model: FlowModel, observed: Paths, path: Path, seed: int) -> 
     save_figure(figure, path, 90)
 
 
-def save_trajectories(model: FlowModel, observed: Paths, scale: float, path: Path, seed: int) -> None:
+def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: Path, seed: int) -> None:
     """States that code points of the plane: the chain, the marginals it should have, and the reverse chain.
 
     As the paper shows them [Ou 2025, fig. 17].
@@ -163,7 +163,7 @@ def save_trajectories(model: FlowModel, observed: Paths, scale: float, path: Pat
     save_figure(figure, path, 90)
 
 
-def _reversed(model: FlowModel, x: Tensor, seed: int) -> list[Tensor]:
+def _reversed(model: ChainSampler, x: Tensor, seed: int) -> list[Tensor]:
     """States x [B, d] carried back to noise: those at the ends of the intervals."""
     indices, steps = torch.arange(len(x), device=model.device), max(16, model.simulation.num_steps)
     return run_backwards(model.target, model.rates(), x, steps, indices, seed).states_at

@@ -19,7 +19,7 @@ from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead, VarianceHead
 from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, TauLeap
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.sampling import count_evaluations
+from blackout.diffusion.samplers import count_evaluations
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.laws import kernels as steps
 from blackout.laws import toys as chains

@@ -36,7 +36,7 @@ from blackout.diffusion.predictions import (
     Prediction,
 )
 from blackout.diffusion.processes import Process, PureDeath
-from blackout.diffusion.sampling import sample
+from blackout.diffusion.samplers import sample
 from blackout.laws.toys import Array, Beliefs, JumpToy, Toy, _shift, binomial_pmf
 from blackout.random import RandomSource, SampleStreams, uniform
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
+from blackout.component import Stats
+from blackout.errors import error_context
 from blackout.networks.mlp import ElementwiseMLP, SequenceConvolution
 from blackout.networks.unet import UNet
 
@@ -18,6 +20,8 @@ _PLACES, _FOLDED = 256, 16
 """Most places of a U-Net's finest level, as far as at most 16 elements together are one of them."""
 _WIDTHS = ((64, 32), (512, 16))
 """Channels of the finest level on up to so many places; 8 beyond."""
+_CHOSEN = ("levels", "width", "depth", "channels", "dropout", "ordered")
+"""What the user may choose of a body that is left to the data."""
 _KINDS = {"ElementwiseMLP": ElementwiseMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
 
 
@@ -102,3 +106,25 @@ def body_for(
     kind = _KINDS[arguments.pop("_target_").rsplit(".", 1)[-1]]
     classes = {"num_classes": num_classes, "covariate_levels": covariate_levels}
     return kind(shape=shape, outputs=outputs, **classes, **arguments)
+
+
+def body_and_inputs(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
+    """Body and inputs of a `CountNetwork` whose body is left to the data (`body_for`). Ours.
+
+    Where a process takes away the order of levels and the data are vectors, the body embeds levels, those of the data
+    and a mask, and the inputs leave them as they are.
+
+    Args:
+        given: arguments of the network.
+        stats: shape and max_count of the data, and whether a vector is `ordered`.
+    """
+    body, inputs = given.get("body"), given.get("inputs")
+    if not isinstance(body, Mapping) or body.get("_target_") != "blackout.networks.body_for":
+        return {}
+    scaled = isinstance(inputs, Mapping) and inputs.get("_target_") == "blackout.networks.LevelInputs"
+    embeds = scaled and len(stats["shape"]) == 1
+    asked = {name: body[name] for name in _CHOSEN if body.get(name) is not None}
+    known = {"levels": stats["max_count"] + 2 if embeds else None, "ordered": stats.get("ordered")}
+    with error_context("network.body"):
+        described = described_body(stats["shape"], **{**known, **asked})
+    return {"body": described} | ({"inputs": {"_target_": "blackout.networks.StateInputs"}} if embeds else {})

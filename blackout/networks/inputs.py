@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.counts import time_on
+from blackout.networks.fitting import body_and_inputs
 from blackout.networks.precision import best_memory_format
 
 # --- Input scaling: from counts at a time to what a network likes to read.
@@ -158,7 +159,7 @@ def time_label(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
     return (NUM_STEPS - 1) / 2 * (1 + minus_logit / math.log(math.expm1(final_time)))
 
 
-@component("network")
+@component("network", from_stats=body_and_inputs)
 class CountNetwork(nn.Module):
     """A network on counts: scales them, labels the time, and calls `body(x, label)`.
 

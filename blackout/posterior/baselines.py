@@ -17,7 +17,7 @@ from blackout.diffusion.kernels import leap, reverse_rates
 from blackout.diffusion.particles import normalised, sample_particles, systematic
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Prediction
 from blackout.diffusion.processes import JumpProcess, PureDeath
-from blackout.diffusion.sampling import sample
+from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import step_fraction
 from blackout.posterior.chains import Coupling, Method, Relaxed, Run
 from blackout.posterior.noise import Exact

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blackout.diffusion.plots import grid
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.sampling import Sampler
+from blackout.diffusion.samplers import Sampler
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context
 from blackout.family import BaseDraw, Names, Samples, Watch

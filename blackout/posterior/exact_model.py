@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from blackout.diffusion.kernels import LevelBridge
 from blackout.diffusion.predictions import CategoricalPrediction
 from blackout.diffusion.processes import Process, Uniform
-from blackout.diffusion.sampling import Evaluation, Sampler
+from blackout.diffusion.samplers import Evaluation, Sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
-from blackout.family import Draw
+from blackout.family import Draw, Samples, refuse_unknown
 from blackout.posterior.operators import Judged
 from blackout.posterior.prior import Prior, Streams, numbers_at
 from blackout.random import RandomSource, SampleStreams, cumulative, uniform
 from blackout.training.components import make
-from blackout.training.model import Model, refuse_unknown
+from blackout.training.model import Model
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,22 @@ class ChainDenoiser:
         return CategoricalPrediction(found.clamp(min=1e-300).log().transpose(1, 2))
 
 
+class ExactFamily:
+    """What `sample.py` asks of an exact law: samples of posteriors alone."""
+
+    def draw(self, model: Any, request: Mapping[str, Any]) -> Draw:
+        """Samples of posteriors.
+
+        Raises:
+            UserError: no posterior is asked for, or options of a trained model.
+        """
+        refuse_unknown(request, "posterior", "operator", "noise", "measurement")
+        if not request.get("posterior"):
+            raise UserError("an exact law is for posteriors: posterior=sgdd must be given")
+        draw: Draw = make(request["posterior"], "posterior").draw(model, model.sampler, request)
+        return draw
+
+
 class ExactModel(Model):
     """A Markov chain of names under the uniform process: its network is Bayes' rule.
 
@@ -165,6 +181,7 @@ class ExactModel(Model):
     """
 
     mean: Tensor
+    family: Any = ExactFamily()
 
     def __init__(self, name: str, chain: Chain, num_steps: int = 25, batch_size: int = 256) -> None:
         super().__init__(nn.Identity())
@@ -176,18 +193,6 @@ class ExactModel(Model):
         )
         self.register_buffer("mean", torch.zeros(self.shape))
         self.config = {"law": name, "elements": chain.length, "names": len(chain.first)}
-
-    def draw(self, request: Mapping[str, Any]) -> Draw:
-        """Samples of posteriors alone.
-
-        Raises:
-            UserError: no posterior is asked for, or options of a trained model.
-        """
-        refuse_unknown(request, "posterior", "operator", "noise", "measurement")
-        if not request.get("posterior"):
-            raise UserError("an exact law is for posteriors: posterior=sgdd must be given")
-        draw: Draw = make(request["posterior"], "posterior").draw(self, self.sampler, request)
-        return draw
 
     @property
     def device(self) -> torch.device:
@@ -206,12 +211,12 @@ class ExactModel(Model):
         assert sampler.grid is not None
         return sampler.grid(sampler.num_steps)
 
-    def sample_batches(
-        self, indices: Tensor, seed: int = 0, sampler: Sampler | None = None, batch_size: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """(indices [b], samples [b, D]): sample k is a function of (seed, k)."""
+    def batches(
+        self, indices: Tensor, seed: int = 0, batch_size: int | None = None, sampler: Sampler | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """(indices [b], `samples` [b, D]): sample k is a function of (seed, k)."""
         for part in indices.split(batch_size or self.sampler.evaluation.batch_size):
-            yield part, self.prior().draw(len(part), SampleStreams(seed, part.to(self.device)))
+            yield part, {"samples": self.prior().draw(len(part), SampleStreams(seed, part.to(self.device)))}
 
     def judge(self, judged: Judged, directory: Path) -> dict[str, Any]:
         """What is known exactly of what was drawn: `values` and more, for metrics.json; may write pictures."""

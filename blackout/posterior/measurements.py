@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
-from blackout.diffusion.sampling import Sampler
+from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.files import opened
 from blackout.posterior.noise import Noise
@@ -130,10 +130,9 @@ def _truths(model: Any, sampler: Sampler, split: str, numbers: Tensor, asked: st
     if split == "model":
 
         def drawn(seed: int) -> Tensor:
-            batches = model.sample_batches(
-                numbers, fold_seed(seed, _TRUTH), sampler, batch_size=min(_TRUTHS_AT_ONCE, len(numbers))
-            )
-            return torch.cat([counts.cpu() for _, counts in batches])
+            size = min(_TRUTHS_AT_ONCE, len(numbers))
+            batches = model.batches(numbers, fold_seed(seed, _TRUTH), size, sampler=sampler)
+            return torch.cat([samples["samples"].cpu() for _, samples in batches])
 
         return drawn
     source = model.require_source()

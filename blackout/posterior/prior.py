@@ -12,7 +12,7 @@ from torch import Tensor
 from blackout.diffusion.kernels import BinomialBridge, Kernel, LevelBridge
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process, PureDeath
-from blackout.diffusion.sampling import CountingDenoiser, begin, sample
+from blackout.diffusion.samplers import CountingDenoiser, begin, sample
 from blackout.diffusion.schedules import logit_survival, logit_times, time_of_logit
 from blackout.random import RandomSource, SampleStreams
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
-from blackout.family import Draw
+from blackout.family import Draw, Family
 from blackout.files import save_picture, write_json
 from blackout.programs.curves import save_curves
 from blackout.programs.pictures import Trajectory
@@ -35,24 +35,26 @@ _SHOWN = 4
 """Samples whose way is shown."""
 
 
-def close(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, run: Path) -> None:
+def close(
+    trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, run: Path, family: Family
+) -> None:
     """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
     model, began = module.model, time.perf_counter()
     for logger in trainer.loggers:
         if isinstance(logger, MetricsCSV):
             logger.close(trainer.global_step)
     budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
-    scorer = keep_affordable_scorer(trainer, model, budget)
+    scorer = keep_affordable_scorer(trainer, family.draw(model, {}).nfe, budget)
     values = validate(trainer, module, data_module, budget)
     if not trainer.is_global_zero:
         return
     model.before_export(budget)
     export_model(model, run / "model", values | ({} if scorer is None else scorer.values))
-    draw = closing_draw(model, budget)
+    draw = closing_draw(family, model, budget)
     more = draw_samples(draw, run / "samples")
     values |= more.pop("values", {})
     report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": draw.steps}
-    report |= {"command": command(), "sampler": dict(model.draw({}).description), **more}
+    report |= {"command": command(), "sampler": dict(family.draw(model, {}).description), **more}
     if scorer is not None:
         values |= scorer.values
         report |= scorer.provenance
@@ -67,11 +69,10 @@ def close(trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataMo
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}\nreport:  {page}")
 
 
-def keep_affordable_scorer(trainer: pl.Trainer, model: Model, budget: int) -> Scores | None:
+def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int) -> Scores | None:
     """Leave out the scoring of samples where it would exceed the budget of network evaluations."""
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     scorers = [callback for callback in callbacks if isinstance(callback, Scores)]
-    nfe = model.draw({}).nfe if scorers else 0
     affordable = [scorer for scorer in scorers if scorer.num_samples * nfe <= budget]
     for scorer in scorers:
         if scorer not in affordable:
@@ -90,11 +91,11 @@ def validate(
     return {name: float(value) for name, value in metrics.items()}
 
 
-def closing_draw(model: Model, budget: int) -> Draw:
+def closing_draw(family: Family, model: Model, budget: int) -> Draw:
     """The `Draw` of the closing samples: that of previews, in fewer steps where the budget demands it."""
-    draw = model.preview(_SAMPLES)
-    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (max(1, model.draw({}).nfe) * _SAMPLES)))
-    return draw if steps == draw.steps else model.preview(_SAMPLES, steps)
+    draw, nfe = family.preview(model, _SAMPLES), family.draw(model, {}).nfe
+    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (max(1, nfe) * _SAMPLES)))
+    return draw if steps == draw.steps else family.preview(model, _SAMPLES, steps)
 
 
 def draw_samples(draw: Draw, directory: Path) -> dict[str, Any]:

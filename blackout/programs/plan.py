@@ -25,8 +25,13 @@ _SECONDS = 60.0
 """The probe stops after so many steps, or after the first that ends later than this."""
 
 
-def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule) -> None:
+def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule, nfe: int) -> None:
     """Print parameters, FLOPs, memory, data and expected time of a run; nothing is written.
+
+    Args:
+        config: the settings.
+        module, data_module: of the run.
+        nfe: network evaluations of a sample.
 
     Raises:
         UserError: the trainer's settings are impossible.
@@ -39,7 +44,7 @@ def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceData
     batch, devices = config["batch_size"], trainer.world_size
     images, share = steps * accumulate * batch, batch // devices
     parameters = sum(p.numel() for p in model.network.parameters())
-    flops, nfe = flops_per_sample(model), model.draw({}).nfe
+    flops = flops_per_sample(model)
     state = parameters * 4 * 5  # weights, gradients, Adam's two moments, average
     second = probe.seconds_per_batch()
     size = data_module.source.size("train")

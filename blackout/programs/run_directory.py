@@ -21,6 +21,7 @@ from blackout.errors import UserError
 from blackout.files import opened, refuse_links, remove_parts, replacing
 from blackout.programs.settings import decisive, differences
 from blackout.programs.sweeps import claim, job_folder, sweeping
+from blackout.training.components import with_defaults
 from blackout.training.descriptions import plain
 
 _WRITTEN = 60.0
@@ -40,7 +41,8 @@ def run_id(config: Mapping[str, Any]) -> str:
         if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
             raise UserError(f"run_id must be a plain directory name, not '{name}'")
         return name
-    return hashlib.sha256(json.dumps(decisive(config), sort_keys=True, default=str).encode()).hexdigest()[:8]
+    settings = json.dumps(with_defaults(decisive(config), ""), sort_keys=True, default=str)
+    return hashlib.sha256(settings.encode()).hexdigest()[:8]
 
 
 def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
@@ -117,7 +119,7 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     try:
         refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():
-            for name, was, now in differences(_read(path), config):
+            for name, was, now in differences(with_defaults(_read(path), ""), with_defaults(config, "")):
                 advice = "give another run_id, or remove the directory"
                 raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")
         if getattr(rank_zero_only, "rank", 0) == 0:

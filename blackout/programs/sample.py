@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from omegaconf import DictConfig
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank
 from blackout.errors import UserError, error_context
-from blackout.family import Draw, Samples, Scores
+from blackout.family import Draw, Family, Samples, Scores
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, sample_provenance
 from blackout.programs.run_directory import default_output, open_output
 from blackout.programs.sample_cache import SampleCache, cache_key
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.training.components import make
-from blackout.training.export import family_of, load_model
+from blackout.training.export import load_trained
 from blackout.training.model import Model
 from blackout.training.preemption import signals
 
@@ -70,13 +70,13 @@ def _run(config: Mapping[str, Any]) -> Path:
 
 
 def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
-    began, chosen, (model, place) = time.perf_counter(), listed(config), _model(config)
+    began, chosen, (model, family, place) = time.perf_counter(), listed(config), _model(config)
     with error_context("sample"):
         request = _request(config)
-        draw: Draw = model.draw(request)
+        draw = family.draw(model, request)
         rows = draw.rows(config["num_samples"])
     model.to(device)
-    scoring = _scoring(config, model)
+    scoring = _scoring(config, model, family)
     out = open_output(Path(path(config, "out") or default_output(place, draw.names.folder)))
     indices = torch.arange(rows) if chosen is None else chosen
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
@@ -97,26 +97,26 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     return out
 
 
-def _model(config: Mapping[str, Any]) -> tuple[Model, Path]:
-    """The trained model, or the law that stands in its place, and where its results go."""
+def _model(config: Mapping[str, Any]) -> tuple[Model, Family, Path]:
+    """The trained model with its family, or the law that stands in its place, and where its results go."""
     if config["law"]:
         if config["evaluate"]:
             raise UserError("evaluate=true compares with data; a law has none")
         if not isinstance(law := make(config["law"], "law"), Model):
             raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
-        return law.eval(), Path("runs") / str(law.config.get("law", "law")) / "law"
-    ckpt, trusted = str(path(config, "ckpt")), tuple(config["trusted"])
-    model = load_model(ckpt, trusted)
-    model.source = lambda: family_of(model.config, trusted).source(config, model.config, trusted)
-    return model, Path(ckpt)
+        return law.eval(), cast(Family, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"
+    ckpt = str(path(config, "ckpt"))
+    model, of_model, _ = load_trained(ckpt, config, tuple(config["trusted"]))
+    return model, of_model, Path(ckpt)
 
 
-def _scoring(config: Mapping[str, Any], model: Model) -> Scoring | None:
+def _scoring(config: Mapping[str, Any], model: Model, family: Family) -> Scoring | None:
+    """The scores of the samples, if they are wanted; everything that can fail does so here."""
     if not config["evaluate"]:
         return None
     from blackout.programs.score import Scoring
 
-    return Scoring(config, model)
+    return Scoring(config, model, family)
 
 
 def _without_recipe(cfg: DictConfig) -> DictConfig:

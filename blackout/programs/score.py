@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from blackout.distributed import my_batches, rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
-from blackout.family import Draw, Samples, Scorer, Scores, Source
+from blackout.family import Draw, Family, Samples, Scorer, Scores, Source
 from blackout.files import replacing, write_json
 from blackout.programs.provenance import provenance
 from blackout.programs.run_directory import open_output
@@ -39,14 +39,15 @@ class Scoring:
     Args:
         config: the settings of `sample.py`.
         model: the model to be scored.
+        family: of the model.
 
     Raises:
         UserError: the source or the scores do not fit the model.
     """
 
-    def __init__(self, config: Mapping[str, Any], model: Model) -> None:
-        self.config, self.model = config, model
-        model.check_report(config)
+    def __init__(self, config: Mapping[str, Any], model: Model, family: Family) -> None:
+        self.config, self.model, self.family = config, model, family
+        family.check_report(config)
         self.source = model.require_source()
         self.scorer = find_scorer(config, model.config, self.source)
         self.scores: Scores | None = None
@@ -66,13 +67,13 @@ class Scoring:
             save_figure(self.scores, out)
             for seed in seeds[1:]:
                 self.scores.reset()
-                runs.append(score_samples(self.scores, draw, seed))
+                runs.append(score_samples(self.scores, draw.batches, seed))
             report["values"] |= runs[0]
             if len(runs) > 1:
                 report["over_seeds"] = over_seeds(runs)
             report |= self.scores.provenance()
             report["held_out_data"] = self.scorer.held_out(self.source, config["num_samples"], self.model.device)
-        said = self.model.report(self.source, config)
+        said = self.family.report(self.model, self.source, config)
         report["values"] |= said.pop("values", {})
         return report | said
 

@@ -217,8 +217,8 @@ def _train(config: dict[str, Any]) -> Path:
         optimization.configure(model.parameter_groups(optimization.lr))
     module = TrainingModule(model, optimization)
     if config["plan"]:
-        model.rehearse()
-        plan(config, module, data_module)
+        family.dry_run(model)
+        plan(config, module, data_module, family.draw(model, {}).nfe)
         return Path(config["runs_dir"])
     if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
         claim(run_directory(config, source.name), "run_id")
@@ -226,8 +226,8 @@ def _train(config: dict[str, Any]) -> Path:
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:
             start_from(model, str(path(config, "init_from")))
-        model.rehearse()
-        trainer = make_trainer(config, open_run(config, source.name))
+        family.dry_run(model)
+        trainer = make_trainer(config, open_run(config, source.name), family)
         check_launch(trainer)
         if last is not None and checkpoint is not None:
             check_fits(checkpoint, model, last)
@@ -238,11 +238,11 @@ def _train(config: dict[str, Any]) -> Path:
         with dashboards(trainer.loggers, config):
             fit(trainer, module, data_module, last)
             describe_profile(trainer)
-            close(trainer, module, data_module, directory)
+            close(trainer, module, data_module, directory, family)
     return directory
 
 
-def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
+def make_trainer(config: Mapping[str, Any], run: Path, family: Family) -> pl.Trainer:
     """Lightning's trainer with the configured callbacks and loggers; metrics.csv is always written.
 
     Raises:
@@ -253,7 +253,8 @@ def make_trainer(config: Mapping[str, Any], run: Path) -> pl.Trainer:
     for name, logger in (config["logger"] or {}).items():
         loggers.append(make(logger, f"logger.{name}", save_dir=str(run)))
     folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}
-    given = {name: {"directory": str(folder)} for name, folder in folders.items()}
+    given: dict[str, dict[str, Any]] = {name: {"directory": str(folder)} for name, folder in folders.items()}
+    given["samples"]["preview"] = family.preview
     chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}
     if "scores" in chosen and config["metrics"]:
         given["scores"] = {"scorer": make(config["metrics"], "metrics")}

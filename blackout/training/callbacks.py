@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ class SampleGrid(Callback):
 
     Args:
         directory: where the pictures go.
+        preview: (model, number of samples, number of steps or None) -> their `Draw`.
         every_n_steps: optimiser steps between two grids.
         num_samples: samples in a grid.
         num_steps: steps per sample; None for as many as the sampler has.
@@ -86,6 +88,7 @@ class SampleGrid(Callback):
     def __init__(
         self,
         directory: str | Path,
+        preview: Callable[[Any, int, int | None], Draw],
         every_n_steps: int = 500,
         num_samples: int = 64,
         num_steps: int | None = None,
@@ -94,7 +97,7 @@ class SampleGrid(Callback):
         if every_n_steps < 1 or num_samples < 1:
             raise ValueError("every_n_steps and num_samples must be at least 1")
         self._directory, self._every, self._num_samples = Path(directory), every_n_steps, num_samples
-        self._num_steps, self._seed = num_steps, seed
+        self._num_steps, self._seed, self._preview = num_steps, seed, preview
         self.drawn = 0
         """Number of grids that this process has drawn."""
         self._boundary = 0
@@ -123,7 +126,7 @@ class SampleGrid(Callback):
         if trainer.is_global_zero:
             assert isinstance(module, TrainingModule)
             with contextlib.suppress(_Interrupted):
-                draw = module.model.preview(self._num_samples, self._num_steps)
+                draw = self._preview(module.model, self._num_samples, self._num_steps)
                 picture = draw.picture(draw_first(draw, self._num_samples, self._seed, watch))
                 self.drawn += 1
                 save_picture(picture, self._path(step))

@@ -1,13 +1,15 @@
 """From plain descriptions to objects.
 
 A component is a mapping with a `_target_`, the address of a class or function, beside its arguments; `_partial_: true`
-asks for a function that takes the rest of them. What the source decides (its facts) need not be written down: every
-component whose signature asks for one of these names gets it.
+asks for a function that takes the rest of them. What the source decides (its statistics) need not be written down:
+every component whose signature asks for one of these names gets it.
 """
 
 from __future__ import annotations
 
 import collections.abc
+import contextlib
+import dataclasses
 import difflib
 import functools
 import inspect
@@ -20,6 +22,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
+
+from blackout.component import Mark, Stats, mark_of
 from blackout.errors import UserError, error_context
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
@@ -111,7 +116,7 @@ def check_arguments(
     hints = hints or {}
     for key in given.keys() & hints.keys():
         if not fits(given[key], hints[key]):
-            raise UserError(f"{where}.{key} must be {described(hints[key])}, not {reprlib.repr(given[key])}")
+            raise UserError(f"{where}.{key} must be {in_words(hints[key])}, not {reprlib.repr(given[key])}")
 
 
 def _check_names(name: str, parameters: Parameters, given: Mapping[str, Any], where: str) -> None:
@@ -153,7 +158,7 @@ def fits(value: Any, hint: Any) -> bool:
     return kind in _ACCEPTED_BY[type(value)]
 
 
-def described(hint: Any) -> str:
+def in_words(hint: Any) -> str:
     """An annotation in words, for messages."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     words = [
@@ -168,14 +173,121 @@ def _is_sequence(hint: Any) -> bool:
     return (typing.get_origin(hint) or hint) in (list, tuple, collections.abc.Sequence)
 
 
-def fill(part: Any, facts: Mapping[str, Any], where: str) -> Any:
-    """Give every component inside `part` the facts its signature asks for and its configuration leaves out."""
+def fill(part: Any, stats: Stats, where: str) -> Any:
+    """Give every component inside `part` the statistics its signature asks for and its configuration leaves out."""
     if isinstance(part, list):
-        return [fill(item, facts, where) for item in part]
+        return [fill(item, stats, where) for item in part]
     if not isinstance(part, dict):
         return part
-    filled = {key: fill(value, facts, f"{where}.{key}") for key, value in part.items()}
-    if "_target_" in filled and not filled.get("_partial_", False):
-        wanted = inspect.signature(find(filled, where)).parameters
-        filled.update({name: fact for name, fact in facts.items() if name in wanted and filled.get(name) is None})
-    return filled
+    filled = {key: fill(value, stats, f"{where}.{key}") for key, value in part.items()}
+    return filled | _asked_for(filled, stats, where) if "_target_" in filled else filled
+
+
+def resolve(part: Any, stats: Stats, where: str) -> Any:
+    """The complete description of a component: what the data decide, what they say, and every default written out.
+
+    First the component's own hook (`Mark.from_stats`), which may change what is inside it; then the components inside;
+    then statistics that the signature asks for by name; then the defaults of the signature, so that a saved model does
+    not follow later ones.
+
+    Args:
+        part: plain containers.
+        stats: plain values: of the source, or of the description of a trained model.
+        where: the name of the setting, for messages.
+
+    Raises:
+        UserError: a component that does not exist.
+    """
+    if isinstance(part, list):
+        return [resolve(item, stats, f"{where}[{number}]") for number, item in enumerate(part)]
+    if not isinstance(part, Mapping):
+        return part
+    given = dict(part)
+    if "_target_" in part:
+        hook = (mark_of(find(part, where)) or Mark()).from_stats
+        given |= {} if hook is None else hook(given, stats)
+    given = {key: resolve(value, stats, f"{where}.{key}") for key, value in given.items()}
+    if "_target_" not in part:
+        return given
+    given |= _asked_for(given, stats, where)
+    return given | _defaults(find(given, where), given)
+
+
+def with_defaults(part: Any, where: str) -> Any:
+    """Plain containers in which every component of this package has all its arguments, defaults too."""
+    if isinstance(part, list):
+        return [with_defaults(item, f"{where}[{number}]") for number, item in enumerate(part)]
+    if not isinstance(part, Mapping):
+        return part
+    whole = {key: with_defaults(value, f"{where}.{key}" if where else str(key)) for key, value in part.items()}
+    own = str(part.get("_target_")).startswith("blackout.")
+    return whole | _defaults(find(part, where), whole) if own else whole
+
+
+def _asked_for(part: Mapping[str, Any], stats: Stats, where: str) -> dict[str, Any]:
+    """Statistics for a component's arguments that are left out or null; none for what is passed on."""
+    if part.get("_partial_", False):
+        return {}
+    wanted = inspect.signature(find(part, where)).parameters
+    return {name: value for name, value in stats.items() if name in wanted and part.get(name) is None}
+
+
+def _defaults(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Descriptions of the defaults of arguments that are not given, as far as they can be described."""
+    called = (mark_of(target) or Mark()).called
+    defaults = {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        if parameter.default is not parameter.empty and name not in given and name not in called:
+            with contextlib.suppress(UserError):
+                defaults[name] = described(parameter.default, name, inner=True)
+    return defaults
+
+
+def described(component: Any, where: str, inner: bool = False) -> Any:
+    """The plain description from which `make` makes a component.
+
+    Args:
+        component: a class or function, a `functools.partial` of one, a dataclass, a mapping, or a plain value.
+        where: its name, for messages.
+        inner: whether it is an argument of another component, to which functions are passed on.
+
+    Raises:
+        UserError: an object whose arguments are not known any more.
+    """
+    if isinstance(component, bool | int | float | str | None):
+        return component
+    if isinstance(component, Mapping):
+        return {key: described(value, f"{where}.{key}", True) for key, value in component.items()}
+    if isinstance(component, list | tuple):
+        return [described(one, where, True) for one in component]
+    target, given = _taken_apart(component, where)
+    passed_on = {"_partial_": True} if inner and inspect.isfunction(target) else {}
+    return {"_target_": _address(target), **passed_on, **described(given, where)}
+
+
+def _taken_apart(component: Any, where: str) -> tuple[Any, Mapping[str, Any]]:
+    """A component's class or function, and its arguments."""
+    if inspect.isclass(component) or inspect.isfunction(component):
+        return component, {}
+    if isinstance(component, functools.partial) and not component.args:
+        return component.func, component.keywords
+    if dataclasses.is_dataclass(component) and not isinstance(component, torch.nn.Module):
+        given = {one.name: getattr(component, one.name) for one in dataclasses.fields(component) if one.init}
+        return type(component), given
+    kind = type(component).__name__
+    raise UserError(
+        f"{where}: a {kind} that is made already could not be made again from a file: give functools.partial({kind}, "
+        "...) with its arguments by name"
+    )
+
+
+def _address(target: Callable[..., Any]) -> str:
+    """The public name of a class or function: the shortest package that offers it, or where it is defined."""
+    module = target.__module__
+    folders = module.split(".") if module.startswith("blackout.") else []
+    for length in range(2, len(folders) + 1):
+        package = ".".join(folders[:length])
+        offered = vars(sys.modules[package])
+        if offered.get(target.__name__) is target and target.__name__ in offered.get("__all__", ()):
+            return f"{package}.{target.__name__}"
+    return f"{module}.{target.__qualname__}"

@@ -6,7 +6,8 @@ import json
 import math
 import reprlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from blackout.errors import UserError, error_context
-from blackout.family import Family
+from blackout.family import Family, Source
 from blackout.files import opened, replacing_folder, save_tensors
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
 from blackout.training.components import make
@@ -109,9 +110,27 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
     Raises:
         UserError: nothing there, not a model, damaged, or of another format.
     """
+    return load_trained(path, {"data_dir": "data"}, trusted)[0]
+
+
+def load_trained(
+    path: str | Path, settings: Mapping[str, Any], trusted: tuple[str, ...] = ()
+) -> tuple[Any, Family, Callable[[], Source]]:
+    """A trained model, its family, and how to get what it was trained on.
+
+    Args:
+        path, trusted: as for `load_model`.
+        settings: of the program, which may choose another source that fits the model.
+
+    Raises:
+        UserError: as `load_model`; the last raises what `Family.source` does.
+    """
     path = Path(path).expanduser()
     with error_context(str(path)):
-        return _load(path, tuple(trusted))
+        model, family = _load(path, tuple(trusted))
+    source = partial(family.source, settings, model.config, tuple(trusted))
+    model.source = source
+    return model, family, source
 
 
 def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> Family:
@@ -125,7 +144,7 @@ def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> 
     return made
 
 
-def _load(path: Path, trusted: tuple[str, ...]) -> Any:
+def _load(path: Path, trusted: tuple[str, ...]) -> tuple[Any, Family]:
     description, tensors = read_model(path)
     check(description["model"], "model", trusted)
     weights = {
@@ -134,13 +153,14 @@ def _load(path: Path, trusted: tuple[str, ...]) -> Any:
     for name, value in {**weights, **tensors}.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise UserError(f"{path}: weight {name} is not finite")
-    model = family_of(description, trusted).build(description, tensors)
+    family = family_of(description, trusted)
+    model = family.build(description, tensors)
     try:
         model.network.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: the weights do not fit the network described beside them: {reason[:300]}") from None
-    return model.eval()
+    return model.eval(), family
 
 
 def start_from(model: Any, path: str | Path) -> None:

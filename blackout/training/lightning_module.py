@@ -76,8 +76,7 @@ class TrainingModule(pl.LightningModule):
         Args:
             batch: numbers of the samples, int64 [b]: sample k is a function of the model's seed and k.
         """
-        draw = self.model.draw({})
-        return torch.cat([samples["samples"] for _, samples in draw.batches(batch.cpu(), self.model.seed)])
+        return torch.cat([samples["samples"] for _, samples in self.model.batches(batch.cpu(), self.model.seed)])
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Log the learning rate and the norm of the gradients before clipping, at the steps that are logged."""

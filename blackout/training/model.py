@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError
-from blackout.family import Draw, Source
+from blackout.family import Samples, Source
 from blackout.training.ema import EMA
 from blackout.training.export import Exportable, export_model, load_model
 
@@ -125,7 +125,7 @@ class Recorder(Protocol):
 
 
 class Model(Pretrained, nn.Module, ABC):
-    """A family implements the two steps, `draw` and `example`, and may override the methods after these.
+    """A family implements the two steps, `batches` and `example`, and may override the methods after these.
 
     Args:
         network: to be trained.
@@ -161,15 +161,22 @@ class Model(Pretrained, nn.Module, ABC):
         """Record the metrics of held-out samples with the numbers `index` [b]."""
 
     @abstractmethod
-    def draw(self, request: Mapping[str, Any]) -> Draw:
-        """A `Draw` by the given settings; with none, by those the model was trained with.
+    def batches(
+        self, indices: Tensor, seed: int = 0, batch_size: int | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """Draw the samples named by `indices`, int64 [n], a batch at a time, by the model's own sampler.
 
-        Args:
-            request: the family's own settings of `sample.py`, and `num_samples`.
+        Sample k is a function of (seed, k) alone.
 
-        Raises:
-            UserError: an option that the family does not have, or a value that the model does not support.
+        Yields:
+            (indices [b], their samples): named arrays [b, ...], `samples` among them.
         """
+
+    @torch.no_grad()
+    def sample(self, num_samples: int, seed: int = 0) -> Tensor:
+        """Samples 0..num_samples - 1 of a seed by the model's own sampler, [num_samples, ...] on the CPU."""
+        drawn = self.batches(torch.arange(num_samples), seed)
+        return torch.cat([samples["samples"].cpu() for _, samples in drawn])
 
     @abstractmethod
     def example(self) -> tuple[Any, ...]:
@@ -190,20 +197,9 @@ class Model(Pretrained, nn.Module, ABC):
         """Network evaluations that validation takes per sample."""
         return 1
 
-    def preview(self, num_samples: int, num_steps: int | None = None) -> Draw:
-        """The `Draw` of the grids made during and after training, in `num_steps` steps if given."""
-        return self.draw({})
-
     def parameter_groups(self, lr: float) -> Any:
         """What the optimiser gets: the network's parameters, or groups of them with learning rates of their own."""
         return self.network.parameters()
-
-    def rehearse(self) -> None:
-        """Run each component once on minimal input, before anything long starts.
-
-        Raises:
-            UserError: components that do not fit together.
-        """
 
     def tensors(self) -> dict[str, Tensor]:
         """The model's own buffers, which are exported besides the weights."""
@@ -215,17 +211,6 @@ class Model(Pretrained, nn.Module, ABC):
 
     def before_export(self, evaluations: int) -> None:
         """Measure what the exported model needs, within a budget of network evaluations of one sample."""
-
-    def check_report(self, settings: Mapping[str, Any]) -> None:
-        """Refuse settings of `report`, before samples are drawn.
-
-        Raises:
-            UserError: a setting that `report` cannot use.
-        """
-
-    def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What `evaluate=true` reports besides the scores of samples: `values` by name, and their provenance."""
-        return {"values": {}}
 
     def require_source(self) -> Source:
         """What the model was trained on, for samples that are made of data.
@@ -239,13 +224,13 @@ class Model(Pretrained, nn.Module, ABC):
 
     def __repr__(self) -> str:
         """One line that says what the model is, in place of all its layers."""
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.traits().items())})"
+        return f"{type(self).__name__}({self.extra_repr()})"
 
-    def traits(self) -> dict[str, Any]:
-        """What `repr` says of the model, by name."""
-        network = getattr(self.network, "body", self.network)
+    def extra_repr(self) -> str:
+        """What `repr` says of the model."""
+        network = type(getattr(self.network, "body", self.network)).__name__
         parameters = sum(p.numel() for p in self.network.parameters())
-        return {"network": type(network).__name__, "parameters": f"{parameters:,}", "device": self.device}
+        return f"network={network}, parameters={parameters:,}, device={self.device}"
 
     @property
     def device(self) -> torch.device:
@@ -280,18 +265,3 @@ class Model(Pretrained, nn.Module, ABC):
         self.network.compile(mode="default" if choice is True else choice)
         if self.ema is not None:
             self.ema.module.compile()
-
-
-def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
-    """Refuse settings of `sample.py` that a family does not have.
-
-    Args:
-        request: as `Model.draw` receives it.
-        options: names of those it has.
-
-    Raises:
-        UserError: another option.
-    """
-    for name in request:
-        if name not in (*options, "num_samples"):
-            raise UserError(f"{name}: no such option")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
+from torch import Tensor
 
 from blackout.distributed import my_samples
-from blackout.family import Draw, Scorer
+from blackout.family import Samples, Scorer
 from blackout.family import Scores as Accumulators
 from blackout.training.lightning_module import TrainingModule
+
+Batches: TypeAlias = Callable[[Tensor, int], Iterator[tuple[Tensor, Samples]]]
+"""(numbers int64 [n], seed) -> (numbers [b], their samples), a batch at a time."""
 
 
 class Scores(Callback):
@@ -56,14 +61,13 @@ class Scores(Callback):
             return
         assert self._scores is not None and isinstance(pl_module, TrainingModule)
         self._scores.reset()
-        draw = pl_module.model.draw({})
-        self.values = score_samples(self._scores, draw, self.seed)
+        self.values = score_samples(self._scores, pl_module.model.batches, self.seed)
         self.provenance = {"seed": self.seed, **self._scores.provenance()}
         pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
 
 
-def score_samples(scores: Accumulators, draw: Draw, seed: int) -> dict[str, float]:
-    """Draw samples 0..n - 1, each on one process, and score them; the same values on every process."""
-    for indices, samples in draw.batches(my_samples(scores.num_samples), seed):
+def score_samples(scores: Accumulators, batches: Batches, seed: int) -> dict[str, float]:
+    """Draw samples 0..n - 1 by `batches`, each on one process, and score them; the same values on every process."""
+    for indices, samples in batches(my_samples(scores.num_samples), seed):
         scores.update(samples, indices.to(samples["samples"].device))
     return scores.compute()

@@ -128,7 +128,7 @@ def model(tmp_path_factory):
         "process": {"_target_": "blackout.diffusion.processes.PureDeath"},
         "schedule": {"_target_": "blackout.diffusion.schedules.Schedule"},
         "loss": {"_target_": "blackout.diffusion.losses.CountLoss"},
-        "sampler": {"_target_": "blackout.diffusion.sampling.Sampler", "num_steps": 3},
+        "sampler": {"_target_": "blackout.diffusion.samplers.Sampler", "num_steps": 3},
     }
     directory = tmp_path_factory.mktemp("exported") / "model"
     family = CountDiffusion()

@@ -9,7 +9,7 @@ from PIL import Image
 
 from blackout import load_model
 from blackout.diffusion.plots import grid
-from blackout.diffusion.sampling import make_sampler
+from blackout.diffusion.samplers import make_sampler
 from tests.cli.conftest import TINY
 
 # enough steps that the pilot run is affordable, and a network whose classes matter
@@ -191,7 +191,7 @@ def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
     small = model.sample(6, seed=2, sampler=make_sampler(num_steps=5, guidance=2.0, batch_size=4), classes=classes)
     assert torch.equal(whole, small)
     with pytest.raises(ValueError, match="classes"):
-        next(model.sample_batches(torch.arange(6), sampler=sampler, classes=torch.arange(5)))
+        next(model.batches(torch.arange(6), sampler=sampler, classes=torch.arange(5)))
     assert torch.equal(model.sample(4, classes=[1, 2]), model.sample(4, classes=torch.tensor([1, 2, 1, 2])))
 
 

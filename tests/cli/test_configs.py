@@ -6,6 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from blackout.diffusion import CountDiffusion
 from blackout.programs.train import make_trainer
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -91,7 +92,7 @@ def test_binarised_mnist_ends_at_time_10_and_is_not_rounded():
 
 def test_processes_exchange_no_buffers_at_every_step(tmp_path):
     config = composed("trainer.strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "logger=none")
-    trainer = make_trainer({**config, "metrics": None}, tmp_path)
+    trainer = make_trainer({**config, "metrics": None}, tmp_path, CountDiffusion())
     assert trainer.strategy._ddp_kwargs["broadcast_buffers"] is False
 
 

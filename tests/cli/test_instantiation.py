@@ -82,8 +82,8 @@ def test_everything_can_be_made(tmp_path, monkeypatch, group, choice):
     source = family.source(config)
     model = make_model(family, config, source)
     assert isinstance(model, BlackoutDiffusion)
-    model.rehearse()
-    make_trainer(with_length(config, family, source), tmp_path)
+    family.dry_run(model)
+    make_trainer(with_length(config, family, source), tmp_path, family)
     check_round_trip(model.config, str(tmp_path))
 
 

@@ -10,7 +10,7 @@ from blackout.diffusion.guidance import Guidance, GuidedDenoiser, start_mean
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.sampling import make_sampler
+from blackout.diffusion.samplers import make_sampler
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 
 MEAN = torch.tensor([2.0, 8.0])

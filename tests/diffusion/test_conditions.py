@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from blackout.diffusion.assembly import elements_of
 
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
-from blackout.diffusion.assembly import elements_of
-from blackout.diffusion.batches import draw_batches
-from blackout.diffusion.conditions import TotalDenoiser, labels_asked
+from blackout.diffusion.conditions import labels_asked
 from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.sampling import make_sampler
+from blackout.diffusion.samplers import make_sampler
+from blackout.diffusion.sampling import TotalDenoiser, draw_batches
 from blackout.errors import UserError
 from blackout.networks import CountInputs, CountNetwork, ElementwiseMLP, measure
 from blackout.networks.layers import ClassEmbedding

@@ -10,7 +10,7 @@ from blackout.diffusion.kernels import PoissonLeap
 from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.sampling import Evaluation, Sampler
+from blackout.diffusion.samplers import Evaluation, Sampler
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, StandardisedInputs
 from blackout.random import SampleStreams

@@ -58,7 +58,7 @@ def test_a_sample_draws_from_no_key_twice(keys, particles):
     model = BlackoutDiffusion.from_data(COUNTS, BODY, seed=0).model.eval()
     sampler = Sampler(num_steps=5, correction=Correction(2, ThinAndBridge()), inpainting_particles=particles)
     known = KnownElements(COUNTS[:1], torch.tensor([[True, False, True, False]]))
-    list(model.sample_batches(torch.arange(6), 0, sampler, known=known))
+    list(model.batches(torch.arange(6), 0, sampler=sampler, known=known))
     assert len(keys) == len(set(keys)) > 6 * 5
 
 

@@ -30,7 +30,7 @@ from blackout.diffusion.kernels import (
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.diffusion.processes import BirthDeath as Immigration
-from blackout.diffusion.sampling import CountingDenoiser, Evaluation, Sampler, count_evaluations, make_sampler, sample
+from blackout.diffusion.samplers import CountingDenoiser, Evaluation, Sampler, count_evaluations, make_sampler, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, step_times
 from blackout.random import SampleStreams
 

@@ -32,7 +32,7 @@ from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, L
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
-from blackout.diffusion.sampling import CountingDenoiser, Sampler
+from blackout.diffusion.samplers import CountingDenoiser, Sampler
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet

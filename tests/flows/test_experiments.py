@@ -27,7 +27,7 @@ def built(folder: Path, *overrides: str):  # type: ignore[no-untyped-def]
     source = family.source(config)
     description = {"family": config["family"], **family.describe(config, source)}
     model = family.build(description, family.tensors(source), config, ema_decay=0.9, seed=0)
-    model.rehearse()
+    family.dry_run(model)
     return model, config
 
 

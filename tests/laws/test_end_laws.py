@@ -19,7 +19,7 @@ from blackout.diffusion.grids import LAST_LOGIT, pilot_ends
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.processes.base import proposal
-from blackout.diffusion.sampling import sample
+from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_times, time_of_logit
 from blackout.laws.toys import pixel_pair
 from blackout.random import SampleStreams

@@ -21,7 +21,7 @@ from blackout.diffusion.kernels import (
 )
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.sampling import count_evaluations
+from blackout.diffusion.samplers import count_evaluations
 from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.laws import claims as subjects
 from blackout.laws import claims as verify

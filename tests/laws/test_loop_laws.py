@@ -14,7 +14,7 @@ from blackout.diffusion.kernels import PoissonLeap, Trapezoidal
 from blackout.diffusion.particles import sample_particles
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath, UniformChain
-from blackout.diffusion.sampling import Correction, count_evaluations, make_sampler, sample
+from blackout.diffusion.samplers import Correction, count_evaluations, make_sampler, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
 from blackout.laws.kernels import KERNELS, ExactDenoiser, final_law, p_value, poisson_births, step_law, step_matrix
 from blackout.laws.toys import Toy, pixel_pair, total_variation

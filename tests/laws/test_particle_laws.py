@@ -18,7 +18,7 @@ from blackout.diffusion.kernels import (
 )
 from blackout.diffusion.particles import GuidanceWeight, normalised, sample_particles, systematic
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.sampling import sample
+from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import toys as chains
 from blackout.laws.kernels import ExactDenoiser, fraction, landing, poisson_pmf

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from blackout.diffusion import GammaHead, PureDeath
 from blackout.diffusion.assembly import elements_of
 from blackout.diffusion.recipe import fitted
+
+from blackout.diffusion import GammaHead, PureDeath
 from blackout.networks import (
     CountInputs,
     CountNetwork,
@@ -135,7 +135,7 @@ def test_sequences_refuse_what_they_are_not() -> None:
 def test_the_process_is_exact_for_a_negative_binomial_element() -> None:
     """Samples of one element with the exact head have its law: mean and zeros within four standard errors."""
     from blackout.diffusion.model import BlackoutDiffusion
-    from blackout.diffusion.sampling import make_sampler
+    from blackout.diffusion.samplers import make_sampler
 
     elements = Elements(torch.tensor([3.0]), torch.tensor([0.8]), torch.tensor(1e4))
     silent = CountNetwork(ElementwiseMLP((1,), width=8, depth=1), CountInputs([1]))  # at first

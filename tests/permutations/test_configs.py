@@ -42,7 +42,7 @@ def test_everything_can_be_made(tmp_path, choice):
     family = make(config["family"], "family")
     model = make_model(family, config, family.source(config))
     assert isinstance(model, ShuffleDiffusion)
-    model.rehearse()
+    family.dry_run(model)
     read = plain(json.loads(json.dumps(model.config)), "file")
     assert read == model.config and str(tmp_path) not in json.dumps(read)
     check(read["family"], "family")

@@ -145,4 +145,4 @@ def test_an_exact_model_is_for_posteriors_alone():
     assert model.process.max_count == 3 and isinstance(model.process, Uniform)
     for request, word in (({}, "posterior"), ({"sampler": {"num_steps": 3}, "posterior": {}}, "sampler")):
         with pytest.raises(UserError, match=word):
-            model.draw({**request, "num_samples": 1})
+            model.family.draw(model, {**request, "num_samples": 1})

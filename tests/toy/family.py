@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from blackout.family import BaseDraw
+from blackout.family import BaseDraw, refuse_unknown
 from blackout.random import SampleStreams, fold_seed
-from blackout.training.components import fill, make
-from blackout.training.model import Model, refuse_unknown
+from blackout.training.components import make, resolve
+from blackout.training.family import ComponentFamily
+from blackout.training.model import Model
 
 
 @dataclass
@@ -71,9 +72,11 @@ class SpinSampler(Model):
         kl = torch.sigmoid(logits) * (logits - self.field) - F.softplus(logits) + F.softplus(self.field)
         self.record("val/kl", kl.sum(1))
 
-    def draw(self, request):
-        refuse_unknown(request, "temperature")
-        return SpinDraw(self, float(request.get("temperature", 1.0)))
+    def batches(self, indices, seed=0, batch_size=None, temperature=1.0):
+        for part in indices.split(batch_size or 32) if len(indices) else ():
+            logits = self.averaged(len(part)).detach() / temperature
+            x = SampleStreams(seed, part).at(0).next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())
+            yield part, {"samples": x.to(torch.uint8), "log_weight": (x * self.field).sum(1)}
 
     def example(self):
         return (1,)
@@ -86,12 +89,10 @@ class SpinDraw(BaseDraw):
         self.model, self.temperature, self.description = model, temperature, {"temperature": temperature}
 
     def batches(self, indices, seed, batch_size=None, watch=None):
-        for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
-            logits = self.model.averaged(len(part)).detach() / self.temperature
-            x = SampleStreams(seed, part).at(0).next_draw().uniform(logits.shape) < torch.sigmoid(logits.double())
+        for part, samples in self.model.batches(indices, seed, batch_size, self.temperature):
             if watch is not None:
-                watch(1, 1, x)
-            yield part, {"samples": x.to(torch.uint8), "log_weight": (x * self.model.field).sum(1)}
+                watch(1, 1, samples["samples"])
+            yield part, samples
 
     def picture(self, samples, columns=None):
         return Image.fromarray(255 * samples["samples"].byte().cpu().numpy()).resize(
@@ -100,23 +101,28 @@ class SpinDraw(BaseDraw):
 
 
 @dataclass(frozen=True)
-class SpinFamily:
+class SpinFamily(ComponentFamily):
     monitor: str = "val/kl"
+    parts = ("network",)
+    title = "Spins"
+    usage = "`model.sample(16)`"
 
     def source(self, settings, description=None, trusted=()):
         return Fields(*((description or {}).get("model", settings)[name] for name in ("num_sites", "strength")))
 
-    def describe(self, settings, source):
-        network = fill(settings["network"], source.facts, "network")
-        return {"model": {"network": network, "num_sites": source.num_sites, "strength": source.strength}}
+    def described_parts(self, settings, source):
+        network = resolve(settings["network"], source.facts, "network")
+        return {"network": network, "num_sites": source.num_sites, "strength": source.strength}
 
     def tensors(self, source):
         return {"field": source.field}
 
-    def build(self, description, tensors, settings=None, **training):
-        model = SpinSampler(make(description["model"]["network"], "network"), tensors["field"], **training)
-        model.config = dict(description)
-        return model
+    def assemble(self, description, tensors, **training):
+        return SpinSampler(make(description["model"]["network"], "network"), tensors["field"], **training)
 
-    def card(self, description, parameters):
-        return f"# Spins\n\n{parameters} parameters\n"
+    def draw(self, model, request):
+        refuse_unknown(request, "temperature")
+        return SpinDraw(model, float(request.get("temperature", 1.0)))
+
+    def dry_run(self, model):
+        model.network(*model.example())

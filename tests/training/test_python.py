@@ -20,11 +20,11 @@ from blackout import BlackoutDiffusion, load_model
 from blackout.component import leaves
 from blackout.data import CountData
 from blackout.diffusion import BinomialBridge, PoissonLeap, Sampler, make_sampler
-from blackout.diffusion.from_data import RECIPE, described
-from blackout.diffusion.sampling import _KERNELS, named_sampler
+from blackout.diffusion.from_data import RECIPE
+from blackout.diffusion.samplers import _KERNELS, named_sampler
 from blackout.errors import UserError
 from blackout.networks import ResidualMLP
-from blackout.training.components import make
+from blackout.training.components import described, make
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Muon, Optimization
 from tests.cli.conftest import ROOT

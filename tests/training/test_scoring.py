@@ -17,7 +17,7 @@ from blackout.data import digits
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.sampling import make_sampler
+from blackout.diffusion.samplers import make_sampler
 from blackout.evaluation import ScoreOptions, Scorer
 from blackout.evaluation.digit_classifier import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
@@ -112,7 +112,7 @@ def test_scores_are_those_of_the_averaged_weights_and_the_seed(scorer):
     pl.Trainer(**TRAINER, callbacks=[scores]).validate(module, SourceDataModule(DATA, 50), verbose=False)
 
     def values(module, seed=5):
-        return score_samples(scorer.begin(DATA, SAMPLES), module.model.draw({}), seed)
+        return score_samples(scorer.begin(DATA, SAMPLES), module.model.batches, seed)
 
     assert scores.values == values(module) and scores.provenance["seed"] == 5
     assert {"fd_tiny", "is_tiny", "kd_tiny", "precision_tiny"} <= scores.values.keys()
@@ -155,7 +155,7 @@ def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     report = json.loads((directory / "metrics.json").read_text())
     model = load_model(directory)
     scorer = digits_scorer(report["options"], ["fd", "is", "kd"])
-    alone = score_samples(scorer.begin(digits(), 40), model.draw({}), 0)
+    alone = score_samples(scorer.begin(digits(), 40), model.batches, 0)
     assert {name: report["values"][name] for name in alone} == pytest.approx(alone, rel=1e-6)
     (folder,) = directory.glob("wandb/offline-run-*")
     shown = read_run(folder)
@@ -183,7 +183,7 @@ def test_the_best_checkpoint_by_a_score_is_the_best(run, tmp_path, mode, extreme
     path = directory / "checkpoints" / "best.ckpt"
     assert torch.load(path, weights_only=True)["global_step"] == best
     model = load_model(path)
-    again = score_samples(digits_scorer({}, ["fd"]).begin(digits(), 100), model.draw({}), 0)
+    again = score_samples(digits_scorer({}, ["fd"]).begin(digits(), 100), model.batches, 0)
     assert again["fd_digits"] == pytest.approx(scores[best], rel=1e-4)
 
 
@@ -199,7 +199,7 @@ def test_memory_stays_flat_while_many_samples_are_scored(scorer):
                     self.held.append(tensor_bytes())
 
     many = Many()
-    score_samples(scorer.begin(DATA, 6000), many, 0)
+    score_samples(scorer.begin(DATA, 6000), many.batches, 0)
     early, late = many.held
     assert late <= early, many.held  # less, where what tests before this one left is freed meanwhile
 

@@ -10,21 +10,23 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data import CountData
-from blackout.errors import UserError, error_context
-from blackout.family import Source
+from blackout.errors import UserError
+from blackout.family import Draw, Source
+from blackout.flows.draw import FlowDraw, preview, requested
 from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import NegativeSampler
-from blackout.flows.family import make_target, whole
+from blackout.flows.energies.report import EnergyDraw, report
 from blackout.flows.losses import Objective
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
+from blackout.flows.targets import make_target
 from blackout.networks import LocallyEquivariant
-from blackout.training.components import fill, find, make
-from blackout.training.descriptions import named_in_file, pathless
+from blackout.training.components import fill, find, make, resolve
+from blackout.training.descriptions import named_in_file
+from blackout.training.family import ComponentFamily, name_of
 
-_PARTS = ("energy", "network", "simulation")
 _OF_THE_SAMPLER = (
     ("network", LocallyEquivariant, "chosen by network@rates=letf, and set by rates.channels=64"),
     ("loss", Objective, "chosen by loss@objective=dnfs"),
@@ -35,7 +37,7 @@ _MOST_LEVELS = 256
 
 @component("family")
 @dataclass(frozen=True)
-class EnergyFamily:
+class EnergyFamily(ComponentFamily):
     """Energies p in proportion to exp(-E) learned from data, each with a flow that samples it.
 
     Args:
@@ -43,6 +45,14 @@ class EnergyFamily:
     """
 
     monitor: str = "val/nll"
+    parts = ("energy", "network", "simulation")
+    title = "An energy, and a discrete neural flow sampler of it"
+    usage = """```python
+from blackout import load_model
+
+model = load_model("path/to/this/directory")
+x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
+```"""
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
@@ -69,64 +79,66 @@ class EnergyFamily:
         law = make_target(target)
         return known_samples(law, number, int(made.get("data_seed") or 0), type(law).__name__.lower())
 
-    def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
-        """Energy, rates and simulation with all their arguments, and where the data are from."""
+    def described_parts(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
+        """Energy, rates and simulation with all their arguments."""
         for name, kind, instead in _OF_THE_SAMPLER:
             if (other := settings.get(name)) and issubclass(cast(type, find(other, name)), kind):
                 raise UserError(f"{name}: that of the sampler is {instead}")
-        parts = {"energy": settings["energy"], "network": settings["rates"]}
-        parts = {part: fill(dict(chosen), source.facts, part) for part, chosen in parts.items()}
-        model = {"model": {**parts, "simulation": settings["simulation"]}}
+        chosen = {"energy": "energy", "network": "rates", "simulation": "simulation"}
+        return {part: resolve(settings[name], source.facts, part) for part, name in chosen.items()}
+
+    def data_of(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
+        """Where the data are from: a dataset, or a target whose samples are learned from."""
         if settings.get("dataset"):
-            return model | {"dataset": pathless(settings["dataset"])}
-        return model | {"truth": {name: settings[name] for name in ("target", "number", "data_seed")}}
+            return {}
+        return {"truth": {name: settings[name] for name in ("target", "number", "data_seed")}}
 
-    def tensors(self, source: Source) -> dict[str, Tensor]:
-        """None: all that is learned is weights."""
-        return {}
-
-    def build(
-        self,
-        description: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        settings: Mapping[str, Any] | None = None,
-        **training: Any,
-    ) -> EnergySampler:
-        """The model of a description.
-
-        Raises:
-            UserError: a part is missing, or a component refused its arguments.
-        """
-        described = whole(description, _PARTS)
-        names = ("energy", "rates", "simulation")
-        energy, network, simulation = (make(described[part], name) for part, name in zip(_PARTS, names, strict=True))
+    def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> EnergySampler:
+        """Energy, rates and simulation together."""
+        described = description["model"]
+        energy, simulation = make(described["energy"], "energy"), make(described["simulation"], "simulation")
+        network = make(described["network"], "rates")
         if not isinstance(energy, Learned) or not isinstance(simulation, Simulation):
             raise UserError("energy: choose mlp or pairs; simulation: events")
         if not isinstance(network, LocallyEquivariant):
             name = type(network).__name__
             raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf, lemlp or leattn")
-        if settings is not None:
-            training |= _training(settings)
-        with error_context("model"):
-            model = EnergySampler(Pair(energy, network), simulation, **training)
-        model.config = dict(description)
-        return model
+        return EnergySampler(Pair(energy, network), simulation, **training)
 
-    def card(self, description: Mapping[str, Any], parameters: int) -> str:
-        """The README.md of an exported model."""
-        kinds = [str(description["model"][part]["_target_"]).rsplit(".", 1)[-1] for part in _PARTS]
-        return f"""# An energy, and a discrete neural flow sampler of it
+    def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """How a model is trained, by the settings."""
+        loss, rollout, negative = (make(settings[part], part) for part in ("objective", "rollout", "negative"))
+        if not (isinstance(loss, Objective) and isinstance(rollout, Rollout) and isinstance(negative, NegativeSampler)):
+            raise UserError(
+                "objective, rollout and negative must be those of this family: loss@objective=dnfs, negative=flow"
+            )
+        if loss.learns_partition:
+            raise UserError("leaps learns the normaliser of one energy; one that is trained needs loss@objective=dnfs")
+        numbers = {name: settings[name] for name in ("inner", "pretraining", "energy_lr")}
+        return {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative, **numbers}
 
-- energy: {kinds[0]}; rates: {kinds[1]}; together {parameters:,} parameters (averaged weights); simulation: {kinds[2]}
-- trained with blackout {description["blackout"]}
+    def draw(self, model: EnergySampler, request: Mapping[str, Any]) -> Draw:
+        """As for a flow; the pictures also show energy and data."""
+        drawn = requested(model, request)
+        return EnergyDraw.like(drawn) if isinstance(drawn, FlowDraw) else drawn
 
-```python
-from blackout import load_model
+    def preview(self, model: EnergySampler, num_samples: int, num_steps: int | None = None) -> Draw:
+        """Samples with estimates from more of them than are shown."""
+        return EnergyDraw.like(preview(model))
 
-model = load_model("path/to/this/directory")
-x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
-```
-"""
+    def dry_run(self, model: EnergySampler) -> None:
+        """Evaluate energy and rates once."""
+        model.try_once()
+
+    def report(self, model: EnergySampler, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
+        return report(model, source, int(settings.get("seed") or 0))
+
+    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
+        """Energy and rates, with the parameters of both."""
+        kinds = {part: name_of(description["model"][part]) for part in self.parts}
+        rates = f"{kinds['network']}; together {parameters:,} parameters (averaged weights)"
+        return {"energy": kinds["energy"], "rates": rates, "simulation": kinds["simulation"]}
 
 
 def _of_the_model(
@@ -138,19 +150,6 @@ def _of_the_model(
     if not (chosen := description.get("dataset")):
         return {}
     return {"dataset": named_in_file(chosen, "dataset", settings.get("data_dir", "data"), trusted)}
-
-
-def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """How a model is trained, by the settings."""
-    loss, rollout, negative = (make(settings[part], part) for part in ("objective", "rollout", "negative"))
-    if not (isinstance(loss, Objective) and isinstance(rollout, Rollout) and isinstance(negative, NegativeSampler)):
-        raise UserError(
-            "objective, rollout and negative must be those of this family: loss@objective=dnfs, negative=flow"
-        )
-    if loss.learns_partition:
-        raise UserError("leaps learns the normaliser of one energy; one that is trained needs loss@objective=dnfs")
-    numbers = {name: settings[name] for name in ("inner", "pretraining", "energy_lr")}
-    return {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative, **numbers}
 
 
 def _states(data: Any, density: str | None) -> BinaryData:

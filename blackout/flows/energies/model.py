@@ -10,19 +10,16 @@ from torch import Tensor, nn
 
 from blackout.distributed import world_size
 from blackout.errors import UserError
-from blackout.family import Source
-from blackout.flows.draw import FlowDraw, preview, requested
 from blackout.flows.energies.energies import Learned
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
-from blackout.flows.energies.report import EnergyDraw, report
 from blackout.flows.losses import EstimatedPartition, Objective
+from blackout.flows.model import ChainSampler
 from blackout.flows.path import States
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LocallyEquivariant
 from blackout.random import SampleStreams, fold_seed
-from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
 _BATCH, _ROLLOUT, _VALIDATION, _NEGATIVE, _START = 0, 1, 3, 4, 5
@@ -46,7 +43,7 @@ class Pair(nn.Module):
         return scores
 
 
-class EnergySampler(Model):
+class EnergySampler(ChainSampler):
     """Steps of the sampler and of the energy in turn; both resume exactly, with the buffer of states between them.
 
     Args:
@@ -97,7 +94,7 @@ class EnergySampler(Model):
         self._before = Discrepancy()
 
     @property
-    def target(self) -> Learned:
+    def target(self) -> Learned:  # type: ignore[override]
         """The averaged energy, or the trained one where there is no average."""
         averaged: Any = self.averaged
         energy: Learned = averaged.energy
@@ -107,11 +104,6 @@ class EnergySampler(Model):
     def energy(self) -> Learned:
         """The energy in training."""
         return self.network.energy
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return self.energy.shape
 
     @torch.no_grad()
     def scores(self, x: Tensor, t: Tensor | float, ratios: Tensor | None = None) -> Tensor:
@@ -196,35 +188,6 @@ class EnergySampler(Model):
         self.record("val/ess", effective_sample_size(paths.log_weights).expand(len(indices)))
         self.record("val/log_z", log_z.expand(len(indices)))
 
-    @property
-    def validation_cost(self) -> int:
-        return self.simulation.num_steps
-
-    # --- use
-
-    def draw(self, request: Mapping[str, Any]) -> FlowDraw:
-        """As for a flow; the pictures also show energy and data."""
-        drawn = requested(self, request)
-        return EnergyDraw.like(drawn) if isinstance(drawn, FlowDraw) else drawn
-
-    def preview(self, num_samples: int, num_steps: int | None = None) -> FlowDraw:
-        return EnergyDraw.like(preview(self))
-
-    @torch.no_grad()
-    def sample(self, num_samples: int, seed: int = 0) -> Tensor:
-        """Unweighted output of the chain, integers [num_samples, d]."""
-        (drawn,) = (part for _, part in self.draw({}).batches(torch.arange(num_samples), seed, num_samples))
-        return drawn["samples"]
-
-    def example(self) -> tuple[Any, ...]:
-        x = torch.zeros(1, self.energy.sites, dtype=torch.uint8, device=self.device)
-        ratios = torch.zeros(1, self.energy.sites, self.energy.levels, device=self.device)
-        return x, torch.zeros(1, device=self.device), ratios
-
-    def rehearse(self) -> None:
-        """Evaluate energy and rates once."""
+    def try_once(self) -> None:
+        """Evaluate energy and rates at two states."""
         self.scores(torch.zeros(2, self.energy.sites, dtype=torch.uint8, device=self.device), 0.5)
-
-    def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
-        return report(self, source, int(settings.get("seed") or 0))

@@ -14,7 +14,7 @@ from blackout.flows.annealing import anneal
 from blackout.flows.draw import FlowDraw, FlowOutputs
 from blackout.flows.energies.data import BinaryData
 from blackout.flows.energies.energies import Learned, PairEnergy, couplings_found, truth_of
-from blackout.flows.interface import FlowModel
+from blackout.flows.energies.model import EnergySampler
 from blackout.flows.likelihood import run_backwards
 from blackout.flows.outputs import save_figure
 from blackout.flows.planar import code_scale, decode, encode, entropy
@@ -51,7 +51,7 @@ class EnergyOutputs(FlowOutputs):
 
     @property
     def _source(self) -> Source:
-        source: Source = self._draw.model.require_source()  # type: ignore[attr-defined]
+        source: Source = self._draw.model.require_source()
         return source
 
     @property
@@ -69,7 +69,7 @@ class EnergyOutputs(FlowOutputs):
         return said
 
 
-def report(model: FlowModel, source: Source, seed: int) -> dict[str, Any]:
+def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     """NLL with log Z by AIS, by the sampler's weights and by uniform samples; NLL by the chain's bound; MMD.
 
     [Ou 2025, appendix E.2 and tables 2 and 3]; AIS is ours.

@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import Names, Outputs, Samples, Watch
+from blackout.family import Names, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.draw import ChainDraw, requested_simulation
 from blackout.flows.graphs.graphs import read_graphs
+from blackout.flows.graphs.model import GraphFlow
 from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
 from blackout.flows.graphs.problems import GraphTarget
 from blackout.flows.graphs.solvers import solved, solver
-from blackout.flows.interface import FlowModel
 from blackout.flows.outputs import Collected, add_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
 from blackout.training.components import make
-from blackout.training.model import refuse_unknown
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -50,7 +49,7 @@ class GraphDraw(ChainDraw):
         description: of all this as plain values.
     """
 
-    model: FlowModel
+    model: GraphFlow
     target: GraphTarget
     numbers: Tensor
     each: int
@@ -71,17 +70,13 @@ class GraphDraw(ChainDraw):
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
         """(indices [b], samples and solutions uint8 [b, d], value, graph and nodes int64 [b], log_weights [b])."""
-        device = self.model.device
-        self.target.to(device)
+        self.target.to(self.model.device)
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
             began = time.process_time()
             graph = self.numbers[(part // self.each) % len(self.numbers)]
-            on = self.target.of(graph.to(device))
-            paths = self.simulation.run(on, self.model.rates(), part.to(device), seed, self.refine, watch)
-            solutions, value = on.solutions(paths.states.x)
+            solved = self.model.solve(part, seed, self.target, graph, self.simulation, self.refine, watch)
             self.seconds += time.process_time() - began
-            found = {"samples": paths.states.x, "solutions": solutions, "value": value, "graph": graph}
-            yield part, found | {"nodes": on.nodes, "log_weights": paths.log_weights}
+            yield part, solved
 
     def outputs(self, seed: int) -> Outputs | None:
         return GraphOutputs(self)
@@ -123,7 +118,7 @@ class GraphOutputs(Collected):
         return said
 
 
-def requested(model: FlowModel, request: Mapping[str, Any]) -> GraphDraw:
+def requested_graphs(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
@@ -143,7 +138,7 @@ def requested(model: FlowModel, request: Mapping[str, Any]) -> GraphDraw:
     moves: Refinement | None = make(refine, "refine") if refine else None
     if set(where) - {"path"}:
         raise UserError("target: a trained model keeps its problem; target.path=... gives it other graphs")
-    target = _problem(model)
+    target = model.target
     if where.get("path") is not None:
         target = target.with_graphs(read_graphs(where["path"]))
     numbers, each = target.numbers, int(request.get("num_samples", _EACH))
@@ -151,13 +146,8 @@ def requested(model: FlowModel, request: Mapping[str, Any]) -> GraphDraw:
     return GraphDraw(model, target, numbers, each, simulation, moves, oracle, description)
 
 
-def previewed(model: FlowModel) -> GraphDraw:
+def preview_graphs(model: GraphFlow) -> GraphDraw:
     """The draw of pictures during and after training."""
-    target, held_out = _problem(model), {"graphs": "held out"}
+    target, held_out = model.target, {"graphs": "held out"}
     numbers = target.numbers[:_CLOSING]
     return GraphDraw(model, target, numbers, _EACH, model.simulation, oracle="milp", description=held_out)
-
-
-def _problem(model: FlowModel) -> GraphTarget:
-    assert isinstance(model.target, GraphTarget)
-    return model.target

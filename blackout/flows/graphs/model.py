@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.flows.graphs.draw import GraphDraw, previewed, requested
+from blackout.family import Samples, Watch
 from blackout.flows.graphs.problems import GraphTarget
-from blackout.flows.model import VALIDATION, FlowSampler
+from blackout.flows.model import BATCH, VALIDATION, FlowSampler
 from blackout.flows.path import States
+from blackout.flows.refinement import Refinement
 from blackout.flows.replay import LawsReplay, Replay, ReplayBatch, Rollout, roll_out
+from blackout.flows.simulation import Simulation
 from blackout.flows.weights import effective_sample_size
 from blackout.random import fold_seed
 
@@ -85,20 +87,43 @@ class GraphFlow(FlowSampler):
             weights = paths.log_weights[law == graph]
             self.record("val/ess", effective_sample_size(weights).expand(len(weights)))
 
-    def draw(self, request: Mapping[str, Any]) -> GraphDraw:  # type: ignore[override]
-        return requested(self, request)
+    def solve(
+        self,
+        part: Tensor,
+        seed: int,
+        target: GraphTarget,
+        law: Tensor,
+        simulation: Simulation | None = None,
+        refine: Refinement | None = None,
+        watch: Watch | None = None,
+    ) -> dict[str, Tensor]:
+        """Chains with the numbers `part`, int64 [b], on graphs `law` [b] of `target`, and the solutions they end in.
 
-    def preview(self, num_samples: int, num_steps: int | None = None) -> GraphDraw:  # type: ignore[override]
-        return previewed(self)
+        Returns:
+            samples and solutions uint8 [b, d], value and nodes int64 [b], log_weights float64 [b].
+        """
+        on = target.of(law.to(self.device))
+        paths = (simulation or self.simulation).run(on, self.rates(), part.to(self.device), seed, refine, watch)
+        solutions, value = on.solutions(paths.states.x)
+        return {
+            "samples": paths.states.x,
+            "solutions": solutions,
+            "value": value,
+            "graph": law,
+            "nodes": on.nodes,
+            "log_weights": paths.log_weights,
+        }
 
-    @torch.no_grad()
-    def sample(self, num_samples: int, seed: int = 0) -> Tensor:
-        """Solutions of the first held-out graphs, uint8 [num_samples, d], one of each in turn, without refinement."""
-        draw = replace(self.draw({}), each=1)
-        numbers = torch.arange(num_samples) % draw.rows(1)
-        return torch.cat([part["solutions"] for _, part in draw.batches(numbers, seed)])
+    def batches(
+        self, indices: Tensor, seed: int = 0, batch_size: int | None = None
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """Solutions of the held-out graphs, one of each in turn, without refinement; see `solve`."""
+        self.target.to(self.device)
+        numbers = self.target.numbers
+        for part in indices.split(batch_size or BATCH) if len(indices) else ():
+            yield part, self.solve(part, seed, self.target, numbers[part % len(numbers)])
 
-    def rehearse(self) -> None:
+    def try_once(self) -> None:
         """Evaluate problem and network once."""
         on = self.target.of(torch.zeros(2, dtype=torch.int64, device=self.device))
         states = States.uniform(on, torch.rand(2, self.target.sites, device=self.device))

@@ -8,12 +8,13 @@ from blackout.flows.targets.base import (
     can_enumerate,
     enumerated,
     exact_values,
+    make_target,
 )
 from blackout.flows.targets.energies import EnergyNetwork, read_energy, read_energy_network, save_energy_network
 from blackout.flows.targets.lattice import Couplings, Ising, Potts, SpinGlass, read_couplings
 
 __all__ = [
     "Couplings", "EnergyNetwork", "EnergySource", "Ising", "Potts", "SpinGlass", "Target", "Wrapped", "all_states",
-    "can_enumerate", "enumerated", "exact_values", "read_couplings", "read_energy", "read_energy_network",
-    "save_energy_network",
+    "can_enumerate", "enumerated", "exact_values", "make_target", "read_couplings", "read_energy",
+    "read_energy_network", "save_energy_network",
 ]  # fmt: skip

@@ -20,8 +20,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from blackout.errors import UserError, summary
+from blackout.errors import UserError, error_context, summary
 from blackout.family import Source, Split
+from blackout.training.components import make
 
 _NEIGHBOURS, _STATES = 1 << 16, 1 << 15
 """Neighbouring states that brute force evaluates together, and states that enumeration does."""
@@ -286,3 +287,18 @@ def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArr
             return {name: file[name] for name in file.files}
     except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
         raise UserError(f"{where}: {path} is no .npz of arrays ({summary(error)})") from None
+
+
+def make_target(described: Any) -> Target:
+    """The target of a description; a user's class needs `levels`, `sites` or `shape`, and `log_density`.
+
+    Raises:
+        UserError: it cannot be made, or lacks one of these.
+    """
+    made = make(described, "target")
+    if isinstance(made, Target):
+        return made
+    if not hasattr(made, "log_density") or not hasattr(made, "levels"):
+        raise UserError(f"target: {type(made).__name__} needs log_density, levels, and sites or shape")
+    with error_context("target"):
+        return Wrapped(made)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +12,13 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Names, Samples, Watch
+from blackout.family import BaseDraw, Names, Samples, Watch, refuse_unknown
 from blackout.permutations.coded.data import read_numpy
-from blackout.permutations.coded.interface import CodedModel, Passes
+from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import CurveOutputs
 from blackout.permutations.codes import Inline
 from blackout.permutations.datasets import read_puzzles
-from blackout.permutations.factorized import Choice, check_given, fill_codes, most_certain
-from blackout.permutations.metrics import arranged
-from blackout.random import SampleStreams
-from blackout.training.model import refuse_unknown
+from blackout.permutations.factorized import check_given
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -48,11 +44,11 @@ class CodeDraw(BaseDraw):
     """
 
     names = Names("samples", "permutations", "permutation", "permutations")
-    batch_size = 1000
+    batch_size = BATCH
 
     def __init__(
         self,
-        model: CodedModel,
+        model: CodeModel,
         passes: Passes,
         given: int | Tensor | None = None,
         contexts: Mapping[str, Tensor] | None = None,
@@ -62,17 +58,9 @@ class CodeDraw(BaseDraw):
         self._contexts = contexts
 
     @property
-    def known(self) -> int:
-        """How many digits are observed of every sample, at least."""
-        if isinstance(self.given, Tensor):
-            return int((self.given != self.model.length).sum(1).min())
-        return self.given or 0
-
-    @property
     def steps(self) -> int:
         """Passes a batch takes: no more than there are digits to draw."""
-        assert self.passes.passes is not None
-        return max(1, min(self.passes.passes, self.model.length - self.known))
+        return self.model.steps(self.passes, self.given)
 
     @property
     def nfe(self) -> int:
@@ -82,92 +70,21 @@ class CodeDraw(BaseDraw):
     @property
     def resumable(self) -> bool:  # type: ignore[override]
         """Only where nothing but the model decides samples: data and files may have changed since."""
-        return self._contexts is None and not self._conditional and self.given is None
+        return self._contexts is None and not self.model.conditional and self.given is None
 
     @property
     def description(self) -> Mapping[str, Any]:
         """Code, objective, passes and order, for metrics.json."""
         given = "file" if isinstance(self.given, Tensor) else self.given
         described = {"code": self.model.code.__name__, "objective": self.model.objective, **asdict(self.passes)}
-        contexts = "file" if self._contexts is not None else "held out" if self._conditional else None
+        contexts = "file" if self._contexts is not None else "held out" if self.model.conditional else None
         return {**described, "given": given, "contexts": contexts}
-
-    @property
-    def _conditional(self) -> bool:
-        facts = self.model.config.get("data", {})
-        return any(name in facts for name in ("item_shape", "num_conditions"))
-
-    @cached_property
-    def contexts(self) -> Mapping[str, Tensor]:
-        """Arrays [m, ...] that samples are drawn for in turn; the true `x` among them where it is known."""
-        if self._contexts is not None:
-            return self._contexts
-        if not self._conditional and not isinstance(self.given, int):
-            return {}
-        source = self.model.require_source()
-        return source.batch("test", torch.arange(source.size("test") or 0))
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
-        """(indices [b], `samples` [b, n], `code`, `log_prob` [b] and contexts), a batch at a time.
-
-        `log_prob`, in nats, is that of the order in which the sample's own digits were drawn, given what is observed.
-        """
-        for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
-            yield part, self._batch(part, seed, watch)
-
-    def _batch(self, part: Tensor, seed: int, watch: Watch | None) -> Samples:
-        model, device = self.model, self.model.device
-        context = {name: values[part % len(values)].to(device) for name, values in self.contexts.items()}
-        streams = SampleStreams(seed, part.to(device)).at(0)
-        codes = self._start(part, context)
-        order = streams.next_draw().uniform(tuple(codes.shape))
-        blocks = self._blocks(codes, order)
-        if watch is not None:
-            watch(0, self.steps, self._look(codes, context))
-        state = codes, torch.zeros(len(codes), device=device)
-        support = model.support.to(device)
-        filling = fill_codes(
-            model.denoiser(context), codes, blocks, self.steps, support, streams,
-            greedy=self.passes.greedy, distinct=self.passes.distinct,
-        )  # fmt: skip
-        for step, state in enumerate(filling, 1):
-            if watch is not None:
-                watch(step, self.steps, self._look(state[0], context))
-        codes, log_prob = state
-        samples = {"samples": model.decode(codes), "code": codes, "log_prob": log_prob}
-        if model.code is Inline:
-            samples["valid"] = model.valid(codes)
-        if "item_names" in (kept := model.tensors()):  # what the user's file calls them
-            samples["item_names"] = kept["item_names"].to(device)[context["items"]]
-        return samples | {("target" if name == "x" else name): values for name, values in context.items()}
-
-    def _start(self, part: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """Observed digits, n where one is to be drawn."""
-        n = self.model.length
-        if isinstance(self.given, Tensor):
-            return self.given[part % len(self.given)].to(self.model.device)
-        codes = torch.full((len(part), n), n, dtype=torch.int64, device=self.model.device)
-        if self.given:
-            codes[:, : self.given] = self.model.encode(context["x"])[:, : self.given]
-        return codes
-
-    def _blocks(self, codes: Tensor, order: Tensor) -> list[Tensor] | Choice:
-        """Places of each pass: what is observed comes first, and takes none."""
-        if self.passes.order == "confidence":
-            return most_certain
-        n = self.model.length
-        rank = order if self.passes.order == "random" else torch.arange(n, device=codes.device).expand_as(codes) / n
-        places = (rank - (codes != n).long()).argsort(dim=1, stable=True)
-        return list(places[:, self.known :].tensor_split(self.steps, dim=1))
-
-    def _look(self, codes: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """A state of drawing as `picture` takes it: gaps filled with the identity's digits."""
-        n = self.model.length
-        whole = self.model.encode(torch.arange(n, device=codes.device)).expand_as(codes)
-        x = self.model.decode(torch.where(codes == n, whole, codes))
-        return arranged(context["items"], x) if "items" in context else x
+        """See `CodeModel.batches`."""
+        return self.model.batches(indices, seed, batch_size, self.passes, self.given, self._contexts, watch)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Cycle diagrams of bare permutations; words, rankings and puzzles as what they are of."""
@@ -183,7 +100,7 @@ class CodeDraw(BaseDraw):
         return CodeDraw(self.model, replace(self.passes, passes=passes), self.given, self._contexts)
 
 
-def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
+def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Raises:
@@ -207,7 +124,7 @@ def requested(model: CodedModel, request: Mapping[str, Any]) -> CodeDraw:
     return CodeDraw(model, passes, given, contexts, curve)
 
 
-def _passes(model: CodedModel, request: Mapping[str, Any]) -> Passes:
+def _passes(model: CodeModel, request: Mapping[str, Any]) -> Passes:
     """The model's own way of drawing, with what the request replaces."""
     options = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
     if wrong := sorted(options.keys() - {"greedy"}):
@@ -258,7 +175,7 @@ def observed_digits(given: Any, support: Tensor) -> int | Tensor:
         raise UserError(f"{given}: {error}") from None
 
 
-def read_contexts(path: Any, data: Mapping[str, Any], model: CodedModel) -> dict[str, Tensor]:
+def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[str, Tensor]:
     """The contexts in a file, by the facts of the model's data.
 
     Puzzles as `blackout.permutations.datasets.read_puzzles` reads them. Otherwise an `.npy` file of one array, or an

@@ -11,19 +11,22 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.errors import UserError, error_context
+from blackout.family import Draw
 from blackout.permutations.coded.data import PermutationData, from_puzzles
-from blackout.permutations.coded.interface import Passes
-from blackout.permutations.coded.model import CODES, CodeModel, Objective
+from blackout.permutations.coded.draw import requested
+from blackout.permutations.coded.model import CODES, CodeModel, Objective, Passes
+from blackout.permutations.coded.report import likelihood_report
 from blackout.permutations.datasets import Puzzles
-from blackout.training.components import fill, make
-from blackout.training.descriptions import make_dataset, pathless
+from blackout.training.components import make, resolve
+from blackout.training.descriptions import make_dataset
+from blackout.training.family import ComponentFamily, name_of
 
 _OBJECTIVES = typing.get_args(Objective)
 
 
 @component("family")
 @dataclass(frozen=True)
-class CodeFamily:
+class CodeFamily(ComponentFamily):
     """Distributions over permutations by factorised codes (Kim et al., ICLR 2026).
 
     Args:
@@ -31,6 +34,16 @@ class CodeFamily:
     """
 
     monitor: str = "val/nll_bits"
+    parts = ("network",)
+    title = "A distribution over permutations"
+    usage = """```python
+from blackout import load_model
+
+model = load_model("path/to/this/directory")
+permutations = model.sample(16, seed=0)  # int64 [16, n]; in fewer or more passes with passes=...
+```
+
+A model with a context needs it: `model.source`, or `python sample.py ckpt=... input=...`."""
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
@@ -49,7 +62,7 @@ class CodeFamily:
             raise UserError(f"dataset: {data.name} has {mine}, but the model is of {theirs}")
         return data
 
-    def describe(self, settings: Mapping[str, Any], source: PermutationData) -> dict[str, Any]:
+    def described_parts(self, settings: Mapping[str, Any], source: PermutationData) -> dict[str, Any]:
         """The network with all its arguments, the code, the objective, and how samples are drawn.
 
         Raises:
@@ -60,68 +73,50 @@ class CodeFamily:
             if value not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}, not {value}")
         passes = _passes(settings, source.length)
-        facts = {**source.facts, "causal": objective == "autoregressive"}
-        if "encoder" in facts:
-            facts["encoder"] = fill(facts["encoder"], source.facts, "network.encoder")
-        model = {
-            "network": fill(settings["network"], facts, "network"),
-            "code": code,
-            "objective": objective,
-            **asdict(passes),
-        }
-        return {
-            "data": {"name": source.name, "kind": source.kind, **_facts(source.facts)},
-            "dataset": pathless(settings.get("dataset") or {}),
-            "metrics": pathless(settings.get("metrics")),
-            "model": model,
-        }
+        stats = {**source.facts, "causal": objective == "autoregressive"}
+        if "encoder" in stats:
+            stats["encoder"] = resolve(stats["encoder"], source.facts, "network.encoder")
+        network = resolve(settings["network"], stats, "network")
+        return {"network": network, "code": code, "objective": objective, **asdict(passes)}
+
+    def data_of(self, settings: Mapping[str, Any], source: PermutationData) -> dict[str, Any]:
+        """Name and kind of the permutations, and what a model depends on."""
+        return {"data": {"name": source.name, "kind": source.kind, **_facts(source.facts)}}
 
     def tensors(self, source: PermutationData) -> dict[str, Tensor]:
         """What the data are called by the user, such as numbers of items."""
         return dict(source.kept)
 
-    def build(
-        self,
-        description: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        settings: Mapping[str, Any] | None = None,
-        **training: Any,
-    ) -> CodeModel:
-        """The model that `describe` describes.
-
-        Raises:
-            UserError: a part is missing, or a component refused its arguments.
-        """
+    def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> CodeModel:
+        """The network, with the code and how samples are drawn."""
         parts, length = _checked(description)
         network = make(parts["network"], "network")
         if getattr(network, "num_items", None) != length:
             raise UserError(f"network: it must be of {length} digits, as the data")
         passes = Passes(parts["passes"], parts["order"], parts["greedy"], parts["distinct"])
-        with error_context("model"):
-            model = CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
-        model.config = dict(description)
-        return model
+        return CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
 
-    def card(self, description: Mapping[str, Any], parameters: int) -> str:
-        """The README.md of an exported model."""
+    def draw(self, model: CodeModel, request: Mapping[str, Any]) -> Draw:
+        """The draw asked for by `passes`, `order`, `given`, `input`, `distinct`, `curve` and `sampler.greedy`."""
+        return requested(model, request)
+
+    def dry_run(self, model: CodeModel) -> None:
+        """One evaluation of the network."""
+        model.try_once()
+
+    def report(self, model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The likelihood of the model, its distance from a known law, and the baselines."""
+        return likelihood_report(model, source, settings)
+
+    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
+        """Data, code, passes and network."""
         data, model = description["data"], description["model"]
-        how = f"{model['passes']} of {data['num_items']} passes, order {model['order'].replace('_', ' ')}"
-        return f"""# A distribution over permutations: {data["name"]}
-
-- data: {data["name"]}, permutations of {data["num_items"]} items
-- code: {model["code"]}; objective: {model["objective"]}; drawn by default in {how}
-- network: {str(model["network"]["_target_"]).rsplit(".", 1)[-1]}, {parameters:,} parameters (averaged weights)
-- trained with blackout {description["blackout"]}
-
-```python
-from blackout import load_model
-
-model = load_model("path/to/this/directory")
-permutations = model.sample(16, seed=0, passes={model["passes"]})  # int64 [16, {data["num_items"]}]
-```
-
-A model with a context needs it: `model.source`, or `python sample.py ckpt=... input=...`.
-"""
+        return {
+            "data": f"{data['name']}, permutations of {data['num_items']} items",
+            "code": f"{model['code']}; objective: {model['objective']}",
+            "drawn by default in": f"{model['passes']} passes, order {model['order'].replace('_', ' ')}",
+            "network": f"{name_of(model['network'])}, {parameters:,} parameters (averaged weights)",
+        }
 
 
 _KINDS: dict[str, type | tuple[type, ...]] = {

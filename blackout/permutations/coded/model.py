@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError
-from blackout.permutations.coded.draw import CodeDraw, requested
-from blackout.permutations.coded.interface import Passes
-from blackout.permutations.coded.report import MOST_ITEMS, held_out_nll, likelihood_report
+from blackout.family import Samples, Watch
+from blackout.permutations.coded.exact import MOST_ITEMS, every_mask_nll
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
 from blackout.permutations.datasets.base import reading
-from blackout.permutations.factorized import Denoiser, any_order_loss, autoregressive_loss
+from blackout.permutations.factorized import (
+    Choice,
+    Denoiser,
+    any_order_loss,
+    autoregressive_loss,
+    code_log_prob,
+    fill_codes,
+    most_certain,
+    partition,
+)
 from blackout.permutations.group import inverse, is_permutation
-from blackout.random import SampleStreams, fold_seed
+from blackout.permutations.metrics import arranged
+from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
 from blackout.training.model import Model
 
 CodeName = Literal["lehmer", "left_lehmer", "fisher_yates", "insertion", "inline"]
@@ -31,6 +41,59 @@ CODES: dict[str, type[Code]] = {
 }
 _NOISE, _VALIDATION = 1, 3
 """Keys that keep the uses of one seed apart; 2 is dropout's."""
+
+
+BATCH = 1000
+"""Samples drawn together unless the caller says otherwise."""
+
+
+Order = Literal["random", "left_to_right", "confidence"]
+_ORDERS = ("random", "left_to_right", "confidence")
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How digits are filled in.
+
+    Args:
+        passes: of the network, 1..n; None for one, or n of an autoregressive model.
+        order: of the digits: random (a fresh one per sample), left to right, or the most certain next. None for
+            random, or left to right of an autoregressive model.
+        greedy: take the most probable value of every digit instead of drawing.
+        distinct: never a value of an earlier pass again, for the inline code.
+    """
+
+    passes: int | None = None
+    order: Order | None = None
+    greedy: bool = False
+    distinct: bool = False
+
+    def checked(self, n: int, objective: str, inline: bool) -> Passes:
+        """The same without nulls.
+
+        Args:
+            n: digits.
+            objective: of the model.
+            inline: whether its code is.
+
+        Raises:
+            ValueError: not 1..n passes, another order, or what the code or an autoregressive model cannot do.
+        """
+        if self.distinct and not inline:
+            raise ValueError("distinct is for code=inline: digits of the other codes may be equal")
+        causal = objective == "autoregressive"
+        usual: tuple[int, Order] = (n, "left_to_right") if causal else (1, "random")
+        passes = usual[0] if self.passes is None else self.passes
+        order = usual[1] if self.order is None else self.order
+        if not 1 <= passes <= n:
+            raise ValueError(f"passes must be 1..{n}, not {passes}")
+        if order not in _ORDERS:
+            raise ValueError(f"order must be one of {', '.join(_ORDERS)}, not {order}")
+        if causal and (passes, order) != usual:
+            raise ValueError(
+                f"an autoregressive model draws digit by digit from left to right: passes={n} order=left_to_right"
+            )
+        return replace(self, passes=passes, order=order)
 
 
 class CodeModel(Model):
@@ -120,9 +183,9 @@ class CodeModel(Model):
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
-        """Bits per permutation, see `held_out_nll`."""
+        """Bits per permutation, see `nll`."""
         streams = SampleStreams(fold_seed(self.seed, _VALIDATION), batch["index"].to(self.device)).at(0)
-        nll = held_out_nll(self, self.denoiser(batch), self.encode(batch["x"]), streams)
+        nll = self.nll(self.denoiser(batch), self.encode(batch["x"]), streams)
         self.record("val/nll_bits", nll / math.log(2))
 
     @property
@@ -132,22 +195,153 @@ class CodeModel(Model):
             return 1
         return 2**self.length - 1 if self.length <= MOST_ITEMS else self.length
 
-    # --- use
+    def nll(self, denoiser: Denoiser, codes: Tensor, streams: RandomSource) -> Tensor:
+        """-log p in nats, float64 [B]: exact of an autoregressive model, else the mean over orders of digits.
 
-    def draw(self, request: Mapping[str, Any]) -> CodeDraw:
-        """The draw asked for by `passes`, `order`, `given`, `input`, `distinct`, `curve` and `sampler.greedy`."""
-        return requested(self, request)
+        To 7 items that mean is exact too, by every set of masked digits; above it is that of one random order per
+        sample, digit by digit.
+        """
+        if self.objective == "autoregressive":
+            return autoregressive_loss(denoiser, codes, self.support).double()
+        n = codes.shape[1]
+        if n <= MOST_ITEMS:
+            return every_mask_nll(denoiser, codes, self.support)
+        order = uniform(tuple(codes.shape), streams, codes.device).argsort(dim=1)
+        return -code_log_prob(denoiser, codes, partition(n, n, order), self.support).double()
 
-    def sample(self, num_samples: int, seed: int = 0, **request: Any) -> Tensor:
+    # --- sampling
+
+    def batches(
+        self,
+        indices: Tensor,
+        seed: int = 0,
+        batch_size: int | None = None,
+        passes: Passes | None = None,
+        given: int | Tensor | None = None,
+        contexts: Mapping[str, Tensor] | None = None,
+        watch: Watch | None = None,
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """Draw the samples named by `indices`, int64 [n], a batch at a time; sample k has context k mod their number.
+
+        Args:
+            indices, seed, batch_size: as for `Model.batches`.
+            passes: how digits are filled in; None for the model's own way.
+            given: digits that are observed: the first so many of the held-out sample, or digits [m, n], n where
+                unknown; None for none.
+            contexts: arrays [m, ...]; None for those of the held-out samples.
+            watch: see `blackout.family.Watch`.
+
+        Yields:
+            (indices [b], `samples` [b, n], `code`, `log_prob` [b] and contexts). `log_prob`, in nats, is that of the
+            order in which the sample's own digits were drawn, given what is observed.
+        """
+        how = self.passes if passes is None else passes
+        known = self.contexts(given) if contexts is None else contexts
+        for part in indices.split(batch_size or BATCH) if len(indices) else ():
+            yield part, self._batch(part, seed, how, given, known, watch)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether samples have contexts."""
+        return any(name in self.config.get("data", {}) for name in ("item_shape", "num_conditions"))
+
+    def contexts(self, given: int | Tensor | None = None) -> Mapping[str, Tensor]:
+        """Contexts [m, ...] of the held-out samples, with the true `x`, where drawing needs either."""
+        if not self.conditional and not isinstance(given, int):
+            return {}
+        source = self.require_source()
+        return source.batch("test", torch.arange(source.size("test") or 0))
+
+    def observed(self, given: int | Tensor | None) -> int:
+        """How many digits are observed of every sample, at least."""
+        return int((given != self.length).sum(1).min()) if isinstance(given, Tensor) else given or 0
+
+    def steps(self, passes: Passes, given: int | Tensor | None) -> int:
+        """Passes a batch takes: no more than there are digits to draw."""
+        assert passes.passes is not None
+        return max(1, min(passes.passes, self.length - self.observed(given)))
+
+    def _batch(
+        self,
+        part: Tensor,
+        seed: int,
+        passes: Passes,
+        given: int | Tensor | None,
+        contexts: Mapping[str, Tensor],
+        watch: Watch | None,
+    ) -> Samples:
+        device, steps = self.device, self.steps(passes, given)
+        context = {name: values[part % len(values)].to(device) for name, values in contexts.items()}
+        streams = SampleStreams(seed, part.to(device)).at(0)
+        codes = self._start(part, given, context)
+        order = streams.next_draw().uniform(tuple(codes.shape))
+        blocks = self._blocks(codes, order, passes, given)
+        if watch is not None:
+            watch(0, steps, self._look(codes, context))
+        state = codes, torch.zeros(len(codes), device=device)
+        how: dict[str, Any] = {"greedy": passes.greedy, "distinct": passes.distinct}
+        filling = fill_codes(self.denoiser(context), codes, blocks, steps, self.support.to(device), streams, **how)
+        for step, state in enumerate(filling, 1):
+            if watch is not None:
+                watch(step, steps, self._look(state[0], context))
+        codes, log_prob = state
+        samples = {"samples": self.decode(codes), "code": codes, "log_prob": log_prob}
+        if self.code is Inline:
+            samples["valid"] = self.valid(codes)
+        if "item_names" in (kept := self.tensors()):  # what the user's file calls them
+            samples["item_names"] = kept["item_names"].to(device)[context["items"]]
+        return samples | {("target" if name == "x" else name): values for name, values in context.items()}
+
+    def _start(self, part: Tensor, given: int | Tensor | None, context: Mapping[str, Tensor]) -> Tensor:
+        """Observed digits, n where one is to be drawn."""
+        if isinstance(given, Tensor):
+            return given[part % len(given)].to(self.device)
+        codes = torch.full((len(part), self.length), self.length, dtype=torch.int64, device=self.device)
+        if given:
+            codes[:, :given] = self.encode(context["x"])[:, :given]
+        return codes
+
+    def _blocks(
+        self, codes: Tensor, order: Tensor, passes: Passes, given: int | Tensor | None
+    ) -> list[Tensor] | Choice:
+        """Places of each pass: what is observed comes first, and takes none."""
+        if passes.order == "confidence":
+            return most_certain
+        n = self.length
+        rank = order if passes.order == "random" else torch.arange(n, device=codes.device).expand_as(codes) / n
+        places = (rank - (codes != n).long()).argsort(dim=1, stable=True)
+        return list(places[:, self.observed(given) :].tensor_split(self.steps(passes, given), dim=1))
+
+    def _look(self, codes: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """A state of drawing as pictures take it: gaps filled with the identity's digits."""
+        whole = self.encode(torch.arange(self.length, device=codes.device)).expand_as(codes)
+        x = self.decode(torch.where(codes == self.length, whole, codes))
+        return arranged(context["items"], x) if "items" in context else x
+
+    def sample(
+        self,
+        num_samples: int,
+        seed: int = 0,
+        passes: int | None = None,
+        order: Order | None = None,
+        greedy: bool = False,
+        distinct: bool = False,
+    ) -> Tensor:
         """Permutations int64 [num_samples, n]; sample k is a function of (seed, k).
 
         Args:
             num_samples: how many.
             seed: any integer.
-            request: the settings of `draw`.
+            passes, order, greedy, distinct: see `Passes`; in place of the model's own where given.
+
+        Raises:
+            ValueError: see `Passes.checked`.
         """
-        draw = self.draw({**request, "num_samples": num_samples})
-        return torch.cat([part["samples"].cpu() for _, part in draw.batches(torch.arange(num_samples), seed)])
+        own = self.passes
+        chosen = Passes(passes or own.passes, order or own.order, greedy or own.greedy, distinct or own.distinct)
+        how = chosen.checked(self.length, self.objective, self.code is Inline)
+        drawn = self.batches(torch.arange(num_samples), seed, passes=how)
+        return torch.cat([samples["samples"].cpu() for _, samples in drawn])
 
     def valid(self, codes: Tensor) -> Tensor:
         """Which digits [B, n] are a permutation's: all, but with the inline code."""
@@ -164,7 +358,7 @@ class CodeModel(Model):
             context["condition"] = torch.zeros(1, facts["num_conditions"], device=self.device)
         return codes, context
 
-    def rehearse(self) -> None:
+    def try_once(self) -> None:
         """One evaluation of the network, whose logits must fit.
 
         Raises:
@@ -175,10 +369,6 @@ class CodeModel(Model):
             logits = self.averaged(codes, context)
         if logits.shape != (1, self.length, self.length):
             raise UserError(f"network: logits [1, {self.length}, {self.length}] are needed, not {list(logits.shape)}")
-
-    def report(self, source: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The likelihood of the model, its distance from a known law, and the baselines."""
-        return likelihood_report(self, source, settings)
 
     def tensors(self) -> dict[str, Tensor]:
         """What is exported besides the weights."""

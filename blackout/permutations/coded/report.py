@@ -1,13 +1,9 @@
-"""What `evaluate=true` says of a model: scores of its samples, likelihood, distance from a known law, baselines.
-
-Of a few items everything is exact: all partly masked codes are looked at, in every order of the digits.
-"""
+"""What `evaluate=true` says of a model: scores of its samples, likelihood, distance from a known law, baselines."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +18,21 @@ from blackout.family import Draw, Samples
 from blackout.files import replacing
 from blackout.permutations.classical import Mallows, RepeatedInsertion, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData, read_numpy
-from blackout.permutations.coded.interface import CodedModel
+from blackout.permutations.coded.exact import MOST_ITEMS, ExactLaw, perfect_mass
+from blackout.permutations.coded.model import CodeModel
 from blackout.permutations.coded.ratings import FITTED, ranking_baselines
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.factorized import (
-    Denoiser,
     autoregressive_loss,
     code_log_prob,
-    normalised,
     partition,
-    product_mass,
 )
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
-from blackout.random import RandomSource, SampleStreams, uniform
+from blackout.random import SampleStreams
 
-MOST_ITEMS = 7
-"""Most items for which all partly masked codes are looked at."""
 _ENUMERATED = 9
 """Most items whose law is enumerated where one pass over each permutation says it."""
 _AT_ONCE = 1000
-_TABLE_AT_ONCE = 4096
 _SAMPLES = 2000
 _EACH = 10
 """Numbers of passes up to here are all drawn for their curve; above it some."""
@@ -139,96 +130,7 @@ def expected_unique(size: int, draws: int) -> float:
     return size * -math.expm1(draws * math.log1p(-1 / size)) / draws if size > 1 else 1 / draws
 
 
-def every_mask_nll(denoiser: Denoiser, codes: Tensor, support: Tensor) -> Tensor:
-    """-log p in nats averaged over all orders of digits, exactly: `any_order_loss` without its noise, [B].
-
-    A set M of masked digits counts with 1 / (|M| C(n, |M|)), summed over its cross-entropies. 2^n - 1 evaluations.
-    [Uria 2014], summed over the masks; ours, checked in `tests.permutations.coded.test_model`.
-
-    Args:
-        codes: int64 [B, n].
-        support: bool [n, n].
-    """
-    size, n = codes.shape
-    total = torch.zeros(size, dtype=torch.float64, device=codes.device)
-    for hidden in all_masks(n).to(codes.device)[1:]:
-        log_probs = normalised(denoiser(codes.masked_fill(hidden, n)), support)
-        found = -log_probs.gather(2, codes.unsqueeze(-1)).squeeze(-1).double()
-        masked = int(hidden.sum())
-        total += found[:, hidden].sum(1) / (masked * math.comb(n, masked))
-    return total
-
-
-def all_masks(n: int) -> Tensor:
-    """Every set of n digits, bool [2^n, n]; row r holds the bits of r."""
-    return (torch.arange(2**n).unsqueeze(-1) >> torch.arange(n)) % 2 == 1
-
-
-class ExactLaw:
-    """The probabilities that a network gives codes, for every order and number of passes, from one table.
-
-    [Severo 2025, eq. 2]. Every partly masked code is looked at once: at most 40,320 evaluations for 7 items (inline:
-    those of permutations).
-
-    Args:
-        denoiser: of `blackout.permutations.factorized`.
-        codes: those of interest, int64 [M, n]; all of a free code make a law whose sum is 1.
-        support: bool [n, n].
-
-    Raises:
-        ValueError: more than 7 items.
-    """
-
-    def __init__(self, denoiser: Denoiser, codes: Tensor, support: Tensor) -> None:
-        n = codes.shape[1]
-        if n > MOST_ITEMS:
-            raise ValueError(f"laws are exact to {MOST_ITEMS} items, not for {n}")
-        partly = codes.unsqueeze(1).masked_fill(all_masks(n).to(codes.device), n)  # [M, 2^n, n]
-        weights = (n + 1) ** torch.arange(n, device=codes.device)
-        keys, which = (partly * weights).sum(-1).unique(return_inverse=True)
-        states = (keys.unsqueeze(-1) // weights) % (n + 1)
-        table = [normalised(denoiser(part), support).double() for part in states.split(_TABLE_AT_ONCE)]
-        places = torch.arange(n, device=codes.device)
-        self._terms = torch.cat(table)[which.unsqueeze(-1), places, codes.unsqueeze(1)]  # [M, 2^n, n]
-        self.length = n
-
-    def log_prob(self, blocks: Sequence[Tensor]) -> Tensor:
-        """log p of every code for one partition into blocks, float64 [M]."""
-        hidden, total = 2**self.length - 1, torch.zeros(len(self._terms), dtype=torch.float64)
-        for block in blocks:
-            total = total + self._terms[:, hidden, block.to(self._terms.device)].sum(1).cpu()
-            hidden -= int((1 << block).sum())
-        return total
-
-    def mixture(self, passes: int, random: bool = True) -> Tensor:
-        """p of every code where each sample has a random order of its own, float64 [M]; or for that from the left."""
-        return torch.stack([self.log_prob(way).exp() for way in partitions(self.length, passes, random)]).mean(0)
-
-
-def partitions(n: int, passes: int, random: bool = True) -> list[list[Tensor]]:
-    """All ordered partitions of 0..n-1 into balanced blocks; or only that from left to right."""
-    left_to_right = partition(n, passes)
-    if not random:
-        return [left_to_right]
-    found: list[list[Tensor]] = [[]]
-    for block in left_to_right:
-        found = [
-            [*before, torch.tensor(chosen)]
-            for before in found
-            for chosen in combinations(
-                sorted(set(range(n)) - {i for part in before for i in part.tolist()}), len(block)
-            )
-        ]
-    return found
-
-
-def perfect_mass(codes: Tensor, passes: int, points: Tensor | None = None, random: bool = True) -> float:
-    """What a perfect network gives `points` (the data's codes [M, n] themselves), averaged over random orders."""
-    masses = [product_mass(codes, blocks, points) for blocks in partitions(codes.shape[1], passes, random)]
-    return sum(masses) / len(masses)
-
-
-def likelihood_report(model: CodedModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
+def likelihood_report(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Bits per held-out permutation; where the law is known and its items are few, the divergence from it in bits.
 
     Args:
@@ -272,7 +174,7 @@ def likelihood_baselines(source: PermutationData, held_out: int) -> dict[str, An
     return {"uniform": math.lgamma(source.length + 1) / math.log(2), **bits}
 
 
-def _divergences(model: CodedModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
+def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
     """KL(truth || model) in bits and total variation for every shown context, where both laws can be enumerated."""
     passes = settings.get("passes") or model.passes.passes or 1
     order = settings.get("order") or model.passes.order
@@ -295,34 +197,19 @@ def kl_bits(log_p: Tensor, log_q: Tensor) -> float:
 
 
 @torch.no_grad()
-def held_out_bits(model: CodedModel, source: PermutationData, size: int) -> float:
+def held_out_bits(model: CodeModel, source: PermutationData, size: int) -> float:
     """Mean bits per held-out permutation: exact, or the bound over all orders (without noise to 7 items)."""
     total = 0.0
     for index in torch.arange(size).split(_AT_ONCE):
         batch = {name: values.to(model.device) for name, values in source.batch("test", index).items()}
         streams = SampleStreams(0, index.to(model.device)).at(0)
-        total += float(held_out_nll(model, model.denoiser(batch), model.encode(batch["x"]), streams).sum())
+        total += float(model.nll(model.denoiser(batch), model.encode(batch["x"]), streams).sum())
     return total / size / math.log(2)
-
-
-def held_out_nll(model: CodedModel, denoiser: Denoiser, codes: Tensor, streams: RandomSource) -> Tensor:
-    """-log p of codes int64 [B, n] in nats, float64 [B]: exact of an autoregressive model, else the mean over orders.
-
-    To 7 items that mean is exact too, by every set of masked digits; above it is that of one random order per sample,
-    digit by digit.
-    """
-    if model.objective == "autoregressive":
-        return autoregressive_loss(denoiser, codes, model.support).double()
-    n = codes.shape[1]
-    if n <= MOST_ITEMS:
-        return every_mask_nll(denoiser, codes, model.support)
-    order = uniform(tuple(codes.shape), streams, codes.device).argsort(dim=1)
-    return -code_log_prob(denoiser, codes, partition(n, n, order), model.support).double()
 
 
 @torch.no_grad()
 def exact_law(
-    model: CodedModel, context: Mapping[str, Tensor], passes: int, random: bool = True
+    model: CodeModel, context: Mapping[str, Tensor], passes: int, random: bool = True
 ) -> tuple[Tensor, Tensor] | None:
     """All permutations and their log-probabilities for one context [1, ...], if they are few enough to enumerate.
 
@@ -361,7 +248,7 @@ class CurveOutputs:
         seed: of the samples.
     """
 
-    def __init__(self, at: Callable[[int], Draw], model: CodedModel, seed: int) -> None:
+    def __init__(self, at: Callable[[int], Draw], model: CodeModel, seed: int) -> None:
         self._at, self._model, self._seed = at, model, seed
 
     def update(self, samples: Samples, indices: Tensor) -> None:
@@ -396,7 +283,7 @@ class CurveOutputs:
         return {"curve": {"samples": _SAMPLES, "passes": rows, "perfect": perfect}}
 
 
-def reference(model: CodedModel, source: PermutationData, passes: list[int]) -> dict[int, float]:
+def reference(model: CodeModel, source: PermutationData, passes: list[int]) -> dict[int, float]:
     """Probability that a perfect network gives the permutations that occur, by number of passes.
 
     To 7 items averaged over all random orders; above only in one pass, where the order is of no matter.

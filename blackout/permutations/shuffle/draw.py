@@ -15,24 +15,22 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Names, Samples, Watch
+from blackout.family import BaseDraw, Names, Samples, Watch, refuse_unknown
 from blackout.files import replacing
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.distributions import Matching
-from blackout.permutations.group import all_permutations, compose, inverse, number
-from blackout.permutations.metrics import arranged, tour_length
+from blackout.permutations.group import all_permutations, compose, number
+from blackout.permutations.metrics import arranged
 from blackout.permutations.plots import NAMES, lists, solved_puzzles
 from blackout.permutations.shuffle.decoding import Decoder, Sample
-from blackout.permutations.shuffle.interface import ShuffleModel
+from blackout.permutations.shuffle.model import BATCH, ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Denoiser, whole
 from blackout.random import SampleStreams
 from blackout.training.components import make
-from blackout.training.model import refuse_unknown
 
 if TYPE_CHECKING:
     from PIL import Image
 
-_BATCH = 128
 MOST_ITEMS = 5
 """Up to here all orders are gone through."""
 
@@ -48,11 +46,11 @@ class ShuffleDraw(BaseDraw):
         own: `items` [N, n, ...] and perhaps `truth` [N, n] of the user's puzzles; None for held-out ones.
     """
 
-    model: ShuffleModel
+    model: ShuffleDiffusion
     decoder: Decoder
     description: Mapping[str, Any]
     own: Mapping[str, Tensor] | None = None
-    batch_size: int = _BATCH
+    batch_size: int = BATCH
     resumable = True
 
     @property
@@ -83,41 +81,8 @@ class ShuffleDraw(BaseDraw):
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
-        """(indices [b], solutions [b, n] with their log_prob, the items as given, the truth and ties if known)."""
-        size = batch_size or min(self.batch_size, max(1, len(indices)))
-        for part in indices.split(size) if len(indices) else ():
-            # every batch has one shape, so that the network rounds alike
-            rows = torch.cat([part, part[-1:].expand(size - len(part))])
-            puzzles = self._puzzles(rows)
-            solved = self._solve(puzzles, SampleStreams(seed, rows.to(self.model.device)), watch)
-            yield part, {name: values[: len(part)] for name, values in {**solved, **puzzles}.items()}
-
-    def _puzzles(self, index: Tensor) -> dict[str, Tensor]:
-        if self.own is not None:
-            return {name: values[index % len(values)] for name, values in self.own.items()}
-        source = self.model.require_source()
-        assert isinstance(source, Puzzles)
-        batch = source.batch("test", index % source.held_out)
-        items, truth = arranged(batch["items"], batch["given"]), inverse(batch["given"])
-        return {"items": items, "truth": truth, "ties": batch["ties"]}
-
-    def _solve(self, puzzles: Mapping[str, Tensor], streams: SampleStreams, watch: Watch | None) -> dict[str, Tensor]:
-        items, fixed = puzzles["items"].to(self.model.device), self.model.data["first_fixed"]
-
-        def look(step: int, orders: Tensor) -> None:
-            if watch is not None:
-                watch(step, self.steps, arranged(items, whole(orders, fixed)).cpu())
-
-        with self.model.using():
-            orders, log_probs = self.decoder(self.model.denoiser(items), self.model.shuffle.times, streams, look)
-        orders = whole(orders, fixed)
-        best = torch.zeros(len(items), 1, dtype=torch.int64, device=orders.device)
-        if self.model.data["kind"] == "points":  # a beam's best is its shortest tour [Zhang 2025, appendix G.5]
-            flat = arranged(items.repeat_interleave(orders.shape[1], 0), orders.flatten(0, 1))
-            lengths = tour_length(flat).view(orders.shape[:2]).masked_fill(log_probs == -torch.inf, torch.inf)
-            best = lengths.argmin(1, keepdim=True)
-        chosen = arranged(orders, best).squeeze(1)
-        return {"samples": chosen.cpu(), "log_prob": log_probs.gather(1, best).squeeze(1).cpu()}
+        """See `ShuffleDiffusion.batches`."""
+        return self.model.batches(indices, seed, batch_size, self.decoder, self.own, watch)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Solved puzzles, or lists as they lie where samples are items."""
@@ -134,7 +99,7 @@ class SolvedPuzzles:
     Of lists of up to five items it also draws `laws.png`: the whole law of the first at every scheduled time.
     """
 
-    def __init__(self, model: ShuffleModel, how: Mapping[str, Any]) -> None:
+    def __init__(self, model: ShuffleDiffusion, how: Mapping[str, Any]) -> None:
         self._model, self._scores, self._how = model, model.scores(), how
         self._first: Samples = {}
 
@@ -212,7 +177,7 @@ def check_kind(decoder: Decoder, kind: str) -> None:
         raise UserError(f"sampler: {type(decoder).__name__} puts {decoder.only} in order, not {kind}")
 
 
-def requested(model: ShuffleModel, request: Mapping[str, Any]) -> ShuffleDraw:
+def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Args:

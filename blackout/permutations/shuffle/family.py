@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError
+from blackout.family import Draw
 from blackout.permutations.datasets import Puzzles
-from blackout.permutations.shuffle.draw import check_kind
-from blackout.permutations.shuffle.model import ShuffleDiffusion
+from blackout.permutations.datasets.tours import gaps_without_learning
+from blackout.permutations.metrics import ceilings
+from blackout.permutations.shuffle.draw import check_kind, requested
+from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Reverse, default_schedule
 from blackout.permutations.shuffles import Shuffle
-from blackout.training.components import fill, find, make
-from blackout.training.descriptions import make_dataset, pathless
+from blackout.random import SampleStreams, fold_seed
+from blackout.training.components import fill, find, make, resolve
+from blackout.training.descriptions import make_dataset
+from blackout.training.family import ComponentFamily, name_of
 
-PARTS = ("network", "shuffle", "reverse", "loss", "sampler")
+_AT_ONCE = 256
 _FACTS = {"num_items": int, "item_shape": list, "first_fixed": bool, "std": float, "kind": str}
 
 
 @component("family")
 @dataclass(frozen=True)
-class ShuffleFamily:
+class ShuffleFamily(ComponentFamily):
     """Shuffle diffusion on permutations (Zhang et al., SymmetricDiffusers, ICLR 2025).
 
     Args:
@@ -32,6 +39,11 @@ class ShuffleFamily:
     """
 
     monitor: str = "val/nll_bits"
+    parts = ("network", "shuffle", "reverse", "loss", "sampler")
+    title = "A shuffle diffusion"
+    usage = """```
+python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
+```"""
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
@@ -49,75 +61,71 @@ class ShuffleFamily:
             _check_same_kind(source, _checked_facts(description))
         return source
 
-    def describe(self, settings: Mapping[str, Any], source: Puzzles) -> dict[str, Any]:
+    def described_parts(self, settings: Mapping[str, Any], source: Puzzles) -> dict[str, Any]:
         """Every component with all its arguments, the schedule among them.
 
         Raises:
             UserError: components that do not go together.
         """
-        parts: dict[str, Any] = {name: fill(settings[name], source.facts, name) for name in PARTS}
+        parts = {name: resolve(settings[name], source.facts, name) for name in self.parts if name != "network"}
         reverse: Reverse = make(parts["reverse"], "reverse")
-        facts = {**source.facts, "places": reverse.places, "swap": reverse.swap}
-        _check_parts(parts)
+        stats = {**source.facts, "places": reverse.places, "swap": reverse.swap}
+        _check_parts({**parts, "network": settings["network"]})
         check_kind(make(parts["sampler"], "sampler"), source.kind)
-        # twice: what is filled in, the encoder, has facts of its own to ask for
-        parts["network"] = fill(fill(parts["network"], facts, "network"), facts, "network")
+        # what is filled in, the encoder, has statistics of its own to ask for
+        parts["network"] = resolve(fill(settings["network"], stats, "network"), stats, "network")
         parts["shuffle"] = _with_schedule(parts["shuffle"], reverse, source)
         if not make(parts["loss"], "loss").labels and source.kind in ("points", "tokens"):
             raise UserError(f"loss: learning without labels needs items with pixels, not {source.kind}")
+        return parts
+
+    def data_of(self, settings: Mapping[str, Any], source: Puzzles) -> dict[str, Any]:
+        """What the puzzles are; no dataset where they came from the user's own file."""
         own_file = bool((settings.get("dataset") or {}).get("path"))
         kept = {name: source.facts[name] for name in _FACTS if name != "kind"}
-        return {
-            "data": {"name": source.name, "kind": source.kind, **kept},
-            "dataset": {} if own_file else pathless(settings.get("dataset") or {}),
-            "metrics": None,
-            "model": parts,
-        }
+        data = {"data": {"name": source.name, "kind": source.kind, **kept}}
+        return {**data, "dataset": {}} if own_file else data
 
-    def tensors(self, source: Puzzles) -> dict[str, Tensor]:
-        """None: a model keeps nothing of its puzzles."""
-        return {}
-
-    def build(
-        self,
-        description: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        settings: Mapping[str, Any] | None = None,
-        **training: Any,
+    def assemble(
+        self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any
     ) -> ShuffleDiffusion:
-        """The model that `describe` describes.
+        """Network, shuffle, reverse law, loss and decoder together."""
+        data = _checked_facts(description)
+        return ShuffleDiffusion(data=data, **self.made_parts(description, *self.parts), **training)
 
-        Raises:
-            UserError: a part is missing, or a component refused its arguments.
-        """
-        data, model = _checked_facts(description), description.get("model")
-        if not isinstance(model, Mapping):
-            raise UserError("there is no description of a model")
-        if missing := [part for part in PARTS if not isinstance(model.get(part), Mapping)]:
-            raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
-        parts = {name: make(model[name], name) for name in PARTS}
-        with error_context("model"):
-            made = ShuffleDiffusion(data=data, **parts, **training)
-        made.config = dict(description)
-        return made
+    def draw(self, model: ShuffleDiffusion, request: Mapping[str, Any]) -> Draw:
+        """Solved puzzles: held-out ones or, with `input`, the user's, by the model's decoder or `sampler`."""
+        return requested(model, request)
 
-    def card(self, description: Mapping[str, Any], parameters: int) -> str:
-        """The README.md of an exported model."""
+    def dry_run(self, model: ShuffleDiffusion) -> None:
+        """One lesson of two lists."""
+        model.try_once()
+
+    def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The bound on held-out puzzles, ceilings by items that are alike, tours without learning."""
+        scores: dict[str, float] = defaultdict(float)
+        with model.using():
+            for index in torch.arange(source.held_out).split(_AT_ONCE):
+                batch = source.batch("test", index)
+                streams = SampleStreams(fold_seed(model.seed, VALIDATION), index).at(0)
+                scores["nll_bits"] += float(model.nll_bits(batch["items"].to(model.device), streams).sum())
+                without = gaps_without_learning(batch["items"]) if source.kind == "points" else {}
+                for name, each in {**ceilings(batch["ties"]), **without}.items():
+                    scores[name] += float(each.double().sum())
+        means = {name: total / source.held_out for name, total in scores.items()}
+        return {"values": means, "held_out_puzzles": source.held_out}
+
+    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
+        """Data, shuffle, reverse law, network and labels."""
         data, model = description["data"], description["model"]
         loss: Any = find(model["loss"], "loss")
-        labels = "with permutation labels" if loss.labels else "without permutation labels"
-        return f"""# A shuffle diffusion of {data["name"]}
-
-- data: {data["name"]}, lists of {data["num_items"]} {data["kind"]}
-- shuffle: {_name(model["shuffle"]["law"])}, looked at after {model["shuffle"]["schedule"]}
-- reverse law: {_name(model["reverse"])}
-- network: {_name(model["network"])}, {parameters:,} parameters (averaged weights)
-- trained with blackout {description["blackout"]}, {labels}
-
-```
-python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
-```
-"""
+        return {
+            "data": f"{data['name']}, lists of {data['num_items']} {data['kind']}",
+            "shuffle": f"{name_of(model['shuffle']['law'])}, looked at after {model['shuffle']['schedule']}",
+            "reverse law": name_of(model["reverse"]),
+            "network": f"{name_of(model['network'])}, {parameters:,} parameters (averaged weights)",
+            "labels": "with permutation labels" if loss.labels else "without permutation labels",
+        }
 
 
 def _check_parts(parts: Mapping[str, Any]) -> None:
@@ -133,7 +141,7 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
     }  # fmt: skip
     for name, (attribute, words) in choices.items():
         if not hasattr(find(parts[name], name), attribute):
-            raise UserError(f"{name}: {_name(parts[name])} is of another family of models; here it is {words}")
+            raise UserError(f"{name}: {name_of(parts[name])} is of another family of models; here it is {words}")
 
 
 def _with_schedule(part: Mapping[str, Any], reverse: Reverse, source: Puzzles) -> dict[str, Any]:
@@ -178,7 +186,3 @@ def _checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
     if data["num_items"] < 2 or any(type(side) is not int or side < 1 for side in shape) or not data["std"] > 0:
         raise UserError("the description of the puzzles a model is of is impossible")
     return dict(data)
-
-
-def _name(component: Mapping[str, Any]) -> str:
-    return str(component["_target_"]).rsplit(".", 1)[-1]

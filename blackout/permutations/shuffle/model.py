@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,22 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError
-from blackout.family import Source
+from blackout.family import Samples, Watch
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.datasets.base import reading
-from blackout.permutations.datasets.tours import gaps_without_learning
-from blackout.permutations.group import identity_like
-from blackout.permutations.metrics import PuzzleScores, arranged, ceilings
+from blackout.permutations.group import identity_like, inverse
+from blackout.permutations.metrics import PuzzleScores, arranged, tour_length
 from blackout.permutations.shuffle.decoding import Decoder, Greedy
-from blackout.permutations.shuffle.draw import ShuffleDraw, requested
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
-from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, Reverse, moving
+from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, Reverse, moving, whole
 from blackout.random import SampleStreams, StepStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_WALKS, _VALIDATION = 0, 3
-_AT_ONCE = 256
+_WALKS, VALIDATION = 0, 3
+BATCH = 128
+"""Puzzles solved together unless the caller says otherwise."""
 
 
 class ShuffleDiffusion(Model):
@@ -88,7 +86,7 @@ class ShuffleDiffusion(Model):
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         items, given, index = batch["items"], batch["given"], batch["index"]
-        streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
+        streams = SampleStreams(fold_seed(self.seed, VALIDATION), index)
         with self.using():
             self.record("val/nll_bits", self.nll_bits(items, streams.at(0)))
             orders, _ = Greedy()(self.denoiser(arranged(items, given)), self.shuffle.times, streams)
@@ -111,23 +109,73 @@ class ShuffleDiffusion(Model):
         log_p = law.log_prob(back.squeeze(1).to(items.device)).sum(1).double()
         return (math.lgamma(denoiser.free + 1) + log_q - log_p) / math.log(2)
 
-    # --- what the programs ask for
+    # --- sampling
 
     @property
     def validation_cost(self) -> int:
         """The steps of the bound and of a greedy solution."""
         return 2 * self.shuffle.steps
 
-    def draw(self, request: Mapping[str, Any]) -> ShuffleDraw:
-        """Solved puzzles: held-out ones or, with `input`, the user's, by the model's decoder or `sampler`."""
-        return requested(self, request)
+    def batches(
+        self,
+        indices: Tensor,
+        seed: int = 0,
+        batch_size: int | None = None,
+        decoder: Decoder | None = None,
+        puzzles: Mapping[str, Tensor] | None = None,
+        watch: Watch | None = None,
+    ) -> Iterator[tuple[Tensor, Samples]]:
+        """Solve puzzles a batch at a time: number k is the k-th held-out puzzle, or of those given, counted round.
+
+        Args:
+            indices, seed, batch_size: as for `Model.batches`.
+            decoder: how to solve; None for the model's own.
+            puzzles: `items` [N, n, ...] and perhaps `truth` [N, n]; None for held-out ones.
+            watch: see `blackout.family.Watch`.
+
+        Yields:
+            (indices [b], `samples`: solutions [b, n], their log_prob, the items as given, truth and ties if known).
+        """
+        size = batch_size or min(BATCH, max(1, len(indices)))
+        for part in indices.split(size) if len(indices) else ():
+            # every batch has one shape, so that the network rounds alike
+            rows = torch.cat([part, part[-1:].expand(size - len(part))])
+            given = self._held_out(rows) if puzzles is None else {k: v[rows % len(v)] for k, v in puzzles.items()}
+            streams = SampleStreams(seed, rows.to(self.device))
+            solved = self._solve(given["items"].to(self.device), decoder or self.sampler, streams, watch)
+            yield part, {name: values[: len(part)] for name, values in {**solved, **given}.items()}
+
+    def _held_out(self, index: Tensor) -> dict[str, Tensor]:
+        source = self.require_source()
+        assert isinstance(source, Puzzles)
+        batch = source.batch("test", index % source.held_out)
+        items, truth = arranged(batch["items"], batch["given"]), inverse(batch["given"])
+        return {"items": items, "truth": truth, "ties": batch["ties"]}
+
+    def _solve(self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None) -> dict[str, Tensor]:
+        fixed, steps = self.data["first_fixed"], self.shuffle.steps
+
+        def look(step: int, orders: Tensor) -> None:
+            if watch is not None:
+                watch(step, steps, arranged(items, whole(orders, fixed)).cpu())
+
+        with self.using():
+            orders, log_probs = decoder(self.denoiser(items), self.shuffle.times, streams, look)
+        orders = whole(orders, fixed)
+        best = torch.zeros(len(items), 1, dtype=torch.int64, device=orders.device)
+        if self.data["kind"] == "points":  # a beam's best is its shortest tour [Zhang 2025, appendix G.5]
+            flat = arranged(items.repeat_interleave(orders.shape[1], 0), orders.flatten(0, 1))
+            lengths = tour_length(flat).view(orders.shape[:2]).masked_fill(log_probs == -torch.inf, torch.inf)
+            best = lengths.argmin(1, keepdim=True)
+        chosen = arranged(orders, best).squeeze(1)
+        return {"samples": chosen.cpu(), "log_prob": log_probs.gather(1, best).squeeze(1).cpu()}
 
     def example(self) -> tuple[Tensor, Tensor]:
         shape, n = self.data["item_shape"], self.data["num_items"]
         items = torch.zeros(1, n, *shape) if shape else torch.zeros(1, n, dtype=torch.int64)
         return items, torch.ones(1)
 
-    def rehearse(self) -> None:
+    def try_once(self) -> None:
         """One lesson of two lists: the first of what fits together and what does not.
 
         Raises:
@@ -150,21 +198,6 @@ class ShuffleDiffusion(Model):
         finally:
             for name, value in self.named_buffers():
                 value.copy_(state[name])
-
-    def report(self, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The bound on held-out puzzles, ceilings by items that are alike, tours without learning."""
-        assert isinstance(source, Puzzles)
-        scores: dict[str, float] = defaultdict(float)
-        with self.using():
-            for index in torch.arange(source.held_out).split(_AT_ONCE):
-                batch = source.batch("test", index)
-                streams = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
-                scores["nll_bits"] += float(self.nll_bits(batch["items"].to(self.device), streams).sum())
-                without = gaps_without_learning(batch["items"]) if source.kind == "points" else {}
-                for name, each in {**ceilings(batch["ties"]), **without}.items():
-                    scores[name] += float(each.double().sum())
-        means = {name: total / source.held_out for name, total in scores.items()}
-        return {"values": means, "held_out_puzzles": source.held_out}
 
     def scores(self) -> PuzzleScores:
         """Empty means of how well puzzles of this kind are solved."""

@@ -14,18 +14,10 @@ from blackout.laws.kernels import p_value
 from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeFamily, CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
-from blackout.permutations.coded.draw import CodeDraw
-from blackout.permutations.coded.interface import Passes
-from blackout.permutations.coded.model import CODES
-from blackout.permutations.coded.report import (
-    ExactLaw,
-    PermutationScores,
-    every_mask_nll,
-    exact_law,
-    kl_bits,
-    partitions,
-    perfect_mass,
-)
+from blackout.permutations.coded.draw import CodeDraw, requested
+from blackout.permutations.coded.model import CODES, Passes
+from blackout.permutations.coded.exact import ExactLaw, every_mask_nll, partitions, perfect_mass
+from blackout.permutations.coded.report import PermutationScores, exact_law, kl_bits
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
 from blackout.permutations.group import is_permutation
 
@@ -165,7 +157,7 @@ def test_a_network_with_items_asks_for_them():
 def test_a_sample_is_a_function_of_seed_and_number(order):
     model = model_of("fisher_yates", n=6, passes=Passes(3, order))
     whole = model.sample(40, seed=3)
-    draw = model.draw({})
+    draw = requested(model, {})
     ((_, alone),) = draw.batches(torch.tensor([17, 5]), seed=3)
     assert torch.equal(alone["samples"], whole[[17, 5]])
     assert not torch.equal(model.sample(40, seed=4), whole)
@@ -176,7 +168,7 @@ def test_observed_digits_stay_and_take_no_pass(tmp_path):
     given = np.array([[0, 1, -1, 2, -1, -1], [0, 0, 1, -1, -1, 3]])
     np.save(tmp_path / "given.npy", given)
     for order, passes in itertools.product(("random", "confidence", "left_to_right"), (1, 2, 6)):
-        draw = model.draw({"given": str(tmp_path / "given.npy"), "passes": passes, "order": order})
+        draw = requested(model, {"given": str(tmp_path / "given.npy"), "passes": passes, "order": order})
         assert draw.nfe == min(passes, 3)
         ((_, samples),) = draw.batches(torch.arange(50), seed=0)
         asked = torch.from_numpy(given)[torch.arange(50) % 2]
@@ -184,7 +176,7 @@ def test_observed_digits_stay_and_take_no_pass(tmp_path):
         assert bool((samples["code"] < 6).all()) and bool(is_permutation(samples["samples"]).all())
     source = cycles(6, share=0.5)
     model.source = lambda: source
-    ((_, samples),) = model.draw({"given": 3}).batches(torch.arange(30), seed=0)
+    ((_, samples),) = requested(model, {"given": 3}).batches(torch.arange(30), seed=0)
     seen = model.encode(source.test["x"][torch.arange(30) % len(source.test["x"])])
     assert torch.equal(samples["code"][:, :3], seen[:, :3])
     place = samples["samples"].argsort(1)[:, :3]  # insertion: the relative order of the first items is kept

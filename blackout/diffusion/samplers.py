@@ -1,0 +1,387 @@
+"""The one sampling loop (Algorithm 2): walk a grid of times backwards, from the prior or from any state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from blackout.component import component
+from blackout.counts import count_dtype
+from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Churned, Correction, Corrector
+from blackout.diffusion.guidance import Guidance
+from blackout.diffusion.heads import Head
+from blackout.diffusion.inpainting import KnownElements, KnownPath
+from blackout.diffusion.kernels import (
+    BinomialBridge,
+    BirthDeathBridge,
+    Kernel,
+    LevelBridge,
+    PanjerLeap,
+    PoissonLeap,
+    PosteriorBridge,
+    PosteriorTrapezoidal,
+    StatefulKernel,
+    TauLeap,
+    Trapezoidal,
+    nearest_rounding,
+)
+from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
+from blackout.diffusion.processes import Process
+from blackout.errors import UserError
+from blackout.random import RandomSource, SampleStreams
+
+# --- Keeping watch over a denoiser while a sampler uses it.
+
+
+class CountingDenoiser:
+    """A denoiser that counts how often it was evaluated, keeps its last prediction and checks that all are finite.
+
+    Args:
+        denoiser: what is evaluated.
+    """
+
+    def __init__(self, denoiser: Denoiser) -> None:
+        self._denoiser = denoiser
+        self.evaluations = 0
+        self.last: Prediction | None = None
+        self._sum: Tensor | float = 0.0  # finite as long as all that was predicted is
+
+    def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
+        self.evaluations += 1
+        self.last = self._denoiser(xt, t)
+        self._sum = self._sum + sum(map(_total, getattr(self.last, "both", (self.last,))))
+        if xt.device.type == "cpu":
+            self.check()
+        return self.last
+
+    def check(self) -> None:
+        """Wait for the device and look.
+
+        Raises:
+            UserError: a prediction was not finite.
+        """
+        if not math.isfinite(self._sum):
+            raise UserError("the network's output is not finite (NaN or infinity): its weights cannot be sampled with")
+
+
+def _total(prediction: Prediction) -> Tensor:
+    """A number that is finite if the prediction is."""
+    if isinstance(prediction, CategoricalPrediction):
+        return prediction.log_probs.amax(1).sum()  # others may be -inf
+    total = prediction.mean.sum()
+    variance = getattr(prediction, "variance", None)
+    return total if variance is None else total + variance.sum()
+
+
+Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]
+"""Called with (k, X_{t_k}, prediction) for the start, k = T, and after every step, down to k = 0. The prediction is the
+last one made in that step: of X_0 given an earlier state; None at the start."""
+
+BINOMIAL_BRIDGE, TRAPEZOIDAL = BinomialBridge(), Trapezoidal()
+NO_CORRECTION, NO_GUIDANCE = Correction(), Guidance()
+
+
+@torch.no_grad()  # in inference_mode autocast would cast all weights anew at every evaluation
+def sample(
+    denoiser: Denoiser,
+    process: Process,
+    times: Tensor,
+    shape: tuple[int, ...],
+    generator: torch.Generator | SampleStreams | None = None,
+    callback: Callback | None = None,
+    *,
+    kernel: Kernel = BINOMIAL_BRIDGE,
+    correction: Correction = NO_CORRECTION,
+    mean: Tensor | None = None,
+    known: KnownElements | None = None,
+    start: Tensor | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Walk a batch back from times[-1] to times[0].
+
+    Args:
+        denoiser: (xt, t) -> prediction; its network must be in eval mode.
+        process: the forward process to be reversed.
+        times: float64 [T + 1], increasing: a grid, or a part of one.
+        shape: [B, ...] of the batch.
+        generator: streams make sample k a function of (seed, k, step) alone.
+        callback: receives (k, X_{t_k}, prediction) for every time, k = T first.
+        kernel: the reverse step; one that keeps state is replaced by a fresh one.
+        correction: corrector steps after the kernel's.
+        mean: E[X_0], broadcastable to shape, for a prior that can use it (pure death's Poisson start).
+        known: elements of X_0 that are given, for inpainting.
+        start: X_{times[-1]}, states of `shape`; None draws it from the prior.
+        device: where the batch is.
+
+    Returns:
+        X_0, integer counts of `shape`; where times[0] > 0, the states X_{times[0]}.
+
+    Raises:
+        ValueError: times that do not increase from 0 or above, or a start of another shape.
+        UserError: the network's output is not finite.
+    """
+    times, device = times.cpu(), torch.device(device)  # whoever asks for a time's value does not wait for the device
+    xt = begin(process, times, shape, generator, mean, start, device)
+    path = None if known is None else known.path(process, times, shape, generator, device)
+    counting = CountingDenoiser(denoiser)
+    xt = _walk(counting, process, times, xt, generator, callback, kernel, correction, path)
+    counting.check()
+    return xt if times[0] > 0 else xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
+
+
+def begin(
+    process: Process, times: Tensor, shape: tuple[int, ...], generator: torch.Generator | SampleStreams | None,
+    mean: Tensor | None, start: Tensor | None, device: torch.device,
+) -> Tensor:  # fmt: skip
+    """X_{times[-1]}, given or drawn; raises ValueError for what `sample` refuses."""
+    if times.ndim != 1 or not len(times) or times[0] < 0 or not bool((times.diff() > 0).all()):
+        raise ValueError("the times of a sampler must increase from 0 or above")
+    if start is None:
+        return process.prior(shape, times[-1], _source(generator, len(times)), mean=mean, device=device)
+    if tuple(start.shape) != tuple(shape) or start.is_floating_point():
+        raise ValueError(f"the start must be integers of shape {tuple(shape)}, not {start.dtype} {tuple(start.shape)}")
+    return start.to(device, count_dtype(process.num_states - 1))
+
+
+def _walk(
+    denoiser: CountingDenoiser, process: Process, times: Tensor, xt: Tensor,
+    generator: torch.Generator | SampleStreams | None, callback: Callback | None, kernel: Kernel,
+    correction: Correction, path: KnownPath | None,
+) -> Tensor:  # fmt: skip
+    """From X_{times[-1]} to X_{times[0]}.
+
+    Correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022, Algorithm
+    1): the elements that were born beside them are brought in line.
+    """
+    kernel = kernel.fresh() if isinstance(kernel, StatefulKernel) else kernel
+    for k in range(len(times) - 1, -1, -1):
+        if k < len(times) - 1:
+            denoiser.last = None  # let go of it before the next one is made: over 256 levels it is large
+            s, t, source = times[k], times[k + 1], _source(generator, k + 1)
+            xt = kernel(denoiser, process, xt, s, t, source)
+        if path is not None:
+            xt = path.overwrite(k, xt)
+        for _ in range(correction.at(float(times[k])) if k < len(times) - 1 else 0):
+            xt = correction.corrector(kernel, denoiser, process, xt, s, t, source)
+            xt = xt if path is None else path.put(xt)
+        if callback is not None:
+            callback(k, xt, denoiser.last)
+    return xt
+
+
+def _source(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:
+    """The numbers of one step; a torch generator simply goes on."""
+    return generator.at(step) if isinstance(generator, SampleStreams) else generator
+
+
+def count_evaluations(
+    times: Tensor,
+    process: Process,
+    head: Head,
+    kernel: Kernel = BINOMIAL_BRIDGE,
+    correction: Correction = NO_CORRECTION,
+    guidance: Guidance = NO_GUIDANCE,
+    shape: tuple[int, ...] = (1,),
+) -> int:
+    """The number of network function evaluations (NFE) of a sample, found by drawing one element without a network.
+
+    Args:
+        times, process, kernel, correction: as for `sample`.
+        head: the model's, which is given zeros in place of a network's output.
+        guidance: where it acts on a step, judged by the time the step starts at, each evaluation counts twice.
+        shape: of what is drawn, for heads that know the data's elements.
+    """
+    ended: list[int] = []
+
+    def blank(xt: Tensor, t: Tensor) -> Prediction:
+        prediction: Prediction = head(torch.zeros(1, head.outputs, *shape), xt, t)
+        return prediction
+
+    counting = CountingDenoiser(blank)
+    sample(
+        counting, process, times, (1, *shape), torch.Generator().manual_seed(0),
+        lambda k, xt, prediction: ended.append(counting.evaluations), kernel=kernel, correction=correction,
+    )  # fmt: skip
+    per_step = [after - before for before, after in pairwise(ended)]  # from t_T down
+    starts = reversed(times[1:].tolist())
+    return sum(n * (2 if guidance.doubles(t) else 1) for n, t in zip(per_step, starts, strict=True))
+
+
+def _check_whole(name: str, value: int) -> None:
+    if type(value) is not int or not 1 <= value <= MOST_STEPS:
+        raise ValueError(f"{name} must be a whole number in 1..{MOST_STEPS:,}, not {value!r}")
+
+
+@component("evaluation")
+@dataclass(frozen=True)
+class Evaluation:
+    """How the network is evaluated while sampling.
+
+    Args:
+        batch_size: samples per evaluation.
+        keep_dropout: leave the network in train mode, as the reference code did.
+        bfloat16: in bfloat16 autocast; counts and draws stay exact.
+
+    Raises:
+        ValueError: batch_size is not a positive whole number.
+    """
+
+    batch_size: int = 256
+    keep_dropout: bool = False
+    bfloat16: bool = False
+
+    def __post_init__(self) -> None:
+        _check_whole("batch_size", self.batch_size)
+
+    @contextmanager
+    def of(self, network: nn.Module) -> Iterator[None]:
+        """Inside, the network is evaluated like this; afterwards every submodule is in the mode it was in."""
+        modes = {module: module.training for module in network.modules()}
+        device = next((p.device.type for p in network.parameters()), "cpu")
+        network.train(self.keep_dropout)
+        try:
+            with _cast_once(network), torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
+                yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+
+@contextmanager
+def _cast_once(network: nn.Module) -> Iterator[None]:
+    """Inside, autocast keeps the weights it has cast, which it does for those that ask for gradients."""
+    frozen = [parameter for parameter in network.parameters() if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
+EVALUATION = Evaluation()
+
+
+@component("sampler")
+@dataclass(frozen=True)
+class Sampler:
+    """How a model is sampled; by default as `sampler=trapezoidal`, the command line's.
+
+    Args:
+        kernel: the reverse step.
+        num_steps: steps along the grid; each costs as many network evaluations as kernel and correctors need.
+        grid: num_steps -> times; None follows the family of the training schedule.
+        poisson_start: start from Poisson(q_T E[X_0]) rather than from black.
+        correction: corrector steps after the kernel's.
+        guidance: towards the samples' classes.
+        evaluation: batches and precision.
+        inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
+            where particles can be weighed, else 1.
+
+    Raises:
+        ValueError: num_steps or inpainting_particles is not a positive whole number.
+    """
+
+    kernel: Kernel = TRAPEZOIDAL
+    num_steps: int = 100
+    grid: Callable[[int], Tensor] | None = None
+    poisson_start: bool = True
+    correction: Correction = NO_CORRECTION
+    guidance: Guidance = NO_GUIDANCE
+    evaluation: Evaluation = EVALUATION
+    inpainting_particles: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_whole("num_steps", self.num_steps)
+        if self.inpainting_particles is not None:
+            _check_whole("inpainting_particles", self.inpainting_particles)
+
+
+@component("sampler")
+def make_sampler(
+    kernel: Kernel = TRAPEZOIDAL,
+    num_steps: int = 100,
+    grid: Callable[[int], Tensor] | None = None,
+    poisson_start: bool = True,
+    corrector_steps: int = 0,
+    corrector: Corrector = THIN_AND_BRIDGE,
+    corrector_between: Sequence[float] | None = None,
+    guidance: float = 1.0,
+    guidance_between: Sequence[float] | None = None,
+    batch_size: int = 256,
+    keep_dropout: bool = False,
+    bfloat16: bool = False,
+    guidance_particles: int = 1,
+    inpainting_particles: int | None = None,
+    churn: float = 0.0,
+) -> Sampler:
+    """A sampler from flat settings, as YAML files have them.
+
+    Args:
+        kernel, num_steps, grid, poisson_start: see `Sampler`.
+        corrector_steps, corrector, corrector_between: see `Correction`.
+        guidance, guidance_between, guidance_particles: see `Guidance`.
+        batch_size, keep_dropout, bfloat16: see `Evaluation`.
+        inpainting_particles: see `Sampler`.
+        churn: see `Churned`; 0 for none.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    return Sampler(
+        Churned(kernel, churn) if churn else kernel,
+        num_steps,
+        grid,
+        poisson_start,
+        Correction(corrector_steps, corrector, corrector_between),
+        Guidance(guidance, guidance_between, guidance_particles),
+        Evaluation(batch_size, keep_dropout, bfloat16),
+        inpainting_particles,
+    )
+
+
+# --- Samplers by the names they have on the command line, with the settings they have there (conf/sampler).
+
+_KERNELS: dict[str, tuple[Kernel, int]] = {
+    "binomial_bridge": (BinomialBridge(), 1000),
+    "binomial_bridge_nearest": (BinomialBridge(nearest_rounding), 1000),
+    "birth_death_bridge": (BirthDeathBridge(), 1000),
+    "level_bridge": (LevelBridge(), 1000),
+    "panjer": (PanjerLeap(), 1000),
+    "poisson": (PoissonLeap(), 1000),
+    "posterior_bridge": (PosteriorBridge(), 1000),
+    "posterior_trapezoidal": (PosteriorTrapezoidal(), 100),
+    "tau_leap": (TauLeap(), 1000),
+    "trapezoidal": (Trapezoidal(), 100),
+}
+"""Name -> kernel and number of steps."""
+
+
+def named_sampler(name: str) -> Sampler:
+    """The sampler that `sampler=<name>` is on the command line.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if name not in _KERNELS:
+        raise UserError(f"sampler={name!r}: there is no such sampler, only {', '.join(_KERNELS)}")
+    return Sampler(*_KERNELS[name])
+
+
+def chosen_sampler(own: Sampler, asked: Sampler | str | None, num_steps: int | None) -> Sampler:
+    """The sampler a user asks for: by itself, by name, or a model's own; with another number of steps if one is given.
+
+    Raises:
+        UserError: there is none of that name.
+        ValueError: not a positive number of steps.
+    """
+    sampler = named_sampler(asked) if isinstance(asked, str) else asked or own
+    return sampler if num_steps is None else replace(sampler, num_steps=num_steps)

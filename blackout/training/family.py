@@ -1,0 +1,150 @@
+"""One family, written once: settings -> description of every component -> model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from blackout.errors import UserError, error_context
+from blackout.family import Draw, Source
+from blackout.training.components import make, with_defaults
+from blackout.training.descriptions import pathless
+from blackout.training.model import Model
+
+
+@dataclass(frozen=True)
+class ComponentFamily(ABC):
+    """A `blackout.family.Family` whose models are put together from components.
+
+    A family says which components there are (`parts`), completes their descriptions (`described_parts`), puts what is
+    made of them together (`assemble`), says what `sample.py` can ask for (`draw`), and adds its own checks.
+
+    Args:
+        monitor: the validation metric by which the best checkpoint is chosen.
+    """
+
+    monitor: str
+    parts: ClassVar[tuple[str, ...]]
+    """Settings that describe components; their descriptions have the same names under `model`."""
+    title: ClassVar[str]
+    """First words of the model card."""
+    usage: ClassVar[str]
+    """How a model is used, in Markdown."""
+
+    @abstractmethod
+    def source(
+        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
+    ) -> Any:
+        """See `blackout.family.Family.source`."""
+
+    @abstractmethod
+    def described_parts(self, settings: Mapping[str, Any], source: Any) -> dict[str, Any]:
+        """Complete descriptions of all `parts`, and whatever else the model is made of, as plain values.
+
+        Raises:
+            UserError: settings that do not fit the source or each other.
+        """
+
+    @abstractmethod
+    def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> Model:
+        """The model of a description whose parts are all there.
+
+        Raises:
+            UserError: a component refused its arguments, or does not go with the others.
+            ValueError: the same, of the model as a whole.
+        """
+
+    @abstractmethod
+    def draw(self, model: Any, request: Mapping[str, Any]) -> Draw:
+        """See `blackout.family.Family.draw`."""
+
+    def data_of(self, settings: Mapping[str, Any], source: Any) -> dict[str, Any]:
+        """What the description says of the source, by name: `data`, and whatever else."""
+        return {}
+
+    def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
+        """The complete plain description of a model; `dataset` and `metrics` name those of its training.
+
+        Raises:
+            UserError: settings that do not fit the source or each other.
+        """
+        model = self.described_parts(settings, source)
+        chosen = {name: pathless(with_defaults(settings.get(name) or {}, name)) for name in ("dataset", "metrics")}
+        return {**chosen, **self.data_of(settings, source), "model": model}
+
+    def tensors(self, source: Any) -> dict[str, Tensor]:
+        """What a model keeps of its source besides weights: nothing."""
+        return {}
+
+    def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a model in training, from the settings: none."""
+        return {}
+
+    def build(
+        self,
+        description: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        settings: Mapping[str, Any] | None = None,
+        **training: Any,
+    ) -> Any:
+        """The model of a description, which may come from a damaged file.
+
+        Args:
+            description: what `describe` returned.
+            tensors: what `tensors` returned.
+            settings: of the program that trains it; None for a model that is only used.
+            training: ema_decay and seed of a model that is to be trained.
+
+        Raises:
+            UserError: a part is missing, a component refused its arguments, or tensors of another shape.
+        """
+        model = description.get("model")
+        if not isinstance(model, Mapping):
+            raise UserError("there is no description of a model")
+        if missing := [part for part in self.parts if not isinstance(model.get(part), Mapping)]:
+            raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
+        if settings is not None:
+            training |= self.training(settings)
+        with error_context("model"):
+            made = self.assemble(description, tensors, **training)
+        made.config = dict(description)
+        return made
+
+    def made_parts(self, description: Mapping[str, Any], *names: str) -> dict[str, Any]:
+        """What the descriptions of these parts stand for, by name."""
+        return {name: make(description["model"][name], name) for name in names}
+
+    def preview(self, model: Any, num_samples: int, num_steps: int | None = None) -> Draw:
+        """The model's own draw."""
+        return self.draw(model, {})
+
+    @abstractmethod
+    def dry_run(self, model: Any) -> None:
+        """See `blackout.family.Family.dry_run`."""
+
+    def check_report(self, settings: Mapping[str, Any]) -> None:  # noqa: B027  (nothing to refuse, unless a family has)
+        """Nothing is refused."""
+
+    def report(self, model: Any, source: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Nothing."""
+        return {"values": {}}
+
+    def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
+        """Lines of the model card, by name."""
+        return {part: name_of(description["model"][part]) for part in self.parts}
+
+    def card(self, description: Mapping[str, Any], parameters: int) -> str:
+        """The README.md of an exported model, in Markdown."""
+        name = (description.get("data") or {}).get("name")
+        lines = {**self.facts_of(description, parameters), "trained with": f"blackout {description['blackout']}"}
+        listed = "\n".join(f"- {what}: {said}" for what, said in lines.items())
+        return f"# {self.title}{f' of {name}' if name else ''}\n\n{listed}\n\n{self.usage}\n"
+
+
+def name_of(component: Mapping[str, Any]) -> str:
+    """The last part of a component's address."""
+    return str(component["_target_"]).rsplit(".", 1)[-1]
