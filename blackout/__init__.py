@@ -8,11 +8,16 @@ from blackout.version import __version__
 
 if TYPE_CHECKING:
     from blackout.diffusion.model import BlackoutDiffusion
+    from blackout.scripting import from_data
     from blackout.training.export import load_model
 
-__all__ = ["BlackoutDiffusion", "__version__", "load_model"]
+__all__ = ["BlackoutDiffusion", "__version__", "from_data", "load_model"]
 
-_HOMES = {"BlackoutDiffusion": "blackout.diffusion.model", "load_model": "blackout.training.export"}
+_HOMES = {
+    "BlackoutDiffusion": "blackout.diffusion.model",
+    "from_data": "blackout.scripting",
+    "load_model": "blackout.training.export",
+}
 
 
 def __getattr__(name: str) -> Any:

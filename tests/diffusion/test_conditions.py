@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from blackout.diffusion.assembly import elements_of
 
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
 from blackout.diffusion.conditions import labels_asked
+from blackout.diffusion.family import elements_of
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.samplers import make_sampler
 from blackout.diffusion.sampling import TotalDenoiser, draw_batches

@@ -6,7 +6,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from blackout import BlackoutDiffusion
+from blackout import from_data
 from blackout.diffusion import Correction, Sampler, ThinAndBridge
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.report import continuous_bits, end_bits, finite_time_bits, weighted_path_bits
@@ -30,7 +30,7 @@ def keys(monkeypatch):
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_no_two_uses_of_a_runs_seed_share_a_key(keys, seed):
-    model = BlackoutDiffusion.from_data(COUNTS, BODY, batch_size=16, validation_draws=2, seed=seed)
+    model = from_data(COUNTS, BODY, batch_size=16, validation_draws=2, seed=seed)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
     trainer = pl.Trainer(**quiet, enable_model_summary=False, max_steps=9)
     inner, counts = model.model.eval(), COUNTS[:16]
@@ -55,7 +55,7 @@ def test_no_two_uses_of_a_runs_seed_share_a_key(keys, seed):
 
 @pytest.mark.parametrize("particles", [1, 4])
 def test_a_sample_draws_from_no_key_twice(keys, particles):
-    model = BlackoutDiffusion.from_data(COUNTS, BODY, seed=0).model.eval()
+    model = from_data(COUNTS, BODY, seed=0).model.eval()
     sampler = Sampler(num_steps=5, correction=Correction(2, ThinAndBridge()), inpainting_particles=particles)
     known = KnownElements(COUNTS[:1], torch.tensor([[True, False, True, False]]))
     list(model.batches(torch.arange(6), 0, sampler=sampler, known=known))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from blackout.diffusion.assembly import elements_of
 
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, CountLoss, GammaHead, PureDeath
+from blackout.diffusion.family import elements_of
 from blackout.diffusion.likelihood import likelihood_bound
 from blackout.diffusion.missing import of_seen
 from blackout.diffusion.predictions import Denoiser

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.devices import CUDA, fake_cuda
-from blackout.diffusion.correctors import BirthDeath as BirthDeathCorrector
-from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
+from blackout.diffusion.correctors import BirthDeathCorrector, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead, VarianceHead
 from blackout.diffusion.importance import GradientImportance

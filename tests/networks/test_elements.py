@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from blackout.diffusion.assembly import elements_of
-from blackout.diffusion.recipe import fitted
 
 from blackout.diffusion import GammaHead, PureDeath
+from blackout.diffusion.family import elements_of
 from blackout.networks import (
     CountInputs,
     CountNetwork,
@@ -18,6 +17,7 @@ from blackout.networks import (
     measure,
 )
 from blackout.networks.inputs import concentration
+from blackout.training.components import resolve
 
 T = torch.tensor(0.7, dtype=torch.float64)
 
@@ -85,7 +85,7 @@ def test_pixels_and_bins_are_predicted_from_the_gain_and_their_neighbours(
     shape: list[int], ordered: bool, own: bool
 ) -> None:
     head = {"base": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None}}
-    assert fitted(head, {"shape": shape, "ordered": ordered})["base"]["own_counts"] is own
+    assert resolve(head, {"shape": shape, "ordered": ordered}, "head")["base"]["own_counts"] is own
     elements = Elements(torch.full((2,), 3.0), torch.full((2,), 0.5), torch.tensor(8.0))
     y = GammaHead(elements, own)(torch.zeros(2, 1, 2), torch.tensor([[6, 0], [3, 3]]), T).mean
     assert (float(y[0, 0]) > 2 * float(y[0, 1])) is own and float(y[1, 0]) == float(y[1, 1])

@@ -16,14 +16,14 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch.utils.data import DataLoader, TensorDataset
 
-from blackout import BlackoutDiffusion, load_model
+from blackout import BlackoutDiffusion, from_data, load_model
 from blackout.component import leaves
 from blackout.data import CountData
 from blackout.diffusion import BinomialBridge, PoissonLeap, Sampler, make_sampler
-from blackout.diffusion.from_data import RECIPE
 from blackout.diffusion.samplers import _KERNELS, named_sampler
 from blackout.errors import UserError
 from blackout.networks import ResidualMLP
+from blackout.scripting import RECIPE
 from blackout.training.components import described, make
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Muon, Optimization
@@ -34,7 +34,7 @@ BODY = functools.partial(ResidualMLP, width=8, depth=1)
 
 
 def made(data=COUNTS, network=BODY, **options):
-    return BlackoutDiffusion.from_data(data, network, **{"batch_size": 16, "validation_draws": 1, **options})
+    return from_data(data, network, **{"batch_size": 16, "validation_draws": 1, **options})
 
 
 def trainer(**options):
