@@ -27,7 +27,7 @@ _OBJECTIVES = typing.get_args(Objective)
 @component("family")
 @dataclass(frozen=True)
 class CodeFamily(ComponentFamily):
-    """Distributions over permutations by factorised codes (Kim et al., ICLR 2026).
+    """Distributions over permutations by factorised codes [Severo 2025].
 
     Args:
         monitor: the validation metric by which the best checkpoint is chosen.

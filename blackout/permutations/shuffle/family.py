@@ -32,7 +32,7 @@ _FACTS = {"num_items": int, "item_shape": list, "first_fixed": bool, "std": floa
 @component("family")
 @dataclass(frozen=True)
 class ShuffleFamily(ComponentFamily):
-    """Shuffle diffusion on permutations (Zhang et al., SymmetricDiffusers, ICLR 2025).
+    """Shuffle diffusion on permutations [Zhang 2025].
 
     Args:
         monitor: the validation metric by which the best checkpoint is chosen.
