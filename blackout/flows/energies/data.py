@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -68,13 +68,9 @@ class BinaryData:
         return self.counts.name
 
     @property
-    def levels(self) -> int:
-        return self.counts.max_count + 1
-
-    @property
     def facts(self) -> Mapping[str, Any]:
         """`levels` and `sites`."""
-        return {"levels": self.levels, "sites": int(torch.Size(self.counts.shape).numel())}
+        return {"levels": self.counts.max_count + 1, "sites": int(torch.Size(self.counts.shape).numel())}
 
     def __str__(self) -> str:
         return str(self.counts)
@@ -90,7 +86,7 @@ class BinaryData:
         return self.counts.fingerprint(split)
 
     def to(self, device: torch.device) -> Source:
-        return BinaryData(self.counts.to(device), self.truth, self.density)
+        return replace(self, counts=self.counts.to(device))
 
 
 def known_samples(target: Target, number: int, seed: int, name: str) -> BinaryData:

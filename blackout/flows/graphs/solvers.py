@@ -54,23 +54,18 @@ def program(problem: str, graph: Graph) -> Program:
     from scipy.sparse import coo_array  # only here: importing it takes a second
 
     n, m, edges = graph.nodes, len(graph.edges), graph.edges
-    rows: list[dict[int, float]] = []
-    limits: list[float] = []
     if problem == "mis":
-        gain = np.ones(n)
-        rows += ({int(node): 1.0 for node in edge} for edge in edges)
-        limits += [1.0] * m
-    else:
+        gain, columns, values, limits = np.ones(n), edges, np.ones((m, 2)), np.ones(m)
+    else:  # an edge counts if one end is chosen, and not both
+        triangles = n + np.array(_triangles(edges), np.int64).reshape(-1, 3)
         gain = np.concatenate([np.zeros(n), np.ones(m)])
-        for k, (i, j) in enumerate(edges):  # an edge counts if one end is chosen, and not both
-            rows += ({n + k: 1.0, int(i): sign, int(j): sign} for sign in (-1.0, 1.0))
-            limits += [0.0, 2.0]
-        triangles = _triangles(edges)
-        rows += ({n + k: 1.0 for k in triangle} for triangle in triangles)
-        limits += [2.0] * len(triangles)
-    entries = [(row, column, value) for row, part in enumerate(rows) for column, value in part.items()]
-    row, column, value = zip(*entries, strict=True) if entries else ((), (), ())
-    return Program(gain, coo_array((value, (row, column)), shape=(len(rows), len(gain))).tocsr(), np.array(limits))
+        columns = np.concatenate([np.repeat(np.column_stack([n + np.arange(m), edges]), 2, 0), triangles])
+        signs = np.tile([[1.0, -1.0, -1.0], [1.0, 1.0, 1.0]], (m, 1))
+        values = np.concatenate([signs, np.ones((len(triangles), 3))])
+        limits = np.concatenate([np.tile([0.0, 2.0], m), np.full(len(triangles), 2.0)])
+    rows = np.repeat(np.arange(len(columns)), columns.shape[1])
+    matrix = coo_array((values.ravel(), (rows, columns.ravel())), shape=(len(columns), len(gain))).tocsr()
+    return Program(gain, matrix, limits)
 
 
 def _triangles(edges: NDArray[np.int64]) -> list[tuple[int, int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -216,6 +217,10 @@ def test_random_graphs() -> None:
         assert len(edges) == 4 + 15 * 4 and len(np.unique(edges, axis=0)) == len(edges)
         degrees = np.bincount(edges.flatten(), minlength=20)
         assert degrees[5:].min() >= 4 and (edges[:, 0] != edges[:, 1]).all()
+    for nodes in range(3, 12):  # networkx draws the same edges, one by one
+        ours, theirs = (np.random.default_rng([0, nodes]) for _ in range(2))
+        expected = np.array(nx.gnp_random_graph(nodes, 0.4, seed=theirs).edges).reshape(-1, 2)
+        assert np.array_equal(erdos_renyi(nodes, 0.4, ours), expected)
     same = [random_graphs("ba", [8, 12], 4, 5, 3) for _ in range(2)]
     assert all(np.array_equal(one.edges, two.edges) for one, two in zip(*same, strict=True))
     for wrong in (("ws", [8, 12], 4.0), ("er", [8, 12], 1.5), ("ba", [3, 12], 4.0), ("er", [9, 8], 0.2)):
