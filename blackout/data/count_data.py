@@ -17,7 +17,7 @@ from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.data.moments import Sums, covariance_excess, neighbour_correlation, parts, sums, total_dispersion
-from blackout.data.readers import to_counts
+from blackout.data.readers import check_range, to_counts
 from blackout.family import Split
 
 _ORDERED = 0.1
@@ -168,18 +168,15 @@ class CountData:
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
         facts["total_dispersion"], facts["covariance_excess"] = self._dispersion
-        if self.num_classes is not None:
-            facts["num_classes"] = self.num_classes
-        if self.covariates:
-            facts["covariates"] = {name: list(values) for name, values in self.covariates.items()}
-            facts["covariate_levels"] = [len(values) for values in self.covariates.values()]
-        if self.sample_shape is not None:
-            facts["sample_shape"] = list(self.sample_shape)
-        if self.annotated:
-            facts["features"] = list(self.features)
-        if self.class_names:
-            facts["class_names"] = list(self.class_names)
-        return facts
+        known = {
+            "num_classes": self.num_classes,
+            "covariates": {name: list(values) for name, values in self.covariates.items()} or None,
+            "covariate_levels": [len(values) for values in self.covariates.values()] or None,
+            "sample_shape": None if self.sample_shape is None else list(self.sample_shape),
+            "features": list(self.features) if self.annotated else None,
+            "class_names": list(self.class_names) or None,
+        }
+        return facts | {name: value for name, value in known.items() if value is not None}
 
     @cached_property
     def sums(self) -> Sums:
@@ -267,14 +264,7 @@ def _check_counts(what: str, counts: Tensor, max_count: int) -> None:
     if info.min >= 0 and info.max <= max_count:
         return  # guaranteed by the dtype
     for start, chunk in parts(counts):
-        wide = chunk.long()
-        bad = (wide < 0) | (wide > max_count)
-        if bad.any():
-            first = torch.nonzero(bad)[0]
-            value = int(wide[tuple(first)])
-            index = [start + int(first[0]), *first[1:].tolist()]
-            allowed = "must not be negative" if value < 0 else f"must be at most max_count={max_count}"
-            raise ValueError(f"{what}: counts {allowed}, got {value} at index {index}")
+        check_range(f"{what}: counts", chunk.cpu().numpy(), max_count, f"max_count={max_count}", start)
 
 
 def _check_labels(what: str, labels: Tensor, count: int) -> None:

@@ -78,12 +78,12 @@ def counts(
                 raise ValueError(f"'train' and 'test' are given: {advice}")
             if "train" not in arrays or "test" not in arrays:
                 raise ValueError(f"'train' and 'test' must come together, found {_names(arrays)}")
-            matrix = arrays["train"]
+            matrix = arrays["train"]  # of the split that the file gives
             for split in ("train", "test"):
                 parts[split], parts[f"{split}_seen"] = _read(split, arrays[split], mask, arrays, series)
                 parts[f"{split}_labels"] = _to_labels(f"{split}_labels", arrays.get(f"{split}_labels"))
         else:
-            name, matrix, columns, features = _divided(store, {*asked, mask or ""})
+            name, matrix, columns, features = _divided(store, {*asked, mask or ""})  # to be split here
             data, seen = _read(name, matrix, mask, columns, series)
             totals = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
             columns = {TOTAL: torch.cat([torch.zeros(0, dtype=torch.int64), *totals]).numpy(), **columns}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData, held_out_split
+from blackout.data.count_data import CountData
 
 
 @component("dataset", passed=("source",))
@@ -26,10 +26,7 @@ def digits(holdout: float = 0.2, seed: int = 0) -> CountData:
     from sklearn.datasets import load_digits  # slow to import, and only these two sources need it
 
     bunch = load_digits()
-    images = torch.from_numpy(bunch.images.astype(np.uint8))[:, None]
-    labels = torch.from_numpy(bunch.target.astype(np.int64))
-    train, test = held_out_split(len(images), holdout, seed, labels)
-    return CountData("digits", images[train], images[test], 16, labels[train], labels[test])
+    return CountData.from_array(bunch.images.astype(np.uint8), bunch.target, 16, holdout, seed, "digits")
 
 
 @component("dataset")

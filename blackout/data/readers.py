@@ -300,22 +300,27 @@ def _check_whole(name: str, array: Array, first: int = 0) -> None:
         array: rows of the counts.
         first: number of the first row.
     """
-    kind = array.dtype.kind
-    if kind not in "iubf":
+    if array.dtype.kind not in "iubf":
         raise ValueError(f"{name} must hold whole numbers, got {array.dtype}")
-    refused: list[tuple[Array, str]] = []
-    if kind == "f":
+    if array.dtype.kind == "f":
         array = array.astype(np.float64)  # half precision cannot even be compared with the bounds below
-        refused.append((~np.isfinite(array) | (array != np.floor(array)), "counts must be whole numbers"))
-    if kind in "if":
-        refused.append((array < 0, "counts must not be negative"))
-    refused.append((array > LARGEST_COUNT, f"counts must be at most {LARGEST_COUNT}"))
-    for number, (bad, rule) in enumerate(refused):
+        fractional = ~np.isfinite(array) | (array != np.floor(array))
+        if fractional.any():
+            raise ValueError(f"{name}: counts must be whole numbers, {_first(array, fractional, first)}{_looks(array)}")
+    check_range(f"{name}: counts", array, LARGEST_COUNT, str(LARGEST_COUNT), first)
+
+
+def check_range(what: str, array: Array, largest: int, limit: str, first: int = 0) -> None:
+    """Refuse counts outside 0..largest, which a message calls `limit`, with the first bad value; raises ValueError."""
+    for bad, rule in ((array < 0, "must not be negative"), (array > largest, f"must be at most {limit}")):
         if bad.any():
-            index = np.unravel_index(int(bad.argmax()), array.shape)
-            where = [int(index[0]) + first, *map(int, index[1:])]
-            advice = _looks(array) if kind == "f" and number == 0 else ""
-            raise ValueError(f"{name}: {rule}, got {array[index]} at index {where}{advice}")
+            raise ValueError(f"{what} {rule}, {_first(array, bad, first)}")
+
+
+def _first(array: Array, bad: Array, first: int) -> str:
+    """The first bad value and its index, the number of the first row being `first`."""
+    index = np.unravel_index(int(bad.argmax()), array.shape)
+    return f"got {array[index]} at index {[int(index[0]) + first, *map(int, index[1:])]}"
 
 
 def _looks(array: Array) -> str:

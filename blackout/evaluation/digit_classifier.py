@@ -50,12 +50,8 @@ class Classifier(ModuleExtractor):
             raise UserError(f"metrics.extractor.source: a classifier needs labelled grey images, but {found}")
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             network = _Network(data.shape[-2:], data.num_classes)
-        key = {
-            "recipe": RECIPE,
-            "seed": seed,
-            "data": data.fingerprint("train"),
-            "labels": key_hash({"labels": data.train_labels.tolist()}),
-        }
+        labels = key_hash({"labels": data.train_labels.tolist()})
+        key = {"recipe": RECIPE, "seed": seed, "data": data.fingerprint("train"), "labels": labels}
         folder = cache_dir() if cache is None else Path(cache)
         path = folder / f"classifier-{data.name}-{key_hash(key)}.safetensors"
         with first_process_first():

@@ -59,9 +59,8 @@ class ModuleExtractor:
         resize: str = "by the module",
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_]+", name) or (name == "inception" and not self.canonical):
-            raise UserError(
-                f"metrics.extractor.name={name!r}: use letters, digits and _, but not 'inception', FID's own"
-            )
+            advice = "use letters, digits and _, but not 'inception', FID's own"
+            raise UserError(f"metrics.extractor.name={name!r}: {advice}")
         self.module = module.eval()
         for parameter in module.parameters():  # a scripted module has no requires_grad_ of its own
             parameter.requires_grad_(False)
@@ -141,8 +140,7 @@ class ScriptExtractor(ModuleExtractor):
         if not path.is_file():
             raise UserError(f"metrics.extractor.path={path}: there is no such file")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
                 module = torch.jit.load(str(path), map_location="cpu")
         except (RuntimeError, ValueError) as error:
             raise UserError(f"metrics.extractor.path={path} is not a TorchScript file") from error

@@ -86,33 +86,24 @@ class FeatureStatistics(SumMetric):
         return Moments(mu, (sigma + sigma.T) / 2, n)
 
 
-class SampleLedger(SumMetric):
+class SampleLedger:
     """Checks that each of `num_samples` samples is scored exactly once, over all processes."""
 
-    seen: Tensor
-
     def __init__(self, num_samples: int) -> None:
-        super().__init__()
-        self.num_samples = num_samples
-        self.add_state("seen", torch.zeros(num_samples, dtype=torch.int32), dist_reduce_fx="sum")
+        self._seen = torch.zeros(num_samples, dtype=torch.int32)
 
     def update(self, indices: Tensor) -> None:
-        """Mark the samples with these indices [B] as scored.
+        """Mark the samples with these indices, int64 [B], as scored.
 
         Raises:
-            UserError: an index is outside 0..num_samples-1.
+            UserError: no such vector, or an index outside 0..num_samples-1.
         """
         if indices.dim() != 1 or indices.dtype not in (torch.int32, torch.int64):
             raise UserError(f"sample indices must be a vector of integers, not {indices.dtype} {tuple(indices.shape)}")
         low, high = (int(v) for v in torch.aminmax(indices))
-        if low < 0 or high >= self.num_samples:
-            raise UserError(f"sample indices lie in {low}..{high}, but must be in 0..{self.num_samples - 1}")
-        where = indices.to(self.seen.device)
-        self.seen.index_add_(0, where, torch.ones_like(where, dtype=torch.int32))
-
-    def compute(self) -> Tensor:
-        """How often each sample was scored, over all processes: [num_samples]."""
-        return self.seen.clone()
+        if low < 0 or high >= len(self._seen):
+            raise UserError(f"sample indices lie in {low}..{high}, but must be in 0..{len(self._seen) - 1}")
+        self._seen += torch.bincount(indices.cpu(), minlength=len(self._seen))
 
     def check(self) -> None:
         """Check that every sample was scored once; every process must call it.
@@ -120,14 +111,18 @@ class SampleLedger(SumMetric):
         Raises:
             UserError: a sample is missing, or was scored more than once.
         """
-        seen = self.compute()
+        seen = sum_over_processes(self._seen.clone())
         present = int((seen > 0).sum())
-        if present < self.num_samples:
+        if present < len(seen):
             missing = f"only {present} were scored (the first missing one has index {int((seen == 0).nonzero()[0])})"
-            raise UserError(f"{self.num_samples} samples were asked for, but {missing}")
+            raise UserError(f"{len(seen)} samples were asked for, but {missing}")
         if int(seen.max()) > 1:
             first = int((seen > 1).nonzero()[0])
             raise UserError(f"sample {first} was scored {int(seen[first])} times; each sample counts once")
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._seen.zero_()
 
 
 class SampleRows:

@@ -135,7 +135,7 @@ class ImageScores:
                 sums["is"] = InceptionScore(num_samples, classes, self.options.splits, self.options.seed)
             if "classes" in self.scores:
                 sums["classes"] = ClassShares(classes, self.options.recognised_above)
-            self._ledger = SampleLedger(num_samples).to(device)
+            self._ledger = SampleLedger(num_samples)
             self._sums = MetricCollection(sums, compute_groups=False).to(device)
             self._features = SampleRows((num_samples, width)) if {"kd", "prc"} & set(self.scores) else None
 
@@ -165,8 +165,8 @@ class ImageScores:
             for kind in counted:
                 if score in scores and sizes[kind] < least:
                     raise UserError(f"{what} needs at least {least} {kind}, but there are {sizes[kind]}")
-        real = self.num_samples if reference is None else reference.num_samples
-        fewest = min(self.num_samples, self.num_samples if real is None else real)
+        real = None if reference is None else reference.num_samples
+        fewest = self.num_samples if real is None else min(self.num_samples, real)
         if "fd" in scores and fewest <= extractor.num_features:
             what = f"{self._name('fd')} from {fewest} images with {extractor.num_features} features"
             effect = "the covariance is singular and the value too large; compare it only with those of as many images"
@@ -245,18 +245,18 @@ class ImageScores:
 
     def provenance(self) -> dict[str, Any]:
         """What must agree for scores to be comparable, in plain values: extractor, reference, constants, versions."""
-        reference = self.reference
+        real, most = self.reference, self.max_count
+        compared = None
+        if real is not None:
+            compared = {**real.origin, "num_samples": real.num_samples, "hash": real.fingerprint}
+        mapped = f"counts 0..{most} mapped to uint8 by round(255 x / {most})"
         return {
             "num_samples": self.num_samples,
             "scores": list(self.scores),
             "extractor": extractor_origin(self.extractor),
-            "reference": None
-            if reference is None
-            else {**reference.origin, "num_samples": reference.num_samples, "hash": reference.fingerprint},
+            "reference": compared,
             "options": asdict(self.options),
-            "images": "uint8 as they are"
-            if self.max_count == 255
-            else f"counts 0..{self.max_count} mapped to uint8 by round(255 x / {self.max_count})",
+            "images": "uint8 as they are" if most == 255 else mapped,
             "versions": library_versions(),
         }
 

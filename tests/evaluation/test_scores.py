@@ -139,7 +139,7 @@ def test_memory_is_flat_for_sums(tmp_path: Path) -> None:
     run = scorer(tmp_path, ["fd", "is", "classes"]).begin(colour_data(), 50_000)
 
     def held() -> int:
-        states = [state for part in (run._ledger, *run._sums.values()) for state in part.metric_state.values()]
+        states = [state for part in run._sums.values() for state in part.metric_state.values()]
         return sum(state.nbytes for state in states if isinstance(state, Tensor))
 
     before = held()
