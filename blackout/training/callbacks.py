@@ -1,4 +1,4 @@
-"""Callbacks beside the training step: preview grids and the progress bar."""
+"""Callbacks beside the training step: the progress bar, preview grids and training speed."""
 
 from __future__ import annotations
 
@@ -98,8 +98,6 @@ class SampleGrid(Callback):
             raise ValueError("every_n_steps and num_samples must be at least 1")
         self._directory, self._every, self._num_samples = Path(directory), every_n_steps, num_samples
         self._num_steps, self._seed, self._preview = num_steps, seed, preview
-        self.drawn = 0
-        """Number of grids that this process has drawn."""
         self._boundary = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -125,10 +123,12 @@ class SampleGrid(Callback):
         check_finite(trainer)
         if trainer.is_global_zero:
             assert isinstance(module, TrainingModule)
+            for callback in trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(callback, Throughput):
+                    callback.pause()
             with contextlib.suppress(_Interrupted):
                 draw = self._preview(module.model, self._num_samples, self._num_steps)
                 picture = draw.picture(draw_first(draw, self._num_samples, self._seed, watch))
-                self.drawn += 1
                 save_picture(picture, self._path(step))
                 for logger in trainer.loggers if picture is not None else ():
                     log_picture(logger, picture, step)
@@ -162,9 +162,6 @@ def log_picture(logger: Logger, picture: Any, step: int) -> None:
         logger.experiment.add_image("samples", np.asarray(picture), step, dataformats="HWC")
 
 
-# --- Training speed.
-
-
 class Throughput(Callback):
     """Logs `train/images_per_second`, over all devices, whenever the training loss is logged.
 
@@ -177,7 +174,6 @@ class Throughput(Callback):
     def __init__(self) -> None:
         self._boundary = 0  # step of the last boundary between optimiser steps
         self._began: tuple[int, float] | None = None  # step and time at which the measured stretch began
-        self._previews = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget what a run before has measured."""
@@ -192,24 +188,25 @@ class Throughput(Callback):
         if self._began is None:
             self._began = trainer.global_step, time.perf_counter()
 
+    def pause(self) -> None:
+        """Leave out what is done until the next step begins."""
+        self._began = None
+
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log, and leave the validation out."""
         if trainer.state.fn == "fit":
             self._log_when_due(trainer)
-            self._began = None
+            self.pause()
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Leave the save out."""
-        self._began = None
+        self.pause()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the last stretch."""
         self._log_when_due(trainer)
 
     def _log_when_due(self, trainer: Any) -> None:  # Lightning's annotations lack what is asked here
-        previews = sum(callback.drawn for callback in trainer.callbacks if isinstance(callback, SampleGrid))
-        if previews != self._previews:
-            self._previews, self._began = previews, None
         every = trainer.log_every_n_steps
         if self._began is None or not every or trainer.global_step % every:
             return
