@@ -22,7 +22,6 @@ from blackout.diffusion.heads import (
     VarianceHead,
     log_softplus,
 )
-from blackout.diffusion.importance import GradientImportance
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import (
     BinomialBridge,
@@ -46,6 +45,7 @@ from blackout.diffusion.losses import (
     BirthDeathLoss,
     CountLoss,
     CrossEntropy,
+    GradientImportance,
     Loss,
     RateLoss,
     StepLoss,

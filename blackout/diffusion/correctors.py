@@ -20,8 +20,9 @@ from torch import Tensor
 from blackout.component import component
 from blackout.diffusion.kernels import Kernel, StatefulKernel, fitting, leap, predicted_count, reverse_rates
 from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.processes import JumpProcess, Process, PureDeath
+from blackout.diffusion.processes import JumpProcess, Process
 from blackout.diffusion.processes.base import expand_time
+from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
 from blackout.random import RandomSource, poisson
 
@@ -46,7 +47,7 @@ class Corrector(Protocol):
 @component("corrector")
 @dataclass(frozen=True)
 class ThinAndBridge:
-    """Let X_s decay back towards t, then take the predictor's step from there to s.
+    """Let X_s decay back towards t, then take the predictor's step from there to s. Ours (test_loop_laws.py).
 
     With the exact reverse kernel it leaves the distribution of X_s as it is, whatever the length of the step back. For
     processes that are homogeneous in time.
@@ -77,7 +78,8 @@ class ThinAndBridge:
 class Churned:
     """A kernel whose every step but the last begins further back: counts decay, and what they lose is drawn again.
 
-    A corrector at no evaluation of its own (the churn of Karras et al. 2022, with the forward process for their noise).
+    A corrector at no evaluation of its own: the churn of Karras, with the forward process for the noise [Karras 2022,
+    Algorithm 2].
     With the exact reverse kernel the distribution at s stays what it is, whatever the share. For processes that are
     homogeneous in time.
 
@@ -125,7 +127,7 @@ def thinned(part: object, process: Process, xs: Tensor, s: Tensor, earlier: Tens
 @component("corrector")
 @dataclass(frozen=True)
 class BirthDeathCorrector:
-    """Deaths of the forward process and births of the reverse one at the same time (Campbell et al. 2022, section 4.4).
+    """Deaths of the forward process and births of the reverse one at the same time [Campbell 2022, section 4.4].
 
     Both run for `length` times t - s at frozen s, where their sum leaves the distribution of X_s as it is; a single
     leap of both does so only in the limit of small `length`.
@@ -161,7 +163,7 @@ class BirthDeathCorrector:
 class LevelCorrector:
     """A stay at time s: forward and reverse jumps together for a while leave the distribution p_s as it is.
 
-    The rates are those of both generators at s, frozen for `fraction` (t - s) (Campbell et al. 2022, section 4.4).
+    The rates are those of both generators at s, frozen for `fraction` (t - s) [Campbell 2022, section 4.4].
     A perfect network gains nothing by it; an imperfect one is brought nearer to its own distribution at s.
 
     Args:

@@ -6,7 +6,7 @@ One step of fraction r costs KL = r^2 G / 4 nats with
 
 For a given number of steps the total is least when their density along the logit of survival u is proportional to
 q sqrt(G). G needs no covariances: the predicted mean moves by as much as the births of a step are correlated, so that a
-pilot run that records the predictions on a fine grid is enough.
+pilot run that records the predictions on a fine grid is enough. Ours (tests/laws/test_grid_laws.py).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def pilot_ends(facts: Mapping[str, Any]) -> dict[str, float]:
 @component("grid")
 @dataclass(frozen=True)
 class OptimalGrid:
-    """num_steps -> times, each step with an equal share of the integral of q sqrt(G) over u.
+    """num_steps -> times, each step with an equal share of the integral of q sqrt(G) over u. Ours (test_grid_laws.py).
 
     Args:
         pilot: what `pilot_run` returned for the model; a trained model brings its own.

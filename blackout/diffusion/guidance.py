@@ -11,8 +11,8 @@ these rates does not sample p(x) p(c | x)^g for all that: the tilted laws of dif
 
 where L is the guided generator, and V >= 0 for g > 1. On one pixel the law is .04 off in total variation at g = 2, .10
 at 3 and .17 at 5 (`docs/sampling.md`). `blackout.diffusion.particles` weighs paths by exp(integral of V), which is
-exact and evaluates nothing that guidance does not evaluate anyway. Guided rates: Nisonoff et al. (2024,
-arXiv:2406.01572); the same weights for diffusions: Skreta et al. (2025, arXiv:2503.02819).
+exact and evaluates nothing that guidance does not evaluate anyway. Guided rates: [Nisonoff 2024]; the same weights for
+diffusions: [Skreta 2025]; classifier-free guidance: [Ho 2022].
 """
 
 from __future__ import annotations
@@ -116,13 +116,15 @@ class GuidedPair:
         return self.conditional, self.unconditional
 
     def tilt(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
-        """a^(1 - g) a_c^g of rates or probabilities, float64; 0 where the conditional one is."""
+        """a^(1 - g) a_c^g of rates or probabilities of any shape, float64; 0 where the conditional one is."""
         log = (1 - self.scale) * unconditional.clamp(min=_TINY).log() + self.scale * conditional.clamp(min=_TINY).log()
         return torch.where(conditional > 0, log.clamp(max=_LARGEST).exp(), 0.0)
 
 
 def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: float, headroom: Tensor) -> GuidedCount:
-    """The geometric mean, formed from the logarithms and clipped to what can be missing.
+    """The geometric mean y^(1 - g) y_c^g, formed from the logarithms and clipped to what can be missing.
+
+    For pure death these are the guided rates [Nisonoff 2024], up to their known factor of time.
 
     A variance keeps the conditional's ratio to the mean; a distribution has no such mean and is left out.
 
@@ -144,7 +146,7 @@ def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: 
 
 @dataclass(frozen=True)
 class GuidedDenoiser:
-    """A denoiser whose reverse rates are kappa^(1 - scale) kappa_c^scale, at twice the cost of the conditional one.
+    """A denoiser whose reverse rates are kappa^(1 - scale) kappa_c^scale [Nisonoff 2024], at twice the cost of one.
 
     Args:
         conditional, unconditional: denoisers of p(x | c) and p(x).
@@ -176,6 +178,8 @@ def start_mean(
 ) -> Tensor:
     """mu^(1 - g) mu_c^g: what is missing at the dark end, where X_t tells nothing, and so where guided samples start.
 
+    Ours (tests/laws/test_particle_laws.py).
+
     Args:
         mean: mu = E[X_0], positive, [*shape].
         class_mean: E[X_0 | class], positive, [num_classes, *shape]; None where it is not known.
@@ -205,6 +209,6 @@ def check_classes(classes: Tensor, num_samples: int, num_classes: int | None) ->
 
 
 def drop_labels(classes: Tensor, null: int, share: float, generator: RandomSource = None) -> Tensor:
-    """Labels, int64 [B], with a random share of them replaced by the null label, to train both models at once."""
+    """Labels, int64 [B], with a random share replaced by the null label, to train both models at once [Ho 2022]."""
     dropped = bernoulli(torch.full(classes.shape, share, dtype=torch.float64, device=classes.device), generator)
     return torch.where(dropped, null, classes)

@@ -1,4 +1,10 @@
-"""Heads: what the network's raw output means, from [B, outputs, ...] to a prediction."""
+"""Heads: what the network's raw output means, from [B, outputs, ...] to a prediction.
+
+For counts: the expected missing count y = E[X_0 - X_t | X_t], and the pair of immigration and death. `VarianceHead` and
+`LogisticMixtureHead` wrap another head, read the outputs behind its own, and are trained together with it; the mean's
+loss, and with it every likelihood bound, stays what it was. For processes on finitely many states: a distribution over
+the data levels.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +32,6 @@ from blackout.diffusion.processes.base import expand_time
 from blackout.networks.inputs import Elements
 from blackout.random import RandomSource, uniform
 
-# --- What every head offers.
-
 Made = TypeVar("Made", bound=Prediction, covariant=True)
 
 
@@ -48,13 +52,16 @@ class Head(Protocol[Made]):
         """
 
 
-# --- Heads for counts: the expected missing count y = E[X_0 - X_t | X_t], and the pair of immigration and death.
-
-
 def log_softplus(f: Tensor) -> Tensor:
-    """log(log(1 + e^f)), stable: below -15 the series f - e^f / 2 replaces a logarithm of an underflowing number."""
+    """log(log(1 + e^f)) of any shape; below -15 the series f - e^f / 2 replaces a logarithm of what underflows."""
     series = f - torch.exp(f.clamp(max=0.0)) / 2
     return torch.where(f < -15, series, torch.log(F.softplus(f.clamp(min=-15))))
+
+
+def _scaled_softplus(f: Tensor, mean: float, t: Tensor) -> tuple[Tensor, Tensor]:
+    """(1 - q) C softplus(f) and its logarithm, float32 of f's shape [B, R, ...]; t is a scalar or [B]."""
+    factor = -torch.expm1(-expand_time(t, f)) * mean
+    return factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f)
 
 
 def _check_mean(mean: float) -> None:
@@ -65,7 +72,7 @@ def _check_mean(mean: float) -> None:
 @component("head", "base")
 @dataclass(frozen=True)
 class SoftplusHead:
-    """The paper's: y = softplus(f), directly in counts."""
+    """The paper's: y = softplus(f), directly in counts [Santos 2023, section 3]."""
 
     outputs: ClassVar[int] = 1
 
@@ -77,7 +84,7 @@ class SoftplusHead:
 @component("head", "base")
 @dataclass(frozen=True)
 class ScaledHead:
-    """y = (1 - q) C softplus(f): the missing count is O(1 - q), so f is O(1) at every t.
+    """y = (1 - q) C softplus(f), q = e^-t: the missing count is O(1 - q), so f is O(1) at every t. Ours.
 
     Args:
         mean: C, the mean count of the data.
@@ -93,15 +100,13 @@ class ScaledHead:
         _check_mean(self.mean)
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
-        f = raw[:, 0].float()
-        factor = -torch.expm1(-expand_time(t, f)) * self.mean
-        return CountPrediction(factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f))
+        return CountPrediction(*_scaled_softplus(raw[:, 0].float(), self.mean, t))
 
 
 @component("head", "base")
 @dataclass(frozen=True)
 class BoundedHead:
-    """y = (max_count - X_t) sigmoid(f): never more than can be missing.
+    """y = (max_count - X_t) sigmoid(f): never more than can be missing. Ours.
 
     Args:
         max_count: largest count.
@@ -120,7 +125,7 @@ class BoundedHead:
 @component("head", "base")
 @dataclass(frozen=True)
 class BirthDeathHead:
-    """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), one output each, [B, 2, ...].
+    """E[X_0 - S | X_t] and E[I | X_t] of `BirthDeath`: (1 - q) C softplus(f), one output each, [B, 2, ...]. Ours.
 
     Args:
         mean: C, the mean count of the data and of the stationary distribution.
@@ -136,16 +141,8 @@ class BirthDeathHead:
         _check_mean(self.mean)
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> BirthDeathPrediction:
-        f = raw.float()
-        t = expand_time(t, xt)
-        factor = (-torch.expm1(-t) * self.mean)[:, None] if t.ndim else -torch.expm1(-t) * self.mean
-        return BirthDeathPrediction(factor.float() * F.softplus(f), torch.log(factor).float() + log_softplus(f))
+        return BirthDeathPrediction(*_scaled_softplus(raw.float(), self.mean, t))
 
-
-# --- Heads that predict more than the mean: the variance of the missing count, or its whole distribution.
-#
-# Both wrap another head, read the outputs behind its own, and are trained together with it; the mean's loss, and with
-# it every likelihood bound, stays what it was.
 
 _UNIT_SOFTPLUS = math.log(math.expm1(1.0))
 """softplus of this is 1."""
@@ -154,7 +151,7 @@ _UNIT_SOFTPLUS = math.log(math.expm1(1.0))
 @component("head", "base")
 @dataclass(frozen=True)
 class VarianceHead:
-    """A head for the mean, and the dispersion F = Var[N | X_t] / y = softplus(f).
+    """A head for the mean, and the dispersion F = Var[N | X_t] / y = softplus(f). Ours (test_dispersed_heads.py).
 
     Args:
         base: the head for the mean; it reads the first outputs.
@@ -180,7 +177,7 @@ class VarianceHead:
 
 @dataclass(frozen=True)
 class LogisticMixture:
-    """A mixture of logistics cut into the whole numbers 0..largest (Salimans et al. 2017, PixelCNN++).
+    """A mixture of logistics cut into the whole numbers 0..largest [Salimans 2017, section 2.1].
 
     Component j gives N = n the mass between n - 1/2 and n + 1/2; the ends take what lies beyond them.
 
@@ -278,9 +275,6 @@ class LogisticMixtureHead:
         )
 
 
-# --- Heads that predict a distribution over the data levels, for processes on finitely many states.
-
-
 @component("head", "base")
 @dataclass(frozen=True)
 class LevelHead:
@@ -291,7 +285,7 @@ class LevelHead:
         max_count: largest data level.
         likelihood: add log P(X_t,i | X_0,i = o) to the logits, so that the network predicts only what the other
             elements say about element i, which is smooth in time and finite at t -> 0; without it the logits are all
-            there is, as in D3PM and tauLDR.
+            there is, as in D3PM and tauLDR [Austin 2021, section 3.3; Campbell 2022].
     """
 
     process: Process
@@ -310,7 +304,7 @@ class LevelHead:
 @component("head", "base")
 @dataclass(frozen=True)
 class LogisticHead:
-    """P(X_0 = o | X_t) from two outputs, whatever the number of levels: a discretised logistic distribution.
+    """P(X_0 = o | X_t) from two outputs, whatever the number of levels: a discretised logistic [Austin 2021, A.8].
 
     Its location is affine in the first output and its log scale in the second; levels take the mass of their unit
     interval, the outermost all that is beyond.
@@ -346,8 +340,6 @@ def _posterior(logits: Tensor, process: Process, xt: Tensor, t: Tensor, likeliho
     return CategoricalPrediction(F.log_softmax(logits, dim=1))
 
 
-# --- The head for counts of very different scale: the posterior mean of every element by itself, times what others say.
-
 _STRAIGHT = 3.0
 """Above it the exponential goes on as its tangent: no network's output makes a rate overflow."""
 
@@ -362,9 +354,10 @@ def own_counts_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, bool
 @component("head", "base", from_stats=own_counts_of_data)
 @dataclass(frozen=True)
 class GammaHead:
-    """y = y0 e^f, y0 = (1 - q) m S (r + X_t) / (r + q m S); e^f as its tangent above f = 3.
+    """y = y0 e^f, y0 = (1 - q) m S (r + X_t) / (r + q m S); e^f as its tangent above f = 3. For counts of any scales.
 
-    y0 = E[X_0 - X_t | X_t] of a negative binomial count with mean m S and concentration r: X_0 ~ Poisson(L), L gamma of
+    Ours (tests/networks/test_elements.py): the posterior mean of every element by itself, times what others say. y0 =
+    E[X_0 - X_t | X_t] of a negative binomial count with mean m S and concentration r: X_0 ~ Poisson(L), L gamma of
     shape r and mean m S, so that given X_t the rate of what decayed is gamma of shape r + X_t. The gain S, which all
     elements share, is estimated from all of them as if it were gamma of shape R and mean 1,
 

@@ -1,9 +1,9 @@
 """Inpainting: the known elements follow a path of the forward process that ends in their values.
 
-Where nothing else is done the others are born at the model's rates beside them and never look ahead: total variation
-.25 to .32 to the exact conditional law on a pixel pair, however many steps are taken. It is the weights that are
-missing: the model's probability of the known path's own births, given all elements (`blackout.diffusion.particles`),
-and a particle loop that resamples by them (`blackout.diffusion.particles`).
+Where nothing else is done, as in RePaint [Lugmayr 2022], the others are born at the model's rates beside them and never
+look ahead: total variation .25 to .32 to the exact conditional law on a pixel pair, however many steps are taken. It is
+the weights that are missing: the model's probability of the known path's own births, given all elements, and a particle
+loop that resamples by them (`blackout.diffusion.particles`). Ours (tests/laws/test_particle_laws.py).
 """
 
 from __future__ import annotations
@@ -53,66 +53,57 @@ class KnownElements:
 
     def path(
         self, process: Process, times: Tensor, shape: tuple[int, ...],
-        generator: torch.Generator | SampleStreams | None, device: torch.device,
+        generator: torch.Generator | SampleStreams | None, device: torch.device, copies: int = 1,
     ) -> KnownPath:  # fmt: skip
         """A path X_{t_T}, ..., X_{t_0} of the observed elements, for a batch of `shape` on a device."""
-        return KnownPath(
-            self.x0.to(device).expand(shape), self.mask.to(device).expand(shape), process, times, generator
-        )
+        x0, mask = (one.to(device).expand(shape) for one in (self.x0, self.mask))
+        return KnownPath(x0, mask, process, times, generator, copies)
 
 
 class KnownPath:
     """Walks with the sampler from times[T] down to times[0]: X_{t_k} given X_0 and X_{t_{k + 1}}.
 
     Args:
-        x0, mask: of `KnownElements`, for every row of the batch.
+        x0, mask: of `KnownElements`, for every row of the batch, [B, ...].
         process: forward.
-        times: the sampler's.
+        times: the sampler's, [T + 1].
         generator: streams make the path of sample k a function of (seed, k).
+        copies: particles of every sample, which share its path; they are next to one another.
     """
 
     def __init__(
-        self,
-        x0: Tensor,
-        mask: Tensor,
-        process: Process,
-        times: Tensor,
-        generator: torch.Generator | SampleStreams | None,
-    ) -> None:
-        self.x0, self.mask, self.times, self._process = x0, mask, times, process
-        self._generator = generator
-        self.time = times[-1]
-        self._state: Tensor | None = None
+        self, x0: Tensor, mask: Tensor, process: Process, times: Tensor,
+        generator: torch.Generator | SampleStreams | None, copies: int = 1,
+    ) -> None:  # fmt: skip
+        self.x0, self.mask = (one.repeat_interleave(copies, 0) for one in (x0, mask))
+        self.times, self._process, self._generator, self._copies = times, process, generator, copies
+        self._origin, self._state, self._time = x0, x0, times[0]
+        self._step: int | None = None
+        self._source: RandomSource = None
 
     def overwrite(self, k: int, xt: Tensor) -> Tensor:
         """xt with its observed elements replaced by the path's at times[k]; call it for k = T, T - 1, ..., 0."""
-        self.advance(self.times[k], self.source(k))
+        return self.at(k, self.times[k], xt)
+
+    def at(self, k: int, time: Tensor, xt: Tensor) -> Tensor:
+        """The same at a time within the step to times[k], from the path's own numbers of that step.
+
+        These are negative ones, where the sampler's are positive.
+        """
+        begins = self._step is None
+        if self._step != k:
+            streams = self._generator
+            self._step, self._source = k, streams.at(-k - 1) if isinstance(streams, SampleStreams) else streams
+        if begins:
+            self._state = self._process.sample(self._origin, time, self._source)
+        else:
+            self._state = self._process.bridge(self._origin, self._state, time, self._time, self._source)
+        self._time = time
         return self.put(xt)
 
-    def advance(self, s: Tensor, source: RandomSource) -> None:
-        """Go to a time s below the path's own, which is anywhere at first."""
-        if self._state is None:
-            self._state = self._process.sample(self.x0, s, source)
-        else:
-            self._state = self._process.bridge(self.x0, self._state, s, self.time, source)
-        self.time = s
-
     def put(self, xt: Tensor) -> Tensor:
-        """xt with its observed elements replaced by where the path is."""
-        return torch.where(self.mask, self.state.to(xt.dtype), xt)
-
-    @property
-    def state(self) -> Tensor:
-        """Where the path is."""
-        assert self._state is not None
-        return self._state
-
-    def source(self, k: int) -> RandomSource:
-        """The path's own numbers of the step to times[k]: negative ones, where the sampler's are positive."""
-        return self._generator.at(-k - 1) if isinstance(self._generator, SampleStreams) else self._generator
-
-
-# --- The elements that are given when images are to be completed, from a file.
+        """xt [B * copies, ...] with its observed elements replaced by where the path is."""
+        return torch.where(self.mask, self._state.repeat_interleave(self._copies, 0).to(xt.dtype), xt)
 
 
 def read_known(path: Path, sample_shape: tuple[int, ...], max_count: int, num_samples: int) -> KnownElements:

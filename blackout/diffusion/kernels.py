@@ -322,7 +322,7 @@ _POISSON_WITHIN = 1e-3
 class PanjerLeap:
     """Births of mean y r and variance y r (1 - r + r F), with F = Var[N | X_t] / y from the prediction.
 
-    N is modelled by the family that thinning maps to itself [Panjer 1981, eq. 2], then thinned by r:
+    N is modelled by the family that thinning maps to itself [Panjer 1981], then thinned by r:
 
         F < 1   Binomial(y / (1 - F), r (1 - F)), the number of trials rounded stochastically
         F = 1   Poisson(y r)

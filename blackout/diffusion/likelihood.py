@@ -10,8 +10,9 @@ larger counts have ends further out, and what the ends cost is added:
     KL(Binomial(X_0, q_T) || Poisson(q_T E[X_0])) at the start,    y - N log y + log N! for the births of the last step.
 
 Finite time: the sampler that takes Poisson(y r_k) births per step is a latent variable model with an exactly known
-bound, the KL of its start and of each of its T steps; it falls to the continuous one as T grows. The paper gives
-neither (its weights are not the likelihood's, see `losses`).
+bound, the KL of its start and of each of its T steps; it falls to the continuous one as T grows. The paper has both up
+to constants, with other weights [Santos 2023, eqs. 64 and 70; see `losses`]; as bounds they are ours
+(tests/laws/test_likelihood_laws.py, test_end_laws.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.processes import JumpProcess, Process, PureDeath
+from blackout.diffusion.processes import JumpProcess, Process
 from blackout.diffusion.processes.base import (
     LIMIT,
     expand_time,
@@ -35,6 +36,7 @@ from blackout.diffusion.processes.base import (
     rate_divergence,
     widening,
 )
+from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource
 
@@ -61,7 +63,10 @@ def bits_per_dim(nats: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def poisson_divergence(mean: Tensor, log_mean: Tensor, target: Tensor) -> Tensor:
-    """y - N + N log(N / y), elementwise, float64, >= 0: the relative entropy rate of two birth intensities."""
+    """y - N + N log(N / y), elementwise, float64, >= 0: the relative entropy rate of two birth intensities.
+
+    [Santos 2023, eq. 63] with the constant that completes it (tests/laws/test_likelihood_laws.py).
+    """
     n = target.double()
     return mean.double() - n + torch.special.xlogy(n, n) - n * log_mean.double()
 
@@ -77,7 +82,7 @@ def likelihood_bound(
     final_time: Tensor | None = None,
     mean: Tensor | None = None,
 ) -> Tensor:
-    """One unbiased estimate per sample of the bound of any process.
+    """One unbiased estimate per sample of the bound of any process. Ours (tests/laws/test_process_laws.py).
 
     The path's part (`continuous_bound`; for a chain the KL of one step, times their number), plus the KL at the final
     time from where sampling starts, plus, for finite jump processes, -log P(X_0 | X_t) at the earliest time. Pure death
@@ -123,6 +128,8 @@ def end_bound(
 ) -> Tensor:
     """What the ends of the continuous bound cost: KL of the Poisson start, and -log Poisson(N; y) of the last step.
 
+    Ours (tests/laws/test_end_laws.py).
+
     Args:
         denoiser, process, x0, generator, limit: as for `likelihood_bound`; one evaluation at the earliest time.
         mean: E[X_0], broadcastable to x0.
@@ -155,7 +162,8 @@ def continuous_bound(
 ) -> Tensor:
     """One unbiased estimate per sample of the continuous-time bound over u in [last, limit], for any jump process.
 
-    Over types r of jumps, int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)], dt = (1 - q) du. For
+    Over types r of jumps, int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)], dt = (1 - q) du
+    [Santos 2023, eqs. 64 and 72, with their constants; Campbell 2022, Proposition 2]. For
     pure death what lies outside is below 4e-4 nats per element at the default limit for 8-bit data, and the integrand
     dies out like e^-|u| on both sides, so u is drawn from a (wider) logistic distribution.
 
@@ -183,6 +191,8 @@ def step_bound(
 ) -> Tensor:
     """E KL(q(X_s | X_0, X_t) || Poisson(y r) births), one draw of X_t per sample: one term of the finite-time bound.
 
+    [Santos 2023, eqs. 69 and 70, with their constant.]
+
     Args:
         denoiser: (xt, t) -> prediction.
         process: pure death.
@@ -206,7 +216,7 @@ def step_bound(
 
 
 def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tensor:
-    """KL(Binomial(X_0, q_T) || Poisson(q_T mean)), where sampling starts.
+    """KL(Binomial(X_0, q_T) || Poisson(q_T mean)), where sampling starts. Ours (tests/laws/test_end_laws.py).
 
     Elements whose mean over the data is 0 contribute 0 when they are 0 here, and infinity otherwise. Counts beyond
     4,095 get a bound on it: KL(Binomial(n, q) || Poisson(n q)) <= -log(1 - q) - q, about q^2 / 2, which is never more
@@ -236,7 +246,10 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
 def finite_time_bound(
     denoiser: Denoiser, process: PureDeath, times: Tensor, x0: Tensor, mean: Tensor, generator: RandomSource = None
 ) -> Tensor:
-    """The whole bound of the T-step Poisson sampler: T evaluations. float64 [B], nats per sample."""
+    """The whole bound of the T-step Poisson sampler: T evaluations, float64 [B], nats per sample.
+
+    Ours (tests/laws/test_likelihood_laws.py); `mean` is E[X_0], broadcastable to x0 [B, ...].
+    """
     total = start_bound(process, x0, times[-1], mean)
     for k in range(len(times) - 1, 0, -1):
         total = total + step_bound(denoiser, process, x0, times[k - 1], times[k], generator)

@@ -1,10 +1,26 @@
-"""Losses: a prediction and what really happened, to one value per element before any reduction."""
+"""Losses: a prediction and what really happened, to one value per element before any reduction.
+
+Weights belong to an interval (s, t) of the grid, s < t, with q = e^-t:
+
+    paper, instantaneous   (t - s) q_t                       [Santos 2023, eq. 14]
+    paper, finite time     q_s - q_t                         [Santos 2023, eq. 15]
+    likelihood             the same / (1 - q_t)              [Santos 2023, eqs. 64 and 70]
+    growth                 the likelihood's / sqrt(q_t)      ours
+
+The published weights are the likelihood's times 1 - q_t: appendix F divides by the sampling density of the times twice.
+They favour global structure and gave the published FID; the likelihood's make the loss a bound on -log p (plus a
+constant), which is tested in tests/laws/test_likelihood_laws.py. Going back, counts grow by e-folds of q, and a share
+that is missing at one of them is missing in the end. The likelihood weighs an e-fold with its number of births, so that
+the first ones hardly matter; growth's weights lie half-way to equal ones.
+
+What else a head predicts adds its own score (`CountPrediction.loss`); the weights are the same for all of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,8 +35,6 @@ from blackout.diffusion.predictions import (
     require,
 )
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Observation
-
-# --- What every loss offers, and the checks of their arguments.
 
 Predicted = TypeVar("Predicted", contravariant=True)
 Target = TypeVar("Target", contravariant=True)
@@ -45,15 +59,31 @@ class Loss(Protocol[Predicted, Target]):
         """
 
 
-def by_name(table: Mapping[str, Weight], name: str, what: str) -> Weight:
-    """The function of that name.
+def weigh(weight: Tensor, x: Tensor) -> Tensor:
+    """Values x [B, ...] times weights [B] of their samples."""
+    return weight.view(-1, *[1] * (x.ndim - 1)) * x
 
-    Raises:
-        ValueError: there is none.
-    """
+
+class _Weighted:
+    """A loss with a weighting by name, and a scale that multiplies every weight."""
+
+    weightings: ClassVar[Mapping[str, Weight]]
+    weighting: str
+    scale: float
+
+    def __post_init__(self) -> None:
+        check_name(self.weightings, self.weighting, "weighting")
+        check_scale(self.scale)
+
+    def weights(self, s: Tensor, t: Tensor) -> Tensor:
+        """The weights of intervals (s, t), float64 [T] each."""
+        return self.scale * self.weightings[self.weighting](s, t)
+
+
+def check_name(table: Mapping[str, object], name: str, what: str) -> None:
+    """Raises ValueError unless the table has an entry of that name."""
     if name not in table:
         raise ValueError(f"unknown {what} '{name}': one of {', '.join(table)}")
-    return table[name]
 
 
 def check_scale(scale: float) -> None:
@@ -62,56 +92,33 @@ def check_scale(scale: float) -> None:
         raise ValueError(f"the loss's scale must be positive, not {scale}")
 
 
-def per_element(weight: Tensor, x: Tensor) -> Tensor:
-    """Weights [B] shaped to broadcast over x [B, ...]."""
-    return weight.view(-1, *[1] * (x.ndim - 1))
-
-
-# --- The loss of pure death: the Poisson loss y - N log y of the mean, and the weights of the observation times.
-#
-# What else a head predicts adds its own score (`CountPrediction.loss`); the weights are the same for all of it.
-#
-# Weights belong to an interval (s, t) of the grid, s < t, with q = e^-t:
-#
-# paper, instantaneous (eq. 14)   (t - s) q_t
-# paper, finite time   (eq. 15)   q_s - q_t
-# likelihood                      the same / (1 - q_t)
-# growth                          the likelihood's / sqrt(q_t)
-#
-# The published weights are the likelihood's times 1 - q_t: appendix F divides by the sampling density of the times
-# twice. They favour global structure and gave the published FID; the likelihood's make the loss a bound on -log p
-# (plus a constant). Going back, counts grow by e-folds of q, and a share that is missing at one of them is missing in
-# the end. The likelihood weighs an e-fold with its number of births, so that the first ones hardly matter; growth's
-# weights lie half-way to equal ones.
-
-
 def instantaneous_weight(s: Tensor, t: Tensor) -> Tensor:
-    """(t - s) e^-t  (eq. 14), float64 [T]."""
+    """(t - s) e^-t, float64 [T] [Santos 2023, eq. 14]."""
     return (t - s) * torch.exp(-t)
 
 
 def finite_time_weight(s: Tensor, t: Tensor) -> Tensor:
-    """e^-s - e^-t  (eq. 15), float64 [T]."""
+    """e^-s - e^-t, float64 [T] [Santos 2023, eq. 15]."""
     return -torch.exp(-s) * torch.expm1(s - t)
 
 
 def paper_weighting(weight: Tensor, t: Tensor) -> Tensor:
-    """The weight [T] as printed."""
+    """The weight [T] as printed [Santos 2023, Algorithm 1]."""
     return weight
 
 
 def likelihood_weighting(weight: Tensor, t: Tensor) -> Tensor:
-    """weight / (1 - e^-t), [T]: undoes the doubled importance weight."""
+    """weight / (1 - e^-t), [T]: undoes the doubled importance weight [Santos 2023, eqs. 64 and 70]."""
     return weight / -torch.expm1(-t)
 
 
 def growth_weighting(weight: Tensor, t: Tensor) -> Tensor:
-    """weight e^(t / 2) / (1 - e^-t), [T]: between the likelihood's and equal weights of all e-folds of q."""
+    """weight e^(t / 2) / (1 - e^-t), [T]: between the likelihood's and equal weights of all e-folds of q. Ours."""
     return likelihood_weighting(weight, t) * torch.exp(t / 2)
 
 
 _KINDS = {"instantaneous": instantaneous_weight, "finite_time": finite_time_weight}
-_WEIGHTINGS = {"paper": paper_weighting, "likelihood": likelihood_weighting, "growth": growth_weighting}
+_COUNT_WEIGHTINGS = {"paper": paper_weighting, "likelihood": likelihood_weighting, "growth": growth_weighting}
 
 
 def loss_weights(times: Tensor, kind: str = "instantaneous", weighting: str = "paper") -> Tensor:
@@ -134,7 +141,7 @@ def loss_weights(times: Tensor, kind: str = "instantaneous", weighting: str = "p
 @component("loss")
 @dataclass(frozen=True)
 class CountLoss:
-    """Weighted loss of a batch of counts observed at times t.
+    """Weighted loss y - N log y of a batch of counts observed at times t [Santos 2023, eqs. 14 and 15, Algorithm 1].
 
     Args:
         kind: "instantaneous" or "finite_time".
@@ -148,50 +155,32 @@ class CountLoss:
     kind: str = "instantaneous"
     weighting: str = "paper"
     scale: float = 1.0
-    _weight: Weight = field(init=False, repr=False, compare=False)
-    _weighting: Callable[[Tensor, Tensor], Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_weight", by_name(_KINDS, self.kind, "loss"))
-        object.__setattr__(self, "_weighting", by_name(_WEIGHTINGS, self.weighting, "weighting"))
+        check_name(_KINDS, self.kind, "loss")
+        check_name(_COUNT_WEIGHTINGS, self.weighting, "weighting")
         check_scale(self.scale)
 
     def weights(self, s: Tensor, t: Tensor) -> Tensor:
         """The weights of intervals (s, t), float64 [T] each."""
-        return self.scale * self._weighting(self._weight(s, t), t)
+        return self.scale * _COUNT_WEIGHTINGS[self.weighting](_KINDS[self.kind](s, t), t)
 
     def __call__(self, prediction: CountPrediction, target: Tensor, s: Tensor, t: Tensor) -> Tensor:
         """w (y - N log y), or the head's own score, float32 of target's shape [B, ...]; s and t are float64 [B]."""
         process = getattr(target, "process", None)
         target = require(target, Tensor, self, process, "a process whose target is the missing count")
         prediction = require(prediction, CountPrediction, self, process, "a head that predicts the missing count")
-        return per_element(self.weights(s, t).float(), target) * prediction.loss(target)
-
-
-# --- Losses of distributions over the data levels: cross-entropy of X_0, and the KL of one step of the reverse process.
-
-
-def _equal(s: Tensor, t: Tensor) -> Tensor:
-    """1 at all times."""
-    return torch.ones_like(t)
-
-
-def _absorbing(s: Tensor, t: Tensor) -> Tensor:
-    """(t - s) q / (1 - q), q = e^-t."""
-    return (t - s) / torch.expm1(t)
-
-
-_WEIGHTINGS_CATEGORICAL = {"paper": _equal, "likelihood": _absorbing}
+        return weigh(self.weights(s, t).float(), prediction.loss(target))
 
 
 @component("loss")
 @dataclass(frozen=True)
-class CrossEntropy:
-    """-log P(X_0 | X_t) of heads that predict a distribution over levels.
+class CrossEntropy(_Weighted):
+    """-log P(X_0 | X_t) of heads that predict a distribution over levels [Austin 2021, eq. 5].
 
     Args:
         weighting: "paper" for equal weights (D3PM's auxiliary loss and the usual choice); "likelihood" for
-            (t - s) q / (1 - q), which makes it the bound itself for the absorbing process.
+            (t - s) q / (1 - q), which makes it the bound itself for the absorbing process [Shi 2024].
         scale: multiplies every weight.
 
     Raises:
@@ -200,17 +189,16 @@ class CrossEntropy:
 
     weighting: str = "paper"
     scale: float = 1.0
-    _weight: Weight = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_weight", by_name(_WEIGHTINGS_CATEGORICAL, self.weighting, "weighting"))
-        check_scale(self.scale)
+    weightings: ClassVar[Mapping[str, Weight]] = {
+        "paper": lambda s, t: torch.ones_like(t),
+        "likelihood": lambda s, t: (t - s) / torch.expm1(t),
+    }
 
     def __call__(self, prediction: CategoricalPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
         """Float32 [B, ...]; s and t are float64 [B]."""
         target, prediction = _needed(self, prediction, target)
         loss = -self.scale * prediction.log_probs.gather(1, target.x0.long()[:, None]).squeeze(1).float()
-        return per_element(self._weight(s, t).float(), loss) * loss
+        return weigh(self.weightings[self.weighting](s, t).float(), loss)
 
 
 @component("loss")
@@ -218,11 +206,11 @@ class CrossEntropy:
 class StepLoss:
     """KL(P(X_s | X_0, X_t) || the model's step), for any finite process: the variational bound of a chain's steps.
 
-    The model's step is the bridge averaged over its distribution of X_0 (Austin et al. 2021, eq. 4); at s = 0 this is
+    The model's step is the bridge averaged over its distribution of X_0 [Austin 2021, eqs. 1 and 4]; at s = 0 this is
     the cross-entropy.
 
     Args:
-        cross_entropy: adds this much of -log P(X_0 | X_t), D3PM's auxiliary loss.
+        cross_entropy: adds this much of -log P(X_0 | X_t), D3PM's auxiliary loss [Austin 2021, eq. 5].
         scale: multiplies every weight; T makes the mean over uniform k the sum over the grid.
 
     Raises:
@@ -256,40 +244,28 @@ def _needed(part: object, prediction: object, target: object) -> tuple[Observati
     )
 
 
-# --- Losses of jump processes: the relative entropy of the rates of jumps.
-#
-# The negative log-likelihood is bounded by the integral over t of E sum_r [kappa_r - lambda_r log kappa_r] plus a
-# constant (Algorithm 3): lambda_r are the reverse rates given X_0, kappa_r the model's. Under times drawn uniformly
-# from a grid an interval has weight t - s, once; Algorithm 3 multiplies by it twice. The `paper` weighting further
-# multiplies by 1 - q, q = e^-t, as the published losses of pure death do.
-
 _TINY = 1e-300
-
-
-def _likelihood(s: Tensor, t: Tensor) -> Tensor:
-    """t - s."""
-    return t - s
-
-
-def _paper(s: Tensor, t: Tensor) -> Tensor:
-    """(t - s) (1 - e^-t)."""
-    return (t - s) * -torch.expm1(-t)
-
-
-_WEIGHTINGS_RATES = {"paper": _paper, "likelihood": _likelihood}
+_RATE_WEIGHTINGS: dict[str, Weight] = {
+    "paper": lambda s, t: (t - s) * -torch.expm1(-t),
+    "likelihood": lambda s, t: t - s,
+}
+"""Of times drawn uniformly from a grid an interval has weight t - s, once, which Algorithm 3 multiplies by twice. The
+`paper` weighting further multiplies by 1 - q, q = e^-t, as the published losses of pure death do."""
 
 
 def rate_loss(kappa: Tensor, rate: Tensor) -> Tensor:
-    """kappa - lambda log kappa, elementwise float64; its minimum over kappa is at E[lambda]."""
+    """kappa - lambda log kappa, elementwise float64, least over kappa at E[lambda] [Santos 2023, eq. 72]."""
     return kappa - torch.special.xlogy(rate, kappa.clamp(min=_TINY))
 
 
 @component("loss")
 @dataclass(frozen=True)
-class RateLoss:
+class RateLoss(_Weighted):
     """The likelihood's own loss for every jump process: sum over types of kappa_r - lambda_r log kappa_r.
 
-    For a distribution over X_0 it is the score entropy of the rates derived from it.
+    lambda_r are the reverse rates given X_0, kappa_r the model's; integrated over t it is the negative log-likelihood's
+    bound up to a constant [Santos 2023, eq. 72 and Algorithm 3; Campbell 2022, Proposition 2]. For a distribution over
+    X_0 it is the score entropy of the rates derived from it.
 
     Args:
         weighting: "paper" or "likelihood".
@@ -304,11 +280,7 @@ class RateLoss:
     weighting: str = "likelihood"
     sampled: bool = False
     scale: float = 1.0
-    _weight: Weight = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_weight", by_name(_WEIGHTINGS_RATES, self.weighting, "weighting"))
-        check_scale(self.scale)
+    weightings: ClassVar[Mapping[str, Weight]] = _RATE_WEIGHTINGS
 
     def __call__(self, prediction: Prediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
         """Float32 [B, ...]; s and t are float64 [B]."""
@@ -324,13 +296,15 @@ class RateLoss:
             total = types * losses.gather(1, chosen[:, None]).squeeze(1)
         else:
             total = losses.sum(1)
-        return (per_element(self.scale * self._weight(s, t), xt) * total).float()
+        return weigh(self.weights(s, t), total).float()
 
 
 @component("loss")
 @dataclass(frozen=True)
-class BirthDeathLoss:
+class BirthDeathLoss(_Weighted):
     """Poisson losses y - N log y of the missing and of the immigrants, times their known factors q, 1 over 1 - q.
+
+    Ours (tests/laws/test_process_laws.py): `RateLoss` in terms of what is predicted.
 
     Args:
         weighting: "paper" or "likelihood".
@@ -344,11 +318,7 @@ class BirthDeathLoss:
     weighting: str = "paper"
     sampled: bool = False
     scale: float = 1.0
-    _weight: Weight = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_weight", by_name(_WEIGHTINGS_RATES, self.weighting, "weighting"))
-        check_scale(self.scale)
+    weightings: ClassVar[Mapping[str, Weight]] = _RATE_WEIGHTINGS
 
     def __call__(self, prediction: BirthDeathPrediction, target: Observation, s: Tensor, t: Tensor) -> Tensor:
         """Float32 [B, ...]; s and t are float64 [B]."""
@@ -356,10 +326,42 @@ class BirthDeathLoss:
         process = getattr(target, "process", None)
         pair = require(getattr(target, "statistic", None), Tensor, self, process, needed)
         prediction = require(prediction, BirthDeathPrediction, self, process, needed)
-        weight = self.scale * self._weight(s, t) / -torch.expm1(-t)
+        weight = self.weights(s, t) / -torch.expm1(-t)
         # per unit of time the missing are born at q / (1 - q), the immigrants leave at 1 / (1 - q)
         factors = torch.stack([weight * torch.exp(-t), weight], dim=1).float()
         losses = factors.view(-1, 2, *[1] * (pair.ndim - 2)) * poisson_loss(prediction, pair)
         if not self.sampled:
             return losses.sum(1)
         return 2 * torch.where(target.choice < 0.5, losses[:, 0], losses[:, 1])
+
+
+@component("importance")
+@dataclass(frozen=True)
+class GradientImportance:
+    """Which times to train on more often: in proportion to how large a loss's gradients are there. Ours.
+
+    At the optimum the gradient of w (y - N log y) along log y is w (y - N), of standard deviation w sqrt(E Var[N |
+    X_t]); the variance of a count being of the order of its mean, that is w sqrt(1 - q) up to a constant, q = e^-t
+    (tests/diffusion/test_importance.py). Drawing by it lowers the variance of gradients, not that of the logged loss.
+
+    Args:
+        kind, weighting: those of the loss.
+        floor: share of draws that is spread evenly over the grid, so that no weight explodes.
+
+    Raises:
+        ValueError: floor is not in (0, 1], or there is no such loss.
+    """
+
+    kind: str = "instantaneous"
+    weighting: str = "paper"
+    floor: float = 0.15
+
+    def __post_init__(self) -> None:
+        if not 0 < self.floor <= 1:
+            raise ValueError(f"the floor of importance sampling must be in (0, 1], not {self.floor}")
+        CountLoss(self.kind, self.weighting)  # which refuses what there is not
+
+    def __call__(self, s: Tensor, t: Tensor) -> Tensor:
+        """Density of the intervals (s, t) float64 [T], of mean 1."""
+        size = CountLoss(self.kind, self.weighting).weights(s, t) * torch.sqrt(-torch.expm1(-t))
+        return (1 - self.floor) * size / size.mean() + self.floor

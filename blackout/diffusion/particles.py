@@ -1,8 +1,14 @@
 """Particles: several walks for every sample, weighed as they go, resampled, and one drawn by its weight at the end.
 
-A sequential Monte Carlo sampler on top of the one sampling loop (`blackout.diffusion.samplers.sample`), for any laws
-whose paths differ from the kernel's by weights (`blackout.diffusion.particles`). As the number P of particles grows
-the sample's law tends to the weighted one, with an error of O(1 / P); P times as many network evaluations are made.
+A sequential Monte Carlo sampler [Doucet 2001] on top of the one sampling loop (`blackout.diffusion.samplers.sample`),
+for any laws whose paths differ from the kernel's by weights. As the number P of particles grows the sample's law tends
+to the weighted one, with an error of O(1 / P); P times as many network evaluations are made.
+
+A potential sees every step as it was made, stage by stage, and returns the logarithm of a weight for every particle.
+`GuidanceWeight` turns walks at guided rates into p(x) p(c | x)^g, `KnownWeight` walks beside known elements into the
+law given these. Both are ratios of densities of whole paths, so they may be added; others (a likelihood of X_0 as the
+prediction has it, for posterior sampling) fit in the same place. Their laws are tested in
+tests/laws/test_particle_laws.py.
 
 The particles of a sample are a group of their own: they are weighed against each other alone, and resampled by the
 sample's own random numbers, so that sample k remains a function of (seed, k), whatever else is in the batch.
@@ -13,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,17 +29,12 @@ from blackout.diffusion.guidance import GuidedCount, GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import Kernel, StatefulKernel, reverse_rates, step_law
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
-from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
+from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
+from blackout.diffusion.processes.base import per_sample
+from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample
 from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.random import RandomSource, SampleStreams, uniform
-
-# --- Weights of particles: what a step of the sampler lacks for its paths to follow another law than the kernel's.
-#
-# A potential sees every step as it was made, stage by stage, and returns the logarithm of a weight for every particle.
-# `GuidanceWeight` turns walks at guided rates into p(x) p(c | x)^g, `KnownWeight` walks beside known elements into the
-# law given these. Both are ratios of densities of whole paths, so they may be added; others (a likelihood of X_0 as the
-# prediction has it, for posterior sampling) fit in the same place.
 
 _TINY = 1e-300
 _FLOOR = 0.1
@@ -62,6 +63,11 @@ class Stage:
     def fraction(self) -> Tensor:
         """Of the missing units, how many come back on average."""
         return step_fraction(self.s, self.t)
+
+    @property
+    def births(self) -> Tensor:
+        """What was added, float64 [rows, ...]."""
+        return (self.after.long() - self.before.long()).double()
 
     def ahead(self, rate: Callable[[Prediction], Tensor]) -> Tensor:
         """A count of the prediction, for pure death, extrapolated over the stages as by the trapezoidal kernel.
@@ -113,7 +119,7 @@ class Potential(Protocol):
 
 @dataclass(frozen=True)
 class GuidanceWeight:
-    """The density of paths of p(x) p(c | x)^g relative to that of walks at guided rates.
+    """The density of paths of p(x) p(c | x)^g relative to that of walks at guided rates. Ours; cf. [Skreta 2025].
 
     A stage of counts weighs prod_i Poisson(n_i; y_i r)^(1 - g) Poisson(n_i; y_c,i r)^g / Poisson(n_i; a_i r), n_i its
     births and a_i the guided count: where a = y^(1 - g) y_c^g, not clipped to what can be missing, that is exp(V r),
@@ -131,10 +137,19 @@ class GuidanceWeight:
         total = torch.zeros(len(step.after), dtype=torch.float64, device=step.after.device)
         for stage in step.stages():
             if isinstance(stage.prediction, GuidedCount):
-                total = total + _per_row(_tilt_of_births(stage.prediction, stage))
+                total = total + per_sample(self._tilt_of_births(stage.prediction, stage))
             elif isinstance(stage.prediction, GuidedPair):
-                total = total + _per_row(self._tilt(stage.prediction, stage))
+                total = total + per_sample(self._tilt(stage.prediction, stage))
         return total
+
+    @staticmethod
+    def _tilt_of_births(guided: GuidedCount, stage: Stage) -> Tensor:
+        assert guided.log_guided is not None
+        used = guided.mean.double()
+        clipped = torch.where(used > 0, guided.log_guided - used.clamp(min=_TINY).log(), 0.0)
+        clipped = torch.where(clipped.abs() > 1e-5, clipped, 0.0)  # the rest is rounding in single precision
+        # of several births only the first: it changes the rates, and a power of the ratio frozen here would run away
+        return stage.ahead(_excess) * stage.fraction + stage.births.clamp(max=1) * clipped
 
     def _tilt(self, pair: GuidedPair, stage: Stage) -> Tensor:
         if isinstance(self.process, FiniteProcess):
@@ -147,6 +162,12 @@ class GuidanceWeight:
         )
         tilted = reverse_rates(self.process, pair, stage.before, stage.t).sum(1)
         return (tilted - (1 - pair.scale) * unconditional - pair.scale * conditional) * (stage.t - stage.s)
+
+
+def _excess(guided: Prediction) -> Tensor:
+    """What is simulated more than (1 - g) y + g y_c."""
+    assert isinstance(guided, GuidedCount) and guided.plain is not None
+    return guided.mean.double() - guided.plain
 
 
 @dataclass(frozen=True)
@@ -169,12 +190,12 @@ class KnownWeight:
         total = torch.zeros(len(step.after), dtype=torch.float64, device=step.after.device)
         for stage in step.stages():
             log_ratio = self._of_births(stage) if isinstance(self.process, PureDeath) else self._of_levels(stage)
-            total = total + _per_row(torch.where(self.mask, log_ratio, 0.0))
+            total = total + per_sample(torch.where(self.mask, log_ratio, 0.0))
         return total
 
     def _of_births(self, stage: Stage) -> Tensor:
         assert isinstance(stage.prediction, CountPrediction)
-        r, births = stage.fraction, _births(stage)
+        r, births = stage.fraction, stage.births
         missing = (self.x0.long() - stage.before.long()).clamp(min=0).double()
         now = stage.prediction.expected
         rate = torch.maximum(stage.ahead(lambda y: y.expected), _FLOOR * now)
@@ -202,29 +223,6 @@ class KnownWeight:
 def weighs(process: Process) -> bool:
     """Whether `KnownWeight` knows the probability of a step: of pure death and of finitely many states."""
     return isinstance(process, PureDeath | FiniteProcess)
-
-
-def _births(stage: Stage) -> Tensor:
-    return (stage.after.long() - stage.before.long()).double()
-
-
-def _tilt_of_births(guided: GuidedCount, stage: Stage) -> Tensor:
-    assert guided.log_guided is not None
-    used = guided.mean.double()
-    clipped = torch.where(used > 0, guided.log_guided - used.clamp(min=_TINY).log(), 0.0)
-    clipped = torch.where(clipped.abs() > 1e-5, clipped, 0.0)  # the rest is rounding in single precision
-    # of several births only the first: it changes the rates, and a power of the ratio frozen here would run away
-    return stage.ahead(_excess) * stage.fraction + _births(stage).clamp(max=1) * clipped
-
-
-def _excess(guided: Prediction) -> Tensor:
-    """What is simulated more than (1 - g) y + g y_c."""
-    assert isinstance(guided, GuidedCount) and guided.plain is not None
-    return guided.mean.double() - guided.plain
-
-
-def _per_row(values: Tensor) -> Tensor:
-    return values.flatten(1).sum(1)
 
 
 THRESHOLD = 0.5
@@ -281,82 +279,36 @@ def sample_particles(
         ValueError: as for `sample`; a kernel that remembers steps, which resampling would mix up; known elements of a
             process whose steps have no likelihood.
     """
-    times, device, streams = times.cpu(), torch.device(device), _split(generator, number)
-    path = None if known is None else _path(known, process, times, shape, generator, number, device)
-    start = _start(process, times, shape, streams, number, mean, path, device)
-    weights = [*potentials, *([] if path is None else [KnownWeight(process, path.x0, path.mask)])]
-    swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
-    unweighed = Correction(correction.steps, _Unweighed(correction.corrector, kernel, path), correction.between)
-    shown = None if callback is None else _of_one(callback, number)
-    how: dict[str, Any] = {"kernel": swarm, "correction": unweighed, "start": start, "device": device}
-    drawn = swarm.draw(sample(denoiser, process, times, tuple(start.shape), streams, shown, **how))
-    if callback is not None:
-        callback(0, drawn.samples, None)
-    return drawn
-
-
-def _split(generator: torch.Generator | SampleStreams | None, number: int) -> torch.Generator | SampleStreams | None:
-    """The particles' random numbers; a torch generator serves all."""
-    return generator.particles(number) if isinstance(generator, SampleStreams) else generator
-
-
-def _start(
-    process: Process, times: Tensor, shape: tuple[int, ...], streams: torch.Generator | SampleStreams | None,
-    number: int, mean: Tensor | None, path: _SharedPath | None, device: torch.device,
-) -> Tensor:  # fmt: skip
-    """Particles at times[-1], [B * number, ...], known elements in their place."""
+    times, device, start_mean, path = times.cpu(), torch.device(device), mean, None
+    streams = generator.particles(number) if isinstance(generator, SampleStreams) else generator
     if mean is not None and mean.ndim == len(shape) and len(mean) > 1:
-        mean = mean.repeat_interleave(number, 0)
-    xt = begin(process, times, (shape[0] * number, *shape[1:]), streams, mean, None, device)
-    return xt if path is None else path.overwrite(len(times) - 1, xt)
-
-
-def _of_one(callback: Callback, number: int) -> Callback:
-    """Shows the first particle of every sample, until one is drawn."""
-
-    def shown(k: int, x: Tensor, prediction: Prediction | None) -> None:
-        if k > 0:
-            callback(k, x[::number], None)
-
-    return shown
-
-
-def _path(
-    known: KnownElements, process: Process, times: Tensor, shape: tuple[int, ...],
-    generator: torch.Generator | SampleStreams | None, number: int, device: torch.device,
-) -> _SharedPath:  # fmt: skip
-    if not weighs(process):
+        start_mean = mean.repeat_interleave(number, 0)
+    if known is not None and not weighs(process):
         raise ValueError(
             f"inpainting_particles: the steps of {type(process).__name__} have no likelihood that particles could be "
             "weighed by: 1 overwrites the known elements"
         )
-    return _SharedPath(known.path(process, times, shape, generator, device), number)
+    start = begin(process, times, (shape[0] * number, *shape[1:]), streams, start_mean, None, device)
+    weights = list(potentials)
+    if known is not None:
+        path = known.path(process, times, shape, generator, device, number)
+        start = path.overwrite(len(times) - 1, start)
+        weights.append(KnownWeight(process, path.x0, path.mask))
+    swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
+    unweighed = Correction(correction.steps, _Unweighed(correction.corrector, kernel, path), correction.between)
 
+    def first_of_each(k: int, x: Tensor, prediction: Prediction | None) -> None:
+        if callback is not None and k > 0:
+            callback(k, x[::number], None)
 
-class _SharedPath:
-    """The path of the known elements of a batch, for `number` particles of every sample."""
-
-    def __init__(self, path: KnownPath, number: int) -> None:
-        self._path, self._number = path, number
-        self.x0, self.mask = (one.repeat_interleave(number, 0) for one in (path.x0, path.mask))
-        self._source: RandomSource = None
-        self._step: int | None = None
-
-    def overwrite(self, k: int, xt: Tensor) -> Tensor:
-        """At times[k]; see `KnownPath.overwrite`."""
-        return self.at(k, self._path.times[k], xt)
-
-    def at(self, k: int, time: Tensor, xt: Tensor) -> Tensor:
-        """At a time within the step to times[k]."""
-        if self._step != k:
-            self._step, self._source = k, self._path.source(k)
-        self._path.advance(time, self._source)
-        return self.put(xt)
-
-    def put(self, xt: Tensor) -> Tensor:
-        """xt with the known elements where the path is."""
-        state = self._path.state.repeat_interleave(self._number, 0)
-        return torch.where(self.mask, state.to(xt.dtype), xt)
+    x0 = sample(
+        denoiser, process, times, tuple(start.shape), streams, first_of_each,
+        kernel=swarm, correction=unweighed, start=start, device=device,
+    )  # fmt: skip
+    drawn = swarm.draw(x0)
+    if callback is not None:
+        callback(0, drawn.samples, None)
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -365,7 +317,7 @@ class _Unweighed:
 
     corrector: Corrector
     kernel: Kernel
-    path: _SharedPath | None
+    path: KnownPath | None
 
     def __call__(
         self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
@@ -380,7 +332,7 @@ class _Swarm:
 
     def __init__(
         self, kernel: Kernel, potentials: Sequence[Potential], number: int, samples: int, steps: int,
-        generator: torch.Generator | SampleStreams | None, path: _SharedPath | None, threshold: float,
+        generator: torch.Generator | SampleStreams | None, path: KnownPath | None, threshold: float,
         device: torch.device,
     ) -> None:  # fmt: skip
         if isinstance(kernel, StatefulKernel):
@@ -447,6 +399,8 @@ def normalised(log_weight: Tensor) -> Tensor:
 
 def systematic(weight: Tensor, u: Tensor) -> Tensor:
     """Which particle takes each place, with weight w for P w places on average and never a whole one more or less.
+
+    Systematic resampling [Carpenter 1999].
 
     Args:
         weight: [B, P], every group summing to 1.

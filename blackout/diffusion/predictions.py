@@ -93,7 +93,7 @@ class CountPrediction:
 
 @dataclass(frozen=True)
 class VariancePrediction(CountPrediction):
-    """Mean and variance, which is scored by v - s log v at s = (N - y)^2: least in expectation at v = Var[N | X_t].
+    """Mean and variance, which is scored by v - s log v at s = (N - y)^2: least on average at v = Var[N | X_t]. Ours.
 
     Attributes:
         log_variance: log v, finite where v underflows.
@@ -126,7 +126,7 @@ class DistributionPrediction(CountPrediction):
     rest: CountPrediction | None = None
 
     def loss(self, target: Tensor) -> Tensor:
-        """-log P(N) on top of the rest."""
+        """-log P(N) on top of the rest, float32 [B, ...]."""
         assert self.distribution is not None and self.rest is not None
         return self.rest.loss(target) - self.distribution.log_prob(target)
 
@@ -158,7 +158,7 @@ class CategoricalPrediction:
 
 
 def poisson_loss(prediction: CountPrediction | BirthDeathPrediction, target: Tensor) -> Tensor:
-    """y - N log y in float32, unreduced; its minimum over y is at E[N].
+    """y - N log y in float32, unreduced; its minimum over y is at E[N] [Santos 2023, eq. 14 without its weight].
 
     Args:
         prediction: of a count or of a pair of counts, y and log y of shape [B, ...] or [B, 2, ...].

@@ -24,30 +24,33 @@ _NEARLY_NOTHING = -7.0
 
 
 def logit_survival(t: Tensor) -> Tensor:
-    """u = logit(e^-t) = -log(e^t - 1), in t's dtype; +inf at t = 0."""
+    """u = logit(e^-t) = -log(e^t - 1), of t's shape and dtype; +inf at t = 0 [Santos 2023, eq. 59]."""
     return -(t + torch.log(-torch.expm1(-t)))
 
 
 def time_of_logit(u: Tensor) -> Tensor:
-    """t = softplus(-u) = log(1 + e^-u), the inverse of `logit_survival`."""
+    """t = softplus(-u) = log(1 + e^-u), of u's shape, the inverse of `logit_survival` [Santos 2023, eq. 60]."""
     return torch.logaddexp(-u, torch.zeros_like(u))
 
 
 def step_fraction(s: Tensor, t: Tensor) -> Tensor:
     """The probability that a unit missing at t was still there at s < t; exactly 1 at s = 0.
 
-    r = (e^-s - e^-t) / (1 - e^-t)
+    r = (e^-s - e^-t) / (1 - e^-t), of the shape that s and t broadcast to [Santos 2023, appendix D, below eq. 54].
     """
     return torch.exp(-s) * torch.expm1(s - t) / torch.expm1(-t)
 
 
 def reverse_clock(t: Tensor) -> Tensor:
-    """tau = -log(1 - e^-t), in which every missing unit comes back at rate 1; +inf at t = 0. Its own inverse."""
+    """tau = -log(1 - e^-t), in which every missing unit comes back at rate 1; +inf at t = 0. Its own inverse.
+
+    Of t's shape; it integrates the rate of one missing unit over time [Santos 2023, eq. 9].
+    """
     return -torch.where(t < math.log(2), torch.log(-torch.expm1(-t)), torch.log1p(-torch.exp(-t)))
 
 
 def half_width(final_time: float) -> float:
-    """L = logit(1 - e^-final_time) = log(e^final_time - 1): the paper's grid spans u in [-L, L]."""
+    """L = logit(1 - e^-final_time) = log(e^final_time - 1): the grid spans u in [-L, L] [Santos 2023, eq. 60]."""
     return final_time + math.log(-math.expm1(-final_time))
 
 
@@ -88,7 +91,9 @@ def times_of_data(given: Mapping[str, Any], stats: Stats) -> dict[str, float]:
 
 @component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
 def fisher_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
-    """The paper's grid, uniform in u and so in Fisher information (eq. 60): u_k = L (1 - 2 (k - 1) / (T - 1)).
+    """The paper's grid, uniform in u and so in Fisher information: u_k = L (1 - 2 (k - 1) / (T - 1)).
+
+    [Santos 2023, eqs. 56 to 60.]
 
     Args:
         num_steps: T.
@@ -132,7 +137,7 @@ def logistic_times(
     scale: float = 1.3,
     floor: float = 0.1,
 ) -> Tensor:
-    """Denser where images take shape: u follows a truncated logistic distribution, mixed with a uniform floor.
+    """Denser where images take shape: u follows a truncated logistic distribution, mixed with a uniform floor. Ours.
 
     As a training schedule this is importance sampling: the weights of its short steps shrink as its density grows.
 
@@ -169,7 +174,7 @@ def uniform_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
 
 @component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
 def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
-    """Survival falls as cos^2 of an angle that grows in equal steps (Nichol & Dhariwal 2021). float64 [T + 1]."""
+    """Survival falls as cos^2 of an angle that grows in equal steps, float64 [T + 1] [Nichol 2021, eq. 17]."""
     _check(num_steps, final_time)
     end = math.acos(math.exp(-final_time / 2))
     angle = torch.linspace(0.0, end, num_steps + 1, dtype=torch.float64)
@@ -295,7 +300,7 @@ def _along(u: Tensor, position: Tensor) -> Tensor:
 def stratified(position: Tensor, batch_size: int, offset: Tensor) -> Tensor:
     """v_b = (b + U) / B: one uniform number per batch spreads its samples evenly over the times.
 
-    It spreads them and does not change their distribution.
+    As in [Kingma 2021, appendix I.1]. It spreads them and does not change their distribution.
 
     Args:
         position: int64 [b], index of each sample in the global batch, so that ranks share one stratification.

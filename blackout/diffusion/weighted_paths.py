@@ -5,7 +5,7 @@ process. With log w = log p(path) - log q(path | X_0) of K forward paths
 
     -log p(X_0) <= -E log (1/K sum_k w_k),
 
-which falls with K and ends at -log p(X_0) itself (Burda, Grosse and Salakhutdinov 2016): a network that is wrong in a
+which falls with K and ends at -log p(X_0) itself [Burda 2016, Theorem 1]: a network that is wrong in a
 way that paths can make up for is bounded more tightly than by the mean of -log w, which is the finite-time bound.
 """
 
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.processes.base import per_sample, predicted
+from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import SampleStreams
 
@@ -27,7 +27,7 @@ from blackout.random import SampleStreams
 def path_log_weights(
     denoiser: Denoiser, process: PureDeath, times: Tensor, x0: Tensor, mean: Tensor, streams: SampleStreams
 ) -> Tensor:
-    """log p(X_0, path) - log q(path | X_0) of one forward path per sample, by T evaluations.
+    """log p(X_0, path) - log q(path | X_0) of one forward path per sample, by T evaluations [Burda 2016].
 
     Births are not clipped at max_count here, as in the finite-time bound: what the sampler clips only adds to p(X_0).
 
@@ -61,6 +61,6 @@ def path_log_weights(
 def weighted_path_bound(
     denoiser: Denoiser, process: PureDeath, times: Tensor, x0: Tensor, mean: Tensor, streams: list[SampleStreams]
 ) -> Tensor:
-    """One estimate per sample of the bound by as many paths as there are streams: float64 [B], nats per sample."""
+    """One estimate per sample of the bound by as many paths as there are streams: float64 [B], nats [Burda 2016]."""
     weights = [path_log_weights(denoiser, process, times, x0, mean, mine) for mine in streams]
     return math.log(len(weights)) - torch.logsumexp(torch.stack(weights), 0)

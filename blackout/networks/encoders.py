@@ -32,12 +32,7 @@ class PieceEncoder(nn.Module):
     """
 
     def __init__(
-        self,
-        item_shape: Sequence[int],
-        features: int = 96,
-        channels: int = 32,
-        mean: float = 0.0,
-        std: float = 1.0,
+        self, item_shape: Sequence[int], features: int = 96, channels: int = 32, mean: float = 0.0, std: float = 1.0
     ) -> None:
         super().__init__()
         colours, height, width = _image(item_shape, "piece encoder")

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.importance import GradientImportance
-from blackout.diffusion.losses import loss_weights
+from blackout.diffusion.losses import GradientImportance, loss_weights
 from blackout.diffusion.schedules import Schedule, fisher_times
 from blackout.laws.toys import two_bumps
 

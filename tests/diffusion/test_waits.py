@@ -14,7 +14,6 @@ from benchmarks.devices import CUDA, fake_cuda
 from blackout.diffusion.correctors import BirthDeathCorrector, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead, VarianceHead
-from blackout.diffusion.importance import GradientImportance
 from blackout.diffusion.kernels import (
     BinomialBridge,
     BirthDeathBridge,
@@ -27,7 +26,7 @@ from blackout.diffusion.kernels import (
     Trapezoidal,
     nearest_rounding,
 )
-from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss
+from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, GradientImportance, Loss
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform

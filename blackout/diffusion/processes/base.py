@@ -222,7 +222,7 @@ def per_sample_time(t: Tensor | float, x: Tensor) -> Tensor:
 
 
 def rate_divergence(kappa: Tensor, rate: Tensor) -> Tensor:
-    """kappa - lambda + lambda log(lambda / kappa), elementwise, float64, >= 0."""
+    """kappa - lambda + lambda log(lambda / kappa), elementwise, float64, >= 0 [Campbell 2022, Proposition 2]."""
     log_ratio = torch.log(rate.clamp(min=_TINY)) - torch.log(kappa.clamp(min=_TINY))
     return kappa - rate + rate * log_ratio
 
@@ -233,7 +233,9 @@ def per_sample(x: Tensor) -> Tensor:
 
 
 def proposal(v: Tensor, last: float, limit: float, plateau: float) -> tuple[Tensor, Tensor]:
-    """Logits u [B] of quantiles v in (0, 1), and the density there: a logistic law cut to [last, limit].
+    """Logits u [B] of quantiles v [B] in (0, 1), and the density there: a logistic law cut to [last, limit].
+
+    Ours (tests/laws/test_end_laws.py).
 
     With a plateau of half-width a, flat between -a and a and logistic beyond: of density
 
@@ -263,7 +265,8 @@ def path_integral(
 ) -> Tensor:  # fmt: skip
     """One unbiased estimate per sample of the continuous bound over u in [last, limit]: float64 [B], nats.
 
-    See `likelihood.continuous_bound` for the arguments; `plateau` for `proposal`.
+    [Santos 2023, eqs. 64 and 72, with their constants.] See `likelihood.continuous_bound` for the arguments; `plateau`
+    for `proposal`.
     """
     u, density = proposal(v, last, limit, plateau)
     t = time_of_logit(u)
