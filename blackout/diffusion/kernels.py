@@ -39,8 +39,9 @@ from blackout.diffusion.predictions import (
     Prediction,
     require,
 )
-from blackout.diffusion.processes import BirthDeath, FiniteProcess, JumpProcess, Process
+from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
 from blackout.diffusion.processes.base import expand_time
+from blackout.diffusion.processes.birth_death import BirthDeath
 from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.random import RandomSource, bernoulli, binomial, categorical, gamma, poisson, uniform
 

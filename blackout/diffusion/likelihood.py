@@ -13,17 +13,21 @@ Finite time: the sampler that takes Poisson(y r_k) births per step is a latent v
 bound, the KL of its start and of each of its T steps; it falls to the continuous one as T grows. The paper has both up
 to constants, with other weights [Santos 2023, eqs. 64 and 70; see `losses`]; as bounds they are ours
 (tests/laws/test_likelihood_laws.py, test_end_laws.py).
+
+Where entries of a sample are missing, what can be bounded is the likelihood of what was seen (`of_seen`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from blackout.diffusion.predictions import Denoiser
+from blackout.diffusion.predictions import CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process
 from blackout.diffusion.processes.base import (
     LIMIT,
@@ -42,17 +46,21 @@ from blackout.random import RandomSource
 
 __all__ = [
     "adds_ends",
+    "at_expectation",
     "bits_per_dim",
     "continuous_bound",
     "end_bound",
     "finite_time_bound",
     "likelihood_bound",
+    "of_seen",
     "poisson_divergence",
     "rate_divergence",
     "start_bound",
     "step_bound",
 ]
 
+_IMPOSSIBLE = 1e-30
+"""E[X_0] that stands for "never a unit": its logarithm is finite."""
 _TABULATED = 4095
 """Largest count for which tables of E log D! are made."""
 
@@ -288,3 +296,61 @@ def _survivor_constant_cached(max_count: int, r: float, stays: float) -> Tensor:
     pmf = torch.where(kept <= whole, torch.exp(log_pmf), 0.0)
     entropy_rate = r * math.log(r) + (stays * math.log(stays) if stays > 0 else 0.0)
     return log_factorial - pmf @ log_factorial + n * entropy_rate
+
+
+def at_expectation(xt: Tensor, t: Tensor, seen: Tensor, mean: Tensor) -> Tensor:
+    """What a network reads: X_t where seen, else what is expected of it, e^-t E[X_0], which tells it nothing.
+
+    Ours (tests/diffusion/test_missing.py).
+
+    Args:
+        xt: counts [B, *shape].
+        t: float64, a scalar or [B].
+        seen: bool [B, *shape].
+        mean: E[X_0], [*shape].
+
+    Returns:
+        float32 [B, *shape].
+    """
+    expected = torch.exp(-expand_time(t, xt)).float() * mean
+    return torch.where(seen, xt.float(), expected)
+
+
+@dataclass(frozen=True)
+class SeenDenoiser:
+    """A denoiser for likelihoods of what was seen: where X_0 is missing, and 0, nothing is predicted to be missing.
+
+    Every term of the bounds is then 0 there.
+
+    Args:
+        denoiser: of all entries.
+        seen: bool [B, *shape].
+        mean: E[X_0], [*shape].
+    """
+
+    denoiser: Denoiser
+    seen: Tensor
+    mean: Tensor
+
+    def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
+        prediction = self.denoiser(at_expectation(xt, t, self.seen, self.mean), t)
+        assert isinstance(prediction, CountPrediction)
+        mean = torch.where(self.seen, prediction.mean, 0.0)
+        return dataclasses.replace(prediction, mean=mean, log_mean=torch.where(self.seen, prediction.log_mean, -1e4))
+
+
+def of_seen(
+    seen: Tensor | None, denoiser: Denoiser, start: Tensor, mean: Tensor
+) -> tuple[Denoiser, Tensor, Tensor | float]:
+    """What a likelihood bound needs in place of a denoiser and the start's mean, and the share of entries it is of.
+
+    Args:
+        seen: bool [B, *shape]; None where all entries were.
+        denoiser: of all entries.
+        start: E[X_0] of where sampling starts, broadcastable to [B, *shape].
+        mean: E[X_0], [*shape].
+    """
+    if seen is None:
+        return denoiser, start, 1.0
+    share = seen.double().flatten(1).mean(1).clamp(min=1 / seen[0].numel())
+    return SeenDenoiser(denoiser, seen, mean), torch.where(seen, start, _IMPOSSIBLE), share

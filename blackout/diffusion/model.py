@@ -15,9 +15,8 @@ from blackout.diffusion.grids import pilot_ends, pilot_run
 from blackout.diffusion.guidance import Guidance, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
+from blackout.diffusion.likelihood import at_expectation, bits_per_dim, likelihood_bound, of_seen
 from blackout.diffusion.losses import CountLoss, Loss
-from blackout.diffusion.missing import at_expectation, of_seen
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations

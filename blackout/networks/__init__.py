@@ -2,16 +2,8 @@
 locally equivariant ones.
 """
 
-from blackout.networks.encoders import (
-    EdgeEncoder,
-    ItemEncoder,
-    PieceEncoder,
-    PointEncoder,
-    StripEncoder,
-    TokenEncoder,
-)
-from blackout.networks.equivariant import LEMLP, GraphBatch, LEAttention, LEConvolution, LESite, LocallyEquivariant
-from blackout.networks.equivariant_transformer import LEGraphTransformer, LETransformer
+from blackout.networks.equivariant import LEMLP, LEAttention, LEConvolution, LETransformer, LocallyEquivariant
+from blackout.networks.equivariant_graphs import GraphBatch, LEGraphTransformer, LESite
 from blackout.networks.fitting import body_for
 from blackout.networks.inputs import (
     BirthDeathInputs,
@@ -26,7 +18,15 @@ from blackout.networks.inputs import (
 )
 from blackout.networks.mlp import ElementwiseMLP, ResidualMLP, SequenceConvolution, StateInputs
 from blackout.networks.ncsnpp import NCSNpp
-from blackout.networks.sets import SetTransformer
+from blackout.networks.sets import (
+    EdgeEncoder,
+    ItemEncoder,
+    PieceEncoder,
+    PointEncoder,
+    SetTransformer,
+    StripEncoder,
+    TokenEncoder,
+)
 from blackout.networks.unet import UNet
 
 __all__ = [

@@ -3,101 +3,27 @@
 G(tau, i | x) = -G(x_i, i | Swap(x, i, tau)) holds by construction [Ou 2025, Prop. 2]: row i of the hollow features H(x)
 does not depend on x_i, and G(tau, i | x) = (omega_tau - omega_{x_i}) . H_i. What makes H hollow, for each network:
 
-    LEMLP               linear maps with zero diagonals [Ou 2025, appendix B.2]
-    LEAttention         attention of a site to all others [Ou 2025, appendix B.2]
-    LEConvolution       windows with a hole, layer after layer [Holderrieth 2025]
-    LESite              a hollow linear layer, then a deep network at every site; ours
+    LEMLP          linear maps with zero diagonals [Ou 2025, appendix B.2]
+    LEAttention    attention of a site to all others [Ou 2025, appendix B.2]
+    LEConvolution  windows with a hole, layer after layer [Holderrieth 2025]
+    LETransformer  two causal streams, one from either end, and a readout [Ou 2025, section 3.3 and appendix B.3]
 
-and, in `blackout.networks.equivariant_transformer`, causal attention from both ends (leTF, leGF).
-
-That no site sees itself, and sees every other one, is tested for all of them (tests/networks/test_equivariant.py).
+and, in `blackout.networks.equivariant_graphs`, leSite and the transformer on graphs. That no site sees itself, and sees
+every other one, is tested for all of them (tests/networks/test_equivariant.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
-
-_EXACT = 3
-"""Distances that have a class of their own."""
-CLASSES = _EXACT + 3
-"""Classes of pairs: a node itself, distance 1, 2, 3, farther, and not connected."""
-
-
-@dataclass(frozen=True)
-class GraphBatch:
-    """What networks are told of the graphs of a batch, padded to one size, one for every row.
-
-    Args:
-        adjacent: 0 or 1, float32 [B, d, d]; nodes that are none have no edges.
-        classes: of pairs of nodes by their distance, uint8 [B, d, d]: see `CLASSES`.
-        mask: which nodes there are, bool [B, d].
-    """
-
-    adjacent: Tensor
-    classes: Tensor
-    mask: Tensor
-
-    @cached_property
-    def shells(self) -> Tensor:
-        """1 where node j is in class k + 1 of node i, float32 [B, CLASSES - 1, d, d]; 0 for nodes that are none."""
-        numbers = torch.arange(1, CLASSES, device=self.classes.device, dtype=torch.uint8)
-        pairs = (self.mask[:, :, None] & self.mask[:, None, :])[:, None]
-        return ((self.classes[:, None] == numbers[:, None, None]) & pairs).float()
-
-    @cached_property
-    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Row, one end and the other end of every edge, in both directions: int64 [E] each. A device is waited for."""
-        row, one, other = self.adjacent.nonzero(as_tuple=True)
-        return row, one, other
-
-    @cached_property
-    def sizes(self) -> Tensor:
-        """Numbers of nodes in every class, float32 [B, d, CLASSES - 1]."""
-        return self.shells.sum(-1).transpose(1, 2)
-
-    def rows(self, which: Tensor) -> GraphBatch:
-        """Some of them, by number or mask."""
-        return GraphBatch(self.adjacent[which], self.classes[which], self.mask[which])
-
-
-def distance_classes(adjacent: Tensor) -> Tensor:
-    """Classes of pairs of nodes by shortest paths.
-
-    Args:
-        adjacent: of undirected graphs, 0 or 1 of any type, [G, d, d].
-
-    Returns:
-        uint8 [G, d, d].
-    """
-    d = adjacent.shape[-1]
-    step = adjacent.float()
-    reached = torch.eye(d, device=adjacent.device).expand_as(step)
-    classes = torch.full(step.shape, CLASSES - 1, dtype=torch.uint8, device=adjacent.device)
-    classes[reached > 0] = 0
-    for distance in range(1, d):
-        further = (reached + reached @ step > 0).float()
-        fresh = further > reached
-        if not bool(fresh.any()):
-            break
-        classes[fresh] = min(distance, _EXACT + 1)
-        reached = further
-    return classes
-
-
-def known(graph: GraphBatch | None) -> GraphBatch:
-    """The graphs that a network needs; raises TypeError where there are none."""
-    if graph is None:
-        raise TypeError("this network needs graphs: target=mis or target=maxcut")
-    return graph
+from blackout.networks.precision import LayerNorm
 
 
 class TimeEmbedding(nn.Module):
@@ -167,6 +93,14 @@ class Hollow(nn.Module):
         raise NotImplementedError
 
 
+class Graphs(Protocol):
+    """Graphs whose nodes are the sites, for bodies that know them: `equivariant_graphs.GraphBatch`."""
+
+    @property
+    def mask(self) -> Tensor:
+        """Which nodes there are, bool [B, d]."""
+
+
 _SMALL = 0.1
 """Scale of the readout at the start: with rates of order 1, importance weights would degenerate and training stall."""
 
@@ -194,7 +128,7 @@ class LocallyEquivariant(nn.Module):
             nn.init.zeros_(self.gate.bias)
         self.partition = _Scalar() if partition else None
 
-    def forward(self, x: Tensor, t: Tensor, ratios: Tensor, graph: GraphBatch | None = None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, ratios: Tensor, graph: Graphs | None = None) -> Tensor:
         """G(tau, i | x), 0 at tau = x_i and at sites that are none.
 
         Args:
@@ -437,243 +371,123 @@ class LEConvolution(LocallyEquivariant):
         super().__init__(_ConvolutionBody(lattice, levels, channels, kernels), levels, heat_bath, partition)
 
 
-class _DeepAtSites(Hollow):
-    """Residual layers at every site, shifted by the time, after what a subclass's first layer sees of the others."""
+class Attention(nn.Module):
+    """Attention of queries [B, d, C] to a memory; `mask` is boolean or added to the logits; None is causal."""
 
-    def _add_layers(self, layers: int) -> None:
-        self.time = TimeEmbedding(self.width)
-        self.modulation = nn.Linear(self.width, self.width * (layers + 2))
-        self.layers = nn.ModuleList(nn.Linear(self.width, self.width) for _ in range(layers))
-
-    def _through_layers(self, hidden: Tensor, modulation: Tensor) -> Tensor:
-        """[B, d, C] and the time's scale and shifts, [B, 1, C (layers + 2)] -> [B, d, C]."""
-        scale, *shifts = modulation.chunk(len(self.layers) + 2, -1)
-        hidden = F.silu(torch.addcmul(shifts[0], hidden, 1 + scale))
-        for layer, shift in zip(self.layers, shifts[1:], strict=True):
-            hidden = hidden + F.silu(layer(hidden) + shift)
-        return hidden
-
-
-class Messages(nn.Module):
-    """What the neighbours of a site see of the others, with the site itself taken out: [B, d, F] -> [B, d, C].
-
-    Neighbour j of site i sends silu(a linear map of all states but x_i), as cavity methods do. One linear map of all
-    other sites serves every neighbour; the part of x_i is subtracted from it.
-
-    Args:
-        lattice: [H, W] of the torus.
-        features: F.
-        width: of a message.
-        channels: C.
-    """
-
-    def __init__(self, lattice: Sequence[int], features: int, width: int, channels: int) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.lattice, self.width = tuple(lattice), width
-        height, across = lattice
-        steps = [(0, 1), (0, -1), (1, 0), (-1, 0)]
-        self.steps = [(i, j) for i, j in steps if (i % height, j % across) != (0, 0)]
-        self.others = HollowLinear(height * across, features, width, lattice)
-        self.sender = nn.Linear(features, width)
-        self.read = nn.Linear(len(self.steps) * width, channels)
+        self.heads = heads
+        self.query, self.memory = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.output = nn.Linear(width, width)
 
-    def forward(self, features: Tensor) -> Tensor:
-        seen = (self.others(features) + self.sender(features)).unflatten(1, self.lattice)
-        weight = self.others.weight.view(-1, self.others.features, self.width)
-        sent = []
-        for down, across in self.steps:
-            # the sender is at i + step, so that the way from i to the sender is the step itself
-            number = down % self.lattice[0] * self.lattice[1] + across % self.lattice[1]
-            there = seen.roll((-down, -across), (1, 2)).flatten(1, 2)
-            sent.append(F.silu(there - features @ weight[number]))
-        return self.read(torch.cat(sent, -1))
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.query(x), *self.memory(memory).chunk(2, -1))
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
+        return self.output(mixed.transpose(1, 2).flatten(2))
 
 
-class SitewiseBody(_DeepAtSites):
-    """A hollow linear layer, then residual layers.
+class Block(nn.Module):
+    """A pre-norm transformer block."""
 
-    The conditional log-probabilities of a site are features too: they are hollow, and needed anyway.
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads)
+        self.norms = nn.ModuleList(LayerNorm(width) for _ in range(2))
+        self.mlp = _perceptron(width)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        normed = self.norms[0](x)
+        x = x + self.attention(normed, normed, mask)
+        return x + self.mlp(self.norms[1](x))
+
+
+def _perceptron(width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+
+class TwoStreams(Hollow):
+    """Two causal streams, one from either end, and a readout that attends to what precedes and what follows a site."""
+
+    def __init__(self, levels: int, channels: int, layers: int, heads: int) -> None:
+        super().__init__(channels, layers, heads)
+        self.embed, self.time = nn.Embedding(levels, channels), TimeEmbedding(channels)
+
+    def add_readout(self, heads: int, norms: int) -> None:
+        self.readout = Attention(self.width, heads)
+        self.norms = nn.ModuleList(LayerNorm(self.width) for _ in range(norms))
+        self.mlp = _perceptron(self.width)
+
+    def read(self, forward: Tensor, backward: Tensor, time: Tensor, mask: Tensor) -> Tensor:
+        """Features [B, d, C] from the two streams, [B, d, C] each; `mask` as for `Attention`, [.., d, 2 d]."""
+        query = (forward + backward) / 2**0.5 + time
+        hidden = query + self.readout(self.norms[0](query), torch.cat([forward, backward], 1), mask)
+        return self.norms[1](hidden + self.mlp(hidden)) + time
+
+
+class TransformerBody(TwoStreams):
+    """Streams over the sites in their order, with a learned position for every one.
 
     Args:
-        sites: number of sites.
+        sites: number d of sites.
         levels: number of states of a site.
-        channels: width of every layer.
-        layers: residual layers after the first.
-        lattice: [H, W] to share weights over translations; None for free weights.
-        messages: width of the messages of neighbours, on a lattice; 0 for none.
+        channels: width.
+        layers: blocks of each stream.
+        heads: of every attention.
     """
 
-    def __init__(
-        self, sites: int, levels: int, channels: int, layers: int, lattice: Sequence[int] | None, messages: int
-    ) -> None:
-        super().__init__(channels, layers)
-        if messages and lattice is None:
-            raise ValueError("messages need a target on a lattice, such as ising or potts: use messages: 0")
-        self.states = Features(levels)
-        self.first = HollowLinear(sites, self.states.channels, channels, lattice)
-        self.messages = Messages(lattice, self.states.channels, messages, channels) if messages and lattice else None
-        self.conditional = nn.Linear(levels, channels)
-        self.place = None if lattice is not None else nn.Parameter(0.1 * torch.randn(sites, channels))
-        self._add_layers(layers)
+    before_or_after: Tensor
+
+    def __init__(self, sites: int, levels: int, channels: int, layers: int, heads: int) -> None:
+        super().__init__(levels, channels, layers, heads)
+        self.places = nn.ParameterList(0.02 * torch.randn(sites, channels) for _ in range(2))
+        self.streams = nn.ModuleList(
+            nn.Sequential(*[Block(channels, heads) for _ in range(layers)], LayerNorm(channels)) for _ in range(2)
+        )
+        self.add_readout(heads, norms=2)
+        site = torch.arange(sites)
+        mask = torch.cat([site[None] <= site[:, None], site[None] >= site[:, None]], 1)
+        self.register_buffer("before_or_after", mask, persistent=False)
 
     def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
-        time = F.silu(self.time(t.to(conditional.dtype)))
-        states = self.states(x, conditional.dtype)
-        hidden = self.first(states) + self.conditional(torch.tanh(conditional / 4) * 4)
-        hidden = hidden if self.place is None else hidden + self.place
-        hidden = hidden if self.messages is None else hidden + self.messages(states)
-        return self._through_layers(hidden, self.modulation(time)[:, None])
+        time = self.time(t.to(conditional.dtype))[:, None]
+        # slot i of a stream has seen the time and the sites before it: x_0 .. x_{i-1}, or x_{i+1} .. x_{d-1}
+        tokens = self.embed(x.long())
+        forward = self._stream(0, tokens, time)
+        backward = self._stream(1, tokens.flip(1), time).flip(1)
+        return self.read(forward, backward, time, self.before_or_after)
 
-
-class GraphMessages(nn.Module):
-    """What the other nodes see of a graph without node i itself: [B, d, C].
-
-    Node j sends silu of a linear map of x_j, its degree, and its number n_j of selected neighbours other than i, and
-    node i adds up what comes from every distance. That number is n_j - x_i for every neighbour j, so that messages of
-    neighbours are needed for x_i = 0 and 1 only, and n_j itself for nodes that are farther.
-
-    Args:
-        width: of a message.
-        channels: C.
-        reach: classes of distance that are heard: 1 is the neighbours, one below `CLASSES` is all nodes.
-    """
-
-    def __init__(self, width: int, channels: int, reach: int = 1) -> None:
-        super().__init__()
-        self.sender, self.time = nn.Linear(5, width), nn.Linear(channels, width)
-        self.read, self.reach = nn.Linear(reach * width, channels), reach
-
-    def forward(self, x: Tensor, time: Tensor, graph: GraphBatch) -> Tensor:
-        adjacent = graph.adjacent.to(x.dtype)
-        sent = [F.silu(self.sender(view) + self.time(time)) for view in _views(x, adjacent)]
-        received = [torch.where(x[..., None] > 0.5, adjacent @ sent[1], adjacent @ sent[0])]
-        if self.reach > 1:  # scaled, as there are more of these
-            far = graph.shells[:, 1 : self.reach].to(x.dtype) @ sent[0][:, None]
-            received += list((far / 4).unbind(1))
-        return self.read(torch.cat(received, -1))
-
-
-class RelayedMessages(nn.Module):
-    """What the neighbours of a node hear from theirs, on the graph without the node: [B, d, C].
-
-    Neighbour i of node j sends silu of a linear map of what it is, as in `GraphMessages`, and of the sum over its own
-    neighbours k but j of silu of a linear map of what k is. So a node knows what a neighbour holds back: in an
-    independent set, nodes that have no other selected neighbour. A k that j has in common with i loses x_j from the
-    number of its selected neighbours; these are the only terms that depend on the pair.
-
-    Args:
-        width: of a message.
-        channels: C.
-    """
-
-    def __init__(self, width: int, channels: int) -> None:
-        super().__init__()
-        self.first, self.sender = nn.Linear(5, width), nn.Linear(5, width)
-        self.relay, self.time = nn.Linear(width, width, bias=False), nn.Linear(channels, width)
-        self.read = nn.Linear(width, channels)
-
-    def forward(self, x: Tensor, time: Tensor, graph: GraphBatch) -> Tensor:
-        adjacent, (row, sender, node) = graph.adjacent.to(x.dtype), graph.edges
-        views = _views(x, adjacent)
-        heard, without = (F.silu(self.first(view)) for view in views)
-        lost = (heard - without).transpose(1, 2)
-        common = (adjacent[:, None] * lost[:, :, None]) @ adjacent[:, None]  # [B, width, sender, node]
-        selected = x[row, node][:, None]
-        to_each = (adjacent @ heard)[row, sender] - heard[row, node] - selected * common[row, :, sender, node]
-        own = [(self.sender(view) + self.time(time))[row, sender] for view in views]
-        told = F.silu(torch.where(selected > 0.5, own[1], own[0]) + self.relay(to_each))
-        received = torch.zeros_like(heard).flatten(0, 1).index_add(0, row * x.shape[1] + node, told)
-        return self.read(received.view_as(heard))
-
-
-def _views(x: Tensor, adjacent: Tensor) -> tuple[Tensor, Tensor]:
-    """What every node is to a neighbour that is not selected, and to one that is and does not count: [B, d, 5] each."""
-    selected, degree = adjacent @ x[..., None], adjacent.sum(-1, keepdim=True)
-
-    def view(others: Tensor) -> Tensor:
-        return torch.cat([x[..., None], others.clamp(max=1), others.clamp(max=2), others / 4, degree / 8], -1)
-
-    return view(selected), view(selected - 1)
-
-
-class GraphSitewiseBody(_DeepAtSites):
-    """Sums over the nodes at every distance, then residual layers: one network serves graphs of every size.
-
-    Args:
-        distances: classes of pairs of nodes, the node itself included.
-        channels: width of every layer.
-        layers: residual layers after the first.
-        messages: width of the messages of other nodes; 0 for none.
-        reach: classes of distance from which they come.
-        relayed: width of what neighbours relay; 0 for none.
-
-    Raises:
-        ValueError: a reach that there is not.
-    """
-
-    def __init__(self, distances: int, channels: int, layers: int, messages: int, reach: int, relayed: int) -> None:
-        super().__init__(channels, layers)
-        if not 1 <= reach < distances:
-            raise ValueError(f"reach must be between 1 and {distances - 1}, not {reach}")
-        self.first = nn.Linear(2 * (distances - 1), channels)
-        self.messages = GraphMessages(messages, channels, reach) if messages else None
-        self.relayed = RelayedMessages(relayed, channels) if relayed else None
-        self.conditional = nn.Linear(2, channels)
-        self._add_layers(layers)
-
-    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, graph: GraphBatch | None = None) -> Tensor:
-        graph = known(graph)
-        time = F.silu(self.time(t.to(conditional.dtype)))[:, None]
-        modulation = self.modulation(time)
-        bits = x.to(conditional.dtype)
-        selected = (graph.shells.to(bits.dtype) @ bits[:, None, :, None]).squeeze(-1).transpose(1, 2)
-        hidden = self.first(torch.cat([selected / 4, graph.sizes.to(bits.dtype) / 8], -1))
-        hidden = hidden + self.conditional(torch.tanh(conditional / 4) * 4)
-        for part in (self.messages, self.relayed):
-            hidden = hidden if part is None else hidden + part(bits, time, graph)
-        return self._through_layers(hidden, modulation)
+    def _stream(self, which: int, tokens: Tensor, time: Tensor) -> Tensor:
+        return self.streams[which](torch.cat([time, tokens[:, :-1]], 1) + self.places[which])
 
 
 @component("network")
-class LESite(LocallyEquivariant):
-    """leSite: deep at every site, and told by messages what its neighbours see. Ours.
+class LETransformer(LocallyEquivariant):
+    """leTF: the locally equivariant transformer [Ou 2025, section 3.3 and appendix B.3].
 
     Args:
         sites: number of sites.
         levels: number of states of a site.
-        channels: width of every layer.
-        layers: residual layers after the hollow one.
-        lattice: [H, W] to share weights over translations; None for free weights.
-        messages: width of the messages of neighbours, on a lattice or graph; 0 for none.
+        channels: width.
+        layers: blocks of each of the two streams.
+        heads: of every attention.
         heat_bath: add the heat-bath term.
         partition: also learn d log Z_t / dt.
-        distances: classes of pairs of nodes of graphs, to share weights by them (and over graphs of any size).
-        reach: of messages, on graphs: 1 for those of neighbours, one below `distances` for those of all nodes.
-        relayed: width of what neighbours relay of theirs, on graphs; 0 for none.
 
     Raises:
-        ValueError: messages without a lattice, or farther ones without a graph.
+        ValueError: a width that is no multiple of the heads.
     """
 
     def __init__(
         self,
         sites: int,
         levels: int,
-        channels: int = 32,
+        channels: int = 64,
         layers: int = 3,
-        lattice: Sequence[int] | None = None,
-        messages: int = 0,
+        heads: int = 4,
         heat_bath: bool = False,
         partition: bool = False,
-        distances: int | None = None,
-        reach: int = 1,
-        relayed: int = 0,
     ) -> None:
-        body: Hollow
-        if distances is not None:
-            body = GraphSitewiseBody(distances, channels, layers, messages, reach, relayed)
-        elif reach != 1 or relayed:
-            raise ValueError(f"reach={reach} and relayed={relayed} need a target on graphs: mis or maxcut")
-        else:
-            body = SitewiseBody(sites, levels, channels, layers, lattice, messages)
-        super().__init__(body, levels, heat_bath, partition)
+        super().__init__(TransformerBody(sites, levels, channels, layers, heads), levels, heat_bath, partition)

@@ -8,8 +8,7 @@ import torch
 from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, CountLoss, GammaHead, PureDeath
 from blackout.diffusion.family import elements_of
-from blackout.diffusion.likelihood import likelihood_bound
-from blackout.diffusion.missing import of_seen
+from blackout.diffusion.likelihood import likelihood_bound, of_seen
 from blackout.diffusion.predictions import Denoiser
 from blackout.networks import CountInputs, CountNetwork, ElementwiseMLP, measure
 from blackout.random import SampleStreams

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from blackout.random import RandomSource
 LIMIT = half_width(15.0)
 """Logit of survival at the earliest time of a likelihood bound: the paper's grid spans as much."""
 Target = TypeVar("Target", covariant=True)
+Time: TypeAlias = Tensor | float
+"""A time of a process: float64, a scalar, one per sample [B] or broadcastable to the counts."""
 _LOG_TINY, _TINY = -690.0, 1e-300
 _WIDTH = 3.0
 """Of the logistic distribution of u that estimates of the continuous bound draw from.
@@ -153,19 +155,19 @@ class CountProcess(ABC):
         """t itself: the process is homogeneous in time."""
         return t
 
-    def pmf(self, x0: Tensor, t: Tensor | float) -> Tensor:
+    def pmf(self, x0: Tensor, t: Time) -> Tensor:
         """P(X_t = . | X_0), float64 [B, ..., num_states]."""
         states = torch.arange(self.num_states, device=x0.device)
         t = expand_time(t, x0)
         return torch.exp(self._log_pmf(x0[..., None], states, t[..., None] if t.ndim else t))
 
-    def log_likelihood(self, xt: Tensor, t: Tensor | float) -> Tensor:
+    def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
         """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]; what is impossible is finite, -690."""
         levels = torch.arange(self.max_count + 1, device=xt.device).view(-1, *[1] * (xt.ndim - 1))
         t = expand_time(t, xt)
         return self._log_pmf(levels, xt[:, None], t[:, None] if t.ndim else t).clamp(min=_LOG_TINY)
 
-    def check_final_time(self, t: Tensor | float) -> None:
+    def check_final_time(self, t: Time) -> None:
         """Nothing is refused: what is too short depends on the data (`blackout.diffusion.data_stats`)."""
         return
 
@@ -191,7 +193,7 @@ def check_max_count(max_count: int) -> None:
         raise ValueError(f"max_count must be in 1..{LARGEST_COUNT}, not {max_count}")
 
 
-def expand_time(t: Tensor | float, x: Tensor) -> Tensor:
+def expand_time(t: Time, x: Tensor) -> Tensor:
     """t as float64 on x's device, with one per sample [B] shaped to broadcast over [B, ...].
 
     Raises:
@@ -209,7 +211,7 @@ def expand_time(t: Tensor | float, x: Tensor) -> Tensor:
     return t
 
 
-def per_sample_time(t: Tensor | float, x: Tensor) -> Tensor:
+def per_sample_time(t: Time, x: Tensor) -> Tensor:
     """t as float64 [1] or [B] on x's device.
 
     Raises:

@@ -21,6 +21,7 @@ from blackout.diffusion.processes.base import (
     LIMIT,
     CountProcess,
     Observation,
+    Time,
     bound_to_prior,
     check_max_count,
     expand_time,
@@ -65,12 +66,12 @@ class BirthDeath(CountProcess):
         """Of states."""
         return count_dtype(self.num_states - 1)
 
-    def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
+    def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
         """X_t | X_0 = Binomial(X_0, q) + Poisson(a (1 - q)), of x0's shape."""
         survivors, immigrants = self._draw(x0, t, generator)
         return (survivors + immigrants).to(self.dtype)
 
-    def observe(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> tuple[Tensor, Observation]:
+    def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Observation]:
         """X_t with the target (X_0 - S, I), int32 [B, 2, ...]."""
         survivors, immigrants = self._draw(x0, t, generator)
         xt = (survivors + immigrants).to(self.dtype)
@@ -78,7 +79,7 @@ class BirthDeath(CountProcess):
         target = torch.stack([x0.int() - survivors.int(), immigrants.int()], dim=1)
         return xt, Observation(self, x0, xt, choice, target)
 
-    def _draw(self, x0: Tensor, t: Tensor | float, generator: RandomSource) -> tuple[Tensor, Tensor]:
+    def _draw(self, x0: Tensor, t: Time, generator: RandomSource) -> tuple[Tensor, Tensor]:
         """Survivors and immigrants, int64 of x0's shape."""
         t = expand_time(t, x0)
         gone = -torch.expm1(-t)
@@ -102,15 +103,13 @@ class BirthDeath(CountProcess):
         """A binomial and a Poisson distribution convolved."""
         return torch.logsumexp(self._log_joint(x0, xt, t), -1)
 
-    def bridge(
-        self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float, generator: RandomSource = None
-    ) -> Tensor:
+    def bridge(self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None) -> Tensor:
         """X_s | X_0, X_t, of xt's shape: draw the survivors among X_t, then split all by when they died or came."""
         survivors = categorical(torch.exp(self._log_joint(x0, xt, expand_time(t, x0))), generator)
         return self.bridge_from(x0.long() - survivors, xt.long() - survivors, xt, s, t, generator)
 
     def bridge_from(
-        self, missing: Tensor, immigrants: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float,
+        self, missing: Tensor, immigrants: Tensor, xt: Tensor, s: Time, t: Time,
         generator: RandomSource = None,
     ) -> Tensor:  # fmt: skip
         """X_s given N = X_0 - S and I: X_t + Binomial(N, r) - Binomial(I, 1 - f) + Poisson(came and went since s).
@@ -126,13 +125,13 @@ class BirthDeath(CountProcess):
         passing = poisson((self.mean * -torch.expm1(-s) * after).expand(xt.shape), generator).long()
         return (xt.long() + born - gone + passing).clamp_(0, self.num_states - 1).to(self.dtype)
 
-    def rates(self, expected: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+    def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Rates of X -> X + 1 and X -> X - 1 given E[(X_0 - S, I) | X_t], float64 [B, 2, ...]."""
         t = expand_time(t, xt)
         gone, missing, immigrants = -torch.expm1(-t), *expected.double().unbind(1)
         return torch.stack([missing * torch.exp(-t) / gone + self.mean * gone, immigrants / gone], dim=1)
 
-    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """The same given X_0, float64 [B, 2, ...]."""
         joint = self._log_joint(x0, xt, expand_time(t, x0))
         k = torch.arange(self.max_count + 1, device=x0.device, dtype=torch.float64)
@@ -143,7 +142,7 @@ class BirthDeath(CountProcess):
         """One unit more and one less, int64 [2, 1, ...]."""
         return jump_axis([1, -1], xt)
 
-    def forward_rates(self, xt: Tensor, t: Tensor | float) -> Tensor:
+    def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
         """Rates of death and birth, float64 [B, 2, ...]."""
         return torch.stack([xt.double(), torch.full_like(xt, self.mean, dtype=torch.float64)], dim=1)
 
@@ -154,7 +153,7 @@ class BirthDeath(CountProcess):
     def prior(
         self,
         shape: tuple[int, ...],
-        t: Tensor | float,
+        t: Time,
         generator: RandomSource = None,
         mean: Tensor | None = None,
         device: torch.device | None = None,
@@ -166,7 +165,7 @@ class BirthDeath(CountProcess):
         drawn = poisson(rate.expand(shape), generator)
         return drawn.clamp_(max=self.num_states - 1).to(self.dtype)
 
-    def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
+    def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """KL(X_t given X_0 || Poisson(a)), float64 of x0's shape.
 
         Over the data that is KL(Poisson(m) || Poisson(a)) >= 0 more than from where `prior` starts given their mean, at

@@ -26,6 +26,7 @@ from blackout.diffusion.predictions import CategoricalPrediction, Denoiser
 from blackout.diffusion.processes.base import (
     LIMIT,
     Observation,
+    Time,
     bound_to_prior,
     path_ends,
     per_sample,
@@ -158,7 +159,7 @@ class FiniteProcess(ABC):
         """sum_i weights_i P_st[i, .], [B, D, S], for weights [B, D, S] and times as for `rows`."""
         return weights @ self.transition(s, t)
 
-    def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
+    def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
         """X_t | X_0 by inversion of a row of P_0t: integers of x0's shape."""
         t = per_sample_time(t, x0)
         u = uniform(tuple(x0.shape), generator, x0.device)
@@ -168,30 +169,28 @@ class FiniteProcess(ABC):
         sums = cumulative(self.transition(torch.zeros_like(t), t))
         return invert_rows(sums, _sample_index(sums, x) * self.num_states + x, u)
 
-    def observe(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> tuple[Tensor, Observation]:
+    def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Observation]:
         """X_t, and X_0 with it as the target."""
         xt = self.sample(x0, t, generator)
         return xt, Observation(self, x0, xt, uniform(tuple(x0.shape), generator, x0.device))
 
-    def pmf(self, x0: Tensor, t: Tensor | float) -> Tensor:
+    def pmf(self, x0: Tensor, t: Time) -> Tensor:
         """P_0t[x0, .], float64 [B, ..., S]."""
         t = per_sample_time(t, x0)
         return self.rows(_flat(x0), torch.zeros_like(t), t).view(*x0.shape, -1)
 
-    def log_likelihood(self, xt: Tensor, t: Tensor | float) -> Tensor:
+    def log_likelihood(self, xt: Tensor, t: Time) -> Tensor:
         """log P(X_t | X_0 = o), float64 [B, max_count + 1, ...]; what is impossible is finite, near -690."""
         t = per_sample_time(t, xt)
         columns = self.columns(_flat(xt), torch.zeros_like(t), t)[..., : self.max_count + 1]
         return _levels_first(columns.clamp(min=_TINY).log(), xt)
 
-    def bridge(
-        self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float, generator: RandomSource = None
-    ) -> Tensor:
+    def bridge(self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None) -> Tensor:
         """X_s | X_0, X_t by Bayes' rule, of x0's shape; an impossible pair gives an X_s that X_0 can reach."""
         drawn = categorical(self.bridge_pmf(x0, xt, s, t).view(*x0.shape, -1), generator)
         return drawn.to(self.dtype)
 
-    def bridge_pmf(self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float) -> Tensor:
+    def bridge_pmf(self, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
         """P(X_s = . | X_0, X_t), float64 [B, ..., S] [Austin 2021, eq. 3]."""
         s, t = per_sample_time(s, x0), per_sample_time(t, x0)
         first = self.rows(_flat(x0), torch.zeros_like(s), s)
@@ -199,7 +198,7 @@ class FiniteProcess(ABC):
         mass = joint.sum(-1, keepdim=True)
         return torch.where(mass > 0, joint / mass.clamp(min=_TINY), first).view(*x0.shape, -1)
 
-    def step_divergence(self, expected: Tensor, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float) -> Tensor:
+    def step_divergence(self, expected: Tensor, x0: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
         """KL(P(X_s | X_0, X_t) || sum_o expected_o P(X_s | o, X_t)), float64 of x0's shape [Austin 2021, eq. 1].
 
         Args:
@@ -209,7 +208,7 @@ class FiniteProcess(ABC):
         divergence = torch.special.xlogy(exact, exact) - torch.special.xlogy(exact, model.clamp(min=_TINY))
         return divergence.sum(-1)
 
-    def step_pmf(self, expected: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float) -> Tensor:
+    def step_pmf(self, expected: Tensor, xt: Tensor, s: Time, t: Time) -> Tensor:
         """sum_o expected_o P(X_s = . | o, X_t), float64 [B, ..., S], for `expected` as in `step_divergence`.
 
         The model's step [Austin 2021, eq. 4].
@@ -226,7 +225,7 @@ class FiniteProcess(ABC):
         ratio = torch.where(seen > 0, F.pad(weights, (0, self.num_states - weights.shape[-1])), 0.0)
         return ratio / seen.clamp(min=_TINY)
 
-    def prior_pmf(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+    def prior_pmf(self, t: Time, device: torch.device | None = None) -> Tensor:
         """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
         t = time_on(t, device or torch.device("cpu")).reshape(1)
         levels = torch.arange(self.max_count + 1, device=t.device)[None]
@@ -235,7 +234,7 @@ class FiniteProcess(ABC):
     def prior(
         self,
         shape: tuple[int, ...],
-        t: Tensor | float,
+        t: Time,
         generator: RandomSource = None,
         mean: Tensor | None = None,
         device: torch.device | None = None,
@@ -245,23 +244,24 @@ class FiniteProcess(ABC):
         u = uniform(shape, generator, sums.device)
         return invert_rows(sums, torch.zeros_like(u, dtype=torch.int64), u).to(self.dtype)
 
-    def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
+    def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """KL(P_0t[x0, .] || prior_pmf), float64 of x0's shape."""
-        return self._divergences(t, x0.device)[x0.long()]
+        return self._against_prior(t, x0.device)[0][x0.long()]
 
-    def _divergences(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
-        """KL(P_0t[o, .] || prior_pmf) of every level o, float64 [max_count + 1]."""
+    def _against_prior(self, t: Time, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """KL and total variation between P_0t[o, .] of every level o and the prior, float64 [max_count + 1] each."""
         levels = torch.arange(self.max_count + 1, device=device)[None]
         p, prior = self.pmf(levels, t)[0], self.prior_pmf(t, device)
-        return (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior)).sum(-1).clamp(min=0.0)
+        nats = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior)).sum(-1).clamp(min=0.0)
+        return nats, (p - prior).abs().sum(-1) / 2
 
-    def check_final_time(self, t: Tensor | float) -> None:
+    def check_final_time(self, t: Time) -> None:
         """Refuse a final time at which the data's levels can still be told apart.
 
         Raises:
             ValueError: X_t given some level is further than 0.05 (total variation) from the prior.
         """
-        distance = self._distances(t)
+        _, distance = self._against_prior(t)
         worst = int(distance.argmax())
         if distance[worst] > _REMEMBERED:
             raise ValueError(
@@ -270,11 +270,6 @@ class FiniteProcess(ABC):
                 "average over all counts; a later final time, a faster clock or a generator with one closed class "
                 "of states is needed"
             )
-
-    def _distances(self, t: Tensor | float) -> Tensor:
-        """Total variation between P_0t[o, .] of every level o and the prior, float64 [max_count + 1]."""
-        levels = torch.arange(self.max_count + 1)[None]
-        return (self.pmf(levels, t)[0] - self.prior_pmf(t)).abs().sum(-1) / 2
 
     @property
     def dtype(self) -> torch.dtype:
@@ -334,7 +329,7 @@ class FiniteJumpProcess(FiniteProcess):
         """Q[x, .] without the diagonal, [B, D, S]."""
         return _without_stay(self.generator().to(x.device))[x]
 
-    def rates(self, expected: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+    def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Reverse rates into every state, averaged over `expected` = P(X_0 = . | X_t), [B, max_count + 1, ...].
 
         rate(m -> j) = Q[j, m] sum_o w_o P_0t[o, j], w_o = P(o | m) / P_0t[o, m] [Campbell 2022, Proposition 1]. Float64
@@ -345,7 +340,7 @@ class FiniteJumpProcess(FiniteProcess):
         rates = self._rates_into(_flat(xt)) * ratio
         return _levels_first(rates * self.clock.speed(t)[:, None, None], xt)
 
-    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Reverse rates into every state given X_0, float64 [B, S, ...] [Santos 2023, eq. 71]."""
         t = per_sample_time(t, xt)
         row = self.rows(_flat(x0), torch.zeros_like(t), t)
@@ -353,7 +348,7 @@ class FiniteJumpProcess(FiniteProcess):
         ratio = torch.where(seen > 0, row / seen.clamp(min=_TINY), 0.0)
         return _levels_first(self._rates_into(_flat(xt)) * ratio * self.clock.speed(t)[:, None, None], xt)
 
-    def forward_rates(self, xt: Tensor, t: Tensor | float) -> Tensor:
+    def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
         """Forward rates into every state, float64 [B, S, ...]."""
         t = per_sample_time(t, xt)
         return _levels_first(self._rates_out(_flat(xt)) * self.clock.speed(t)[:, None, None], xt)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.diffusion.processes.base import Time
 from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
 
 _CACHED_FROM = 64
@@ -133,7 +134,7 @@ class _Forgetting(FiniteJumpProcess):
         kept, pi = self._kept(s, t)
         return kept * weights + (1 - kept) * weights.sum(-1, keepdim=True) * pi
 
-    def prior_pmf(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
+    def prior_pmf(self, t: Time, device: torch.device | None = None) -> Tensor:
         """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
         kept, pi = self._kept_at(t, device)
         data = torch.arange(self.num_states, device=pi.device) <= self.max_count
@@ -156,27 +157,21 @@ class _Forgetting(FiniteJumpProcess):
         out = self._on(x.device).expand(*x.shape, -1)
         return out.scatter(-1, x[..., None], 0.0)
 
-    def _divergences(self, t: Tensor | float, device: torch.device | None = None) -> Tensor:
-        prior, others, own = self._against_prior(t, device)
-        term, of_own = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior) for p in (others, own))
-        return (term.sum() - term + of_own)[: self.max_count + 1].clamp(min=0.0)
-
-    def _distances(self, t: Tensor | float) -> Tensor:
-        prior, others, own = self._against_prior(t, None)
-        off = (others - prior).abs()
-        return (off.sum() - off + (own - prior).abs())[: self.max_count + 1] / 2
-
-    def _against_prior(self, t: Tensor | float, device: torch.device | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The prior, and P_0t[o, j] for j other than o and for j = o, float64 [S] each."""
+    def _against_prior(self, t: Time, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         kept, pi = self._kept_at(t, device)
-        return self.prior_pmf(t, device), (1 - kept) * pi, (1 - kept) * pi + kept
+        prior, others, own = self.prior_pmf(t, device), (1 - kept) * pi, (1 - kept) * pi + kept
+        other_nats, own_nats = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior) for p in (others, own))
+        off = (others - prior).abs()
+        nats = (other_nats.sum() - other_nats + own_nats).clamp(min=0.0)
+        distance = (off.sum() - off + (own - prior).abs()) / 2
+        return nats[: self.max_count + 1], distance[: self.max_count + 1]
 
     def _kept(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """The probability of no replacement, [b, 1, 1], and pi, [S]."""
         tau = (self.elapsed(t) - self.elapsed(s))[:, None, None]
         return torch.exp(-tau), self._on(tau.device)
 
-    def _kept_at(self, t: Tensor | float, device: torch.device | None) -> tuple[Tensor, Tensor]:
+    def _kept_at(self, t: Time, device: torch.device | None) -> tuple[Tensor, Tensor]:
         """The same from 0 to a time, [1] and [S]."""
         t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
         kept, pi = self._kept(torch.zeros_like(t), t)

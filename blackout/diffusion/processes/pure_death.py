@@ -15,6 +15,7 @@ from blackout.diffusion.predictions import CountPrediction, Denoiser
 from blackout.diffusion.processes.base import (
     LIMIT,
     CountProcess,
+    Time,
     bound_to_prior,
     check_max_count,
     expand_time,
@@ -51,12 +52,12 @@ class PureDeath(CountProcess):
         """The counts themselves."""
         return self.max_count + 1
 
-    def sample(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> Tensor:
+    def sample(self, x0: Tensor, t: Time, generator: RandomSource = None) -> Tensor:
         """X_t | X_0 ~ Binomial(X_0, e^-t) [Santos 2023, eq. 8]: integers of x0's shape and dtype."""
         t = expand_time(t, x0)
         return binomial(x0, torch.exp(-t), generator, complement=-torch.expm1(-t))
 
-    def observe(self, x0: Tensor, t: Tensor | float, generator: RandomSource = None) -> tuple[Tensor, Tensor]:
+    def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Tensor]:
         """X_t, and the number of missing units X_0 - X_t, int32 of x0's shape, as the target."""
         xt = self.sample(x0, t, generator)
         return xt, x0.int() - xt.int()
@@ -68,9 +69,7 @@ class PureDeath(CountProcess):
         ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
         return torch.where(k <= n, ways - k * t + torch.special.xlogy(rest, -torch.expm1(-t)), -math.inf)
 
-    def bridge(
-        self, x0: Tensor, xt: Tensor, s: Tensor | float, t: Tensor | float, generator: RandomSource = None
-    ) -> Tensor:
+    def bridge(self, x0: Tensor, xt: Tensor, s: Time, t: Time, generator: RandomSource = None) -> Tensor:
         """X_s | X_0, X_t = X_t + Binomial(X_0 - X_t, r), of x0's shape [Santos 2023, eq. 12].
 
         r = (e^-s - e^-t) / (1 - e^-t): the factor s printed in eq. 13 is an error, which appendix D does not have.
@@ -79,16 +78,16 @@ class PureDeath(CountProcess):
         stays = torch.expm1(-s) / torch.expm1(-t)
         return xt + binomial(x0 - xt, step_fraction(s, t), generator, complement=stays)
 
-    def reverse_rate(self, x0: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+    def reverse_rate(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Birth rate given X_0, per unit of t: (X_0 - X_t) e^-t / (1 - e^-t), float64 [B, ...] [Santos 2023, eq. 9]."""
         t = expand_time(t, x0)
         return (x0 - xt).to(torch.float64) / torch.expm1(t)
 
-    def rates(self, expected: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+    def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Birth rate given E[X_0 - X_t | X_t] of shape [B, ...], float64 [B, 1, ...]."""
         return (expected.double() / torch.expm1(expand_time(t, xt)))[:, None]
 
-    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Tensor | float) -> Tensor:
+    def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """`reverse_rate` with an axis for its one type, float64 [B, 1, ...]."""
         return self.reverse_rate(x0.long(), xt.long(), t)[:, None]
 
@@ -96,7 +95,7 @@ class PureDeath(CountProcess):
         """A birth, int64 [1, ...]."""
         return jump_axis([1], xt)
 
-    def forward_rates(self, xt: Tensor, t: Tensor | float) -> Tensor:
+    def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
         """Death rate, float64 [B, 1, ...]."""
         return xt.double()[:, None]
 
@@ -107,7 +106,7 @@ class PureDeath(CountProcess):
     def prior(
         self,
         shape: tuple[int, ...],
-        t: Tensor | float,
+        t: Time,
         generator: RandomSource = None,
         mean: Tensor | None = None,
         device: torch.device | None = None,
@@ -134,7 +133,7 @@ class PureDeath(CountProcess):
         rate = torch.exp(-t) * mean.to(device, torch.float64)
         return poisson(rate.expand(shape), generator).clamp_(max=self.max_count).to(dtype)
 
-    def prior_divergence(self, x0: Tensor, t: Tensor | float) -> Tensor:
+    def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """0: the Poisson start depends on the data's mean, see `likelihood.start_bound`."""
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
 

@@ -19,7 +19,7 @@ from blackout.errors import UserError
 from blackout.flows.graphs.graphs import MOST_NODES, Graph, random_graphs, read_graphs
 from blackout.flows.targets.base import Target, of_flips
 from blackout.flows.targets.lattice import coloured
-from blackout.networks.equivariant import CLASSES, GraphBatch, distance_classes
+from blackout.networks.equivariant_graphs import CLASSES, GraphBatch, distance_classes
 from blackout.random import SampleStreams, fold_seed
 
 _RELABELLING = 23

@@ -21,9 +21,10 @@ def test_closed_forms_are_those_of_the_matrices(process: FiniteJumpProcess) -> N
         assert torch.allclose(getattr(process, name)(x, S, T), exact, atol=1e-14)
     weights = torch.rand(2, 5, process.num_states, dtype=torch.float64, generator=GENERATOR)
     assert torch.allclose(process.propagate(weights, S, T), FiniteProcess.propagate(process, weights, S, T))
-    for name in ("prior_pmf", "_divergences", "_distances"):
-        exact = getattr(FiniteProcess, name)(process, torch.tensor(0.9))
-        assert torch.allclose(getattr(process, name)(torch.tensor(0.9)), exact, atol=1e-14)
+    t = torch.tensor(0.9)
+    assert torch.allclose(process.prior_pmf(t), FiniteProcess.prior_pmf(process, t), atol=1e-14)
+    for own, exact in zip(process._against_prior(t), FiniteProcess._against_prior(process, t), strict=True):
+        assert torch.allclose(own, exact, atol=1e-14)
     for name in ("_rates_into", "_rates_out"):
         assert torch.allclose(getattr(process, name)(x), getattr(FiniteJumpProcess, name)(process, x))
     u = torch.rand(2, 40, dtype=torch.float64, generator=GENERATOR)
