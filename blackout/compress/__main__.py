@@ -55,7 +55,8 @@ def encode(given: argparse.Namespace) -> None:
         part.write_bytes(content)
     rate = 8 / counts.numel()
     bound = finite_time_bits(model, counts, given.steps)["total"]
-    sizes = {"this": len(content), "xz": len(_xz(counts)), **_png(counts)}
+    xz = lzma.compress(counts.numpy().tobytes(), preset=9 | lzma.PRESET_EXTREME)
+    sizes = {"this": len(content), "xz": len(xz), **_png(counts)}
     said = ", ".join(f"{name} {size:,} bytes ({size * rate:.3f} bits per dimension)" for name, size in sizes.items())
     print(f"{len(counts):,} arrays: {said}; the bound is {bound.value:.3f} +- {bound.standard_error:.3f}")
     print(f"wrote {given.out}, and decoded it again, in {time.perf_counter() - began:.0f} s")
@@ -126,10 +127,6 @@ def _hash(counts: Tensor) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(counts.numpy()).tobytes()).digest()[:16]
 
 
-def _xz(counts: Tensor) -> bytes:
-    return lzma.compress(counts.numpy().tobytes(), preset=9 | lzma.PRESET_EXTREME)
-
-
 def _png(counts: Tensor) -> dict[str, int]:
     """All images as PNG files, of counts up to 255 in one or three channels."""
     from PIL import Image
@@ -138,9 +135,8 @@ def _png(counts: Tensor) -> dict[str, int]:
         return {}
     size = 0
     for image in counts.movedim(1, -1).squeeze(-1).numpy():
-        with io.BytesIO() as file:
-            Image.fromarray(image).save(file, "png", optimize=True)
-            size += len(file.getvalue())
+        Image.fromarray(image).save(file := io.BytesIO(), "png", optimize=True)
+        size += file.tell()
     return {"PNG": size}
 
 

@@ -1,17 +1,19 @@
-"""Bits back along the chain of the Poisson sampler with T steps (Townsend, Bird and Barber 2019; Kingma, Abbeel and
-Ho 2019).
+"""Bits back along the chain of the Poisson sampler with T steps [Townsend 2019; Kingma 2019].
 
 To encode X_0, the forward process's X_t1 is popped from the stack as if drawn, the births between them are pushed with
 the sampler's probabilities, and so on to X_T, which is pushed with the Poisson start's. The stack grows by
 
     -log p(X_T) - sum_k log p(X_k-1 | X_k) + sum_k log q(X_k | X_k-1),
 
-in the mean the finite-time bound: all that the forward process drew comes back when it is decoded. Births are coded
-within what max_count leaves, and every one keeps at least 2^-24, so that nothing is impossible.
+in the mean the finite-time bound [Santos 2023, eq. 15]: all that the forward process drew comes back when it is
+decoded. Births are coded within what max_count leaves, and every one keeps at least 2^-24, so that nothing is
+impossible.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +27,6 @@ from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.processes.base import predicted
 from blackout.diffusion.schedules import step_fraction
 
-Floats = NDArray[np.float64]
 _TOTAL = 1 << PRECISION
 LARGEST = 1023
 """Largest max_count: the forward process is coded from tables of its distributions for every count."""
@@ -35,26 +36,26 @@ def encoded(model: BlackoutDiffusion, counts: Tensor, steps: int, coder: Coder, 
     """Push counts [n, *shape] onto the coder, whose sampler takes `steps` steps; the last batch ends on top."""
     for first, end in _batches(len(counts), batch_size):
         batch = counts[first:end]
-        x = _flat(batch)
+        x = batch.reshape(-1).long().cpu().numpy()
         for k in range(1, steps + 1):
             before = x
-            x = _deaths(model, steps, k).pop(coder, before)
+            x = _Survivors(model, before, steps, k).pop(coder)
             _births(model, batch.shape, x, steps, k).push(coder, before - x)
-        _start(model, batch.shape, steps).push(coder, x)
+        _first(model, batch.shape, steps).push(coder, x)
 
 
 def decoded(model: BlackoutDiffusion, n: int, steps: int, coder: Coder, batch_size: int = 64) -> Tensor:
     """Pop what `encoded` pushed, by the same model, steps and batch size: counts [n, *shape]."""
-    found: list[Tensor] = []
+    batches: list[Tensor] = []
     for first, end in reversed(_batches(n, batch_size)):
         shape = torch.Size((end - first, *model.shape))
-        x = _start(model, shape, steps).pop(coder)
+        x = _first(model, shape, steps).pop(coder)
         for k in range(steps, 0, -1):
             before = x + _births(model, shape, x, steps, k).pop(coder)
-            _deaths(model, steps, k).push(coder, before, x)
+            _Survivors(model, before, steps, k).push(coder, x)
             x = before
-        found.insert(0, torch.from_numpy(x.reshape(shape)))
-    return torch.cat(found)
+        batches.insert(0, torch.from_numpy(x.reshape(shape)))
+    return torch.cat(batches)
 
 
 def _batches(n: int, batch_size: int) -> list[tuple[int, int]]:
@@ -65,106 +66,79 @@ def _batches(n: int, batch_size: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _flat(counts: Tensor) -> Integers:
-    return counts.reshape(-1).long().cpu().numpy()
+class _Law(ABC):
+    """Laws of symbols 0..largest [n], where symbol k fills [start(k), start(k + 1)) of 0..2^24."""
 
+    def __init__(self, largest: Integers) -> None:
+        self.largest = largest
 
-def _chunks(size: int, lanes: int, backwards: bool = False) -> list[slice]:
-    parts = [slice(first, min(size, first + lanes)) for first in range(0, size, lanes)]
-    return parts[::-1] if backwards else parts
+    @abstractmethod
+    def start(self, which: slice | Integers, symbols: Integers) -> Integers:
+        """Where the intervals of symbols start, for some of the n; 2^24 beyond the largest."""
 
-
-class _Births:
-    """Poisson births of rates [n] in 0..headroom [n], what lies beyond is the last one's."""
-
-    def __init__(self, rate: Floats, headroom: Integers) -> None:
-        self._rate, self._headroom = rate, headroom
-
-    def push(self, coder: Coder, births: Integers) -> None:
-        start, stop = (self._start(slice(None), births + by) for by in (0, 1))
-        for part in _chunks(len(births), coder.lanes):
-            coder.push(start[part], stop[part] - start[part])
+    def push(self, coder: Coder, symbols: Integers) -> None:
+        start = self.start(slice(None), symbols)
+        coder.push(start, self.start(slice(None), symbols + 1) - start)
 
     def pop(self, coder: Coder) -> Integers:
-        births = np.zeros(len(self._rate), dtype=np.int64)
-        one = self._start(slice(None), births + 1)
-        for part in _chunks(len(births), coder.lanes, backwards=True):
-            births[part] = coder.pop(len(self._rate[part]), lambda bar, part=part: self._find(part, bar, one[part]))  # type: ignore[misc]
-        return births
+        return coder.pop(len(self.largest), partial(self._find, self.start(slice(None), np.ones_like(self.largest))))
 
-    def _find(self, part: slice, bar: Integers, one: Integers) -> tuple[Integers, Integers, Integers]:
-        """The last number of births whose interval starts at or before `bar`, by bisection where it is not 0."""
-        births, start, stop = np.zeros_like(bar), np.zeros_like(bar), one.copy()
-        if len(some := np.flatnonzero(bar >= one)):
-            where, wanted = part.start + some, bar[some]
-            low, high = np.ones_like(wanted), self._headroom[where]
+    def _find(self, ones: Integers, part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
+        """The last symbol whose interval starts at or before `bar`, by bisection where it is not 0."""
+        symbols, start, stop = np.zeros_like(bar), np.zeros_like(bar), ones[part].copy()
+        if len(some := np.flatnonzero(bar >= stop)):
+            which, wanted = part.start + some, bar[some]
+            low, high = np.ones_like(wanted), self.largest[which]
             while (low < high).any():
                 middle = (low + high + 1) // 2
-                inside = self._start(where, middle) <= wanted
+                inside = self.start(which, middle) <= wanted
                 low, high = np.where(inside, middle, low), np.where(inside, high, middle - 1)
-            births[some], start[some], stop[some] = low, self._start(where, low), self._start(where, low + 1)
-        return births, start, stop - start
-
-    def _start(self, part: slice | Integers, births: Integers) -> Integers:
-        """2^24 P(fewer births), with 1 for each of them, and all of it beyond the headroom."""
-        rate, headroom = self._rate[part], self._headroom[part]
-        below = np.where(births > 0, special.pdtr(np.maximum(births, 1) - 1, rate), 0.0)
-        scaled = np.floor(below * (_TOTAL - headroom - 1)).astype(np.int64) + births
-        return np.where(births > headroom, _TOTAL, scaled)
+            symbols[some], start[some], stop[some] = low, self.start(which, low), self.start(which, low + 1)
+        return symbols, start, stop - start
 
 
-def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, steps: int, k: int) -> _Births:
+class _Poisson(_Law):
+    """Of rates [n]; every number keeps 2^-24, and the largest has what lies beyond it."""
+
+    def __init__(self, rate: NDArray[np.float64], largest: Integers) -> None:
+        super().__init__(largest)
+        self._rate = rate
+
+    def start(self, which: slice | Integers, symbols: Integers) -> Integers:
+        largest = self.largest[which]
+        below = np.where(symbols > 0, special.pdtr(np.maximum(symbols, 1) - 1, self._rate[which]), 0.0)
+        scaled = np.floor(below * (_TOTAL - largest - 1)).astype(np.int64) + symbols
+        return np.where(symbols > largest, _TOTAL, scaled)
+
+
+def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, steps: int, k: int) -> _Law:
     """Of the sampler's step from time k to k - 1."""
     times = model.schedule.grid(steps)
     states = torch.from_numpy(x.reshape(shape)).to(model.device)
     with torch.no_grad():
         prediction = predicted(model.denoiser(), model.process, states, times[k])
     rate = np.exp(prediction.log_mean.double().cpu().numpy().reshape(-1)) * float(step_fraction(times[k - 1], times[k]))
-    return _Births(rate, model.process.max_count - x)
+    return _Poisson(rate, model.process.max_count - x)
 
 
-def _start(model: BlackoutDiffusion, shape: torch.Size, steps: int) -> _Births:
+def _first(model: BlackoutDiffusion, shape: torch.Size, steps: int) -> _Law:
     """Poisson(q_T E[X_0]), where sampling starts."""
     mean = model.mean.double().cpu().expand(shape).numpy().reshape(-1)
     rate = float(torch.exp(-model.schedule.grid(steps)[-1])) * mean
-    return _Births(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))
+    return _Poisson(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))
 
 
-def _deaths(model: BlackoutDiffusion, steps: int, k: int) -> _Deaths:
-    """Of the forward process's step from time k - 1 to k, which is as a step of that length from time 0."""
-    times, levels = model.schedule.grid(steps), torch.arange(model.process.max_count + 1)
-    return _Deaths(model.process.pmf(levels, times[k] - times[k - 1]).numpy())
+class _Survivors(_Law):
+    """Of counts [n] over the forward step from time k - 1 to k, which is as one of that length from time 0."""
 
-
-class _Deaths:
-    """Survivors of counts 0..max_count over one step.
-
-    Args:
-        pmf: their distributions, float64 [max_count + 1, max_count + 1], one row for each count.
-    """
-
-    def __init__(self, pmf: Floats) -> None:
-        n, k = np.arange(len(pmf))[:, None], np.arange(len(pmf))
-        below = np.cumsum(pmf, axis=1).clip(max=1.0)
+    def __init__(self, model: BlackoutDiffusion, before: Integers, steps: int, k: int) -> None:
+        super().__init__(before)
+        times, levels = model.schedule.grid(steps), torch.arange(model.process.max_count + 1)
+        pmf = model.process.pmf(levels, times[k] - times[k - 1]).numpy()  # a row for each count
+        n, edges = np.arange(len(pmf))[:, None], np.arange(len(pmf) + 1)
         self._starts = np.zeros((len(pmf), len(pmf) + 1), dtype=np.int64)
-        self._starts[:, 1:] = np.floor(below * (_TOTAL - n - 1)).astype(np.int64) + k + 1
-        self._starts[np.arange(len(pmf) + 1) > n] = _TOTAL
+        self._starts[:, 1:] = np.floor(np.cumsum(pmf, axis=1).clip(max=1.0) * (_TOTAL - n - 1)) + edges[1:]
+        self._starts[edges > n] = _TOTAL
 
-    def push(self, coder: Coder, before: Integers, survivors: Integers) -> None:
-        # in the opposite order of `pop`, which undoes it
-        start, stop = (self._starts[before, survivors + by] for by in (0, 1))
-        for part in _chunks(len(before), coder.lanes):
-            coder.push(start[part], stop[part] - start[part])
-
-    def pop(self, coder: Coder, before: Integers) -> Integers:
-        survivors = np.zeros_like(before)
-        for part in _chunks(len(before), coder.lanes, backwards=True):
-            survivors[part] = coder.pop(len(before[part]), lambda bar, part=part: self._find(before[part], bar))  # type: ignore[misc]
-        return survivors
-
-    def _find(self, before: Integers, bar: Integers) -> tuple[Integers, Integers, Integers]:
-        rows = self._starts[before]
-        found = (rows <= bar[:, None]).sum(1) - 1
-        found = np.minimum(found, before)
-        start = np.take_along_axis(rows, found[:, None], 1)[:, 0]
-        return found, start, np.take_along_axis(rows, found[:, None] + 1, 1)[:, 0] - start
+    def start(self, which: slice | Integers, symbols: Integers) -> Integers:
+        return self._starts[self.largest[which], symbols]

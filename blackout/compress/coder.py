@@ -1,21 +1,26 @@
-"""A stack of bits onto which symbols are pushed and from which they are popped (range variant of ANS; Duda 2009).
+"""A stack of bits onto which symbols are pushed and from which they are popped: the range variant of asymmetric numeral
+systems [Duda 2009].
 
-Several lanes are coded at once, as in the vectorised coder of Townsend, Bird and Barber (2019): lane i holds a number
-in [2^31, 2^63), and all share one stack of 32-bit words. Popping from an empty stack finds pseudo-random words, so that
-symbols can be drawn before any were pushed.
+Several lanes are coded at once [Townsend 2019, section 3]: lane i holds a number in [2^31, 2^63), and all share one
+stack of 32-bit words. Popping from an empty stack finds pseudo-random words, so that symbols can be drawn before any
+were pushed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+Integers: TypeAlias = NDArray[np.int64]
+Find: TypeAlias = Callable[[slice, Integers], tuple[Integers, Integers, Integers]]
+"""(which symbols, numbers in 0..2^24 - 1, one for each) -> the symbols in whose intervals these lie, and start and
+width of the intervals."""
 PRECISION = 24
 """Probabilities are whole multiples of 2^-24."""
-_LOW, _WORD = np.uint64(31), np.uint64(32)
+_LOW, _WORD, _BITS = np.uint64(31), np.uint64(32), np.uint64(PRECISION)
 _INITIAL = 0x5EED
 
 
@@ -37,53 +42,51 @@ class Coder:
             self._words.append(np.frombuffer(content[8 * lanes :], dtype="<u4").astype(np.uint32))
 
     @property
-    def lanes(self) -> int:
-        """Symbols that are coded at once."""
-        return len(self._heads)
-
-    @property
     def content(self) -> bytes:
         """All of it."""
         words = np.concatenate([np.zeros(0, np.uint32), *self._words])
         return self._heads.astype("<u8").tobytes() + words.astype("<u4").tobytes()
 
     def push(self, start: Integers, width: Integers) -> None:
-        """Push symbols that fill [start, start + width) of 0..2^24, at most one per lane: arrays [n], n <= lanes."""
-        heads, n = self._heads, len(start)
-        first, wide = start.astype(np.uint64), width.astype(np.uint64)
-        full = heads[:n] >= wide << (np.uint64(63) - np.uint64(PRECISION))
-        if full.any():
-            self._words.append((heads[:n][full] & np.uint64(0xFFFFFFFF)).astype(np.uint32))
-            heads[:n][full] >>= _WORD
-        whole, rest = np.divmod(heads[:n], wide)
-        heads[:n] = (whole << np.uint64(PRECISION)) + rest + first
+        """Push symbols [n], each filling [start, start + width) of 0..2^24."""
+        for part in self._rounds(len(start)):
+            first, wide = start[part].astype(np.uint64), width[part].astype(np.uint64)
+            heads = self._heads[: len(first)]
+            full = heads >= wide << (np.uint64(63) - _BITS)
+            if full.any():
+                self._words.append((heads[full] & np.uint64(0xFFFFFFFF)).astype(np.uint32))
+                heads[full] >>= _WORD
+            whole, rest = np.divmod(heads, wide)
+            heads[:] = (whole << _BITS) + rest + first
 
-    def pop(self, n: int, find: Callable[[Integers], tuple[Integers, Integers, Integers]]) -> Integers:
-        """Pop n <= lanes symbols.
+    def pop(self, n: int, find: Find) -> Integers:
+        """Pop n symbols that were pushed at once: int64 [n]."""
+        symbols = np.zeros(n, dtype=np.int64)
+        for part in reversed(self._rounds(n)):
+            heads = self._heads[: part.stop - part.start]
+            bar = heads & np.uint64((1 << PRECISION) - 1)
+            symbols[part], start, width = find(part, bar.astype(np.int64))
+            heads[:] = width.astype(np.uint64) * (heads >> _BITS) + bar - start.astype(np.uint64)
+            low = heads < np.uint64(1) << _LOW
+            if low.any():
+                heads[low] = (heads[low] << _WORD) | self._taken(int(low.sum())).astype(np.uint64)
+        return symbols
 
-        Args:
-            n: how many.
-            find: numbers in 0..2^24 - 1, [n] -> the symbols whose intervals they lie in, and start and width of these.
-        """
-        heads = self._heads
-        bar = heads[:n] & np.uint64((1 << PRECISION) - 1)
-        symbol, start, width = find(bar.astype(np.int64))
-        heads[:n] = width.astype(np.uint64) * (heads[:n] >> np.uint64(PRECISION)) + bar - start.astype(np.uint64)
-        low = heads[:n] < np.uint64(1) << _LOW
-        if low.any():
-            heads[:n][low] = (heads[:n][low] << _WORD) | self._taken(int(low.sum())).astype(np.uint64)
-        return symbol
+    def _rounds(self, n: int) -> list[slice]:
+        lanes = len(self._heads)
+        return [slice(first, min(n, first + lanes)) for first in range(0, n, lanes)]
 
     def _taken(self, n: int) -> NDArray[np.uint32]:
+        """The n words on top."""
         parts: list[NDArray[np.uint32]] = []
         while n:
             if not self._words:
                 parts.insert(0, self._initial.integers(0, 1 << 32, n, dtype=np.uint32))
                 break
             top = self._words.pop()
-            used = min(n, len(top))
-            if used < len(top):
-                self._words.append(top[: len(top) - used])
-            parts.insert(0, top[len(top) - used :])
-            n -= used
+            rest = max(0, len(top) - n)
+            if rest:
+                self._words.append(top[:rest])
+            parts.insert(0, top[rest:])
+            n -= len(top) - rest
         return np.concatenate(parts)
