@@ -19,10 +19,10 @@ from blackout.diffusion.predictions import CategoricalPrediction, CountPredictio
 from blackout.diffusion.processes import JumpProcess, PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import step_fraction
-from blackout.posterior.chains import Coupling, Method, Relaxed, Run
+from blackout.posterior.chains import Coupling, Method, Run
 from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Separable
-from blackout.posterior.prior import Prior, Streams, folded, numbers_at
+from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem, repeated
 from blackout.posterior.split_gibbs import make_step
 from blackout.random import RandomSource, SampleStreams, poisson, uniform
@@ -64,7 +64,7 @@ class DPS(Method):
     def draw(self, run: Run) -> Tensor:
         x, spent = run.prior.begin(run.number, run.streams), self._neighbours(run.prior) + 1
         for k, s, t in _steps(run.prior):
-            x = self._step(run.prior, run.problem, x, s, t, numbers_at(run.streams, k + 1))
+            x = self._step(run.prior, run.problem, x, s, t, run.streams.at(k + 1))
             run.record(float(t), x, calls=spent, evaluations=spent)  # several neighbours make up a batch
         return x.clamp(max=run.prior.process.max_count)
 
@@ -134,30 +134,30 @@ class Particles(Method):
 
     def draw(self, run: Run) -> Tensor:
         prior, number, copies, streams = run.prior, run.number, self.particles, run.streams
-        split = streams.particles(copies) if isinstance(streams, SampleStreams) else streams
+        split = streams.particles(copies)
         x = prior.begin(number * copies, split)
         every = torch.arange(number).repeat_interleave(copies)
         of_each = run.problem.select(every, prior.shape) if isinstance(run.problem, Measured) else run.problem
         value = torch.zeros(number, copies, dtype=torch.float64, device=x.device)
         for k, s, t in _steps(prior):
-            x = prior.step(x, s, t, numbers_at(split, k + 1))
-            then = self._value(prior, of_each, x, s, folded(split, k)).view(number, copies)
-            chosen = self._choose(value, then, uniform((number, 1), numbers_at(streams, k + 1), x.device))
+            x = prior.step(x, s, t, split.at(k + 1))
+            then = self._value(prior, of_each, x, s, split.fold(k)).view(number, copies)
+            chosen = self._choose(value, then, uniform((number, 1), streams.at(k + 1), x.device))
             rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
             x, value = x[rows], then.gather(1, chosen)
             calls = copies * (self.rollouts if float(s) > 0 else 1)
             run.record(float(t), x[::copies], calls=calls, evaluations=copies * run.spent)
         return x[::copies].clamp(max=prior.process.max_count)
 
-    def _value(self, prior: Prior, problem: Problem, x: Tensor, s: Tensor, streams: Streams) -> Tensor:
+    def _value(self, prior: Prior, problem: Problem, x: Tensor, s: Tensor, streams: SampleStreams) -> Tensor:
         """log of the guessed likelihood, float64 [rows]."""
         if s == 0:
             return problem.log_likelihood(x.double())
         log_l = []
         for turn in range(self.rollouts):
-            source = folded(streams, turn)
+            source = streams.fold(turn)
             if self.rollout_steps == 1:
-                x0 = prior.step(x, torch.zeros_like(s), s, numbers_at(source, 0))
+                x0 = prior.step(x, torch.zeros_like(s), s, source.at(0))
             else:
                 x0 = prior.reverse(x, float(s), source, self.rollout_steps - 1)
             log_l.append(problem.log_likelihood(x0.double().clamp(max=prior.process.max_count)))
@@ -197,9 +197,6 @@ class SMC(Particles):
 class PriorAlone(Method):
     """Unconditional samples, as if nothing had been measured."""
 
-    def sweeps(self, prior: Prior) -> int:
-        return 1
-
     def draw(self, run: Run) -> Tensor:
         x = run.prior.draw(run.number, run.streams)
         run.record(run.prior.final_time, x)
@@ -217,9 +214,6 @@ class Overwrite(Method):
     """
 
     particles: int = 1
-
-    def sweeps(self, prior: Prior) -> int:
-        return 1
 
     def check(self, prior: Prior, problem: Problem) -> None:
         if self.particles < 1:
@@ -270,34 +264,11 @@ class NoPrior(Method):
             raise ValueError(f"passes must be at least 1, not {self.passes}")
 
     def draw(self, run: Run) -> Tensor:
-        prior, level = run.prior, run.prior.final_time
-        step = make_step(run.problem, Flat(prior.process), prior.shape, proposals=self.proposals, passes=1)
+        level, flat = run.prior.final_time, Coupling(run.prior.process, flat=True)
+        step = make_step(run.problem, flat, run.prior.shape, proposals=self.proposals, passes=1)
         x = run.begin("data")
         for turn in range(self.passes):
-            moved = step(x, x, level, folded(run.streams, turn))
+            moved = step(x, x, level, run.streams.fold(turn))
             x = moved.z
             run.record(level, x, acceptance=moved.acceptance, calls=moved.calls + 1)
         return x
-
-
-class Flat(Coupling):
-    """No tie at all: every level alike, whatever x is."""
-
-    def draw(self, x: Tensor, t: float, source: RandomSource = None) -> Tensor:
-        """Uniform levels."""
-        levels = self.process.max_count + 1
-        return (uniform(tuple(x.shape), source, x.device) * levels).clamp(max=levels - 1).to(x.dtype)
-
-    def log_table(self, t: float, device: torch.device | str = "cpu") -> Tensor:
-        """0 for all data levels, float64 [max_count + 1, max_count + 1]."""
-        levels = self.process.max_count + 1
-        return torch.zeros(levels, levels, dtype=torch.float64, device=device)
-
-    def relaxed(self, problem: Problem, shape: tuple[int, ...], t: float) -> Relaxed:
-        """L itself."""
-        return Relaxed(problem, self.process.max_count)
-
-    @property
-    def symmetric(self) -> bool:
-        """All values are proposed alike."""
-        return True

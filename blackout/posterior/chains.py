@@ -12,14 +12,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
-from blackout.posterior.prior import Prior, Streams, folded
+from blackout.posterior.prior import Prior
 from blackout.posterior.problem import LocalProblem, Problem
 from blackout.random import RandomSource, SampleStreams
 
@@ -62,7 +62,8 @@ class Run:
     """
 
     def __init__(
-        self, prior: Prior, problem: Problem, number: int, streams: Streams, start: Tensor | None, sweeps: int,
+        self, prior: Prior, problem: Problem, number: int, streams: SampleStreams, start: Tensor | None,
+        sweeps: int,
         observer: Observer | None = None,
     ) -> None:  # fmt: skip
         self.prior, self.problem, self.number, self.streams, self.start = prior, problem, number, streams, start
@@ -98,12 +99,12 @@ class Run:
             raise ValueError(f"start must be data or prior, not {how}")
         near = suggested(self.problem, self.number, prior.shape) if how == "data" else None
         if near is None:
-            return prior.draw(self.number, folded(self.streams, -1))
+            return prior.draw(self.number, self.streams.fold(-1))
         return near.to(prior.device).round().clamp(0, prior.process.max_count).to(dtype)
 
     def record(
         self, level: float, x: Tensor, z: Tensor | None = None, log_likelihood: Tensor | None = None,
-        acceptance: Tensor | None = None, calls: int = 1, evaluations: int | None = None,
+        acceptance: Tensor | float = 1.0, calls: int = 1, evaluations: int | None = None,
     ) -> None:  # fmt: skip
         """The end of a sweep.
 
@@ -111,23 +112,22 @@ class Run:
             level: it was at.
             x, z: states [n, *shape]; z is x where there is none.
             log_likelihood: of x, float64 [n]; None to ask for it.
-            acceptance: of every chain, [n]; None for 1.
+            acceptance: of every chain, [n].
             calls: of the likelihood for every chain.
             evaluations: of the network for every chain; None for those of batches since the last sweep.
         """
+        z = x if z is None else z
         if log_likelihood is None:
             log_likelihood = self.problem.log_likelihood(x.double().clamp(max=self.prior.process.max_count))
-        ones = torch.ones_like(log_likelihood)
-        moved = 0 * ones if z is None else (x != z).flatten(1).double().mean(1)
-        accepted = ones if acceptance is None else acceptance.double()
-        kept = torch.stack([log_likelihood, moved, accepted, x.double().flatten(1).sum(1)], 1)
-        means = {name: float(value) for name, value in zip(FIELDS, kept.mean(0), strict=True)}
+        moved, total = (x != z).flatten(1).double().mean(1), x.double().flatten(1).sum(1)
+        kept = torch.stack([log_likelihood, moved, torch.ones_like(moved) * acceptance, total], 1)
+        means = dict(zip(FIELDS, kept.mean(0).tolist(), strict=True))
         spent = {"evaluations": self.spent if evaluations is None else evaluations, "calls": calls}
         seconds = time.perf_counter() - self._since
         self.trace.append({"sweep": len(self.trace), "level": level, **means, **spent, "seconds": seconds})
         self.chains.append(kept.float())
         if self._observer is not None:
-            self._observer(len(self.trace), self._sweeps, x, x if z is None else z, level)
+            self._observer(len(self.trace), self._sweeps, x, z, level)
         self._mark()
 
 
@@ -141,28 +141,24 @@ class Method(ABC):
     """A posterior sampler."""
 
     def sample(
-        self, prior: Prior, problem: Problem, num_samples: int, seed: int = 0, start: Tensor | None = None
-    ) -> Posterior:
+        self, prior: Prior, problem: Problem, num_samples: int, seed: int | SampleStreams = 0,
+        start: Tensor | None = None, observer: Observer | None = None,
+    ) -> Posterior:  # fmt: skip
         """Samples 0..num_samples - 1 of a seed; sample k is a function of (seed, k).
 
         Args:
             prior: p(x).
             problem: p(y | x).
+            seed: or the random numbers of each sample.
             start: counts [num_samples, *shape] to begin at; None for the method's own choice.
+            observer: shown every sweep.
 
         Raises:
             ValueError: a problem that the method cannot solve.
         """
-        streams = SampleStreams(seed, torch.arange(num_samples, device=prior.device))
-        return self.run(prior, problem, num_samples, streams, start)
-
-    def run(
-        self, prior: Prior, problem: Problem, number: int, streams: Streams, start: Tensor | None = None,
-        observer: Observer | None = None,
-    ) -> Posterior:  # fmt: skip
-        """The same from given random numbers, showing every sweep."""
         self.check(prior, problem)
-        run = Run(prior, problem, number, streams, start, self.sweeps(prior), observer)
+        own = SampleStreams(seed, torch.arange(num_samples, device=prior.device)) if isinstance(seed, int) else seed
+        run = Run(prior, problem, num_samples, own, start, self.sweeps(prior), observer)
         x = self.draw(run)
         return Posterior(x, problem.log_likelihood(x.double()), run.trace, torch.stack(run.chains, 1))
 
@@ -174,15 +170,9 @@ class Method(ABC):
         """Raise ValueError for what cannot be run, before anything long starts."""
         return
 
-    @abstractmethod
     def sweeps(self, prior: Prior) -> int:
         """How many there are, as observers count them."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Itself as plain values."""
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        return {"method": type(self).__name__, **{k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}}
+        return 1
 
 
 def anneal(sweeps: int = 60, first: float = 3.0, last: float = 0.01) -> tuple[float, ...]:
@@ -224,7 +214,7 @@ def where_rows(rows: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
     return torch.where(rows.view(-1, *[1] * (then.ndim - 1)), then, otherwise)
 
 
-LARGEST_TABLE = 4096
+_LARGEST_TABLE = 4096
 """Data levels up to which K_t is tabulated."""
 _COMPLETIONS = 8
 
@@ -238,11 +228,13 @@ class Coupling:
         mismatch: factor on K_t off its diagonal. 1 is right; N - 1 is what the potential of [Chu 2025, eq. 10] has for
             the uniform process, whose two conditionals then do not belong to one law.
         rescaled: whether states of pure death are read as e^t z; they are darker than data.
+        flat: no tie at all, all data levels alike whatever x is: for the likelihood alone.
     """
 
     process: Process
     mismatch: float = 1.0
     rescaled: bool = True
+    flat: bool = False
 
     def draw(self, x: Tensor, t: float, source: RandomSource = None) -> Tensor:
         """z ~ K_t(x, .), states [n, *shape]."""
@@ -254,9 +246,11 @@ class Coupling:
         Raises:
             ValueError: too many levels for a table.
         """
-        if self.process.max_count >= LARGEST_TABLE:
-            raise ValueError(f"counts above {LARGEST_TABLE - 1} are too many for exact steps: step=metropolis")
         levels = torch.arange(self.process.max_count + 1, device=device)
+        if self.flat:
+            return torch.zeros(len(levels), len(levels), dtype=torch.float64, device=device)
+        if self.process.max_count >= _LARGEST_TABLE:
+            raise ValueError(f"counts above {_LARGEST_TABLE - 1} are too many for exact steps: step=metropolis")
         table = self.process.pmf(levels, torch.tensor(t, dtype=torch.float64, device=device)).log()
         if self.mismatch != 1.0:
             table = table + ~torch.eye(*table.shape, dtype=torch.bool, device=device) * math.log(self.mismatch)
@@ -270,20 +264,21 @@ class Coupling:
         Absorption into a state of its own: the geometric mean of L over completions, masked elements taking one level
         after the other, at most eight. Others: L(min(z, max_count)).
         """
-        largest, real = self.process.max_count, getattr(problem, "real", True)
-        if isinstance(self.process, PureDeath) and self.rescaled and real:
+        largest, mask = self.process.max_count, self.process.mask if isinstance(self.process, Absorbing) else 0
+        scale = 1.0
+        if isinstance(self.process, PureDeath) and self.rescaled and getattr(problem, "real", True) and not self.flat:
             thinned = getattr(problem, "thinned", None)
             exact = None if thinned is None else thinned(math.exp(-t), shape, largest)
-            return Relaxed(problem, largest, scale=math.exp(t)) if exact is None else Relaxed(exact, largest)
-        if isinstance(self.process, Absorbing) and self.process.mask > largest:
+            problem, scale = (problem, math.exp(t)) if exact is None else (exact, 1.0)
+        elif mask > largest and not self.flat:
             levels = torch.linspace(0, largest, min(largest + 1, _COMPLETIONS)).round().tolist()
-            return Relaxed(problem, largest, mask=self.process.mask, completions=tuple(levels))
-        return Relaxed(problem, largest)
+            return Relaxed(problem, lambda z: [torch.where(z == mask, level, z.double()) for level in levels])
+        return Relaxed(problem, lambda z: [(z.double() * scale).clamp(max=largest)])
 
     @property
     def symmetric(self) -> bool:
         """Whether a uniform value is a fair proposal: the process draws all values alike."""
-        return isinstance(self.process, Uniform)
+        return self.flat or isinstance(self.process, Uniform)
 
 
 @dataclass(frozen=True)
@@ -292,17 +287,11 @@ class Relaxed:
 
     Args:
         problem: whose likelihood of data is used.
-        largest: count of data.
-        scale: of states.
-        mask: a state that stands for any of `completions`.
-        completions: levels.
+        views: states [n, *shape] -> the data, float64 [n, *shape] each, that they stand for.
     """
 
     problem: Problem
-    largest: int
-    scale: float = 1.0
-    mask: int | None = None
-    completions: tuple[float, ...] = ()
+    views: Callable[[Tensor], list[Tensor]]
 
     def log_likelihood(self, z: Tensor) -> Tensor:
         """log Lt(z), float64 [n], of states [n, *shape]."""
@@ -318,9 +307,10 @@ class Relaxed:
 
     def _mean(self, z: Tensor, log_l: Callable[[Tensor], Tensor]) -> Tensor:
         """The mean of log L over completions; log of that of L where one is 0, unless y is exact and 0 all there is."""
-        if self.mask is None:
-            return log_l((z.double() * self.scale).clamp(max=self.largest))
-        values = torch.stack([log_l(torch.where(z == self.mask, level, z.double())) for level in self.completions])
+        of_views = [log_l(view) for view in self.views(z)]
+        if len(of_views) == 1:
+            return of_views[0]
+        values = torch.stack(of_views)
         if not getattr(self.problem, "real", True):
             return values.mean(0)
         arithmetic = torch.logsumexp(values, 0) - math.log(len(values))

@@ -66,9 +66,6 @@ class Direct(Method):
 
     steps: int = 25
 
-    def sweeps(self, prior: Prior) -> int:
-        return 1
-
     def check(self, prior: Prior, problem: Problem) -> None:
         check_levels((self._found(prior, problem)[1],), prior)
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import torch
-from scipy import sparse, stats
+from scipy import stats
 from torch import Tensor
 
 _PROJECTIONS = 16
@@ -14,7 +14,7 @@ _BINS = 10
 
 
 def r_hat(chains: np.ndarray) -> float:
-    """Split R-hat of chains [C, T]: near 1 where they agree (Gelman et al., Bayesian Data Analysis, 3rd ed., 11.4).
+    """Split R-hat of chains [C, T]: near 1 where they agree [Gelman 2013, section 11.4].
 
     NaN of fewer than two chains or four values; 1 where nothing varies.
     """
@@ -29,7 +29,9 @@ def r_hat(chains: np.ndarray) -> float:
 
 
 def effective_size(chains: np.ndarray) -> float:
-    """Effective number of draws in chains [C, T], by Geyer's initial positive sequence of the averaged covariances."""
+    """Effective number of draws in chains [C, T], by the initial positive sequence of averaged covariances
+    [Geyer 1992, section 3.3].
+    """
     count, length = chains.shape
     centred = chains - chains.mean(1, keepdims=True)
     covariance = np.array(
@@ -106,8 +108,6 @@ def nearest_labels(x: Tensor, train: Tensor, labels: Tensor, neighbours: int = 3
     return torch.cat(found)
 
 
-# --- The multi-scale intrinsic distance of two sets of features (Tsitsulin et al., ICLR 2020).
-
 _NEIGHBOURS = 5
 _SCALES = np.logspace(-1, 1, 256)
 
@@ -115,7 +115,7 @@ _SCALES = np.logspace(-1, 1, 256)
 def heat_trace(features: Tensor) -> np.ndarray:
     """tr exp(-s L) / n for s in 0.1..10, L the normalised Laplacian of the graph of five nearest neighbours.
 
-    By all eigenvalues, where the paper has random probes.
+    By all eigenvalues, where the paper has random probes [Tsitsulin 2020, section 3].
 
     Args:
         features: [n, f], n > 5.
@@ -128,15 +128,17 @@ def heat_trace(features: Tensor) -> np.ndarray:
     nearest = distance.topk(_NEIGHBOURS, largest=False).indices.flatten().numpy()
     n = len(features)
     rows = np.repeat(np.arange(n), _NEIGHBOURS)
-    edges = sparse.coo_matrix((np.ones(len(rows)), (rows, nearest)), (n, n)).toarray()
-    edges = ((edges + edges.T) > 0).astype(np.float64)
+    edges = np.zeros((n, n))
+    edges[rows, nearest] = edges[nearest, rows] = 1.0
     scale = 1 / np.sqrt(edges.sum(1))
     eigenvalues = 1 - np.linalg.eigvalsh(scale[:, None] * edges * scale)
     return np.exp(-np.outer(_SCALES, eigenvalues)).mean(1)
 
 
 def spectral_distance(one: Tensor, other: Tensor) -> float:
-    """The largest difference of two heat traces over all scales s, weighed by exp(-2 (s + 1 / s)), times 1e4.
+    """The multi-scale intrinsic distance of two sets of features, times 1e4 [Tsitsulin 2020, section 4].
+
+    It is the largest difference of two heat traces over all scales s, weighed by exp(-2 (s + 1 / s)).
 
     Args:
         one, other: features [n, f] and [m, f], more than five each.

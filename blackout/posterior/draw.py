@@ -302,9 +302,10 @@ class PosteriorDraw(BaseDraw):
     @property
     def description(self) -> Mapping[str, Any]:
         """Method, operator and noise with all their settings."""
+        method = {name: value for name, value in _settings(self.method).items() if value is not None}
         parts = {"operator": self.measurements.operator, "noise": self.measurements.noise}
-        described = {name: {"name": type(part).__name__, **_settings(part)} for name, part in parts.items()}
-        return {**self.method.settings, **described, "measurement": self.measurements.source}
+        named = {name: {"name": type(part).__name__, **_settings(part)} for name, part in parts.items()}
+        return {"method": type(self.method).__name__, **method, **named, "measurement": self.measurements.source}
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
@@ -327,7 +328,7 @@ class PosteriorDraw(BaseDraw):
         problem = self.measurements.problem(seed).select(number, self.model.shape)
         prior, observer = prior_of(self.model, self.sampler), None if watch is None else _Watched(watch)
         with torch.no_grad(), self.sampler.evaluation.of(self.model.averaged):
-            found = self.method.run(prior, problem, len(rows), streams, observer=observer)
+            found = self.method.sample(prior, problem, len(rows), streams, observer=observer)
         if not self.spent:
             self.spent = [dict(sweep) for sweep in found.trace]
         else:
@@ -360,9 +361,8 @@ class _Watched:
 
 
 def _settings(part: Any) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(part):
-        return {}
-    return {one.name: _plain(getattr(part, one.name)) for one in dataclasses.fields(part)}
+    fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
+    return {one.name: _plain(getattr(part, one.name)) for one in fields}
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,10 +186,8 @@ class ExactModel(Model):
         super().__init__(nn.Identity())
         self.name, self.chain, self.shape = name, chain, (chain.length,)
         self.process = Uniform(len(chain.first) - 1)
-        grid = partial(logit_times, first=6.0, last=-6.0)
-        self.sampler = Sampler(
-            LevelBridge(), num_steps, grid, poisson_start=False, evaluation=Evaluation(batch_size=batch_size)
-        )
+        batches = Evaluation(batch_size=batch_size)
+        self.sampler = Sampler(LevelBridge(), num_steps, poisson_start=False, evaluation=batches)
         self.register_buffer("mean", torch.zeros(self.shape))
         self.config = {"law": name, "elements": chain.length, "names": len(chain.first)}
 
@@ -201,15 +198,8 @@ class ExactModel(Model):
 
     def prior(self) -> ChainPrior:
         """With exact reverse runs."""
-        return ChainPrior(
-            ChainDenoiser(self.chain, self.process), self.process, self.shape, self.sampler.kernel,
-            times=self.times(self.sampler), device=self.device, chain=self.chain,
-        )  # fmt: skip
-
-    def times(self, sampler: Sampler) -> Tensor:
-        """The grid of a walk, float64 [T + 1]."""
-        assert sampler.grid is not None
-        return sampler.grid(sampler.num_steps)
+        denoiser, times = ChainDenoiser(self.chain, self.process), logit_times(self.sampler.num_steps, 6.0, -6.0)
+        return ChainPrior(denoiser, self.process, self.shape, times=times, device=self.device, chain=self.chain)
 
     def batches(
         self, indices: Tensor, seed: int = 0, batch_size: int | None = None, sampler: Sampler | None = None

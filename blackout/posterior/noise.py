@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blackout.files import opened
 from blackout.random import RandomSource, binomial, poisson, uniform
 
 Map: TypeAlias = float | str | Sequence[float]
@@ -30,15 +31,25 @@ def as_map(value: Map, name: str) -> Tensor:
         ValueError: a file that is not an .npy of numbers, or anything else that is not a number.
     """
     if isinstance(value, str):
-        try:
-            array = np.load(Path(value), allow_pickle=False).astype(np.float64)
-        except (OSError, ValueError, TypeError) as error:
-            raise ValueError(f"{name}={value} is not an .npy file of numbers: {error}") from None
-        return torch.from_numpy(array).flatten()
+        return torch.from_numpy(read_array(value, name)).flatten()
     tensor = torch.as_tensor(value, dtype=torch.float64)
     if not bool(torch.isfinite(tensor).all()):
         raise ValueError(f"{name} must be finite, not {value}")
     return tensor
+
+
+def read_array(path: str, name: str, of: str = "numbers", dtype: type | None = np.float64) -> np.ndarray:
+    """The array of an .npy file, or the one of this name in an .npz, as `dtype`; None leaves it as it is.
+
+    Raises:
+        ValueError: it is no such file; `of` says what it should have held.
+    """
+    try:
+        with opened(Path(path)) as file:
+            content = np.load(file, allow_pickle=False)
+            return np.asarray(content[name] if isinstance(content, np.lib.npyio.NpzFile) else content, dtype)
+    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        raise ValueError(f"{name}={path} is not an .npy file of {of}: {error}") from None
 
 
 def like(value: Map, y: Tensor, name: str) -> Tensor:
@@ -51,9 +62,9 @@ def like(value: Map, y: Tensor, name: str) -> Tensor:
     return tensor.view(1, *y.shape[1:])
 
 
-def _require_positive(name: str, value: Map) -> None:
-    if not bool((as_map(value, name) > 0).all()):
-        raise ValueError(f"{name} must be positive, not {value}")
+def _require(good: Tensor, rule: str, value: Map) -> None:
+    if not bool(good.all()):
+        raise ValueError(f"{rule}, not {value}")
 
 
 class Noise(ABC):
@@ -127,7 +138,7 @@ class Flips(Exact):
     penalty: float = 3.0
 
     def __post_init__(self) -> None:
-        _require_positive("penalty", self.penalty)
+        _require(as_map(self.penalty, "penalty") > 0, "penalty must be positive", self.penalty)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """-penalty (y != m), which is not normalised."""
@@ -149,8 +160,7 @@ class Binomial(Noise):
 
     def __post_init__(self) -> None:
         p = as_map(self.survival, "survival")
-        if not bool(((p > 0) & (p <= 1)).all()):
-            raise ValueError(f"survival must be above 0 and at most 1, not {self.survival}")
+        _require((p > 0) & (p <= 1), "survival must be above 0 and at most 1", self.survival)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """log C(m, y) + y log p + (m - y) log(1 - p), by log-gamma for real m; -inf where y > m."""
@@ -198,9 +208,8 @@ class Poisson(Noise):
     background: Map = 0.0
 
     def __post_init__(self) -> None:
-        _require_positive("exposure", self.exposure)
-        if not bool((as_map(self.background, "background") >= 0).all()):
-            raise ValueError(f"background must not be negative, not {self.background}")
+        _require(as_map(self.exposure, "exposure") > 0, "exposure must be positive", self.exposure)
+        _require(as_map(self.background, "background") >= 0, "background must not be negative", self.background)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """y log(s m + b) - (s m + b) - log y!."""
@@ -287,7 +296,7 @@ class Gaussian(Noise):
     std: Map = 1.0
 
     def __post_init__(self) -> None:
-        _require_positive("std", self.std)
+        _require(as_map(self.std, "std") > 0, "std must be positive", self.std)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
         """-(y - m)^2 / 2 std^2, without its constant."""

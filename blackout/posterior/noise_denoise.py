@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from blackout.posterior.chains import Coupling, Method, Run, accepted, check_levels, where_rows
-from blackout.posterior.prior import Prior, Streams, folded, numbers_at
+from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Problem
-from blackout.random import uniform
+from blackout.random import SampleStreams, uniform
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class NoiseDenoise(Method):
     def draw(self, run: Run) -> Tensor:
         return self.walk(run, run.begin(self.start), run.streams)
 
-    def walk(self, run: Run, x: Tensor, streams: Streams) -> Tensor:
+    def walk(self, run: Run, x: Tensor, streams: SampleStreams) -> Tensor:
         """All moves from x, counts [n, *shape]."""
         coupling, now = Coupling(run.prior.process), run.problem.log_likelihood(x.double())
         for number in range(self.moves):
-            t, turn = self.levels[number % len(self.levels)], folded(streams, number)
-            source = numbers_at(turn, 0)
+            t, turn = self.levels[number % len(self.levels)], streams.fold(number)
+            source = turn.at(0)
             z = coupling.draw(x, t, source)
-            proposed = run.prior.reverse(z, t, folded(turn, 0))
+            proposed = run.prior.reverse(z, t, turn.fold(0))
             then = run.problem.log_likelihood(proposed.double())
             yes = accepted(then - now, now, uniform((len(x), 1), source, x.device))
             x, now = where_rows(yes, proposed, x), where_rows(yes, then, now)

@@ -20,8 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.files import opened
-from blackout.posterior.noise import Exact, Flips, Noise, Poisson
+from blackout.posterior.noise import Exact, Flips, Noise, Poisson, read_array
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -50,6 +49,8 @@ class Operator(ABC):
 
     binary: ClassVar[bool] = False
     """Whether data must be 0 and 1."""
+    counting: bool = False
+    """Whether every element of y is a sum of elements of x: units of m then vanish with those of x."""
 
     @property
     def noise(self) -> Noise:
@@ -63,11 +64,6 @@ class Operator(ABC):
     def measured(self, shape: Shape) -> Shape:
         """Shape of a measurement of data of this shape; raises ValueError where there is none."""
         return (1,)
-
-    @property
-    def counting(self) -> bool:
-        """Whether every element of y is a sum of elements of x: units of m then vanish with those of x."""
-        return False
 
     def incidence(self, shape: Shape) -> Tensor | None:
         """Which element of x each element of y depends on: pairs (number in y, number in x), int64 [2, P].
@@ -96,14 +92,11 @@ class Operator(ABC):
 class Separable(Operator):
     """m = x, or x where it is seen."""
 
+    counting = True
+
     def __call__(self, x: Tensor) -> Tensor:
         """x, float64 [n, *shape]."""
         return x.double()
-
-    @property
-    def counting(self) -> bool:
-        """Of one element each."""
-        return True
 
     def measured(self, shape: Shape) -> Shape:
         """x's own."""
@@ -143,12 +136,7 @@ class Inpaint(Separable):
         return _not_empty(mask)
 
     def _read(self, shape: Shape) -> Tensor:
-        try:
-            with opened(Path(str(self.mask))) as file:
-                loaded = np.load(file, allow_pickle=False)
-                array = loaded["mask"] if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
-        except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-            raise ValueError(f"mask={self.mask} is not an .npy file of booleans: {error}") from None
+        array = read_array(str(self.mask), "mask", "booleans", dtype=None)
         if array.dtype != bool:
             raise ValueError(f"mask={self.mask} must hold booleans, not {array.dtype}")
         mask = torch.from_numpy(array)
@@ -235,11 +223,7 @@ class Pool(Sums):
     """
 
     size: int = 2
-
-    @property
-    def counting(self) -> bool:
-        """Sums of pixels."""
-        return True
+    counting = True
 
     def measured(self, shape: Shape) -> Shape:
         """The number of blocks in each direction."""
@@ -319,15 +303,12 @@ class Matrix(Sums):
     values: ClassVar[Tensor] = torch.empty(0)
 
     def __post_init__(self) -> None:
-        values = self.matrix if isinstance(self.matrix, Tensor) else _read_matrix(self.matrix)
+        given = self.matrix
+        values = given if isinstance(given, Tensor) else torch.from_numpy(read_array(given, "matrix"))
         if values.ndim != 2 or not bool((torch.isfinite(values) & (values >= 0)).all()):
             raise ValueError(f"matrix must be finite numbers >= 0 of shape [K, D], not of {tuple(values.shape)}")
         object.__setattr__(self, "values", values.double())
-
-    @property
-    def counting(self) -> bool:
-        """Where all its numbers are 0 or 1."""
-        return bool(((self.values == 0) | (self.values == 1)).all())
+        object.__setattr__(self, "counting", bool(((values == 0) | (values == 1)).all()))
 
     def measured(self, shape: Shape) -> Shape:
         if self.values.shape[1] != math.prod(shape):
@@ -343,14 +324,6 @@ class Matrix(Sums):
 
     def incidence(self, shape: Shape) -> Tensor | None:
         return self.values.nonzero().T
-
-
-def _read_matrix(path: str) -> Tensor:
-    try:
-        with opened(Path(path)) as file:
-            return torch.from_numpy(np.load(file, allow_pickle=False).astype(np.float64))
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise ValueError(f"matrix={path} is not an .npy file of numbers: {error}") from None
 
 
 @dataclass(frozen=True)

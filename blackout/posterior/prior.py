@@ -20,11 +20,6 @@ Streams: TypeAlias = SampleStreams | torch.Generator | None
 """Where a whole loop takes its numbers from; streams make sample k a function of (seed, k)."""
 
 
-def folded(streams: Streams, value: int) -> Streams:
-    """The numbers of one turn of a loop; a torch generator simply goes on."""
-    return streams.fold(value) if isinstance(streams, SampleStreams) else streams
-
-
 def numbers_at(streams: Streams, step: int) -> RandomSource:
     """The numbers of one step; a torch generator simply goes on."""
     return streams.at(step) if isinstance(streams, SampleStreams) else streams
@@ -64,9 +59,8 @@ class Prior:
                 "between, such as process=uniform"
             )
         if self.kernel is None:
-            object.__setattr__(
-                self, "kernel", BinomialBridge() if isinstance(self.process, PureDeath) else LevelBridge()
-            )
+            bridge = BinomialBridge() if isinstance(self.process, PureDeath) else LevelBridge()
+            object.__setattr__(self, "kernel", bridge)
         object.__setattr__(self, "denoiser", CountingDenoiser(self.denoiser))
 
     @property

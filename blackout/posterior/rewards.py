@@ -55,10 +55,6 @@ class Tilt(Noise):
         """Nothing is measured: 0."""
         return torch.zeros_like(m, dtype=torch.float64)
 
-    def mean(self, m: Tensor) -> Tensor:
-        """0."""
-        return torch.zeros_like(m, dtype=torch.float64)
-
     def check(self, y: Tensor) -> None:
         """Any weight is right."""
 

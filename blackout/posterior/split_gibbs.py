@@ -13,10 +13,10 @@ invariant. The heat bath is ours; `python -m blackout.laws --posteriors` checks 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,9 +35,9 @@ from blackout.posterior.chains import (
 )
 from blackout.posterior.noise import Exact
 from blackout.posterior.noise_denoise import NoiseDenoise
-from blackout.posterior.prior import Prior, Streams, folded, numbers_at
+from blackout.posterior.prior import Prior
 from blackout.posterior.problem import LocalProblem, Measured, Problem
-from blackout.random import RandomSource, categorical, uniform
+from blackout.random import RandomSource, SampleStreams, categorical, uniform
 
 _MOST_COLOURS = 64
 """Beyond this a pass of the heat bath evaluates the likelihood more often than Metropolis needs."""
@@ -53,12 +53,12 @@ class StepInfo:
 
     Attributes:
         z: new states [n, *shape].
-        acceptance: of every row's proposals, float64 [n]; None where nothing is proposed.
+        acceptance: of every row's proposals, float64 [n]; 1 where nothing is proposed.
         calls: evaluations of the likelihood per row.
     """
 
     z: Tensor
-    acceptance: Tensor | None
+    acceptance: Tensor | float
     calls: int
 
 
@@ -92,16 +92,16 @@ class SplitGibbs(Method):
         coupling, step = self.coupling(prior), self.likelihood_step(prior, problem)
         x = run.begin(self.start)
         if isinstance(step, Metropolis):
-            z = possible_state(problem, coupling, x, self.levels[0], folded(streams, -2))
+            z = possible_state(problem, coupling, x, self.levels[0], streams.fold(-2))
         else:
-            z = coupling.draw(x, self.levels[0], numbers_at(folded(streams, -2), 0))
+            z = coupling.draw(x, self.levels[0], streams.fold(-2).at(0))
         for k, t in enumerate(self.levels):
-            moved = step(x, z, t, folded(streams, 3 * k))
+            moved = step(x, z, t, streams.fold(3 * k))
             z = moved.z
-            x = prior.reverse(z, t, folded(streams, 3 * k + 1))
+            x = prior.reverse(z, t, streams.fold(3 * k + 1))
             run.record(t, x, z, acceptance=moved.acceptance, calls=moved.calls + 1)
         if self.polish:
-            x = NoiseDenoise(moves=self.polish).walk(run, x, folded(streams, 3 * len(self.levels)))
+            x = NoiseDenoise(moves=self.polish).walk(run, x, streams.fold(3 * len(self.levels)))
         return x
 
     def check(self, prior: Prior, problem: Problem) -> None:
@@ -115,8 +115,8 @@ class SplitGibbs(Method):
     def likelihood_step(self, prior: Prior, problem: Problem) -> HeatBath | Metropolis:
         """z given x; raises ValueError for one that the problem does not allow."""
         kind = "metropolis" if self.published else self.step
-        step = make_step(problem, self.coupling(prior), prior.shape, kind, self.proposals, self.passes)
-        return replace(step, restarted=self.published) if isinstance(step, Metropolis) else step
+        coupling, restarted = self.coupling(prior), self.published
+        return make_step(problem, coupling, prior.shape, kind, self.proposals, self.passes, restarted)
 
     def coupling(self, prior: Prior) -> Coupling:
         """K_t, or the published potential [Chu 2025, eq. 10]."""
@@ -126,16 +126,19 @@ class SplitGibbs(Method):
         return Coupling(prior.process, float(prior.process.max_count) if uniform else 1.0, rescaled=False)
 
 
-def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: Streams) -> Tensor:
+def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: SampleStreams) -> Tensor:
     """z ~ K_t(x, .), states [n, *shape]; where its likelihood is 0, one nearer to x or to the measurement.
 
     Raises:
         ValueError: no possible state was found in any row.
     """
     relaxed = coupling.relaxed(problem, tuple(x.shape[1:]), t)
-    z = coupling.draw(x, t, numbers_at(streams, 0))
+    near = suggested(problem, len(x), tuple(x.shape[1:]))
+    drawn = (coupling.draw(x, t * _NEARER**k, streams.at(k)) for k in range(1, _TRIES + 1))
+    given = [x] if near is None else [x, near.to(x.device).ceil().clamp(0, coupling.process.max_count)]
+    z = coupling.draw(x, t, streams.at(0))
     bad = torch.isneginf(relaxed.log_likelihood(z))
-    for other in _nearer(problem, coupling, x, t, streams):
+    for other in itertools.chain(drawn, given):
         if not bool(bad.any()):
             return z
         z = where_rows(bad, other.to(z.dtype), z)
@@ -145,19 +148,9 @@ def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, st
     return z
 
 
-def _nearer(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: Streams) -> Iterator[Tensor]:
-    """States of falling levels, x itself, and the measurement's own data, rounded up: [n, *shape] each."""
-    for number in range(1, _TRIES + 1):
-        yield coupling.draw(x, t * _NEARER**number, numbers_at(streams, number))
-    yield x
-    near = suggested(problem, len(x), tuple(x.shape[1:]))
-    if near is not None:
-        yield near.to(x.device).ceil().clamp(0, coupling.process.max_count)
-
-
 def make_step(
     problem: Problem, coupling: Coupling, shape: tuple[int, ...], kind: str = "auto", proposals: int | None = None,
-    passes: int = 2,
+    passes: int = 2, restarted: bool = False,
 ) -> HeatBath | Metropolis:  # fmt: skip
     """The best step that a problem allows.
 
@@ -165,6 +158,7 @@ def make_step(
         kind: "auto", or "heat_bath" or "metropolis" to insist.
         proposals: of Metropolis; None for four per element.
         passes: of the heat bath.
+        restarted: see `Metropolis`.
 
     Raises:
         ValueError: an unknown kind, or a heat bath of a black box.
@@ -178,7 +172,7 @@ def make_step(
             return HeatBath(problem, coupling, made, passes)
     if kind == "heat_bath":
         raise ValueError("step=heat_bath needs a likelihood of terms with few elements each; this one is a black box")
-    return Metropolis(problem, coupling, proposals or 4 * math.prod(shape))
+    return Metropolis(problem, coupling, proposals or 4 * math.prod(shape), restarted)
 
 
 @dataclass(frozen=True)
@@ -238,31 +232,25 @@ class HeatBath:
     blocks: list[Block]
     passes: int = 1
 
-    def __call__(self, x: Tensor, z: Tensor, t: float, streams: Streams) -> StepInfo:
+    def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
         table = self.coupling.log_table(t, x.device)
         relaxed, calls = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t), 0
         for turn in range(self.passes if len(self.blocks) > 1 else 1):
             for number, block in enumerate(self.blocks):
-                source = numbers_at(streams, turn * len(self.blocks) + number)
-                z = self._drawn(x, z, relaxed, block, table, source)
+                source = streams.at(turn * len(self.blocks) + number)
+                flat, elements = z.flatten(1).clone(), block.elements.to(x.device)
+                log_k = table[x.flatten(1)[:, elements].long()]  # [n, E, S]
+                log_l = self._log_levels(z, relaxed, block, table.shape[1])
+                weight = torch.softmax(log_k + log_l, -1)
+                impossible = torch.isneginf(log_k + log_l).all(-1, keepdim=True)
+                if bool(impossible.any()):
+                    weight = torch.where(impossible, _rescue(log_k, log_l), weight)
+                flat[:, elements] = categorical(weight, source).to(flat.dtype)
+                z = flat.view_as(z)
                 calls += table.shape[1]
-        return StepInfo(z, None, calls)
+        return StepInfo(z, 1.0, calls)
 
-    def _drawn(
-        self, x: Tensor, z: Tensor, relaxed: Relaxed, block: Block, table: Tensor, source: RandomSource
-    ) -> Tensor:
-        flat, elements = z.flatten(1).clone(), block.elements.to(x.device)
-        log_k = table[x.flatten(1)[:, elements].long()]  # [n, E, S]
-        log_l = self.log_levels(z, relaxed, block, table.shape[1])
-        log_weight = log_k + log_l
-        weight = torch.softmax(log_weight, -1)
-        impossible = torch.isneginf(log_weight).all(-1, keepdim=True)
-        if bool(impossible.any()):
-            weight = torch.where(impossible, _rescue(log_k, log_l), weight)
-        flat[:, elements] = categorical(weight, source).to(flat.dtype)
-        return flat.view_as(z)
-
-    def log_levels(self, z: Tensor, relaxed: Relaxed, block: Block, states: int) -> Tensor:
+    def _log_levels(self, z: Tensor, relaxed: Relaxed, block: Block, states: int) -> Tensor:
         """log Lt for every state of every element of a block, the others being z: float64 [n, E, states]."""
         shape, elements = tuple(z.shape[1:]), block.elements.to(z.device)
         rows = max(1, _CHUNK // (states * max(z[0].numel(), len(block.terms), 1)))
@@ -304,14 +292,14 @@ class Metropolis:
     proposals: int
     restarted: bool = False
 
-    def __call__(self, x: Tensor, z: Tensor, t: float, streams: Streams) -> StepInfo:
+    def __call__(self, x: Tensor, z: Tensor, t: float, streams: SampleStreams) -> StepInfo:
         z = x.to(z.dtype) if self.restarted else z
         table = self.coupling.log_table(t, x.device) if self.coupling.symmetric else None
         relaxed = self.coupling.relaxed(self.problem, tuple(x.shape[1:]), t)
         now = relaxed.log_likelihood(z)
         taken = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for number in range(self.proposals):
-            source = numbers_at(streams, number)
+            source = streams.at(number)
             proposed, log_ratio = self._propose(x, z, t, table, source)
             then = relaxed.log_likelihood(proposed)
             yes = accepted(then - now + log_ratio, now, uniform((len(x), 1), source, x.device))

@@ -88,9 +88,8 @@ class Synthetic(ExactModel):
         x = judged.samples[judged.of == judged.of[0]]
         one = self.exact(operator.reward, float(judged.problem.measurement[int(judged.of[0]), 0]))
         wanted = torch.outer(one, one).numpy()
-        perfect = Chain(one, one.expand(50, 50), 2).draw(
-            torch.ones(len(x), 2, 50, dtype=torch.float64), _streams(judged.seed, _FLOOR, len(x)).at(0)
-        )
+        alike = torch.ones(len(x), 2, 50, dtype=torch.float64)
+        perfect = Chain(one, one.expand(50, 50), 2).draw(alike, _streams(judged.seed, _FLOOR, len(x)).at(0))
         prior = self.prior().draw(len(x), _streams(judged.seed, _PRIOR, len(x)))
         drawn = {"samples": x, "perfect": perfect, "prior": prior}
         laws, values = {"posterior": wanted}, {}
@@ -246,9 +245,8 @@ def tilt_curve(rows: Sequence[Mapping[str, float]]) -> Image.Image:
 def piano_rolls(melodies: Mapping[str, Tensor]) -> Image.Image:
     """Melodies one below the other, pitch over time; rests and elements of -1, which were not seen, are left out."""
     figure = new_figure((9, 1.5 * len(melodies)))
-    for axis, (name, x) in zip(
-        np.atleast_1d(figure.subplots(len(melodies), 1, sharex=True, sharey=True)), melodies.items(), strict=True
-    ):
+    axes = np.atleast_1d(figure.subplots(len(melodies), 1, sharex=True, sharey=True))
+    for axis, (name, x) in zip(axes, melodies.items(), strict=True):
         at = np.flatnonzero((x.numpy() >= 0) & (x.numpy() != _REST))
         axis.plot(at, x.numpy()[at], "s", markersize=2, color="black")
         axis.set_ylabel(name)
