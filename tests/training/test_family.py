@@ -1,0 +1,79 @@
+"""What every family keeps: a model's samples are those of its draw, and a description is complete."""
+
+import json
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from blackout.component import leaves
+from blackout.flows.graphs import GraphFlow
+from blackout.programs.train import make_model
+from blackout.training.components import make, resolve, with_defaults
+from blackout.training.descriptions import check, plain
+from tests.cli.conftest import ROOT, TINY
+
+NARROW = ("network.width=8", "network.depth=1", "network.heads=2")
+ROLLOUT = ("rollout.points=3", "rollout.chains=8", "rollout.group=8", "simulation.num_steps=3")
+FAMILIES = {
+    "blackout": (*TINY, "metrics=none"),
+    "levels": (*TINY, "process=uniform", "metrics=none"),
+    "flow": ("family=flow", "~dataset", "target.size=2", "network.channels=4", *ROLLOUT),
+    "resampled flow": ("family=flow", "~dataset", "target.size=2", "network.channels=4", *ROLLOUT, "simulation.group=4",
+                       "simulation.resample_below=0.9"),
+    "graphs": ("family=flow", "~dataset", "target=mis", "target.graphs=4", "target.held_out=3", "target.nodes=5",
+               "network.channels=4", *ROLLOUT),
+    "energy": ("family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "number=40",
+               "rates.channels=4", *ROLLOUT),
+    "shuffle": ("family=shuffle", "dataset=jigsaw_digits", "dataset.held_out=4", *NARROW),
+    "codes": ("family=codes", "dataset=cycles", "dataset.length=4", "dataset.share=1", "passes=2", *NARROW),
+}  # fmt: skip
+
+
+@pytest.fixture(params=FAMILIES)
+def made(request):
+    """A family and an untrained model of it."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = OmegaConf.to_container(compose("train", list(FAMILIES[request.param])), resolve=True)
+    family = make(config["family"], "family")
+    return family, make_model(family, config, family.source(config)).eval()
+
+
+def test_samples_of_a_model_are_those_of_its_draw_bit_for_bit(made):
+    family, model = made
+    each = 1 if isinstance(model, GraphFlow) else 6  # solutions of every graph, or samples
+    draw = family.draw(model, {"num_samples": each})
+    number = min(6, draw.rows(each))
+    drawn = torch.cat([samples["samples"].cpu() for _, samples in draw.batches(torch.arange(number), 3)])
+    assert torch.equal(model.sample(number, seed=3).reshape(drawn.shape), drawn)
+
+
+def test_a_description_is_complete_and_is_what_a_file_may_hold(made):
+    family, model = made
+    described = json.loads(json.dumps(model.config))
+    assert plain(described, "file") == described
+    check(described["model"], "model")
+    assert with_defaults(described["model"], "model") == described["model"]
+    again = family.build(described, model.tensors())
+    again.network.load_state_dict(model.averaged.state_dict())
+    again.source = model.source
+    assert torch.equal(again.eval().sample(3, seed=1), model.sample(3, seed=1))
+
+
+def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():
+    stats = {"shape": [3], "max_count": 7, "mean": 2.0, "std": 1.0, "outputs": 2,
+             "data_ends": {"first": 5.0, "last": -9.0, "final_time": 15.0}}  # fmt: skip
+    grid = {"_target_": "blackout.diffusion.logit_times", "_partial_": True}
+    assert resolve({**grid, "last": None}, stats, "grid") == {**grid, "first": 5.0, "last": -9.0}
+    assert resolve(grid, stats, "grid") == {**grid, "first": 5.0, "last": -8.0}  # its own default
+    network = {
+        "_target_": "blackout.networks.CountNetwork",
+        "inputs": {"_target_": "blackout.networks.LevelInputs"},
+        "body": {"_target_": "blackout.networks.body_for", "width": None},
+    }
+    whole = resolve(network, stats, "network")
+    assert whole["inputs"]["_target_"] == "blackout.networks.StateInputs"
+    assert whole["body"]["_target_"] == "blackout.networks.SequenceConvolution"
+    assert whole["body"]["levels"] == 9 and whole["body"]["outputs"] == 2 and whole["body"]["shape"] == [3]
+    assert all(value != {} for _, value in leaves(whole))
