@@ -22,7 +22,7 @@ FAMILIES = {
     "flow": ("family=flow", "~dataset", "target.size=2", "network.channels=4", *ROLLOUT),
     "resampled flow": ("family=flow", "~dataset", "target.size=2", "network.channels=4", *ROLLOUT, "simulation.group=4",
                        "simulation.resample_below=0.9"),
-    "graphs": ("family=flow", "~dataset", "target=mis", "target.graphs=4", "target.held_out=3", "target.nodes=5",
+    "graphs": ("family=flow", "~dataset", "target=mis", "target.number=4", "target.held_out=3", "target.nodes=[4,5]",
                "network.channels=4", *ROLLOUT),
     "energy": ("family=energy", "~dataset", "target=ising", "target.size=2", "energy=pairs", "number=40",
                "rates.channels=4", *ROLLOUT),
