@@ -135,13 +135,10 @@ def computed_once(compute: Callable[[], Result]) -> Result:
 @contextmanager
 def first_process_first() -> Iterator[None]:
     """Process 0 runs the body before the others: it downloads or trains, the others find its files."""
-    if world_size() == 1:
-        yield
-        return
-    if rank() != 0:
+    if rank() > 0:
         dist.barrier()
     try:
         yield
     finally:
-        if rank() == 0:
+        if rank() == 0 and world_size() > 1:
             dist.barrier()

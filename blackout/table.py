@@ -58,8 +58,7 @@ def read_table(name: str) -> Mapping[str, Any]:
     path = Path(name) if name.endswith(".yaml") else TABLES / f"{name}.yaml"
     if not path.is_file():
         raise UserError(f"{name}: no such table; one of {', '.join(sorted(p.stem for p in TABLES.glob('*.yaml')))}")
-    content: Mapping[str, Any] = yaml.safe_load(path.read_text())
-    return content
+    return yaml.safe_load(path.read_text())
 
 
 def jobs(
@@ -91,11 +90,9 @@ def run(job: Job) -> None:
         return
     print(f"$ {job.program} {' '.join(job.settings)}", flush=True)
     script = CONF.parent / f"{job.program}.py"  # in the repository; else the command of the wheel
-    program = (
-        [sys.executable, script] if script.exists() else [Path(sys.executable).with_name(f"blackout-{job.program}")]
-    )
-    code = subprocess.run([*program, *job.settings], check=False).returncode
-    if code:
+    installed = Path(sys.executable).with_name(f"blackout-{job.program}")
+    program = [sys.executable, script] if script.exists() else [installed]
+    if code := subprocess.run([*program, *job.settings], check=False).returncode:
         sys.exit(code)
 
 

@@ -138,8 +138,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}; remove it to go on") from None
     if not isinstance(old, Mapping):
         raise UserError(f"{path} is damaged: it holds no settings; remove it to go on")
-    settings: Mapping[str, Any] = plain(old, str(path))  # aliases can make a few lines larger than memory
-    return settings
+    return plain(old, str(path))  # aliases can make a few lines larger than memory
 
 
 def _unwritable(directory: Path, error: OSError) -> UserError:

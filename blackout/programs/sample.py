@@ -255,8 +255,7 @@ class SampleCache:
 
 def _read_batch(file: Path) -> Samples | None:
     with suppress(OSError, SafetensorError):
-        kept: Samples = load_file(file)
-        return kept
+        return load_file(file)
     return None
 
 

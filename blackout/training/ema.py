@@ -13,8 +13,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 class EMA(nn.Module):
     """A copy of a network whose weights trail the original; always in eval mode.
 
-    The decay ramps up as min(decay, (1 + n) / (10 + n)) over updates n, as in the reference code, so that the random
-    initial weights are forgotten early.
+    The decay ramps up as min(decay, (1 + n) / (10 + n)) over updates n, as in the code of [Song 2021] on which the
+    paper's experiments are built, so that the random initial weights are forgotten early.
 
     Args:
         network: what to average; copied.

@@ -16,11 +16,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 @dataclass(frozen=True)
 class Optimization:
-    """Optimiser, with a linear warm-up and a cosine decay of the learning rate.
+    """Optimiser, with a linear warm-up and a cosine decay [Loshchilov 2017, eq. 5] of the learning rate.
 
     Args:
         lr: peak learning rate.
-        factory: (parameters, lr=...) -> optimiser; the paper's is plain Adam.
+        factory: (parameters, lr=...) -> optimiser; the paper's is plain Adam [Kingma 2015, Algorithm 1].
         warmup_steps: linear warm-up; 0 for none.
         decay_steps: cosine decay to zero, reached at this step; None keeps lr constant.
 
@@ -69,7 +69,7 @@ def sgd(
 
 
 class Muon(Optimizer):
-    """Muon (Jordan et al. 2024) for matrices, AdamW for everything else, as one optimiser.
+    """Muon [Jordan 2024] for matrices, AdamW [Loshchilov 2019, Algorithm 2] for everything else, as one optimiser.
 
     Updates of matrices are scaled to the size of AdamW's, so that one learning rate serves both.
 
