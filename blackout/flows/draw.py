@@ -193,13 +193,10 @@ class LikelihoodDraw(BaseDraw):
     names = Names(folder="likelihood", file="likelihood", array="states", picture="states")
     batch_size = BATCH // _REVERSED
     resumable = True
+    steps = 1
 
     def rows(self, num_samples: int) -> int:
         return len(self.states)
-
-    @property
-    def steps(self) -> int:
-        return 1
 
     @property
     def nfe(self) -> int:
