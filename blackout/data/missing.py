@@ -62,8 +62,8 @@ def _mask(mask: str, arrays: dict[str, Any]) -> Array:
 def filled(counts: Tensor, seen: Tensor, seed: int = 0) -> Tensor:
     """Counts whose missing entries are values of the same element in other samples, at random.
 
-    Means and variances of elements are then right; what elements say of each other is weakened where entries are
-    missing, which is for moments alone: training and likelihoods leave these entries out.
+    This is a hot deck [Andridge 2010]. Means and variances of elements are then right; what elements say of each other
+    is weakened where entries are missing, which is for moments alone: training and likelihoods leave these entries out.
 
     Args:
         counts: [N, *shape].

@@ -1,6 +1,7 @@
 """Second moments of counts: how much more their totals, and all their sums, vary than Poisson counts would.
 
-A thinned count is nearly Poisson where q D is small, q its survival probability and D = Var(sum X) / E(sum X).
+A thinned count is nearly Poisson where q D is small, q its survival probability and D = Var(sum X) / E(sum X). Ours;
+the laws are in `tests/laws/test_end_laws.py`.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def covariance_excess(counts: Tensor, known: Sums | None = None) -> float:
 def neighbour_correlation(counts: Tensor) -> float:
     """Mean correlation of neighbours in a vector, beyond that of all pairs of elements, of square roots of counts.
 
-    About 0 for elements in no order, such as genes; positive for bins of time or energy.
+    About 0 for elements in no order, such as genes; positive for bins of time or energy. Ours, with its
+    law in `tests/data/test_missing.py`.
 
     Args:
         counts: integers [N, D].

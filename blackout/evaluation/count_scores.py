@@ -142,6 +142,8 @@ def _flat(counts: Tensor) -> Array:
 def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, float]:
     """Scores of samples beside the held-out counts of a dataset.
 
+    The choice is ours; the law is that held-out counts score as right samples do (`tests/evaluation`).
+
     Args:
         samples: counts [n, D].
         data: the dataset, D elements.
@@ -233,7 +235,8 @@ def kolmogorov_smirnov(a: Array, b: Array) -> Array:
 def mean_discrepancy(a: Array, b: Array) -> float:
     """Unbiased MMD^2 [Gretton 2012, eq. 3] with exp(-|sqrt a - sqrt b|^2 / 2 s^2): about 0 if they are alike.
 
-    s is the median distance in `b`. The square root makes Poisson counts equally noisy whatever their mean.
+    s is the median distance in `b`. The square root makes Poisson counts equally noisy whatever their mean
+    [Anscombe 1948].
 
     Args:
         a, b: counts [n, D] and [m, D], at least two each.
@@ -311,7 +314,8 @@ def _best_shape(values: Array, times: Array, mean: float) -> float:
 def _zero_inflated(values: Array, times: Array, mean: float, r: float) -> Callable[[Array], Array]:
     """log P of the negative binomial, or with more zeros where those that occurred are more than its own.
 
-    The share of zeros is then the observed one, and what is above follows a negative binomial without zeros.
+    The share of zeros is then the observed one, and what is above follows a negative binomial without zeros: a hurdle
+    model [Mullahy 1986].
     """
     from scipy.optimize import minimize
 

@@ -193,7 +193,7 @@ class Inception(ModuleExtractor):
 
 @component(passed=("extractor",), ask="metrics=dinov2")
 class DINOv2(ModuleExtractor):
-    """Features of DINOv2 through torch-fidelity, for the Frechet distance that [Stein 2023] proposes.
+    """Features of DINOv2 [Oquab 2024] through torch-fidelity, for the Frechet distance that [Stein 2023] proposes.
 
     Their FD-DINOv2 is that of `size="l"`, resized to 224 x 224 bicubically; torch-fidelity resizes bilinearly as
     TensorFlow 1, so the two are not comparable. The code and the weights come from `facebookresearch/dinov2` through

@@ -81,7 +81,7 @@ class Recognition(NamedTuple):
 
 
 class ClassShares(SumMetric):
-    """Share of samples whose largest class probability exceeds `threshold`, and the share of each class.
+    """Share of samples whose largest class probability exceeds `threshold`, and the share of each class. Ours.
 
     Args:
         num_classes: K, the width of the logits.
