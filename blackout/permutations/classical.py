@@ -17,13 +17,11 @@ from torch import Tensor
 from blackout.permutations.codes import Code, FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import OrderDistribution, PlackettLuce
 from blackout.permutations.distributions.beam import best_digits
-from blackout.permutations.group import all_permutations, inverse, is_permutation
+from blackout.permutations.group import inverse, is_permutation
 from blackout.random import RandomSource, cumulative
 
 EXACT = 14
 """Most items for which the consensus goes through all sets of items."""
-_ENUMERATED = 7
-"""Most items for which conditionals without a closed form are summed over all orders."""
 
 
 def consensus(orders: Tensor) -> Tensor:
@@ -166,23 +164,19 @@ class Mallows(IndependentDigits):
         super().__init__(torch.special.xlogy(exponents, self.phi[..., None, None]), centre)
 
     @classmethod
-    def fit(cls, orders: Tensor, centre: Tensor | None = None) -> Mallows:
+    def fit(cls, orders: Tensor) -> Mallows:
         """The maximum likelihood of orders int64 [N, n], without weights.
 
-        The centre, unless given, minimises the total distance (`consensus`: exactly to 14 items, above that a local
-        minimum); phi makes the mean distance that of the data, which is where the likelihood, concave in log phi, is
-        largest.
+        The centre minimises the total distance (`consensus`: exactly to 14 items, above that a local minimum); phi
+        makes the mean distance that of the data, which is where the likelihood, concave in log phi, is largest.
 
         Raises:
-            ValueError: no orders, or all of them the reverse of a given centre (phi has no maximum).
+            ValueError: no orders.
         """
-        n = orders.shape[-1]
-        centre = consensus(orders) if centre is None else centre
+        n, centre = orders.shape[-1], consensus(orders)
         wanted = float(Lehmer.encode(orders, centre).sum(-1).double().mean())
         if wanted == 0:
             return cls(n, 0.0, centre)
-        if wanted >= n * (n - 1) / 2:
-            raise ValueError("all orders are the reverse of the centre: no phi is the most likely")
         least, most = -50.0, 50.0
         for _ in range(80):
             middle = (least + most) / 2
@@ -302,22 +296,21 @@ class PlackettLuceCodes(PlackettLuce):
     """Plackett-Luce as an autoregressive model of a code.
 
     `conditionals` is a causal denoiser (`blackout.permutations.factorized`): right with one digit a pass from the left,
-    in one pass for `autoregressive_loss`. Closed forms for Lehmer, Fisher-Yates and insertion; for others by
-    enumeration, to 7 items. Ours; checked by `blackout.laws`.
+    in one pass for `autoregressive_loss`. Ours; checked by `blackout.laws`.
 
     Args:
         log_weights: finite, [n].
-        code: of `blackout.permutations.codes`.
+        code: Lehmer, FisherYates or Insertion.
 
     Raises:
-        ValueError: weights that are no vector, or more than 7 of them with a code that has no closed form.
+        ValueError: weights that are no vector, or another code.
     """
 
     def __init__(self, log_weights: Tensor, code: type[Code]) -> None:
         if log_weights.ndim != 1 or not len(log_weights):
             raise ValueError(f"log_weights must be a vector [n], not {list(log_weights.shape)}")
-        if code not in (Lehmer, FisherYates, Insertion) and len(log_weights) > _ENUMERATED:
-            raise ValueError(f"{code.__name__} conditionals are enumerated: at most {_ENUMERATED} items")
+        if code not in (Lehmer, FisherYates, Insertion):
+            raise ValueError(f"the conditionals of {code.__name__} digits have no closed form")
         super().__init__(log_weights.double())
         self.code = code
 
@@ -330,12 +323,8 @@ class PlackettLuceCodes(PlackettLuce):
         n = self._n
         codes = codes.masked_fill(codes == n, 0)
         found = torch.full((*codes.shape, n), -torch.inf, dtype=torch.float64, device=codes.device)
-        if self.code is Insertion:
-            self._insertion(codes, found)
-        elif self.code in (Lehmer, FisherYates):
-            self._without_replacement(codes, found)
-        else:
-            self._enumerated(codes, found)
+        fill = self._insertion if self.code is Insertion else self._without_replacement
+        fill(codes, found)
         return found
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -374,14 +363,3 @@ class PlackettLuceCodes(PlackettLuce):
             place = torch.arange(k + 1, device=codes.device)
             shifted = torch.cat([order, torch.zeros_like(at)], 1).gather(1, place - (place > at).long())
             order = torch.where(place == at, k, shifted)
-
-    def _enumerated(self, codes: Tensor, found: Tensor) -> None:
-        """Bayes over all orders, digit by digit."""
-        orders = all_permutations(self._n).to(codes.device)
-        table, law = self.code.encode(orders), super().log_prob(orders).exp()
-        possible = torch.ones(len(codes), len(orders), dtype=torch.bool, device=codes.device)
-        for i, digit in enumerate(table.unbind(1)):
-            mass = torch.zeros(found.shape[::2], dtype=law.dtype, device=codes.device)
-            mass.index_add_(1, digit, possible * law)
-            found[:, i] = (mass / mass.sum(1, keepdim=True)).log()
-            possible &= digit == codes[:, i : i + 1]

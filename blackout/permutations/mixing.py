@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -102,11 +103,7 @@ def first_mixed(variation: Callable[[int, int], float], n: int, target: float) -
     most = 1
     while variation(n, most) > target:
         most *= 2
-    least = 0
-    while least < most:
-        middle = (least + most) // 2
-        least, most = (least, middle) if variation(n, middle) <= target else (middle + 1, most)
-    return least
+    return bisect_left(range(most), -target, key=lambda t: -variation(n, t))
 
 
 def _check(n: int, t: int) -> None:

@@ -9,7 +9,7 @@ from torch import Size
 
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.classical import Ewens, Mallows, PlackettLuceCodes, RepeatedInsertion, consensus
-from blackout.permutations.codes import FisherYates, Inline, Insertion, LeftLehmer, Lehmer
+from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, draw_codes, partition, product_law
 from blackout.permutations.group import is_permutation, num_cycles
@@ -135,7 +135,7 @@ def test_draws_and_best_orders(name):
 
 
 @pytest.mark.parametrize("n", range(1, 7))
-@pytest.mark.parametrize("code", [Lehmer, FisherYates, Insertion, Inline, LeftLehmer])
+@pytest.mark.parametrize("code", [Lehmer, FisherYates, Insertion])
 def test_plackett_luce_through_any_code(code, n):
     log_weights = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     perms, family = all_permutations(n), PlackettLuceCodes(log_weights, code)
@@ -195,14 +195,11 @@ def test_fitting_mallows():
     best = float(fitted.log_prob(orders).sum())
     for phi in (float(fitted.phi) - 0.01, float(fitted.phi) + 0.01):
         assert float(Mallows(6, phi, centre).log_prob(orders).sum()) < best
-    for other in itertools.permutations(range(6), 2):
+    for a, b in itertools.combinations(range(6), 2):
         swapped = centre.clone()
-        swapped[list(other)] = centre[list(reversed(other))]
-        if not torch.equal(swapped, centre):
-            assert float(Mallows.fit(orders, swapped).log_prob(orders).sum()) < best
+        swapped[[a, b]] = centre[[b, a]]
+        assert float(Mallows(6, fitted.phi, swapped).log_prob(orders).sum()) < best
     assert float(Mallows.fit(centre[None]).phi) == 0
-    spread = Mallows.fit(Mallows(6, 1 / 0.55, centre).sample(Size([3000]), torch.Generator().manual_seed(0)), centre)
-    assert float(spread.phi) == pytest.approx(1 / 0.55, abs=0.08)
 
 
 def test_fitting_repeated_insertion():
@@ -223,7 +220,6 @@ def test_fitting_repeated_insertion():
         (lambda: Mallows(4, 0.5, weights=torch.ones(3)), "4 numbers"),
         (lambda: Mallows(4, 0.5, torch.tensor([0, 1, 1, 3])), "an order of the items 0..3"),
         (lambda: Mallows.fit(torch.zeros(0, 4, dtype=torch.int64)), "at least one order"),
-        (lambda: Mallows.fit(torch.tensor([[2, 1, 0]]), torch.arange(3)), "no phi is the most likely"),
         (lambda: Mallows(3, 0.5).log_prob(torch.tensor([0, 0, 1])), "only permutations"),
         (lambda: RepeatedInsertion(torch.eye(3)[:2]), r"\[..., n, n\]"),
         (lambda: RepeatedInsertion(torch.full((3, 3), 1 / 3)), "places 0..k"),
@@ -231,7 +227,7 @@ def test_fitting_repeated_insertion():
         (lambda: Ewens(3, -1.0), "theta must be a number"),
         (lambda: Ewens(0, 1.0), "n at least 1"),
         (lambda: PlackettLuceCodes(torch.zeros(2, 2), Lehmer), "a vector"),
-        (lambda: PlackettLuceCodes(torch.zeros(8), LeftLehmer), "at most 7 items"),
+        (lambda: PlackettLuceCodes(torch.zeros(3), Inline), "no closed form"),
         (lambda: Ewens(3, 1.0).top(0), "k must be at least 1"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
 class CodeDraw(BaseDraw):
     """Samples of a model, in some number of passes.
 
@@ -43,19 +44,13 @@ class CodeDraw(BaseDraw):
         curve: also draw at every number of passes, for a picture of the figures over it.
     """
 
+    model: CodeModel
+    passes: Passes
+    given: int | Tensor | None = None
+    contexts: Mapping[str, Tensor] | None = None
+    curve: bool = False
     names = Names("samples", "permutations", "permutation", "permutations")
     batch_size = BATCH
-
-    def __init__(
-        self,
-        model: CodeModel,
-        passes: Passes,
-        given: int | Tensor | None = None,
-        contexts: Mapping[str, Tensor] | None = None,
-        curve: bool = False,
-    ) -> None:
-        self.model, self.passes, self.given, self.curve = model, passes, given, curve
-        self._contexts = contexts
 
     @property
     def steps(self) -> int:
@@ -70,21 +65,21 @@ class CodeDraw(BaseDraw):
     @property
     def resumable(self) -> bool:  # type: ignore[override]
         """Only where nothing but the model decides samples: data and files may have changed since."""
-        return self._contexts is None and not self.model.conditional and self.given is None
+        return self.contexts is None and not self.model.conditional and self.given is None
 
     @property
     def description(self) -> Mapping[str, Any]:
         """Code, objective, passes and order, for metrics.json."""
         given = "file" if isinstance(self.given, Tensor) else self.given
         described = {"code": self.model.code.__name__, "objective": self.model.objective, **asdict(self.passes)}
-        contexts = "file" if self._contexts is not None else "held out" if self.model.conditional else None
+        contexts = "file" if self.contexts is not None else "held out" if self.model.conditional else None
         return {**described, "given": given, "contexts": contexts}
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
         """See `CodeModel.batches`."""
-        return self.model.batches(indices, seed, batch_size, self.passes, self.given, self._contexts, watch)
+        return self.model.batches(indices, seed, batch_size, self.passes, self.given, self.contexts, watch)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Cycle diagrams of bare permutations; words, rankings and puzzles as what they are of."""
@@ -94,10 +89,11 @@ class CodeDraw(BaseDraw):
 
     def outputs(self, seed: int) -> CurveOutputs | None:
         """Figures over the number of passes, where they are asked for."""
-        return CurveOutputs(self._at, self.model, seed) if self.curve else None
 
-    def _at(self, passes: int) -> CodeDraw:
-        return CodeDraw(self.model, replace(self.passes, passes=passes), self.given, self._contexts)
+        def at(passes: int) -> CodeDraw:
+            return replace(self, passes=replace(self.passes, passes=passes), curve=False)
+
+        return CurveOutputs(at, self.model, seed) if self.curve else None
 
 
 def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:

@@ -21,7 +21,7 @@ from blackout.permutations.distributions import Matching, PlackettLuce
 from blackout.permutations.metrics import arranged
 from blackout.permutations.shuffle.decoding import Decoder, Look
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
-from blackout.permutations.shuffle.reverse import Denoiser, moving, whole
+from blackout.permutations.shuffle.reverse import Denoiser, moving, with_first
 from blackout.random import SampleStreams
 
 Layout: TypeAlias = Literal["odd_even", "bitonic"]
@@ -79,7 +79,7 @@ class SinkhornPixelLoss(SinkhornLoss):
     def _loss(self, inputs: LossInputs, law: Matching, states: Tensor, back: Tensor) -> Tensor:
         items, fixed = inputs.items.float().flatten(2).unsqueeze(1), inputs.denoiser.first_fixed
         after, before = (  # [b, r, m, d]
-            arranged(items.expand(-1, orders.shape[1], -1, -1).flatten(0, 1), whole(orders, fixed).flatten(0, 1))
+            arranged(items.expand(-1, orders.shape[1], -1, -1).flatten(0, 1), with_first(orders, fixed).flatten(0, 1))
             .unflatten(0, orders.shape[:2])[..., int(fixed) :, :]
             for orders in (states, states.gather(-1, back))
         )  # fmt: skip

@@ -18,6 +18,8 @@ from blackout.random import SampleStreams, StepStreams
 
 Look: TypeAlias = Callable[[int, Tensor], None]
 """Called with (steps done, orders [b, m]) at the start and after each step."""
+Lists: TypeAlias = tuple[Tensor, Tensor]
+"""Orders int64 [b, K, m] of the free items, and their log-probabilities [b, K]."""
 
 
 class Decoder(ABC):
@@ -28,7 +30,7 @@ class Decoder(ABC):
 
     def __call__(
         self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Lists:
         """Solve the lists of a denoiser's features.
 
         Args:
@@ -40,19 +42,17 @@ class Decoder(ABC):
         """
         b, device = len(denoiser.features), denoiser.features.device
         # the lists as they are given
-        state = identity_like(torch.empty(b, 1, denoiser.free, device=device)).contiguous()
-        total = torch.zeros(b, 1, device=device)
+        given = identity_like(torch.empty(b, 1, denoiser.free, device=device)).contiguous()
+        lists = given, torch.zeros(b, 1, device=device)
         show = look or (lambda step, orders: None)
-        show(0, state[:, 0])
+        show(0, given[:, 0])
         for step, t in enumerate(reversed(times), 1):
-            state, total = self.step(denoiser, state, total, t, streams.at(step))
-            show(step, state[:, 0])
-        return state, total
+            lists = self.step(denoiser, lists, t, streams.at(step))
+            show(step, lists[0][:, 0])
+        return lists
 
-    def step(
-        self, denoiser: Denoiser, state: Tensor, total: Tensor, t: int, streams: StepStreams
-    ) -> tuple[Tensor, Tensor]:
-        """Lists [b, K, m] with their log-probabilities [b, K], taken back from time t."""
+    def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
+        """Lists taken back from time t."""
         raise NotImplementedError
 
     @abstractmethod
@@ -68,9 +68,8 @@ class Greedy(Decoder):
     [Zhang 2025, section 3.5]. log_prob is that of the steps taken.
     """
 
-    def step(
-        self, denoiser: Denoiser, state: Tensor, total: Tensor, t: int, streams: StepStreams
-    ) -> tuple[Tensor, Tensor]:
+    def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
+        state, total = lists
         law = denoiser(state, t)
         sigma = self._choose(law, streams)
         return compose(state, sigma), total + law.log_prob(sigma)
@@ -117,9 +116,8 @@ class Beam(Decoder):
         if self.width < 1 or self.inner < 1:
             raise ValueError(f"width and inner of a beam must be at least 1, not {self.width} and {self.inner}")
 
-    def step(
-        self, denoiser: Denoiser, state: Tensor, total: Tensor, t: int, streams: StepStreams
-    ) -> tuple[Tensor, Tensor]:
+    def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
+        state, total = lists
         orders, log_probs = denoiser(state, t, max(self.inner, self.width)).top(self.width)
         # what does not exist is blank: any order will do, because its log-probability is -inf
         reached = compose(state.unsqueeze(2), orders.clamp(min=0)).flatten(1, 2)

@@ -24,7 +24,7 @@ from blackout.permutations.metrics import arranged
 from blackout.permutations.plots import NAMES, lists, solved_puzzles
 from blackout.permutations.shuffle.decoding import Decoder, Sample
 from blackout.permutations.shuffle.model import BATCH, ShuffleDiffusion
-from blackout.permutations.shuffle.reverse import Denoiser, whole
+from blackout.permutations.shuffle.reverse import Denoiser, with_first
 from blackout.random import SampleStreams
 from blackout.training.components import make
 
@@ -157,7 +157,7 @@ def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor
     Sample()(denoiser, times, streams, lambda _, order: states.append(order))
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
-    every, found = whole(all_permutations(denoiser.free), fixed), laws(denoiser, times)[:, 0].cpu()
+    every, found = with_first(all_permutations(denoiser.free), fixed), laws(denoiser, times)[:, 0].cpu()
     figure = Figure(figsize=(2.2 * len(found), 3.6), layout="constrained")
     rows = figure.subplots(2, len(found), sharey="row", squeeze=False)
     colours = ["tab:green" if bool(right) else "tab:blue" for right in (every == truth.cpu()).all(1)]
@@ -165,7 +165,7 @@ def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor
         rows[0, column].bar(range(len(law)), law, color=colours)
         rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=f"the {len(law)} orders", xticks=[])
         rows[1, column].axis("off")
-        if (picture := lists(kind, arranged(items, whole(states[column], fixed)), 1)) is not None:
+        if (picture := lists(kind, arranged(items, with_first(states[column], fixed)), 1)) is not None:
             rows[1, column].imshow(picture)
     with replacing(path) as part:
         figure.savefig(part, format="png", dpi=110)

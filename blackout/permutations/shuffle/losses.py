@@ -13,7 +13,7 @@ from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.permutations.distributions import GeneralizedPlackettLuce, OrderDistribution, PlackettLuce
 from blackout.permutations.group import compose
-from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, whole
+from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, with_first
 from blackout.random import StepStreams, uniform
 
 
@@ -56,7 +56,7 @@ class LossInputs:
         """
         law, states, back = self.steps(number)
         fixed = self.denoiser.first_fixed
-        before, after = (whole(orders, fixed) for orders in (compose(states, back), states))
+        before, after = (with_first(orders, fixed) for orders in (compose(states, back), states))
         between = squared_distances(self.items, before)
         between = between.gather(-1, after.unsqueeze(-2).expand_as(between))
         return law, between[..., 1:, 1:] if fixed else between

@@ -18,7 +18,7 @@ from blackout.permutations.group import identity_like, inverse
 from blackout.permutations.metrics import PuzzleScores, arranged, tour_length
 from blackout.permutations.shuffle.decoding import Decoder, Greedy
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
-from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, Reverse, moving, whole
+from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, Reverse, moving, with_first
 from blackout.random import SampleStreams, StepStreams, fold_seed
 from blackout.training.model import Model
 
@@ -157,11 +157,11 @@ class ShuffleDiffusion(Model):
 
         def look(step: int, orders: Tensor) -> None:
             if watch is not None:
-                watch(step, steps, arranged(items, whole(orders, fixed)).cpu())
+                watch(step, steps, arranged(items, with_first(orders, fixed)).cpu())
 
         with self.using():
             orders, log_probs = decoder(self.denoiser(items), self.shuffle.times, streams, look)
-        orders = whole(orders, fixed)
+        orders = with_first(orders, fixed)
         best = torch.zeros(len(items), 1, dtype=torch.int64, device=orders.device)
         if self.data["kind"] == "points":  # a beam's best is its shortest tour [Zhang 2025, appendix G.5]
             flat = arranged(items.repeat_interleave(orders.shape[1], 0), orders.flatten(0, 1))

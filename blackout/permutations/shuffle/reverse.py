@@ -168,7 +168,7 @@ class Denoiser:
             width: of a beam in search of the mode.
         """
         b, r, _ = states.shape
-        full = whole(states, self.first_fixed)
+        full = with_first(states, self.first_fixed)
         rows = torch.arange(b, device=full.device).view(b, 1, 1)
         lists = self.features[rows, full].flatten(0, 1)
         times = torch.as_tensor(t, device=full.device).expand(b, r).reshape(-1)
@@ -178,7 +178,7 @@ class Denoiser:
         return self.reverse(scores, width)
 
 
-def whole(orders: Tensor, first_fixed: bool) -> Tensor:
+def with_first(orders: Tensor, first_fixed: bool) -> Tensor:
     """Orders [..., m] of the items that may move as orders of all n: the first, where it is fixed, comes first."""
     if not first_fixed:
         return orders
@@ -186,7 +186,7 @@ def whole(orders: Tensor, first_fixed: bool) -> Tensor:
 
 
 def moving(orders: Tensor, first_fixed: bool) -> Tensor:
-    """The inverse of `whole`: orders [..., n] as orders of the items that may move."""
+    """The inverse of `with_first`: orders [..., n] as orders of the items that may move."""
     return orders[..., 1:] - 1 if first_fixed else orders
 
 
