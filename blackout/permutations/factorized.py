@@ -105,6 +105,8 @@ def fill_codes(
 def most_certain(log_probs: Tensor, codes: Tensor, passes_left: int) -> Tensor:
     """The masked digits whose most probable value is most probable: a balanced share of those left, [B, s].
 
+    [Chang 2022, section 3.2], without its noise.
+
     Args:
         log_probs: of every digit's values, [B, n, n].
         codes: int64 [B, n], n where masked.
@@ -170,7 +172,7 @@ def any_order_loss(denoiser: Denoiser, codes: Tensor, support: Tensor, generator
 
 
 def autoregressive_loss(denoiser: Denoiser, codes: Tensor, support: Tensor) -> Tensor:
-    """-log p in nats, digit by digit from the left, in one pass, [B].
+    """-log p in nats, digit by digit from the left, in one pass, [B] [Severo 2025, eq. 2 with blocks of one digit].
 
     The denoiser must be causal: its logits of digit i may depend on digits before i only. Then this is what n passes of
     `code_log_prob` from left to right give.

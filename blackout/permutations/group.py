@@ -44,7 +44,7 @@ def descents(p: Tensor) -> Tensor:
 
 
 def kendall_distance(p: Tensor, q: Tensor | None = None) -> Tensor:
-    """The number of pairs i < j that p and q, read as ranks of the places, put in opposite order.
+    """The number of pairs i < j that p and q, read as ranks of the places, put in opposite order [Kendall 1938].
 
     It does not change when the places of both are rearranged alike: d(p r, q r) = d(p, q). Of *orders* (lists of items)
     it is the distance of their inverses. Against the identity both readings agree: the number of inversions.
@@ -65,7 +65,7 @@ def kendall_distance(p: Tensor, q: Tensor | None = None) -> Tensor:
 
 
 def cycle_labels(p: Tensor) -> Tensor:
-    """The least element of every element's cycle, int64 [..., n]."""
+    """The least element of every element's cycle, int64 [..., n]; ours, checked in `tests.permutations.test_group`."""
     label, step, reached = identity_like(p), p, 1
     while reached < p.shape[-1]:
         label = torch.minimum(label, label.gather(-1, step))
@@ -137,6 +137,9 @@ def partitions(n: int, largest: int | None = None) -> list[tuple[int, ...]]:
 
 
 def class_size(cycle_type: tuple[int, ...]) -> int:
-    """How many permutations have these cycle lengths: n! over the product of k^m m! for m cycles of length k."""
+    """How many permutations have these cycle lengths: n! over the product of k^m m! for m cycles of length k.
+
+    [Diaconis 1988]; counted in `tests.permutations.test_mixing`.
+    """
     centraliser = math.prod(k ** (m := cycle_type.count(k)) * math.factorial(m) for k in set(cycle_type))
     return math.factorial(sum(cycle_type)) // centraliser

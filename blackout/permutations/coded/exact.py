@@ -100,6 +100,9 @@ def partitions(n: int, passes: int, random: bool = True) -> list[list[Tensor]]:
 
 
 def perfect_mass(codes: Tensor, passes: int, points: Tensor | None = None, random: bool = True) -> float:
-    """What a perfect network gives `points` (the data's codes [M, n] themselves), averaged over random orders."""
+    """What a perfect network gives `points` (the data's codes int64 [M, n] themselves), averaged over random orders.
+
+    Ours: `product_law` summed; checked against closed forms in `tests.permutations.coded.test_model`.
+    """
     masses = [product_mass(codes, blocks, points) for blocks in partitions(codes.shape[1], passes, random)]
     return sum(masses) / len(masses)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -79,17 +80,22 @@ def read_ratings(file: Path) -> Ratings:
 
 @dataclass(frozen=True, eq=False)
 class UserLists:
-    """Ratings user by user: those of user u are items[start[u]:start[u + 1]], and ratings likewise.
+    """Ratings user by user: `sizes` says how many of items and ratings are whose.
 
     Attributes:
-        start: int64 [users + 1].
+        sizes: int64 [users].
         items: int64, 0..number of items - 1.
         ratings: float32.
     """
 
-    start: Tensor
+    sizes: Tensor
     items: Tensor
     ratings: Tensor
+
+    @cached_property
+    def start(self) -> Tensor:
+        """The place of every user's first rating, int64 [users]."""
+        return self.sizes.cumsum(0) - self.sizes
 
     def lists(self, users: Tensor, length: int, streams: StepStreams) -> dict[str, Tensor]:
         """`items` and `ratings` [b, n] of `length` rated items of each user, in a random order, and `x` [b, n].
@@ -97,10 +103,9 @@ class UserLists:
         items[x] is the user's order: falling ratings, equal ones in the random order.
         """
         chosen = []
-        most = int((self.start[users + 1] - self.start[users]).max())
+        most = int(self.sizes[users].max())
         for rows, u in zip(users.split(256), streams.next_draw().uniform((len(users), most)).split(256), strict=True):
-            place = torch.arange(most)
-            absent = place >= (self.start[rows + 1] - self.start[rows]).unsqueeze(1)
+            absent = torch.arange(most) >= self.sizes[rows].unsqueeze(1)
             order = u.masked_fill(absent, 2.0).argsort(dim=1)[:, :length]
             chosen.append(self.start[rows].unsqueeze(1) + order)
         at = torch.cat(chosen)
@@ -109,10 +114,10 @@ class UserLists:
 
     def of(self, users: Tensor) -> UserLists:
         """Those of some users."""
-        sizes = self.start[users + 1] - self.start[users]
-        start = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-        at = torch.arange(int(start[-1])) + (self.start[users] - start[:-1]).repeat_interleave(sizes)
-        return UserLists(start, self.items[at], self.ratings[at])
+        sizes = self.sizes[users]
+        moved = self.start[users] - (sizes.cumsum(0) - sizes)
+        at = torch.arange(int(sizes.sum())) + moved.repeat_interleave(sizes)
+        return UserLists(sizes, self.items[at], self.ratings[at])
 
 
 @component("dataset", ask="dataset=rankings dataset.path=<file>")
@@ -157,19 +162,17 @@ def from_ratings(
     enough = (raters >= min_raters).nonzero().squeeze(1)
     if len(enough) < length:
         raise UserError(f"{name}: {len(enough)} items have {min_raters} raters or more, fewer than length={length}")
+    order = raters[enough].argsort(descending=True, stable=True)
     if at_random:
-        kept = enough[torch.randperm(len(enough), generator=torch.Generator().manual_seed(seed))[:num_movies]]
-    else:
-        kept = enough[raters[enough].argsort(descending=True, stable=True)[:num_movies]]
-    kept = kept.sort().values
+        order = torch.randperm(len(enough), generator=torch.Generator().manual_seed(seed))
+    kept = enough[order[:num_movies]].sort().values
     number = torch.full((len(names),), -1, dtype=torch.int64)
     number[kept] = torch.arange(len(kept))
     own = number[item] >= 0
     users, rows = given.user[own].unique(return_inverse=True)
     order = rows.argsort(stable=True)
     sizes = torch.bincount(rows, minlength=len(users))
-    start = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    lists = UserLists(start, number[item[own]][order], given.rating[own][order])
+    lists = UserLists(sizes, number[item[own]][order], given.rating[own][order])
     active = (sizes >= length).nonzero().squeeze(1)
     if len(active) < 2:
         raise UserError(f"{name}: {len(active)} users rated {length} or more of the {len(kept)} items; 2 are needed")
@@ -306,7 +309,7 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
     sizes = torch.tensor([len(of) for of in classes])
     first = sizes.cumsum(0) - sizes
     letters = torch.tensor([[ord(c) - ord("a") for c in word] for of in classes for word in of])
-    known = _number(letters).sort().values
+    known = _number(letters)
 
     def make(which: Tensor, streams: StepStreams) -> dict[str, Tensor]:
         u = streams.next_draw().uniform((len(which), 1)).squeeze(1)
@@ -319,8 +322,7 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
         return make(train[index], _repeated(seed, index, augment))
 
     def listed(spelled: Tensor) -> Tensor:
-        number = _number(spelled)
-        return known[torch.searchsorted(known, number).clamp(max=len(known) - 1)] == number
+        return torch.isin(_number(spelled), known)
 
     def judged(samples: Samples) -> Mapping[str, Tensor]:
         return {"listed_word": listed(samples["items"].gather(1, samples["samples"])).double()}

@@ -131,7 +131,10 @@ class Beam(Decoder):
 
 
 def merged(states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Equal lists of [b, M, m], log-probabilities [b, M], put together: the first gets the sum, the others -inf."""
+    """Equal lists of [b, M, m], log-probabilities [b, M], put together: the first gets the sum, the others -inf.
+
+    Ours; checked in `tests.permutations.test_shuffle`.
+    """
     n = states.shape[-1]
     # equal lists have equal sums of these whole numbers; neighbours after sorting are compared themselves
     numbers = torch.randint(-(2**62), 2**62, (n, n), generator=torch.Generator().manual_seed(n)).to(states.device)

@@ -18,7 +18,7 @@ from blackout.errors import UserError
 from blackout.family import BaseDraw, Names, Samples, Watch, refuse_unknown
 from blackout.files import replacing
 from blackout.permutations.datasets import Puzzles, read_puzzles
-from blackout.permutations.distributions import Matching
+from blackout.permutations.distributions.matching import Matching
 from blackout.permutations.group import all_permutations, compose, number
 from blackout.permutations.metrics import arranged
 from blackout.permutations.plots import NAMES, lists, solved_puzzles
@@ -120,6 +120,8 @@ class SolvedPuzzles:
 
 def laws(denoiser: Denoiser, times: Sequence[int], start: Tensor | None = None) -> Tensor:
     """The laws of the order at t_k, ..., t_1 and 0 that the reverse steps lead to, float64 [k + 1, b, m!].
+
+    [Zhang 2025, eq. 11], summed over all lists.
 
     Args:
         denoiser: of b lists.

@@ -212,7 +212,7 @@ class InformedLoss(ShuffleLoss):
 
 
 def log_likelihoods(between: Tensor, drawn: Tensor, deviation: float) -> Tensor:
-    """log p(list before | list, sigma) but for a constant, [draws, b, r].
+    """log p(list before | list, sigma) but for a constant, [draws, b, r] [Zhang 2025, appendix G.4].
 
     Args:
         between: [b, r, m, m], squared distances of what was at every place to the items of the list.

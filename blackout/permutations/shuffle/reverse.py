@@ -136,7 +136,7 @@ class ReverseInsertion(Reverse):
 
 @dataclass(frozen=True)
 class Denoiser:
-    """Steps back for the lists of one batch.
+    """Steps back for the lists of one batch [Zhang 2025, section 3.3].
 
     Orders are of the items that may move, m of them: all n, or all but the first.
 
@@ -241,7 +241,10 @@ class ForwardProcess:
         return states.movedim(0, 2), back.movedim(0, 2)
 
     def log_prob(self, back: Tensor) -> Tensor:
-        """log q of the steps whose inverses are back [..., k, n], summed over the k, float64 [...]."""
+        """log q of the steps whose inverses are back [..., k, n], summed over the k, float64 [...].
+
+        Of the bound [Zhang 2025, eq. 12] what does not depend on the network.
+        """
         steps = zip(inverse(back).unbind(-2), self.gaps, strict=True)
         return torch.stack([self.law.log_prob(sigma, gap) for sigma, gap in steps]).sum(0)
 
