@@ -140,7 +140,7 @@ def loss_weights(times: Tensor, kind: str = "instantaneous", weighting: str = "p
 
 @component("loss")
 @dataclass(frozen=True)
-class CountLoss:
+class CountLoss(_Weighted):
     """Weighted loss y - N log y of a batch of counts observed at times t [Santos 2023, eqs. 14 and 15, Algorithm 1].
 
     Args:
@@ -155,15 +155,15 @@ class CountLoss:
     kind: str = "instantaneous"
     weighting: str = "paper"
     scale: float = 1.0
+    weightings: ClassVar[Mapping[str, Weight]] = _COUNT_WEIGHTINGS
 
     def __post_init__(self) -> None:
         check_name(_KINDS, self.kind, "loss")
-        check_name(_COUNT_WEIGHTINGS, self.weighting, "weighting")
-        check_scale(self.scale)
+        super().__post_init__()
 
     def weights(self, s: Tensor, t: Tensor) -> Tensor:
         """The weights of intervals (s, t), float64 [T] each."""
-        return self.scale * _COUNT_WEIGHTINGS[self.weighting](_KINDS[self.kind](s, t), t)
+        return super().weights(_KINDS[self.kind](s, t), t)
 
     def __call__(self, prediction: CountPrediction, target: Tensor, s: Tensor, t: Tensor) -> Tensor:
         """w (y - N log y), or the head's own score, float32 of target's shape [B, ...]; s and t are float64 [B]."""

@@ -63,7 +63,7 @@ def _described_unet(sides: tuple[int, ...], channels: int | None, dropout: float
     fold = 1
     while math.prod(sides) > _PLACES and (2 * fold) ** len(sides) <= _FOLDED and _halves(sides):
         sides, fold = tuple(side // 2 for side in sides), 2 * fold
-    finest = channels or _finest(math.prod(sides))
+    finest = channels or next((width for most, width in _WIDTHS if math.prod(sides) <= most), 8)
     multipliers = [1]
     while len(multipliers) < _MOST_LEVELS and _halves(sides, _COARSEST):
         sides, multipliers = tuple(side // 2 for side in sides), [*multipliers, 2 * multipliers[-1]]
@@ -72,10 +72,6 @@ def _described_unet(sides: tuple[int, ...], channels: int | None, dropout: float
         "_target_": "blackout.networks.UNet", "channels": finest, "multipliers": multipliers, "blocks_per_level": 1,
         "attention_resolutions": [], "dense_blocks": dense, "dense_width": 256, "dropout": dropout, "fold": fold,
     }  # fmt: skip
-
-
-def _finest(places: int) -> int:
-    return next((width for most, width in _WIDTHS if places <= most), 8)
 
 
 def _halves(sides: Sequence[int], least: int = 1) -> bool:

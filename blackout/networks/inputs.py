@@ -1,4 +1,10 @@
-"""From counts and time to the raw output of a network: scaled input, time label, body."""
+"""From counts and time to the raw output of a network: scaled input, time label, body.
+
+Input scaling turns counts at a time into what a network likes to read. Counts of very different scale are measured in
+every element's own mean and dispersion: an element's concentration r is that of the negative binomial distribution with
+its mean m and variance m + m^2 / r. Thinning to a share q keeps r and makes the mean q m, so that one number serves all
+times.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +21,6 @@ from blackout.counts import time_on
 from blackout.networks.fitting import body_and_inputs
 from blackout.networks.precision import best_memory_format
 
-# --- Input scaling: from counts at a time to what a network likes to read.
-
 Inputs: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Scales counts [B, *shape] at float64 times [B] to the float32 input of a network, [B, *shape]."""
 
@@ -29,7 +33,7 @@ _VARIANCE_FLOOR = 1e-12
 @component("inputs")
 @dataclass(frozen=True)
 class PaperInputs:
-    """The paper's input: X_t minus half of the largest possible mean, in counts and not scaled.
+    """The input of the paper's code: X_t minus half of the largest possible mean, in counts, unscaled [Santos 2023].
 
     Args:
         max_count: largest possible count, at least 1.
@@ -44,13 +48,14 @@ class PaperInputs:
         _check_max_count(self.max_count)
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
+        """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
         return xt.float() - _per_example(torch.exp(-t) * (self.max_count / 2), xt)
 
 
 @component("inputs")
 @dataclass(frozen=True)
 class StandardisedInputs:
-    """X_t minus its mean, over its standard deviation, for one `mean` and `std` of X_0 throughout.
+    """X_t minus its mean, over its standard deviation, for one `mean` and `std` of X_0 throughout. Ours.
 
     With q = e^-t, thinning gives E[X_t] = q mean and Var[X_t] = q^2 std^2 + q (1 - q) mean.
 
@@ -101,7 +106,7 @@ class LevelInputs:
 @component("inputs")
 @dataclass(frozen=True)
 class BirthDeathInputs:
-    """X_t of immigration and death about the data's mean: (X_t - mean) / sqrt(q^2 std^2 + (1 - q^2) mean).
+    """X_t of immigration and death about the data's mean: (X_t - mean) / sqrt(q^2 std^2 + (1 - q^2) mean). Ours.
 
     Args:
         mean: of X_0 over data and elements and of the stationary distribution, in counts.
@@ -144,7 +149,7 @@ FINAL_TIME = 15.0
 def time_label(t: Tensor, final_time: float = FINAL_TIME) -> Tensor:
     """The paper's time index, continued to all real times: (T - 1)(L - u) / 2L with u = logit(e^-t).
 
-    It equals k - 1 at the paper's observation time t_k = softplus(-u_k) (Santos et al., ICML 2023, eq. 60), where u_k
+    It equals k - 1 at the paper's observation time t_k = softplus(-u_k) [Santos 2023, eq. 60], where u_k
     runs from L = log(e^final_time - 1) down to -L.
 
     Args:
@@ -227,11 +232,6 @@ class CountNetwork(nn.Module):
         return raw.unflatten(1, (-1, xt.shape[1])).float()
 
 
-# --- Every element's own mean and dispersion: what counts of very different scale are measured in.
-#
-# An element's concentration r is that of the negative binomial distribution with its mean m and variance m + m^2 / r.
-# Thinning to a share q keeps r and makes the mean q m, so that one number serves all times.
-
 _LEAST, _MOST = 0.02, 1e4
 """Bounds of the concentration: an element that is hardly ever above 0; counts that are Poisson or less dispersed."""
 
@@ -259,7 +259,7 @@ class Elements:
 
 
 def gain(total_variance: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """R, float64 []: from the variance of totals beyond the sum of variances.
+    """R, float64 []: from the variance of totals beyond the sum of variances. Ours (tests/networks/test_elements.py).
 
     Args:
         total_variance: Var(sum X_0), [].
@@ -270,7 +270,9 @@ def gain(total_variance: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def concentration(mean: Tensor, variance: Tensor) -> Tensor:
-    """r = m^2 / (v - m) by moments, within [0.02, 10^4 + 10^4 m]: never so large that float32 loses counts in it.
+    """r = m^2 / (v - m) by moments, float64 [*shape].
+
+    Within [0.02, 10^4 + 10^4 m]: never so large that float32 loses counts in it (tests/networks/test_elements.py).
 
     Args:
         mean, variance: of every element, float64 [*shape].
@@ -283,14 +285,14 @@ def concentration(mean: Tensor, variance: Tensor) -> Tensor:
 
 @component("inputs")
 class CountInputs(nn.Module):
-    """Counts on the scale that makes negative binomial counts about equally noisy, every element on its own.
+    """Counts on the scale that makes negative binomial counts about equally noisy, every element on its own. Ours.
 
     With q = e^-t, an element's mean m and its concentration r,
 
         z = log((r + X_t) / (r + q m)) sqrt(r (r + q m) / (1 + q m)):
 
     for large r (Poisson counts) (X_t - q m) / sqrt(1 + q m), for small r a logarithm, which tells 0 from 1 where the
-    largest counts are thousands. At most X_t itself where nearly all has decayed.
+    largest counts are thousands. At most X_t itself where nearly all has decayed (tests/networks/test_elements.py).
 
     Args:
         shape: of the data.
@@ -317,7 +319,7 @@ class CountInputs(nn.Module):
 
     def forward(self, xt: Tensor, t: Tensor) -> Tensor:
         """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
-        survival = torch.exp(-t).float().reshape(-1, *[1] * (xt.dim() - 1))
+        survival = _per_example(torch.exp(-t), xt)
         expected, r = survival * self.mean, self.concentration
         ratio = torch.log1p((xt.float() - expected) / (r + expected))
         return ratio * torch.sqrt(r * ((r + expected) / (1 + expected)))

@@ -1,7 +1,6 @@
 """Building blocks of the networks: initialisation, normalisation, time embedding, attention, FIR resampling.
 
-They follow NCSN++ (Song et al., "Score-Based Generative Modeling through Stochastic Differential Equations",
-ICLR 2021, appendix H) closely enough for its weights to carry over; everything is plain PyTorch.
+They follow NCSN++ [Song 2021, appendix H] closely enough for its weights to carry over; everything is plain PyTorch.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CONVOLUTIONS: dict[int, type[Any]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 def initialised(layer: Affine, scale: float = 1.0) -> Affine:
-    """Draw the weights uniformly with variance 2 * scale / (fan in + fan out) and set the bias to zero."""
+    """Draw the weights uniformly with variance 2 * scale / (fan in + fan out), bias 0 [Glorot 2010, eq. 16]."""
     nn.init.xavier_uniform_(layer.weight, gain=math.sqrt(scale))
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -62,12 +61,15 @@ def group_norm(channels: int) -> nn.GroupNorm:
 
 
 def rescaled_sum(x: Tensor, h: Tensor) -> Tensor:
-    """(x + h) / sqrt(2), which keeps the variance of independent summands, in the precision of `h`."""
+    """(x + h) / sqrt(2), of any shape, which keeps the variance of independent summands [Song 2021, appendix H].
+
+    In the precision of `h`.
+    """
     return (x.to(h.dtype) + h) / math.sqrt(2.0)
 
 
 def sinusoids(label: Tensor, channels: int) -> Tensor:
-    """Sines, then cosines, of a time label at channels / 2 frequencies falling from 1 to 1/10000.
+    """Sines, then cosines, of a time label at channels / 2 frequencies from 1 to 1/10000 [Vaswani 2017, section 3.5].
 
     Args:
         label: real-valued time indices, [B].
@@ -189,6 +191,8 @@ class ClassEmbedding(nn.Module):
 class Attention(nn.Module):
     """Single-head self-attention over all pixels, with a rescaled residual: [B, C, H, W] -> the same; any `axes`.
 
+    As in NCSN++ [Song 2021, appendix H].
+
     The projections are 1x1 convolutions. A reference that keeps them as matrices applied from the right
     (NIN layers, `W[in, out]`) maps as `conv.weight = W.T[:, :, None, None]`.
     """
@@ -217,6 +221,8 @@ def _tokens(x: Tensor) -> Tensor:
 
 class FIRFilter(nn.Module):
     """The anti-aliasing filter [1, 3, 3, 1] x [1, 3, 3, 1] / 64, applied to every channel with zeros outside.
+
+    [Zhang 2019], as in NCSN++ [Song 2021, appendix H].
 
     The plain filter sees two rows and columns of zeros on every side, so it lengthens each side by one.
     """

@@ -1,4 +1,7 @@
-"""A residual multilayer perceptron, for counts that are not images."""
+"""Networks for vectors: residual multilayer perceptrons for counts, and dilated convolutions for sequences.
+
+Time shifts and scales what blocks have normalised [Perez 2018].
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,14 @@ class FiLMPerceptron(nn.Module):
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[B, width] and an embedding [B, width] -> [B, width]."""
-        scale, shift = self.film(embedding).chunk(2, dim=1)
-        h = F.silu(self.dense0(torch.addcmul(shift, self.norm(x), 1 + scale)))
+        h = F.silu(self.dense0(modulated(self.norm(x), self.film(embedding))))
         return x + self.dense1(self.dropout(h))
+
+
+def modulated(x: Tensor, film: Tensor) -> Tensor:
+    """x (1 + scale) + shift, for x [B, C, ...] and both in film [B, 2 C] [Perez 2018, eq. 2]."""
+    scale, shift = film.unflatten(1, (-1, *[1] * (x.ndim - 2))).chunk(2, dim=1)
+    return torch.addcmul(shift, x, 1 + scale)
 
 
 @component("body")
@@ -159,9 +167,6 @@ class ElementwiseMLP(ResidualMLP):
             return raw + self.own(x.flatten(1).to(raw.dtype), label).view_as(raw)
 
 
-# --- A residual convolutional network on sequences: of levels without an order, which are embedded, or of counts.
-
-
 @component("inputs")
 class StateInputs:
     """The states themselves, for bodies that embed them."""
@@ -189,15 +194,16 @@ class DilatedBlock(nn.Module):
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[B, width, L] and an embedding [B, features] -> [B, width, L]."""
-        scale, shift = self.film(embedding)[:, :, None].chunk(2, dim=1)
         h = self.conv0(F.silu(self.norm0(x)))
-        h = F.silu(torch.addcmul(shift, self.norm1(h), 1 + scale))
+        h = F.silu(modulated(self.norm1(h), self.film(embedding)))
         return x.to(h.dtype) + self.conv1(self.dropout(h))
 
 
 @component("body")
 class SequenceConvolution(nn.Module):
-    """Dilated convolutions along a sequence, with what every place is and its surroundings as far as the whole.
+    """Dilated convolutions along a sequence [Oord 2016], for levels without an order, which are embedded, or counts.
+
+    Every place is told what it is; its surroundings reach as far as the whole sequence.
 
     Args:
         shape: of the data, (L,).

@@ -1,7 +1,7 @@
 """NCSN++, the network of the paper's experiments.
 
-Song et al., "Score-Based Generative Modeling through Stochastic Differential Equations", ICLR 2021, in the
-form `vp/cifar10_ncsnpp_continuous` with a positional time embedding.
+In the form `vp/cifar10_ncsnpp_continuous` with a positional time embedding [Song 2021, appendix H; Santos 2023, section
+3].
 
 Modules are registered in the order of that reference's list of modules, and parameters within each in the
 reference's order, so the two lists of parameters correspond one to one.
@@ -38,7 +38,7 @@ from blackout.networks.precision import full_precision
 
 
 class ResidualBlock(nn.Module):
-    """BigGAN residual block that can change the resolution of both its branches.
+    """BigGAN residual block that can change the resolution of both its branches [Song 2021, appendix H].
 
     Maps [B, in_channels, H, W] and an embedding [B, features] to [B, out_channels, H', W'].
     """

@@ -1,4 +1,4 @@
-"""A small, plain U-Net: for images of 8x8 to 32x32 pixels, series and small volumes, without an accelerator."""
+"""A small, plain U-Net [Ronneberger 2015], for images of 8x8 to 32x32 pixels, series and small volumes, on a CPU."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from blackout.networks.layers import (
     group_norm,
     sides_per_level,
 )
+from blackout.networks.mlp import modulated
 from blackout.networks.precision import full_precision
 
 _GROWING: dict[int, type[Any]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -59,8 +60,7 @@ class FiLMBlock(nn.Module):
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[B, in_channels, H, W] and an embedding [B, features] -> [B, out_channels, H, W]."""
         h = self.conv0(F.silu(self.norm0(x)))
-        scale, shift = self.film(embedding).unflatten(1, (-1, *[1] * (x.ndim - 2))).chunk(2, dim=1)
-        h = F.silu(torch.addcmul(shift, self.norm1(h), 1 + scale))
+        h = F.silu(modulated(self.norm1(h), self.film(embedding)))
         h = self.conv1(self.dropout(h))
         return self.attention(self.shortcut(x).to(h.dtype) + h)
 
@@ -82,8 +82,7 @@ class DenseBlock(nn.Module):
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """[B, channels, *sides] and an embedding [B, features] -> [B, channels, *sides]."""
-        scale, shift = self.film(embedding).chunk(2, dim=1)
-        h = F.silu(torch.addcmul(shift, self.linear0(self.norm(x).flatten(1)), 1 + scale))
+        h = F.silu(modulated(self.linear0(self.norm(x).flatten(1)), self.film(embedding)))
         h = self.linear1(self.dropout(h)).view(x.shape)
         return x.to(h.dtype) + h
 
