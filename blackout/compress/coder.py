@@ -1,7 +1,7 @@
 """A stack of bits onto which symbols are pushed and from which they are popped: the range variant of asymmetric numeral
 systems [Duda 2009].
 
-Several lanes are coded at once [Townsend 2019, section 3]: lane i holds a number in [2^31, 2^63), and all share one
+Several lanes are coded at once [Townsend 2019]: lane i holds a number in [2^31, 2^63), and all share one
 stack of 32-bit words. Popping from an empty stack finds pseudo-random words, so that symbols can be drawn before any
 were pushed.
 """

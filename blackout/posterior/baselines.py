@@ -86,8 +86,9 @@ class DPS(Method):
     def _ratios(prior: Prior, problem: Problem, x: Tensor, jumps: Tensor, now: Tensor, t: Tensor) -> Tensor:
         """L at the expected data after every jump over that before it, float64 of jumps' shape."""
         flat, steps, log_ratios = x.flatten(1).long(), jumps.flatten(2), []
+        types, elements = steps.shape[1:]
         for part in torch.arange(steps.numel(), device=x.device).split(_AT_ONCE):
-            row, kind, element = torch.unravel_index(part, steps.shape)
+            row, kind, element = part // (types * elements), part // elements % types, part % elements
             moved = flat[row].scatter_add(1, element[:, None], steps[row, kind, element][:, None].long())
             moved = moved.clamp_(0, prior.process.num_states - 1).to(x.dtype).view(-1, *prior.shape)
             of_part = problem.select(row, prior.shape) if isinstance(problem, Measured) else problem

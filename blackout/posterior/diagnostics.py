@@ -50,13 +50,14 @@ def effective_size(chains: np.ndarray) -> float:
 
 
 def psnr(x: Tensor, truth: Tensor, max_count: int) -> Tensor:
-    """Peak signal-to-noise ratio in dB, float64 [n]; at most 100."""
+    """Peak signal-to-noise ratio in dB of samples and truths [n, *shape], float64 [n]; at most 100."""
     error = ((x.double() - truth.double()) ** 2).flatten(1).mean(1) / max_count**2
     return -10 * error.clamp(min=1e-10).log10()
 
 
 def positions(samples: np.ndarray, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Where truths lie among samples, in (0, 1): uniform if both are of one law, ties being broken at random.
+    """Where truths lie among samples, in (0, 1): uniform if both are of one law, ties being broken at random
+    [Talts 2018, theorem 1].
 
     Args:
         samples: [S, ...], axis 0 the samples.
@@ -99,7 +100,13 @@ def coverage(at: np.ndarray, share: float) -> float:
 
 
 def nearest_labels(x: Tensor, train: Tensor, labels: Tensor, neighbours: int = 3) -> Tensor:
-    """The label of most of the nearest training samples, int64 [n]; the smallest label where there is a draw."""
+    """The label of most of the nearest training samples, int64 [n]; the smallest label where there is a draw.
+
+    Args:
+        x: samples [n, *shape].
+        train, labels: samples [N, *shape] and their labels, int64 [N].
+        neighbours: how many are asked.
+    """
     flat, reference = x.float().flatten(1), train.float().flatten(1)
     found = []
     for part in flat.split(64):
@@ -115,7 +122,7 @@ _SCALES = np.logspace(-1, 1, 256)
 def heat_trace(features: Tensor) -> np.ndarray:
     """tr exp(-s L) / n for s in 0.1..10, L the normalised Laplacian of the graph of five nearest neighbours.
 
-    By all eigenvalues, where the paper has random probes [Tsitsulin 2020, section 3].
+    By all eigenvalues, where the paper has random probes [Tsitsulin 2020].
 
     Args:
         features: [n, f], n > 5.
@@ -136,7 +143,7 @@ def heat_trace(features: Tensor) -> np.ndarray:
 
 
 def spectral_distance(one: Tensor, other: Tensor) -> float:
-    """The multi-scale intrinsic distance of two sets of features, times 1e4 [Tsitsulin 2020, section 4].
+    """The multi-scale intrinsic distance of two sets of features, times 1e4 [Tsitsulin 2020].
 
     It is the largest difference of two heat traces over all scales s, weighed by exp(-2 (s + 1 / s)).
 
