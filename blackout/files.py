@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
 import re
 import shutil
@@ -153,8 +152,9 @@ def refuse_links(directory: Path, *names: str) -> None:
 
 def write_json(content: Any, path: Path) -> None:
     """Write plain containers as JSON, whole or not at all; numbers that JSON does not have become null."""
+    plain = json.loads(json.dumps(content), parse_constant=lambda name: None)
     with replacing(path) as part:
-        part.write_text(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+        part.write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 
 def save_picture(picture: Any, path: Path) -> None:
@@ -162,11 +162,3 @@ def save_picture(picture: Any, path: Path) -> None:
     if picture is not None:
         with replacing(path) as part:
             picture.save(part, format="png")
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -46,7 +46,7 @@ def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceData
     parameters = sum(p.numel() for p in model.network.parameters())
     flops = flops_per_sample(model)
     state = parameters * 4 * 5  # weights, gradients, Adam's two moments, average
-    second = probe.seconds_per_batch()
+    second = statistics.median(probe.seconds[_WARM_UP:] or probe.seconds[-1:])
     size = data_module.source.size("train")
     lines = {
         "parameters": f"{parameters:,}",
@@ -101,10 +101,6 @@ class Probe(Callback):
         self.seconds.append(time.monotonic() - self._began)
         if time.monotonic() - self._start > _SECONDS and trainer.world_size == 1:
             trainer.should_stop = True
-
-    def seconds_per_batch(self) -> float:
-        """Median after a warm-up."""
-        return statistics.median(self.seconds[_WARM_UP:] or self.seconds[-1:])
 
 
 def flops_per_sample(model: Model) -> int:
