@@ -131,7 +131,7 @@ def _train(network: _Network, data: CountData, seed: int) -> float:
 def _scrambled(images: Tensor, generator: torch.Generator) -> Tensor:
     """Images of no class: every pixel from another image of the batch, under a random dimming down to black.
 
-    Trained to be undecided about them [outlier exposure: Hendrycks 2019, section 3], the classifier does not mistake
+    Trained to be undecided about them (outlier exposure, [Hendrycks 2019, section 3]), the classifier does not mistake
     noise or a black image, the commonest failures of a generative model, for a digit.
 
     Args:
