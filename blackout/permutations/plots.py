@@ -12,7 +12,6 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
 from blackout.family import Samples
-from blackout.permutations.group import cycle_labels
 from blackout.permutations.metrics import arranged, wrong_places
 
 NAMES = {"pieces": "jigsaws", "strips": "strips", "points": "tours", "tokens": "tokens"}
@@ -38,7 +37,7 @@ def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = Non
     """
     kind, shown, items = data.get("kind"), samples["samples"], samples.get("items")
     if kind is None:
-        cells = [_cycle_diagram(row) for row in shown]
+        cells = [_cycle_diagram(row) for row in shown.tolist()]
         columns = columns or math.ceil(math.sqrt(len(cells)))
     elif kind in ("words", "rankings"):
         rows = shown if items is None else arranged(items, shown)
@@ -147,16 +146,20 @@ def _tokens(items: Tensor, wrong: Tensor | None) -> Image.Image:
     return Image.fromarray(cells.numpy()).resize((n * side, len(items) * side), Image.Resampling.NEAREST)
 
 
-def _cycle_diagram(x: Tensor) -> Image.Image:
+def _cycle_diagram(x: list[int]) -> Image.Image:
     """Items on a circle, an arrow from i to x[i], a colour for every cycle; fixed points are rings."""
     n, centre, radius = len(x), _CIRCLE / 2, _CIRCLE / 2 - 9
     image = Image.new("RGB", (_CIRCLE, _CIRCLE), _WHITE)
     pen = ImageDraw.Draw(image)
     turns = [2 * math.pi * i / n for i in range(n)]
     points = [(centre + radius * math.sin(turn), centre - radius * math.cos(turn)) for turn in turns]
-    cycles = cycle_labels(x).unique(return_inverse=True)[1]
-    for (a, b), j, cycle in zip(points, x.tolist(), cycles.tolist(), strict=True):
-        (c, d), colour = points[j], _hue(cycle / 7)
+    cycles = dict[int, int]()
+    for start in range(n):
+        i, number = start, len(set(cycles.values()))
+        while i not in cycles:
+            cycles[i], i = number, x[i]
+    for i, j in enumerate(x):
+        (a, b), (c, d), colour = points[i], points[j], _hue(cycles[i] / 7)
         if (a, b) == (c, d):
             pen.ellipse((a - 5, b - 5, a + 5, b + 5), outline=colour, width=2)
             continue
