@@ -4,7 +4,7 @@
     python benchmarks/quality_curve.py model --samplers poisson panjer@optimal trapezoidal --evaluations 10 25 50
     python benchmarks/quality_curve.py runs/binarized_mnist/<run_id> --metrics pixels mnist --num_samples 256
 
-A sampler is the name of a file in conf/sampler, with @ and the name of a file in conf/sampler/grid for another grid
+A sampler is a choice of sampler=, with @ and a choice of sampler/grid= for another grid
 than the training schedule's, and with settings of its own after commas: trapezoidal@logit,grid.last=-7,bfloat16=true.
 It takes as many steps as the evaluations allow. A score is a Frechet distance to the held-out images: between pixels,
 between means of 4x4 pixels (`coarse`), or in the features of the classifier of `--metrics digits` or `mnist`. The plot

@@ -37,7 +37,7 @@ RECIPE: dict[str, dict[str, Any]] = {
         "kernel": {"_target_": "blackout.diffusion.Trapezoidal"},
     },
 }
-"""That of conf/dataset/counts.yaml; what is null follows from the data."""
+"""That of conf/recipe/blackout/counts.yaml; what is null follows from the data."""
 
 
 def from_data(

@@ -24,8 +24,8 @@ from typing import Any
 import yaml
 
 from blackout.errors import UserError
+from blackout.programs.choices import CONF
 from blackout.programs.cli import one_line_errors
-from blackout.programs.settings import CONF
 
 TABLES = Path(__file__).with_name("tables")
 

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from blackout import load_model
 from blackout.data import CountData
 from blackout.diffusion.plots import grid
+from blackout.programs.choices import CONF
 from blackout.random import SampleStreams
 from blackout.training.components import make
 
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("forward.png"))
     given = parser.parse_args(arguments)
     model = load_model(given.model)
-    with initialize_config_dir(str(Path(__file__).resolve().parents[1] / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train", [f"dataset={model.config['data']['name']}", f"data_dir={given.data_dir}"])
     data: CountData = make(OmegaConf.to_container(config.dataset, resolve=True), "dataset")
     x0 = data.test[: given.images]

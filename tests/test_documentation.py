@@ -7,7 +7,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from blackout.programs.settings import markdown
+from blackout.programs.settings import KINDS, MAY_CHANGE, MAY_NOT, WHERE_AND_HOW
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -20,6 +20,17 @@ PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
 TABLE = re.compile(
     r"(?<=<!-- settings: made by `python -m tests\.test_documentation` -->\n)(.*?)(?=<!-- end of)", re.DOTALL
 )
+
+
+def markdown(defaults):
+    """The table of settings with these defaults."""
+    lines = ["| setting | value | decides the run id | may change on resume |", "|---|---|---|---|"]
+    parts = {name for name in MAY_CHANGE | MAY_NOT if "." in name and name.split(".")[0] in defaults}
+    for name in sorted(parts | defaults.keys()):
+        free = "a group" if isinstance(defaults.get(name), dict) else "any value"
+        marks = ["yes" if mark else "no" for mark in (name not in WHERE_AND_HOW, name in MAY_CHANGE)]
+        lines.append(f"| `{name}` | {KINDS.get(type(defaults.get(name)), free)} | {marks[0]} | {marks[1]} |")
+    return "\n".join(lines)
 
 
 def with_settings(page):

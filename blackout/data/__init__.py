@@ -1,7 +1,7 @@
 """Datasets of counts in memory.
 
-A dataset is a plain function that returns `CountData`; a new one needs no registration, only a YAML file in
-`conf/dataset` that names it.
+A dataset is a plain function that returns `CountData`; a new one needs no registration, only a section of
+conf/dataset.yaml that names it, or a YAML file of its own in a user's folder.
 """
 
 from blackout.data.count_data import CountData

@@ -348,7 +348,7 @@ def make_sampler(
     )
 
 
-# --- Samplers by the names they have on the command line, with the settings they have there (conf/sampler).
+# --- Samplers by the names they have on the command line, with the settings they have there (conf/sampler.yaml).
 
 _KERNELS: dict[str, tuple[Kernel, int]] = {
     "binomial_bridge": (BinomialBridge(), 1000),

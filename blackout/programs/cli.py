@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import errno
+import inspect
+import json
 import os
 import re
 import sys
@@ -12,18 +14,25 @@ import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import hydra
-from omegaconf import DictConfig
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from blackout.errors import Preempted, UserError, debugging
-from blackout.programs.settings import CONF, completed, refuse_structure
-
-# --- Hydra's and OmegaConf's messages in one sentence.
+from blackout.programs.choices import CONF, PROGRAMS, options
+from blackout.training.components import find
 
 _QUOTES = "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: 'dataset.path=\"/data/my file.npy\"'"
+_SHOWN = (bool, int, float, str, list, tuple, type(None))
+"""Kinds of defaults that a command line could give."""
+_GRAMMAR = r"mismatched input|token recognition error|extraneous input|[Nn]o ?[Vv]iable ?[Aa]lt"
+_NO_CHOICE = r"Could not find '([^']+)'\s+Available options in '([^']+)':((?:\s+\S+)*?)(?:\s*\n\s*Config search|\Z)"
 
 
 def misunderstood(line: str) -> str:
@@ -38,71 +47,54 @@ def misunderstood(line: str) -> str:
 def explain(error: Exception) -> str:
     """Hydra's and OmegaConf's messages in one sentence, with the nearest valid name where a name is wrong."""
     text, cause = str(error), str(error.__cause__ or "")
-    if match := re.search(
-        r"Could not find '([^']+)'\s+Available options in '([^']+)':((?:\s+\S+)*?)(?:\s*\n\s*Config search|\Z)", text
-    ):
-        wrong, group, options = match.group(1).rsplit("/", 1)[-1], match.group(2), match.group(3).split()
+    if match := re.search(_NO_CHOICE, text):
+        wrong, group, choices = match[1].rsplit("/", 1)[-1], match[2], match[3].split()
         missing = ", pip install 'blackout[slurm]' brings it" if "submitit" in wrong else ""
-        return f"{group}={wrong}: no such choice{missing}{_nearest(wrong, options)}; one of {', '.join(options)}"
+        return f"{group}={wrong}: no such choice{missing}{_nearest(wrong, choices)}; one of {', '.join(choices)}"
     if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
-        recipe, group = match.group(1), match.group(2).split("@")[0]
-        where, _, choice = recipe.rpartition("/")
+        (where, choice), group = match[1].split("/")[-2:], match[2].split("@")[0]
         return f"{where}={choice} chooses a {group}, which the chosen family lacks: choose another {where}, or ~{where}"
     if match := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
-        key = match.group(1).split("=")[0]
-        keys = _default_keys()
+        key = match[1].split("=")[0]
+        keys = _default_keys(key.rpartition(".")[0])
         return f"{key}: no such option" + (" of the chosen groups" if key in keys else _nearest(key, keys))
     if match := re.search(r"Interpolation key '([^']+)' not found", text):
         reader = text.split("full_key: ")[-1].split()[0]
-        wanted, group = match.group(1), reader.split(".")[0]
-        return f"{reader} is made from {wanted}, which the chosen family lacks: choose another {group}"
-    return _of_values(text, cause) or _plain(text, cause, type(error).__name__)
-
-
-def _of_values(text: str, cause: str) -> str:
-    """Messages about values: one that is missing, or is a sweep without -m."""
+        return f"{reader} is made from {match[1]}, which the chosen family lacks: choose another {reader.split('.')[0]}"
     if match := re.search(r"Missing mandatory value: (\S+)", f"{text} {cause}"):
-        whole = re.search(r"full_key: (\S+)", f"{text} {cause}")
-        name = (whole or match).group(1)
+        name = (re.search(r"full_key: (\S+)", f"{text} {cause}") or match)[1]
         return f"{name} must be given: {name}=...; --help beside the other words of the command says what it is"
     if match := re.search(r"Ambiguous value for argument '([^=]+)=([^']*)'", text):
         name, value = match.groups()
         return f"{name}={value} is a sweep, which needs -m; a list is {name}=[{value}], text '{name}=\"{value}\"'"
-    return ""
+    line = (text.splitlines() or [type(error).__name__])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
+    return f"{line}; {_QUOTES}" if re.search(_GRAMMAR, text) else line
 
 
-def _plain(text: str, cause: str, kind: str) -> str:
-    """The first line, with advice where Hydra's grammar refuses a value."""
-    line = (text.splitlines() or [kind])[0] + (f" ({cause.splitlines()[0]})" if cause else "")
-    grammar = r"mismatched input|token recognition error|extraneous input|[Nn]o ?[Vv]iable ?[Aa]lt"
-    return f"{line}; {_QUOTES}" if re.search(grammar, text) else line
-
-
-def _nearest(word: str, options: list[str]) -> str:
-    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+def _nearest(word: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _default_keys() -> list[str]:
-    """Every key of the default configuration of the running command, in dotted form."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import DictConfig
+def _default_keys(where: str) -> list[str]:
+    """Dotted names in the default configuration of the running command, with all arguments of the component `where`."""
 
-    def walk(node: DictConfig, prefix: str) -> Iterator[str]:
-        for key in node:
-            path = prefix + str(key)
-            yield path
-            child = node._get_node(key)
-            if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
-                yield from walk(child, f"{path}.")
+    def walk(node: Any, prefix: str) -> Iterator[str]:
+        for key, child in node.items() if isinstance(node, dict) else ():
+            yield prefix + str(key)
+            yield from walk(child, f"{prefix}{key}.")
 
-    command = Path(sys.argv[0]).stem.removeprefix("blackout-")
-    if not (CONF / f"{command}.yaml").exists():
+    if (program := program_of(sys.argv)) not in PROGRAMS:
         return []
+    config = composed(program, [])
+    return [*walk(OmegaConf.to_container(config), ""), *(f"{where}.{name}" for name in options(config, where))]
+
+
+def composed(program: str, words: list[str]) -> DictConfig:
+    """The configuration of a program with these words, outside a run: for messages and help."""
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return list(walk(compose(command), ""))
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose(program, words)
 
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us instead of printing and exiting with 1
@@ -120,12 +112,8 @@ def one_line_errors() -> Iterator[None]:
 
     Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks.
     """
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     global _in_job
     _in_job = False
-    sys.argv = completed(sys.argv)
     _check_environment()
     if not isinstance(sys.stdout, _Unbroken):
         sys.stdout = _Unbroken(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (None where `>&-` closed it)
@@ -163,22 +151,18 @@ class _Unbroken:
 
     def write(self, text: str) -> int:
         """Print text, or nothing."""
-        try:
-            return int(self._stream.write(text))
-        except BrokenPipeError:
-            self._silence()
-            return len(text)
+        self._try(self._stream.write, text)
+        return len(text)
 
     def flush(self) -> None:
         """Pass on what was printed, or nothing."""
-        try:
-            self._stream.flush()
-        except BrokenPipeError:
-            self._silence()
+        self._try(self._stream.flush)
 
-    def _silence(self) -> None:
-        # Python flushes the descriptor once more when it exits
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+    def _try(self, method: Callable[..., object], *arguments: str) -> None:
+        try:
+            method(*arguments)
+        except BrokenPipeError:  # Python flushes the descriptor once more when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -194,18 +178,14 @@ def _check_environment() -> None:
 
 def task(function: Callable[..., T]) -> Callable[..., T]:
     """`one_line_errors` inside Hydra's job, before Hydra adds lines of its own."""
-    import functools
 
-    @functools.wraps(function)
+    @wraps(function)
     def wrapped(*args: object, **kwargs: object) -> T:
         global _in_job
         with one_line_errors():
             _in_job = True
-            from hydra.core.hydra_config import HydraConfig
-
             from blackout.programs import sweeps
 
-            refuse_structure(HydraConfig.get().overrides.task)
             return sweeps.job(function, *args, **kwargs) if sweeps.sweeping() else function(*args, **kwargs)
         raise AssertionError("unreachable")
 
@@ -229,8 +209,6 @@ def _leave(message: str) -> NoReturn:
     sys.exit(2)
 
 
-# --- `--help`: the settings of a command with the comments of its YAML files, grouped, with examples.
-
 _EXAMPLES = {
     "train": """\
   {command}                                        the digits, in minutes on a CPU
@@ -249,7 +227,7 @@ _EXAMPLES = {
 }
 _TAIL = """\
   {command} dataset=cifar10 --help      what a choice sets, too
-  {command} --cfg job --resolve         all settings as they would be used, nothing is run
+  {command} --cfg job --resolve         all settings that YAML lists, as they would be used
   {command} --info defaults-tree        where they come from
   {command} --config-dir mine/conf      also the groups in a folder of your own
   {command} --hydra-help                what every Hydra program can do; shell completion"""
@@ -261,32 +239,27 @@ def help_text(program: str, command: str, words: list[str]) -> str:
     Args:
         program: train or sample.
         command: as the user calls it.
-        words: the rest of the command line; of the groups chosen there, the files are shown.
+        words: the rest of the command line; of what is chosen there, the YAML and the arguments are shown.
     """
     text = (CONF / f"{program}.yaml").read_text()
-    listed, *_ = re.split(r"^(?=\w)(?!defaults:)", text, maxsplit=1, flags=re.MULTILINE)
-    own = re.findall(r"^  - (?:optional |override )?(\w+):", listed, re.MULTILINE)
-    others = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name not in own)
-    family = (CONF / "family" / "blackout.yaml").read_text()
-    of_family = [name for name in others if f"- /{name}: " in family]
-    own_family = family.split("\n\n")[-1]  # after its groups and its component
-    shown = own + of_family if program == "train" else own
+    groups = sorted({path.stem for path in CONF.iterdir()} - {*PROGRAMS})
+    shown = re.findall(r"^  - (?:optional |override )?(\w+):", text, re.MULTILINE)
     parts = [text.splitlines()[0].removeprefix("# "), "", "Examples:", _EXAMPLES[program]]
     parts += ["", "Settings, <name>=<value>:", *_settings(text)]
-    parts += _settings(own_family) if program == "train" else ()
+    if program == "train":
+        family = re.findall(r"^  - family: (\w+)", text, re.MULTILINE)[0]
+        parts += _settings((CONF / f"family/{family}.yaml").read_text().split("\n\n")[-1])  # after its groups
+        shown += re.findall(r"- /(\w+): ", (CONF / f"recipe/{family}/none.yaml").read_text())
     parts += ["", "Groups, <group>=<choice>, and <group>.<setting>=<value>:", *_groups(shown)]
     if program == "train":
-        rest = [name for name in others if name not in shown]
-        parts += ["", "Groups of other families (family=flow, energy, shuffle, codes) and of sampling:", *_groups(rest)]
-    parts += _choices(words)
+        parts += ["", "Groups of other families (family=flow, energy, shuffle, codes) and of sampling:"]
+        parts += _groups([name for name in groups if name not in shown])
+    for word in words:
+        group, _, choice = word.lstrip("+").partition("=")
+        if written := _written(group, choice):
+            parts += ["", f"{group}={choice}:", textwrap.indent(written, "  ")]
+            parts += _arguments(composed(program, [word]), group.replace("/", "."))
     return "\n".join([*parts, "", "More:", _TAIL]).replace("{command}", command)
-
-
-def _choices(words: list[str]) -> Iterator[str]:
-    """The files of the choices in a command line."""
-    for group, choice in (word.lstrip("+").split("=", 1) for word in words if "=" in word):
-        if (file := CONF / group / f"{choice}.yaml").is_file():
-            yield f"\n{group}={choice}:\n{textwrap.indent(_visible(file.read_text()), '  ')}"
 
 
 def _settings(text: str) -> Iterator[str]:
@@ -295,39 +268,55 @@ def _settings(text: str) -> Iterator[str]:
     for line in body.splitlines():
         if match := re.match(r"( *\w+): ?(.*?)(?: *# (.*))?$", line):
             name, value, comment = (part or "" for part in match.groups())
-            head = f"  {name}={value}" if value else f"  {name}:"
-            if not comment:
-                yield head
-                continue
-            yield textwrap.fill(comment, 116, initial_indent=f"{head:<26} ", subsequent_indent=" " * 27)
+            yield _beside(f"  {name}={value}" if value else f"  {name}:", comment)
+
+
+def _beside(head: str, comment: str) -> str:
+    return textwrap.fill(comment, 116, initial_indent=f"{head:<26} ", subsequent_indent=" " * 27) if comment else head
 
 
 def _groups(names: list[str]) -> Iterator[str]:
     """Groups with their choices; those within groups, of parts, are left out."""
     for name in dict.fromkeys(names):
-        choices = sorted(path.stem for path in (CONF / name).glob("*.yaml"))
+        file = CONF / f"{name}.yaml"
+        choices = re.findall(r"^(\w+):", file.read_text() if file.is_file() else "", re.MULTILINE)
+        families = {path.stem for path in (CONF / "family").iterdir()}
+        files = (path.relative_to(CONF / name).with_suffix("") for path in (CONF / name).rglob("*.yaml"))
+        choices += sorted(str(path) for path in files if len(path.parts) == 1 or path.parts[0] in families)
         if choices:
             yield textwrap.fill(", ".join(choices), 116, initial_indent=f"  {name:<12} ", subsequent_indent=" " * 15)
 
 
-def _visible(text: str) -> str:
-    """A YAML file without what is not for users: addresses of components, defaults lists, packages."""
-    text = re.sub(r"^defaults:\n(?:  .*\n)*", "", text, flags=re.MULTILINE)
-    lines = [line for line in text.splitlines() if not re.match(r"\s*_\w+_:|# @package", line)]
-    return "\n".join(lines).strip()
+def _written(group: str, choice: str) -> str:
+    """The YAML of a choice without what is not for users: addresses of components, defaults lists, packages."""
+    file, (name, *inner) = CONF / group / f"{choice}.yaml", group.split("/")
+    whole = CONF / f"{name}.yaml"
+    text = file.read_text() if file.is_file() else ""
+    if not text and whole.is_file():
+        section = re.escape("/".join([*inner, choice]))
+        found = re.search(rf"^(?:#.*\n)*{section}:.*\n(?: .*\n)*", whole.read_text(), re.MULTILINE)
+        text = found[0] if found else ""
+    text = re.sub(r"^( *)defaults:.*\n(?:\1  .*\n)*", "", text, flags=re.MULTILINE)
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*_\w+_:|# @package", line)).strip()
 
 
-def asks_for_help(command: list[str]) -> bool:
-    """Whether a command line asks for this help."""
-    return any(word in ("--help", "-h") for word in command[1:])
+def _arguments(config: DictConfig, where: str) -> Iterator[str]:
+    """The arguments that components have and their YAML leaves out, with what docstrings say of them."""
+    part = OmegaConf.select(config, where)
+    for name, parameter in options(config, where).items():
+        if name not in part and isinstance(parameter.default, _SHOWN):
+            doc = inspect.getdoc(find(part, where)) or ""
+            said = re.search(rf"^ +{name}: (.*(?:\n {{8,}}\S.*)*)", doc, re.MULTILINE)
+            default = parameter.default if isinstance(parameter.default, str) else json.dumps(parameter.default)
+            yield _beside(f"  {where}.{name}={default}", " ".join(said[1].split()) if said else "")
+    for key, inner in part.items_ex(resolve=False) if isinstance(part, DictConfig) else ():
+        if isinstance(inner, DictConfig):
+            yield from _arguments(config, f"{where}.{key!s}")
 
 
 def program_of(command: list[str]) -> str:
     """train or sample, from the name by which it was called."""
     return Path(command[0]).stem.removeprefix("blackout-")
-
-
-# --- The commands: `train.py` and `sample.py` in the repository, `blackout-train` and `blackout-sample` of a wheel.
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -350,7 +339,7 @@ def sample(cfg: DictConfig) -> Path:
 
 def run(main: Callable[[], object]) -> None:
     """Run one of the two on this process's command line; the process ends with its exit code."""
-    if asks_for_help(sys.argv):
+    if {"--help", "-h"} & set(sys.argv[1:]):
         name = Path(sys.argv[0]).name
         print(help_text(program_of(sys.argv), f"python {name}" if name.endswith(".py") else name, sys.argv[1:]))
         return
@@ -359,11 +348,5 @@ def run(main: Callable[[], object]) -> None:
         end_of_sweep()
 
 
-def train_command() -> None:
-    """`blackout-train`."""
-    run(train)
-
-
-def sample_command() -> None:
-    """`blackout-sample`."""
-    run(sample)
+train_command, sample_command = partial(run, train), partial(run, sample)
+"""`blackout-train` and `blackout-sample` of a wheel."""

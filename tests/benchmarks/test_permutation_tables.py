@@ -8,8 +8,7 @@ from omegaconf import OmegaConf
 
 from benchmarks import permutations
 from benchmarks.permutation_tables import SCALES, TABLES, runs
-
-CONF = Path(__file__).parents[2] / "conf"
+from blackout.programs.choices import CONF
 
 
 @pytest.mark.parametrize("scale", SCALES)

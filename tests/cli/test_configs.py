@@ -1,15 +1,14 @@
-"""The experiments are what the papers say."""
-
-from pathlib import Path
+"""The experiments are what the papers say, and recipes what they were."""
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from blackout.diffusion import CountDiffusion
+from blackout.errors import UserError
+from blackout.programs.choices import CONF, options
 from blackout.programs.train import make_trainer
-
-CONF = Path(__file__).parents[2] / "conf"
 
 
 def composed(*overrides, name="train"):
@@ -17,8 +16,17 @@ def composed(*overrides, name="train"):
         return OmegaConf.to_container(compose(name, list(overrides)), resolve=True)
 
 
+def completed(part):
+    """A part with what its YAML leaves out: the defaults of its components."""
+    if not isinstance(part, dict):
+        return part
+    known = options(OmegaConf.create({"part": part}), "part")
+    defaults = {name: argument.default for name, argument in known.items() if argument.default is not argument.empty}
+    return defaults | {name: completed(value) for name, value in part.items()}
+
+
 def test_cifar10_is_the_papers():
-    config = composed("experiment=blackout_cifar10")
+    config = completed(composed("experiment=blackout_cifar10"))
     assert config["network"]["body"]["_target_"].endswith("NCSNpp")
     assert config["network"]["inputs"] == {"_target_": "blackout.networks.PaperInputs"}
     assert config["head"]["_target_"].endswith("SoftplusHead")
@@ -42,7 +50,7 @@ PAPERS = {
 
 @pytest.mark.parametrize("experiment", PAPERS)
 def test_the_papers_runs_keep_its_samplers_and_its_thousand_evaluations(experiment):
-    sampler = composed(f"experiment={experiment}")["sampler"]
+    sampler = completed(composed(f"experiment={experiment}")["sampler"])
     assert sampler["num_steps"] == 1000 and sampler["grid"] is None
     rounding = PAPERS[experiment]
     kernel = "PoissonLeap" if rounding is None else "BinomialBridge"
@@ -70,14 +78,14 @@ def test_the_default_sampler_is_second_order_and_other_processes_have_their_own(
     (["sampler/grid=fisher"], "fisher_times", None), (["sampler/grid=optimal"], "OptimalGrid", None),
 ])  # fmt: skip
 def test_a_chosen_grid_wins_over_the_recipes(overrides, target, ends):
-    grid = composed(*overrides)["sampler"]["grid"]
+    grid = completed(composed(*overrides)["sampler"]["grid"])
     assert grid["_target_"].endswith(target)
     assert ends == ((grid["first"], grid["last"]) if ends else None) and ("first" in grid) == (ends is not None)
-    assert composed("process=discrete_uniform", "dataset=digits")["sampler"]["grid"] is None
+    assert "grid" not in composed("process=discrete_uniform", "dataset=digits")["sampler"]
 
 
 def test_the_legacy_experiment_keeps_the_reference_habits():
-    config = composed("experiment=blackout_cifar10_legacy")
+    config = completed(composed("experiment=blackout_cifar10_legacy"))
     assert config["sampler"]["keep_dropout"] and not config["sampler"]["poisson_start"]
     assert config["sampler"]["kernel"]["rounding"]["_target_"].endswith("nearest_rounding")
     assert config["loss"]["scale"] == 1000 and config["trainer"]["precision"] == "32-true"
@@ -97,8 +105,56 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
 
 
 @pytest.mark.parametrize("moves", ["gibbs", "dmala", "locally_informed"])
-@pytest.mark.parametrize("family", ["experiment=flow_ising", "experiment=leaps_ising", "experiment=dnfs_ebm_moons"])
+@pytest.mark.parametrize("family", ["experiment=flow_ising", "experiment=leaps_ising", "experiment=dnfs_densities"])
 def test_the_moves_chosen_for_rollouts_are_those_of_the_run(family, moves):
     assert composed(family)["rollout"]["refine"] is None
     chosen = composed(family, f"refine@rollout.refine={moves}")["rollout"]["refine"]
     assert chosen["_target_"].lower().endswith(moves.replace("_", ""))
+
+
+def test_recipes_are_of_a_family_and_a_dataset():
+    """Each family has its own for a dataset, or what it does for any; any group of a recipe can be chosen otherwise."""
+    cifar10 = composed("dataset=cifar10")
+    assert cifar10["network"]["body"]["_target_"].endswith("NCSNpp") and cifar10["batch_size"] == 256
+    assert composed("dataset=cifar10", "recipe=blackout/none", "network=ncsnpp")["batch_size"] == 128
+    other = composed("dataset=cifar10", "network=unet", "batch_size=8")
+    assert other["network"]["body"]["_target_"].endswith("UNet") and other["batch_size"] == 8
+    energy = composed("family=energy", "dataset=counts", "dataset.path=x")
+    assert "network" not in energy and energy["rates"]["_target_"].endswith("LESite") and energy["metrics"] is None
+    for words in (["family=flow"], ["family=codes"], ["family=energy", "~dataset"], ["family=energy", "dataset=none"]):
+        assert composed(*words)["dataset"] is None
+
+
+@pytest.mark.parametrize("dataset", ["counts", "digits"])
+def test_a_process_in_one_word_brings_what_it_needs_whatever_the_dataset(dataset):
+    words = ("process=absorbing", f"dataset={dataset}", "dataset.path=x")[: 2 + (dataset == "counts")]
+    parts = composed(*words)
+    assert parts["head"]["_target_"].endswith("LevelHead") and parts["loss"]["_target_"].endswith("RateLoss")
+    assert parts["network"]["inputs"]["_target_"].endswith("LevelInputs") and parts["sampler"]["num_steps"] == 100
+    chosen = composed(*words, "loss=cross_entropy", "sampler=tau_leap", "sampler.num_steps=7")
+    assert chosen["loss"]["_target_"].endswith("CrossEntropy") and chosen["sampler"]["num_steps"] == 7
+    assert chosen["sampler"]["kernel"]["_target_"].endswith("TauLeap")
+
+
+def test_options_that_no_yaml_lists_are_set_like_those_that_one_does():
+    parts = composed(
+        "network=mlp", "network.body.width=3", "trainer.max_time=00:01:00:00", "head=levels", "head.likelihood=false"
+    )
+    assert parts["network"]["body"]["width"] == 3 and parts["trainer"]["max_time"] == "00:01:00:00"
+    assert parts["head"]["likelihood"] is False
+    for wrong in ("network.body.widht=3", "seeed=3", "+network.body._partial_=true", "trainer.max_stops=3"):
+        with pytest.raises((ConfigCompositionException, UserError), match=r"Could not override|no such option"):
+            composed("network=mlp", wrong)
+
+
+def test_a_file_of_choices_is_a_group_and_a_folder_of_ones_own_adds_to_it(tmp_path):
+    (tmp_path / "head").mkdir()
+    (tmp_path / "head/mine.yaml").write_text("_target_: mine.Head\n")
+    (tmp_path / "recipe/blackout").mkdir(parents=True)
+    (tmp_path / "recipe/blackout/patches.yaml").write_text(
+        "# @package _global_\ndefaults: [/recipe/blackout/none]\nbatch_size: 5\n"
+    )
+    own = f"hydra.searchpath=[file://{tmp_path}]"
+    parts = composed(own, "head=mine", "dataset=patches")
+    assert parts["head"] == {"_target_": "mine.Head"} and parts["batch_size"] == 5
+    assert composed(own, "head=gamma")["head"]["_target_"].endswith("GammaHead")

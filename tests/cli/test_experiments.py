@@ -5,7 +5,7 @@ import torch
 
 from blackout.component import component
 from blackout.data import CountData
-from tests.cli.test_configs import CONF
+from blackout.programs.choices import CONF
 
 FILES = sorted((CONF / "experiment").glob("*.yaml"))
 EXPERIMENTS = [path.stem for path in FILES if "override /family" not in path.read_text()]

@@ -27,8 +27,11 @@ def folder(tmp_path_factory):
 
 def test_the_page_has_commands_for_every_kind_of_component():
     titles = re.findall(r"^## (.*)", (ROOT / "docs/extending.md").read_text(), re.MULTILINE)
-    assert titles == ["A dataset", "A network", "A process", "A kernel", "A loss", "A score", "A family"]
-    assert len(COMMANDS) == 10
+    assert titles == [
+        "A dataset", "A network", "A process", "A kernel", "A head", "A loss", "An operator", "A target", "A score",
+        "A family",
+    ]  # fmt: skip
+    assert len(COMMANDS) == 13
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -5,31 +5,41 @@ import re
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from PIL import Image
 
 from blackout.diffusion.model import BlackoutDiffusion
+from blackout.programs.choices import CONF, PROGRAMS, sections
 from blackout.programs.train import make_model, make_trainer, with_length
 from blackout.training.components import make
 from blackout.training.descriptions import check, marked, named_in_file, plain
-from tests.cli.test_configs import CONF, composed
+from tests.cli.test_configs import composed
 from tests.cli.test_experiments import SHAPES, stand_in
 
 OTHER_FAMILIES = re.compile(
     r"blackout\.(permutations|flows|posterior|energy)|networks\.(SetTransformer|LE\w+|\w+Encoder)|family=(shuffle|flow)"
-    r"|override /(family|reverse)|\$\{rollout|of family=(flow|energy)"
+    r"|override /(family|reverse)|\$\{rollout|lesite_graph|sorting_network|dnfs_\w+_small|experiment/codes"
 )
 """What only YAML files of other families say: tests of these make them."""
 OTHER_GROUPS = {"energy", "negative", "noise", "operator", "posterior", "refine", "simulation", "target", "task"}
 """Of settings of other families, and of sample.py alone."""
-FILES = sorted(
-    path.relative_to(CONF).with_suffix("")
-    for path in CONF.rglob("*.yaml")
-    if "shared" not in path.parts
-    and not OTHER_GROUPS & set(path.relative_to(CONF).parts)
-    and not OTHER_FAMILIES.search(path.read_text())
-)
-OF_A_TRAINED_MODEL = [("sampler", "model"), ("sampler/grid", "optimal")]  # test_conditioning.py uses them
-CHOICES = [(str(file.parent), file.name) for file in FILES if file.parent.name]
+NOTHING_TO_TRAIN = [("sampler", "model"), ("sampler/grid", "optimal"), ("dataset", "none")]
+"""Two of a trained model, which test_conditioning.py uses, and no data."""
+
+
+def offered():
+    """(group, choice) of the default family, of files of groups and of folders."""
+    for group in sorted({path.stem for path in CONF.glob("*.yaml")} - {*PROGRAMS, *OTHER_GROUPS}):
+        for name, section in sections(group).items():
+            if not OTHER_FAMILIES.search(f"{name}: {OmegaConf.to_yaml(section) if section else ''}"):
+                yield name.rsplit("/", 1)
+    for group in ("debug", "experiment", "recipe/blackout"):
+        for path in sorted((CONF / group).glob("*.yaml")):
+            if not OTHER_FAMILIES.search(path.read_text()):
+                yield group.split("/")[0], "/".join([*group.split("/")[1:], path.stem])
+
+
+CHOICES = [(group, choice) for group, choice in offered()]
 BESIDE = {
     ("head", "birth_death"): ["process=birth_death"],
     ("head", "levels"): ["process=uniform"],
@@ -62,9 +72,9 @@ def beside(group, choice, folder):
         chain = 0.8 * np.eye(17) + 0.2 / 17
         np.save(folder / "matrix.npy", chain if choice == "discrete" else 5 * (chain - np.eye(17)))
         options += [f"process.matrix={folder / 'matrix.npy'}"]
-    if group == "dataset" and choice.endswith("counts"):
+    if choice.endswith("counts") and group in ("dataset", "recipe"):
         np.save(folder / "counts.npy", np.arange(400).reshape(50, 8) % 7)
-        options += [f"dataset.path={folder / 'counts.npy'}"]
+        options += ["dataset=counts", f"dataset.path={folder / 'counts.npy'}"]
     if choice == "image_folder":
         for number in range(12):
             Image.new("RGB", (16, 16), (number, 0, 0)).save(folder / f"{number}.png")
@@ -72,7 +82,7 @@ def beside(group, choice, folder):
     return options
 
 
-@pytest.mark.parametrize("group, choice", [choice for choice in CHOICES if choice not in OF_A_TRAINED_MODEL])
+@pytest.mark.parametrize("group, choice", [choice for choice in CHOICES if choice not in NOTHING_TO_TRAIN])
 def test_everything_can_be_made(tmp_path, monkeypatch, group, choice):
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))

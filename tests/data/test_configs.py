@@ -1,4 +1,4 @@
-"""Every YAML in conf/dataset fits the function that it names."""
+"""Every section of conf/dataset.yaml fits the function that it names."""
 
 from __future__ import annotations
 
@@ -12,39 +12,34 @@ from omegaconf import DictConfig, OmegaConf
 
 import blackout.data
 from blackout.data import CountData
+from blackout.programs.choices import sections
 
-CONFIGS = Path(__file__).parents[2] / "conf/dataset"
 OTHERS = ("blackout.permutations", "blackout.flows.energies")
 """Families with sources of their own."""
-NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if not any(name in path.read_text() for name in OTHERS))
+OWN = {
+    name.removeprefix("dataset/"): section
+    for name, section in sections("dataset").items()
+    if section is not None and not section._target_.startswith(OTHERS)
+}
 
 
-def test_every_source_has_a_config() -> None:
-    assert set(NAMES) == {name for name in blackout.data.__all__ if name.islower()}
+def test_every_source_has_a_section() -> None:
+    assert set(OWN) == {name for name in blackout.data.__all__ if name.islower()}
 
 
-def load(name: str) -> DictConfig:
-    """The node `dataset` that a file sets, whether the file is that node or sets other defaults beside it."""
-    config = OmegaConf.load(CONFIGS / f"{name}.yaml")
-    assert isinstance(config, DictConfig)
-    return config.get("dataset", config)
+@pytest.mark.parametrize("name", OWN)
+def test_it_says_what_must_be_given_and_nothing_that_the_function_says(name: str) -> None:
+    section = OWN[name]
+    assert section._target_ == f"blackout.data.{name}"
+    defaults = {key: value.default for key, value in inspect.signature(get_method(section._target_)).parameters.items()}
+    options = {str(key) for key in section} - {"_target_"}
+    assert options <= {"path", "data_dir"} and options <= set(defaults)
+    assert {key for key in options if OmegaConf.is_missing(section, key)} == ({"path"} & set(defaults))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_options_are_those_of_the_function(name: str) -> None:
-    config = load(name)
-    assert config._target_ == f"blackout.data.{name}"
-    defaults = {key: value.default for key, value in inspect.signature(get_method(config._target_)).parameters.items()}
-    options = {str(key) for key in config} - {"_target_"}
-    assert options <= set(defaults)
-    for option in options - {"path", "data_dir"}:
-        assert config[option] == defaults[option]
-    assert {key for key in options if OmegaConf.is_missing(config, key)} == ({"path"} & set(defaults))
-
-
-def test_configs_instantiate(tmp_path: Path) -> None:
+def test_sections_instantiate(tmp_path: Path) -> None:
     np.save(tmp_path / "counts.npy", np.arange(60).reshape(10, 6))
-    counts = load("counts")
+    counts = OWN["counts"].copy()
     counts.path = str(tmp_path / "counts.npy")
-    for config in (load("digits"), load("patches"), counts):
-        assert isinstance(instantiate(config), CountData)
+    for section in (OWN["digits"], OWN["patches"], counts):
+        assert isinstance(section, DictConfig) and isinstance(instantiate(section), CountData)

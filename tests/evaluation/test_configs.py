@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from blackout.evaluation import Scorer
+from blackout.programs.choices import CONF, sections
 
-CONF = Path(__file__).parents[2] / "conf"
 CHOICES = {
     "inception": [],
     "digits": [],
@@ -41,7 +39,7 @@ def test_none_is_none() -> None:
 
 
 def test_every_file_is_tested() -> None:
-    assert {path.stem for path in (CONF / "metrics").glob("*.yaml")} == {
+    assert {name for name in (path.split("/", 1)[1] for path in sections("metrics")) if "/" not in name} == {
         "none",
         "counts",  # no images: tests/cli/test_counts.py
         "permutations",  # no images: tests/permutations

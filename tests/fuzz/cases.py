@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from PIL import Image
 
-from blackout.programs.settings import completed
+from blackout.programs.choices import options
 from tests.cli.conftest import ROOT, TINY
 from tests.security.attacks import ATTACKS, hide_in_a_tuple, interpolation
 
@@ -78,16 +78,15 @@ def cases(seed: int, good: Path, scratch: Path) -> Iterator[Callable[[], Case]]:
 def leaves(name: str, base: tuple[str, ...] = ()) -> list[str]:
     """Dotted names of the settings of a program, without those that only make it slow."""
     GlobalHydra.instance().clear()
-    composed = completed([str(ROOT / "train.py"), *base])[1:]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = OmegaConf.to_container(
-            compose(name, composed or (["network=mlp"] if name == "train" else [])), resolve=False
-        )
+        composed = compose(name, list(base) or (["network=mlp"] if name == "train" else []))
+    config = OmegaConf.to_container(composed, resolve=False)
 
     def walk(node: Any, prefix: str) -> Iterator[str]:
         if isinstance(node, dict) and node:
             for key, value in node.items():
                 yield from walk(value, f"{prefix}.{key}" if prefix else str(key))
+            yield from (f"{prefix}.{option}" for option in options(composed, prefix) if option not in node)
         elif prefix:
             yield prefix
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
+from omegaconf import OmegaConf
 from scipy import stats
 
 from blackout.data.moments import covariance_excess, total_dispersion
@@ -22,6 +22,7 @@ from blackout.diffusion.processes.base import proposal
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_times, time_of_logit
 from blackout.laws.toys import pixel_pair
+from blackout.programs.choices import sections
 from blackout.random import SampleStreams
 from blackout.training.components import make
 from tests.laws.large_counts import GammaPoisson, PoissonCounts, TwoPoint
@@ -96,10 +97,11 @@ def test_ends_from_the_data_are_within_a_hundredth_of_a_nat(mean, pixels):
 def shipped():
     """Every grid of conf/ but those fitted to a model."""
     found = {}
-    for path in sorted((ROOT / "conf/sampler/grid").glob("*.yaml")):
-        found[f"sampler/grid={path.stem}"] = yaml.safe_load(path.read_text())
-    for path in sorted((ROOT / "conf/schedule").glob("*.yaml")):
-        found[f"schedule={path.stem}"] = yaml.safe_load(path.read_text()).get("grid")
+    for name, section in sections("sampler").items():
+        if name.startswith("sampler/grid/"):
+            found[f"sampler/grid={name.rpartition('/')[2]}"] = OmegaConf.to_container(section)
+    for name, section in sections("schedule").items():
+        found[f"schedule={name.rpartition('/')[2]}"] = OmegaConf.to_container(section).get("grid")
     unfit = ("optimal", "steps", "fisher_importance", "schedule=counts")  # the last is made from more facts of the data
     return {name: grid for name, grid in found.items() if not name.endswith(unfit)}
 

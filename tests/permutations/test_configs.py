@@ -5,31 +5,35 @@ import json
 
 import numpy as np
 import pytest
-import yaml
 from hydra.utils import get_method
 
 from blackout.permutations import datasets
 from blackout.permutations.shuffle import ShuffleDiffusion
+from blackout.programs.choices import sections
 from blackout.programs.train import make_model
 from blackout.training.components import make
 from blackout.training.descriptions import check, named_in_file, plain
-from tests.cli.test_configs import CONF, composed
+from tests.cli.test_configs import composed
 
 CHOICES = [
-    *(f"{group}={path.stem}" for group in ("shuffle", "reverse") for path in sorted((CONF / group).glob("*.yaml"))),
+    *(name.replace("/", "=") for group in ("shuffle", "reverse") for name in sections(group)),
     *(f"loss={name}" for name in ("trajectory", "random_time", "label_free", "informed")),
     *(f"loss={name}" for name in ("sinkhorn", "sinkhorn_pixels", "sorting_network")),
     *(f"sampler={name}" for name in ("greedy", "beam", "sample")),
     *(f"dataset={name}" for name in ("jigsaw_digits", "sort_digits", "one_permutation", "tsp", "items")),
     "network/encoder=plain", "network/encoder=pieces",
-    *(f"baseline={path.stem}" for path in sorted((CONF / "baseline").glob("*.yaml"))),
+    *(name.replace("/", "=") for name in sections("baseline")),
 ]  # fmt: skip
 BESIDE = {
     "reverse=inverse_transposition": ["shuffle=transposition"], "reverse=inverse_insertion": ["shuffle=insertion"],
     "loss=sinkhorn": ["reverse=assignment"], "loss=sinkhorn_pixels": ["reverse=assignment"],
     "loss=sorting_network": ["reverse=pl"], "baseline=two_opt": ["experiment=symmetric_tsp"],
 }  # fmt: skip
-FILES = [path for path in sorted((CONF / "dataset").glob("*.yaml")) if "permutations.datasets" in path.read_text()]
+DATASETS = {
+    name.removeprefix("dataset/"): section
+    for name, section in sections("dataset").items()
+    if section is not None and "permutations.datasets" in section._target_
+}
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -53,12 +57,9 @@ def test_everything_can_be_made(tmp_path, choice):
     again.network.load_state_dict(model.network.state_dict())
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_options_of_a_dataset_are_those_of_its_function(path):
-    config = yaml.safe_load(path.read_text())
-    if path.stem not in datasets.__all__:
-        pytest.skip("of another family")
-    assert config["_target_"] == f"blackout.permutations.datasets.{path.stem}"
-    known = inspect.signature(get_method(config["_target_"])).parameters
-    for option in config.keys() - {"_target_", "path", "data_dir"}:
-        assert config[option] == known[option].default
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_dataset_is_a_function_of_that_name_and_its_options(name):
+    section = DATASETS[name]
+    assert section["_target_"] == f"blackout.permutations.datasets.{name}" and name in datasets.__all__
+    known = inspect.signature(get_method(section["_target_"])).parameters
+    assert section.keys() - {"_target_"} <= known.keys() & {"path", "data_dir"}

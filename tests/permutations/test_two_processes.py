@@ -29,7 +29,7 @@ def test_two_processes_train_like_one(run, tmp_path, name):  # noqa: F811
     options = (f"experiment={name}", *SMALL, *FAMILIES[name], f"runs_dir={tmp_path}")
     outcome = run("train", *options, "trainer.devices=1", "run_id=one")
     assert outcome.code == 0, outcome.err
-    two = ("trainer.devices=2", "trainer.strategy=ddp", "run_id=two", "logger=wandb", "logger.mode=offline")
+    two = ("trainer.devices=2", "trainer.strategy=ddp", "run_id=two", "logger=wandb", "logger.wandb.mode=offline")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     shared = subprocess.run([sys.executable, ROOT / "train.py", *options, *two], env=environment, cwd=tmp_path,
                             capture_output=True, text=True, timeout=300)  # fmt: skip

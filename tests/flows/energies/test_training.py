@@ -62,7 +62,7 @@ def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_
 
 
 def test_points_of_the_plane_are_learned_and_shown(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
-    settings = [*SMALL, "experiment=dnfs_ebm_moons", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
+    settings = [*SMALL, "experiment=dnfs_densities", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
     for picture in ("landscape", "snapshots"):

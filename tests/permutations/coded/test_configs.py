@@ -7,10 +7,11 @@ import pytest
 
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel
+from blackout.programs.choices import CONF
 from blackout.programs.train import make_model
 from blackout.training.components import make
 from blackout.training.descriptions import check, named_in_file, plain
-from tests.cli.test_configs import CONF, composed
+from tests.cli.test_configs import composed
 
 OWN = {"permutations": "mine.npy", "rankings": "ratings.csv", "words": "words.txt", "items": "items.npz"}
 EMBEDDED = (
