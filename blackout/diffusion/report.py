@@ -1,4 +1,8 @@
-"""Bits per dimension of a model for metrics.json: on both splits, by the bounds asked for, beside simple baselines."""
+"""Bits per dimension of a model for metrics.json: on both splits, by the bounds asked for, beside simple baselines.
+
+Every estimate is a mean over images with a standard error. Several processes share the images; all of them must call,
+and all get the same estimate.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,6 @@ from blackout.diffusion.weighted_paths import weighted_path_bound
 from blackout.distributed import my_batches, rank, sum_over_processes
 from blackout.errors import UserError
 from blackout.random import SampleStreams, fold_seed
-
-# --- Bits per dimension of a model on data, with a standard error, and of models simple enough to be baselines.
-#
-# Several processes share the batches; all of them must call, and all get the same estimate.
 
 _GOLDEN_RATIO = 0.6180339887498949
 _FINITE, _ENDS, _PATHS = 1001, 1002, 1003
