@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PART = ".part"
 """Ends the hidden names of what is not yet whole."""
 
+CONF = next(found for folder in Path(__file__).parents[:2] if (found := folder / "conf").is_dir())
+"""The configurations: in a wheel inside the package, in the repository beside it."""
+
 
 @contextmanager
 def replacing(path: Path, durably: bool = False) -> Iterator[Path]:

@@ -1,107 +1,107 @@
-"""From data in memory to a model that Lightning's Trainer trains: the recipe of `dataset=counts` without Hydra."""
+"""From data in memory to a model that Lightning's Trainer trains: the recipes of the commands in a script."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 
-from blackout.data import CountData
-from blackout.diffusion.family import CountDiffusion
 from blackout.errors import UserError
+from blackout.files import CONF
+from blackout.programs import choices  # noqa: F401  (the groups of conf/ are read by it)
 from blackout.random import fold_seed
-from blackout.training.components import described
+from blackout.training.components import described, make, with_defaults
 from blackout.training.data_module import SourceDataModule
+from blackout.training.family import ComponentFamily
 from blackout.training.lightning_module import Standalone
 from blackout.training.model import INITIALISATION
 from blackout.training.optimization import Optimization
 
-_NETWORK = {"_target_": "blackout.networks.CountNetwork", "inputs": {"_target_": "blackout.networks.CountInputs"}}
-_GRID = {"_target_": "blackout.diffusion.logistic_times", "_partial_": True}
-RECIPE: dict[str, dict[str, Any]] = {
-    "network": {**_NETWORK, "body": {"_target_": "blackout.networks.body_for"}, "channels_last": True},
-    "head": {"_target_": "blackout.diffusion.GammaHead", "own_counts": None},
-    "process": {"_target_": "blackout.diffusion.PureDeath"},
-    "schedule": {
-        "_target_": "blackout.diffusion.Schedule",
-        "grid": {**_GRID, "first": None, "last": None, "location": None, "scale": None, "floor": 0.2},
-        "num_steps": 1000,
-        "continuous": True,
-    },
-    "loss": {"_target_": "blackout.diffusion.CountLoss", "kind": "instantaneous", "weighting": "growth"},
-    "sampler": {
-        "_target_": "blackout.diffusion.make_sampler",
-        "num_steps": 50,
-        "kernel": {"_target_": "blackout.diffusion.Trapezoidal"},
-    },
-}
-"""That of conf/recipe/blackout/counts.yaml; what is null follows from the data."""
+_RECIPES = {"blackout": "counts", "energy": "counts"}
+"""Of arrays of counts; the other families have one recipe each."""
+_OF_PROGRAMS = {"family", "dataset", "trainer", "callbacks", "logger", "metrics", "optimizer", "plan", "run_id"}
+"""What commands set, and a Trainer or the arguments here do in a script."""
+_OF_TRAINING = ("lr", "factory", "warmup_steps", "decay_steps")
+"""What is told of `Optimization`, by its own names."""
 
 
 def from_data(
     data: Any,
     network: Any = None,
     *,
-    conditional: bool = False,
-    batch_size: int = 128,
-    lr: float = 2e-3,
-    optimizer: Callable[..., Optimizer] = torch.optim.Adam,
-    warmup_steps: int = 100,
-    decay_steps: int | None = None,
-    ema_decay: float = 0.998,
+    family: str = "blackout",
+    recipe: str | None = None,
+    batch_size: int | None = None,
+    ema_decay: float | None = None,
     seed: int = 0,
-    label_dropout: float = 0.1,
-    validation_draws: int = 8,
-    **parts: Any,
+    **given: Any,
 ) -> Standalone:
-    """A model of counts with its data: `trainer.fit(model)`, `model.sample(16)`, `model.save_pretrained("folder")`.
+    """A model with its data: `trainer.fit(model)`, `model.sample(16)`, `model.save_pretrained("folder")`.
 
-    Components are given as a class, as `functools.partial(<class>, <arguments>)`, as one of the frozen dataclasses
-    (`Sampler`, `Schedule`, ...) or as a mapping with `_target_`, so that a saved model can be made again.
+    It is trained as the commands train it, by the recipe of the family. Components are given as a class, as
+    `functools.partial(<class>, <arguments>)`, as one of the frozen dataclasses (`Sampler`, `Schedule`, ...) or as a
+    mapping with `_target_`, so that a saved model can be made again.
 
     Args:
-        data: `CountData`, or integers [N, D] or [N, C, H, W] as a tensor or NumPy array, of which a tenth is held out.
+        data: for counts `CountData`, or integers [N, D] or [N, C, H, W] as a tensor or NumPy array, of which a tenth is
+            held out; for other families their `Source` (`Puzzles`, `PermutationData`, ...), or for `family="flow"` a
+            target as a component.
         network: a body such as `blackout.networks.UNet`; or a whole network, as a mapping. None: one that fits.
-        conditional: whether the network is given the classes of the samples.
-        batch_size: samples per step, over all devices.
-        lr, optimizer, warmup_steps, decay_steps: see `Optimization`.
-        ema_decay: of the averaged weights, which samples are drawn with.
+        family: blackout, flow, energy, shuffle or codes.
+        recipe: in conf/recipe/<family>; None for that of counts, or the family's own.
+        batch_size, ema_decay: in place of the recipe's.
         seed: of weights, order, noise and times.
-        label_dropout, validation_draws: see `BlackoutDiffusion`.
-        parts: head, process, schedule, loss, sampler, in place of the recipe's.
+        given: settings of the family, components among them (`head=`, `sampler=`, `conditional=`, ...), and `lr`,
+            `factory`, `warmup_steps` and `decay_steps` of `blackout.training.optimization.Optimization`.
 
     Raises:
-        UserError: data or components that do not fit, or a component that could not be made again.
+        UserError: data, settings or components that do not fit, or a component that could not be made again.
     """
-    data = data if isinstance(data, CountData) else CountData.from_array(data)
-    family, description = CountDiffusion(), _described_model(data, network, parts, conditional)
-    training = {"label_dropout": label_dropout, "validation_draws": validation_draws}
+    optimization = {name: given.pop(name) for name in _OF_TRAINING if name in given}
+    own = {"network": network, "batch_size": batch_size, "ema_decay": ema_decay, "seed": seed, **given}
+    if family == "flow":
+        own["target"] = data
+    settings = _settings(family, recipe, own)
+    of_family: ComponentFamily = make(settings["family"], "family")
+    source = of_family.source(settings) if family == "flow" else of_family.source_of(data)
+    description = {"family": settings["family"], **of_family.describe(settings, source)}
     with torch.random.fork_rng():
         torch.manual_seed(fold_seed(seed, INITIALISATION))
-        model = family.build(description, family.tensors(data), training, ema_decay=ema_decay, seed=seed)
-    model.source = lambda: data
-    family.dry_run(model)
-    how = Optimization(lr, optimizer, warmup_steps, decay_steps)
-    return Standalone(model, how, SourceDataModule(data, batch_size, seed, epochs=True))
+        weights = {"ema_decay": settings["ema_decay"] or None, "seed": seed}
+        model = of_family.build(description, of_family.tensors(source), settings, **weights)
+    model.source = lambda: source
+    of_family.dry_run(model)
+    how: Optimization = replace(make(settings["optimizer"], "optimizer"), **optimization)
+    return Standalone(model, how, SourceDataModule(source, settings["batch_size"], seed, epochs=True))
 
 
-def _described_model(data: CountData, network: Any, parts: Mapping[str, Any], conditional: bool) -> dict[str, Any]:
-    """The recipe with the parts that are given, completed with what the data decide."""
-    if unknown := parts.keys() - RECIPE.keys():
-        raise UserError(f"{min(unknown)}: no such option; components are {', '.join(RECIPE)}")
-    chosen = {name: described(part, name) for name, part in parts.items()}
-    settings: dict[str, Any] = {**RECIPE, "network": _network(network), **chosen, "conditional": conditional}
-    if "loss" not in chosen:
-        settings["loss"] = {**RECIPE["loss"], "scale": settings["schedule"].get("num_steps", 1000)}
-    return {"family": {"_target_": "blackout.diffusion.CountDiffusion"}, **CountDiffusion().describe(settings, data)}
+def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a recipe with those that are given, and what follows from them."""
+    chosen = [f"family={family}", f"recipe={family}/{recipe or _RECIPES.get(family, 'none')}", "dataset=none"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("train", chosen)
+    if unknown := sorted(own.keys() - (config.keys() - _OF_PROGRAMS)):
+        components = [name for name, part in config.items() if isinstance(part, DictConfig) and "_target_" in part]
+        raise UserError(f"{unknown[0]}: no such option; components are {', '.join(map(str, components))}")
+    OmegaConf.set_struct(config, False)
+    for name, value in ((name, value) for name, value in own.items() if value is not None):
+        part = described(value, name)
+        body = name == "network" and not isinstance(value, Mapping) and "body" in config.network
+        whole = body and part["_target_"] == config.network._target_
+        if body and not whole:
+            config.network.body = part
+        else:
+            config[name] = _with_listed(part, config[name], name)
+    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    return settings
 
 
-def _network(given: Any) -> Mapping[str, Any]:
-    """The description of a whole network: a body by itself gets the recipe's inputs."""
-    if given is None:
-        return RECIPE["network"]
-    found: Mapping[str, Any] = described(given, "network")
-    whole = isinstance(given, Mapping) or found["_target_"] == _NETWORK["_target_"]
-    return found if whole else {**_NETWORK, "body": found}
+def _with_listed(part: Any, before: Any, name: str) -> Any:
+    """A component with its own defaults for what the recipe lists of the one before, to which others may refer."""
+    if not isinstance(part, Mapping) or not isinstance(before, DictConfig):
+        return part
+    return {key: value for key, value in with_defaults(part, name).items() if key in part or key in before}

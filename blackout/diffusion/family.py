@@ -85,6 +85,10 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         with error_context("dataset"):
             return replace(data, flip=bool(settings.get("flip", False)))
 
+    def source_of(self, data: Any) -> CountData:
+        """`CountData`, or what `CountData.from_array` takes."""
+        return data if isinstance(data, CountData) else CountData.from_array(data)
+
     def data_of(self, settings: Mapping[str, Any], source: CountData) -> dict[str, Any]:
         """The facts of the data that components come from; of classes only for a conditional model.
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import torch
+import yaml
 from torch import Tensor, nn
 
 from blackout.component import component
@@ -20,24 +21,21 @@ from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import (
     BinomialBridge,
-    BirthDeathBridge,
     Kernel,
-    LevelBridge,
-    PanjerLeap,
-    PoissonLeap,
-    PosteriorBridge,
-    PosteriorTrapezoidal,
     StatefulKernel,
-    TauLeap,
     Trapezoidal,
-    nearest_rounding,
 )
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError
+from blackout.files import CONF
 from blackout.random import RandomSource, SampleStreams
+from blackout.training.components import make
 
 # --- Keeping watch over a denoiser while a sampler uses it.
+
+
+_MAKER = "blackout.diffusion.make_sampler"
 
 
 class CountingDenoiser:
@@ -348,32 +346,19 @@ def make_sampler(
     )
 
 
-# --- Samplers by the names they have on the command line, with the settings they have there (conf/sampler.yaml).
-
-_KERNELS: dict[str, tuple[Kernel, int]] = {
-    "binomial_bridge": (BinomialBridge(), 1000),
-    "binomial_bridge_nearest": (BinomialBridge(nearest_rounding), 1000),
-    "birth_death_bridge": (BirthDeathBridge(), 1000),
-    "level_bridge": (LevelBridge(), 1000),
-    "panjer": (PanjerLeap(), 1000),
-    "poisson": (PoissonLeap(), 1000),
-    "posterior_bridge": (PosteriorBridge(), 1000),
-    "posterior_trapezoidal": (PosteriorTrapezoidal(), 100),
-    "tau_leap": (TauLeap(), 1000),
-    "trapezoidal": (Trapezoidal(), 100),
-}
-"""Name -> kernel and number of steps."""
-
-
 def named_sampler(name: str) -> Sampler:
-    """The sampler that `sampler=<name>` is on the command line.
+    """The sampler that `sampler=<name>` is on the command line, from conf/sampler.yaml.
 
     Raises:
         UserError: there is none of that name.
     """
-    if name not in _KERNELS:
-        raise UserError(f"sampler={name!r}: there is no such sampler, only {', '.join(_KERNELS)}")
-    return Sampler(*_KERNELS[name])
+    known = {choice: part for choice, part in yaml.safe_load((CONF / "sampler.yaml").read_text()).items() if part}
+    samplers = {choice: part for choice, part in known.items() if part.get("_target_") == _MAKER}
+    if name not in samplers:
+        raise UserError(f"sampler={name!r}: there is no such sampler, only {', '.join(samplers)}")
+    described = {argument: value for argument, value in samplers[name].items() if argument != "defaults"}
+    sampler: Sampler = make(described, "sampler")
+    return sampler
 
 
 def chosen_sampler(own: Sampler, asked: Sampler | str | None, num_steps: int | None) -> Sampler:

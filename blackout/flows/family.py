@@ -64,7 +64,7 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
         network = resolve(settings["network"], source.facts, "network")
         if getattr(find(settings["loss"], "loss"), "learns_partition", False):
             network["partition"] = True
-        target = pathless(source.target.description(dict(settings["target"])))
+        target = resolve(pathless(source.target.description(dict(settings["target"]))), {}, "target")
         simulation = resolve(settings["simulation"], source.facts, "simulation")
         return {"target": target, "network": network, "simulation": simulation}
 

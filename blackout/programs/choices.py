@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from pathlib import Path
 from typing import ClassVar
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -24,10 +23,9 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 from blackout.errors import UserError
+from blackout.files import CONF
 from blackout.training.components import find
 
-CONF = next(found for folder in Path(__file__).parents[1:] if (found := folder / "conf").is_dir())
-"""The configurations: in a wheel inside the package, in the repository beside it."""
 PROGRAMS = ("train", "sample")
 
 

@@ -41,6 +41,10 @@ class ComponentFamily(ABC):
     ) -> Any:
         """See `blackout.family.Family.source`."""
 
+    def source_of(self, data: Any) -> Any:
+        """Data in memory, as `blackout.from_data` gets them, as a source of this family: what is one already."""
+        return data
+
     @abstractmethod
     def described_parts(self, settings: Mapping[str, Any], source: Any) -> dict[str, Any]:
         """Complete descriptions of all `parts`, and whatever else the model is made of, as plain values.

@@ -5,25 +5,23 @@ import re
 import subprocess
 import sys
 from copy import deepcopy
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 from torch.utils.data import DataLoader, TensorDataset
 
 from blackout import BlackoutDiffusion, from_data, load_model
-from blackout.component import leaves
 from blackout.data import CountData
-from blackout.diffusion import BinomialBridge, PoissonLeap, Sampler, make_sampler
-from blackout.diffusion.samplers import _KERNELS, named_sampler
+from blackout.diffusion import PoissonLeap, Sampler, make_sampler, nearest_rounding
+from blackout.diffusion.samplers import named_sampler
 from blackout.errors import UserError
-from blackout.networks import ResidualMLP
-from blackout.scripting import RECIPE
+from blackout.flows import Ising, Rollout
+from blackout.networks import LESite, ResidualMLP
+from blackout.permutations.datasets import jigsaw_digits
 from blackout.training.components import described, make
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Muon, Optimization
@@ -55,26 +53,41 @@ def test_a_strangers_script_trains_saves_loads_elsewhere_and_samples_the_same_bi
     assert len(files) == 2 and not any(str(tmp_path) in text or str(ROOT) in text for text in files)
 
 
+IN_MEMORY = {
+    "blackout": lambda: (COUNTS, {"network": BODY}),
+    "energy": lambda: (COUNTS.clamp(max=1), {"rates": partial(LESite, channels=4), "rollout": ROLLOUT}),
+    "flow": lambda: (partial(Ising, size=2), {"network": partial(LESite, channels=4), "rollout": ROLLOUT}),
+    "shuffle": lambda: (jigsaw_digits(held_out=4), {}),
+    "codes": lambda: (jigsaw_digits(held_out=4), {}),
+}
+ROLLOUT = partial(Rollout, points=3, chains=8, group=8)
+
+
+@pytest.mark.parametrize("family", IN_MEMORY)
+def test_every_family_trains_on_data_in_memory(family, tmp_path):
+    data, components = IN_MEMORY[family]()
+    module = from_data(data, family=family, batch_size=8, seed=3, **components)
+    trainer(max_epochs=-1, max_steps=1, limit_val_batches=1).fit(module)
+    module.save_pretrained(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    loaded.source = module.model.source
+    assert torch.equal(loaded.sample(3, seed=1), module.sample(3, seed=1))
+    with pytest.raises(UserError, match="no such option"):
+        from_data(data, family=family, nonsense=1, **components)
+
+
 def test_the_recipe_is_that_of_the_command():
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = OmegaConf.to_container(compose("train", ["dataset=counts", "dataset.path=x"]), resolve=True)
-    composed = dict(leaves(config))
-    for name, value in leaves(RECIPE):
-        assert composed.get(name, value) == value, name
-    assert (config["optimizer"]["lr"], config["batch_size"], config["ema_decay"]) == (2e-3, 128, 0.998)
-    assert config["validation_draws"] == 8 and config["optimizer"]["warmup_steps"] == 100
+    module = from_data(COUNTS)
+    assert (module.optimization.lr, module.optimization.warmup_steps) == (2e-3, 100)
+    assert module.model.validation_draws == 8 and module.config["model"]["loss"]["weighting"] == "growth"
+
+
+def test_named_samplers_are_the_commands():
     assert make_sampler() == Sampler() == named_sampler("trapezoidal")
-
-
-@pytest.mark.parametrize("name", _KERNELS)
-def test_named_samplers_are_the_commands(name):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = OmegaConf.to_container(compose("sample", [f"sampler={name}"]), resolve=True)["sampler"]
-    theirs, ours = make(config, "sampler"), named_sampler(name)
-    if name == "binomial_bridge_nearest":  # the command's rounding is a partial of the function
-        theirs = replace(theirs, kernel=BinomialBridge(theirs.kernel.rounding.func))
-    assert theirs.kernel == ours.kernel
-    assert theirs.num_steps == ours.num_steps and theirs.correction.steps == ours.correction.steps == 0
+    poisson, nearest = named_sampler("poisson"), named_sampler("binomial_bridge_nearest")
+    assert poisson == Sampler(PoissonLeap(), 1000) and nearest.kernel.rounding.func is nearest_rounding
+    with pytest.raises(UserError, match=r"there is no such sampler, only .*poisson"):
+        named_sampler("nonsense")
 
 
 def test_validate_fit_test_and_predict():

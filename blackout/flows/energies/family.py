@@ -79,6 +79,10 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         law = make_target(target)
         return known_samples(law, number, int(made.get("data_seed") or 0), type(law).__name__.lower())
 
+    def source_of(self, data: Any) -> BinaryData:
+        """States from `CountData`, or what `CountData.from_array` takes."""
+        return _states(data if isinstance(data, CountData) else CountData.from_array(data), None)
+
     def described_parts(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments."""
         for name, kind, instead in _OF_THE_SAMPLER:

@@ -62,6 +62,10 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
             raise UserError(f"dataset: {data.name} has {mine}, but the model is of {theirs}")
         return data
 
+    def source_of(self, data: Any) -> PermutationData:
+        """`PermutationData`, or `Puzzles` by their solutions."""
+        return from_puzzles(data) if isinstance(data, Puzzles) else data
+
     def described_parts(self, settings: Mapping[str, Any], source: PermutationData) -> dict[str, Any]:
         """The network with all its arguments, the code, the objective, and how samples are drawn.
 
