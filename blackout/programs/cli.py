@@ -56,6 +56,8 @@ def explain(error: Exception) -> str:
         return f"{where}={choice} chooses a {group}, which the chosen family lacks: choose another {where}, or ~{where}"
     if match := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
         key = match[1].split("=")[0]
+        if meant := re.search(r"Did you mean to override (\S+)\?", text):
+            return f"{key}: no such option of the chosen groups (did you mean {meant[1]}?)"
         keys = _default_keys(key.rpartition(".")[0])
         return f"{key}: no such option" + (" of the chosen groups" if key in keys else _nearest(key, keys))
     if match := re.search(r"Interpolation key '([^']+)' not found", text):
