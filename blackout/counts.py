@@ -1,4 +1,7 @@
-"""What a count is throughout the package: a whole number in 0..max_count, in the smallest integer type in use."""
+"""What a count is throughout the package: a whole number in 0..max_count, in the smallest integer type in use.
+
+And how a time, which every process takes beside its counts, gets to their device.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,6 @@ LARGEST_COUNT = 2**31 - 1
 def count_dtype(max_count: int) -> torch.dtype:
     """The dtype that holds 0..max_count: uint8 up to 255, int32 above."""
     return torch.uint8 if max_count <= 255 else torch.int32
-
-
-# --- Times on their way to a device.
 
 
 def time_on(t: Tensor | float, device: torch.device) -> Tensor:

@@ -7,7 +7,6 @@ is rejected and no length depends on the numbers drawn, so on an accelerator not
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from types import ModuleType
 from typing import TypeAlias
@@ -40,7 +39,7 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
         n: uint8 [B, ...].
         p: float64, at most 1/2; a scalar, or one per sample [B].
         flipped: bool of p's shape.
-        fused: `blackout.random.triton_draws` or `.compiled`, to look up in one kernel per digit of n.
+        fused: `blackout.random.triton_draws` or `.numba_draws`, to look up in one kernel per digit of n.
 
     Returns:
         uint8 of n's shape.
@@ -99,12 +98,7 @@ def _tables(p: Tensor, largest: int, digits: Digits) -> list[Tensor]:
 
 
 def _look_up(
-    draw: Draw,
-    n: Tensor,
-    flipped: Tensor,
-    digits: Digits,
-    tables: list[Tensor],
-    fused: ModuleType | None = None,
+    draw: Draw, n: Tensor, flipped: Tensor, digits: Digits, tables: list[Tensor], fused: ModuleType | None = None
 ) -> Tensor:
     """One bisection per digit of n, uint8 [B, E], each with uniforms of its own."""
     drawn = torch.zeros_like(n)
@@ -153,16 +147,9 @@ def _bisect(table: Tensor, start: Tensor, uniform: Tensor) -> Tensor:
 
 def _columns(p: float, largest: int) -> int:
     """How many k to tabulate: P(Binomial(largest, p) >= columns) < e^-38 by Chernoff's bound, for p <= 1/2."""
-
-    def exponent(k: int) -> float:
-        x = k / largest
-        rest = (1 - x) * math.log((1 - x) / (1 - p)) if k < largest else 0.0
-        return largest * (x * math.log(x / p) + rest)
-
     if p * largest == 0:
         return 1
-    least, most = int(p * largest) + 1, largest + 1
-    while least < most:
-        middle = (least + most) // 2
-        least, most = (least, middle) if exponent(middle) > _NEVER else (middle + 1, most)
-    return least
+    least = int(p * largest) + 1
+    x = torch.arange(least, largest + 1, dtype=torch.float64) / largest
+    exponent = largest * (torch.xlogy(x, x / p) + torch.xlogy(1 - x, (1 - x) / (1 - p)))  # rises with x from p on
+    return least + int((exponent <= _NEVER).sum())

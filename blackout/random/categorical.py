@@ -1,4 +1,7 @@
-"""Draws from finite distributions by inversion: one uniform per element, so that streams make them reproducible."""
+"""Draws from finite distributions, by inversion with one uniform per element, and Gamma and negative binomial draws.
+
+From a torch generator or from counter-based streams, which make them reproducible.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import math
 import torch
 from torch import Tensor
 
-from blackout.random.counts import poisson
+from blackout.random.counts import first_accepted, poisson
 from blackout.random.streams import RandomSource, can_look, next_draw, uniform
 
 _CHUNK = 1 << 24
 """Largest number of weights whose running sums are formed at once: 128 MiB."""
+_ATTEMPTS = 16
+"""At most 5 % of the proposals of a Gamma draw are refused, and 0.05^16 < 2^-69."""
 
 
 def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
@@ -58,12 +63,6 @@ def invert_rows(cumulative_rows: Tensor, row: Tensor, u: Tensor) -> Tensor:
     return found
 
 
-# --- Gamma and negative binomial draws, from a torch generator or from counter-based streams.
-
-_ATTEMPTS = 16
-"""At most 5 % of the proposals are refused, and 0.05^16 < 2^-69."""
-
-
 def negative_binomial(size: Tensor, mean: Tensor, generator: RandomSource = None) -> Tensor:
     """Negative binomial counts of the given mean and variance mean + mean^2 / size, elementwise.
 
@@ -80,7 +79,7 @@ def negative_binomial(size: Tensor, mean: Tensor, generator: RandomSource = None
 
 
 def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
-    """Gamma(shape, scale 1), elementwise, float64: the rejection method of Marsaglia & Tsang (2000).
+    """Gamma(shape, scale 1), elementwise, float64, by rejection [Marsaglia 2000].
 
     Args:
         shape: float64, positive, any shape [B, ...]. Below 1 the draw is that of shape + 1 times U^(1 / shape).
@@ -98,34 +97,20 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
         """Uniforms above 0, one for each of the elements at flat indices `where`; None for all."""
         return draw.uniform(tuple(shape.shape), attempt, where).view(-1).clamp_(min=2.0**-54)
 
-    def proposed(attempt: int, where: Tensor | None, d: Tensor) -> tuple[Tensor, Tensor]:
+    def proposed(attempt: int, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """(proposals, whether each is accepted)."""
-        x = _normal(numbers(attempt, where), numbers(attempt + 1, where))
-        v = (1 + 1 / torch.sqrt(9 * d) * x) ** 3
+        u, v, height = (numbers(1 + 3 * attempt + i, where) for i in range(3))
+        x = torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)  # standard normal [Box 1958]
+        scale = d if where is None else d[where]
+        cube = (1 + 1 / torch.sqrt(9 * scale) * x) ** 3
         # accept where log U < x^2 / 2 + d (1 - v + log v): then d v is Gamma(d + 1/3)
-        height = 0.5 * x**2 + d * (1 - v + torch.log(v.clamp(min=1e-300)))
-        return d * v, (v > 0) & (torch.log(numbers(attempt + 2, where)) < height)
+        log_ratio = 0.5 * x**2 + scale * (1 - cube + torch.log(cube.clamp(min=1e-300)))
+        return scale * cube, (cube > 0) & (torch.log(height) < log_ratio)
 
-    drawn = torch.empty_like(alpha)
-    if not can_look(alpha):  # as many turns as any element could need, because nobody waits to count those that do
-        wanted = torch.ones_like(alpha, dtype=torch.bool)
-        for attempt in range(1, 1 + 3 * _ATTEMPTS, 3):
-            value, accepted = proposed(attempt, None, d)
-            drawn = torch.where(wanted & accepted, value, drawn)
-            wanted &= ~accepted
-        return torch.where(alpha < 1, drawn * torch.exp(torch.log(numbers(0, None)) / alpha), drawn).view(shape.shape)
-    todo = torch.arange(alpha.numel())
-    attempt = 1
-    while todo.numel():
-        value, accepted = proposed(attempt, todo, d[todo])
-        drawn[todo[accepted]] = value[accepted]
-        todo = todo[~accepted]
-        attempt += 3
-    if (small := (alpha < 1).nonzero().squeeze(1)).numel():
+    drawn = first_accepted(proposed, alpha, _ATTEMPTS)
+    small = (alpha < 1).nonzero().squeeze(1) if can_look(alpha) else None
+    if small is None:
+        drawn = torch.where(alpha < 1, drawn * torch.exp(torch.log(numbers(0, None)) / alpha), drawn)
+    elif small.numel():
         drawn[small] *= torch.exp(torch.log(numbers(0, small)) / alpha[small])
     return drawn.view(shape.shape)
-
-
-def _normal(u: Tensor, v: Tensor) -> Tensor:
-    """Standard normal from two uniforms (Box & Muller 1958)."""
-    return torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)

@@ -2,7 +2,7 @@
 
 Binomials of uint8 counts whose elements share p are looked up in tables (`blackout.random.binomial_table`). For the
 rest torch's own kernels draw from a `torch.Generator`; from streams (`blackout.random.streams`) it is inversion by
-sequential search where the mean is small and transformed rejection (Hoermann 1993, "BTRS" and "PTRS") where it is
+sequential search where the mean is small and transformed rejection ([Hoermann 1993], "BTRS" and "PTRS") where it is
 large. All are exact in distribution and computed in float64, whatever the dtype of the counts.
 
 On a CPU a search and a rejection go on with those elements that need it. To know how many they are, other devices
@@ -17,7 +17,6 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from importlib import import_module
 from types import ModuleType
 from typing import TypeAlias
 
@@ -25,14 +24,19 @@ import torch
 from torch import Tensor
 
 from blackout.random.binomial_table import binomial_by_table
-from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, can_look, uniform
+from blackout.random.streams import (
+    INVERSION_LIMIT,
+    SEARCH_LIMIT,
+    Draw,
+    RandomSource,
+    SampleStreams,
+    StepStreams,
+    can_look,
+    uniform,
+)
 
 _TABLE_ELEMENTS = 64
 """From so many elements per sample on, a table is quicker than a draw for each."""
-_INVERSION_LIMIT = 10.0
-"""Largest mean for sequential search; Hoermann's hats need at least this much."""
-_SEARCH_LIMIT = 64
-"""P(Poisson(10) > 64) < 1e-29, and uniforms have 52 bits: past it only rounding is left."""
 _ATTEMPTS = 36
 """At most 30 % of a rejection's proposals are refused, and 0.3^36 < 2^-62."""
 
@@ -96,20 +100,27 @@ def compiled_by() -> str:
 
 @lru_cache
 def _kernels(device: torch.device) -> ModuleType | None:
-    """`fused` on CUDA with Triton, `compiled` on a CPU with numba, once they have drawn there what this file draws."""
-    name = {"cuda": "fused", "cpu": "compiled"}.get(device.type)
-    if name is None or (name == "fused" and not torch.cuda.is_available()):
-        return None
+    """Triton's kernels on CUDA, numba's on a CPU, once they have drawn there what this file draws."""
+    kernels: ModuleType
     try:
-        kernels = import_module(f"blackout.random.{name}")
-        agree = kernels_agree(kernels, device, *((64, 512) if name == "fused" else (4, 64)))
+        if device.type == "cuda" and torch.cuda.is_available():
+            from blackout.random import triton_draws
+
+            kernels, size = triton_draws, (64, 512)
+        elif device.type == "cpu":
+            from blackout.random import numba_draws
+
+            kernels, size = numba_draws, (4, 64)
+        else:
+            return None
+        agree = kernels_agree(kernels, device, *size)
     except ImportError:
         return None
     except Exception as error:  # a compiler or a driver that does not fit: the general path needs neither
-        warnings.warn(f"{name} draws do not run on {device}, the general ones do: {error}", stacklevel=3)
+        warnings.warn(f"compiled draws do not run on {device}, the general ones do: {error}", stacklevel=3)
         return None
     if not agree:
-        warnings.warn(f"{name} draws differ from the general ones on {device} and are not used", stacklevel=3)
+        warnings.warn(f"compiled draws differ from the general ones on {device} and are not used", stacklevel=3)
     return kernels if agree else None
 
 
@@ -146,27 +157,30 @@ def _draw(generator: RandomSource, n: Tensor) -> Draw:
     return Draw(keys.random_(generator=generator).to(n.device))
 
 
+At: TypeAlias = Tensor | None
+"""Flat indices of some elements, int64; None is all of them, which is never asked for on a CPU."""
+Numbers: TypeAlias = Callable[[int, At], Tensor]
+"""(attempt, which of the elements of a rejection) -> their uniforms."""
+Density: TypeAlias = Callable[[Tensor, At], Tensor]
+"""(k, which of those elements) -> the logarithm of what a proposal is compared with."""
+
+
 def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
     """Binomial with p <= 1/2 from streams; n and p float64 of one shape."""
-    mean = n * p
-    small = mean < _INVERSION_LIMIT
+    small = n * p < INVERSION_LIMIT
     odds = p / (1 - p)
     start = torch.where(small, torch.exp(n * torch.log1p(-p)), 1.0)
     # P(k + 1) / P(k) = (n - k) / (k + 1) * p / (1 - p)
     drawn = _search(draw, start, lambda k, at: (_at(n, at) - k).mul_(_at(odds, at)).div_(k + 1))
-    return _with_large(drawn, ~small, lambda at: _binomial_rejection(draw, tuple(n.shape), at, _at(n, at), _at(p, at)))
+    return _with_large(draw, drawn, ~small, lambda numbers, at: _binomial_rejection(numbers, _at(n, at), _at(p, at)))
 
 
 def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
     """Poisson from streams; rate float64."""
-    small = rate < _INVERSION_LIMIT
+    small = rate < INVERSION_LIMIT
     start = torch.where(small, torch.exp(-rate), 1.0)
     drawn = _search(draw, start, lambda k, at: _at(rate, at) / (k + 1))
-    return _with_large(drawn, ~small, lambda at: _poisson_rejection(draw, tuple(rate.shape), at, _at(rate, at)))
-
-
-At: TypeAlias = Tensor | None
-"""Flat indices of some elements, int64; None is all of them, which is never asked for on a CPU."""
+    return _with_large(draw, drawn, ~small, lambda numbers, at: _poisson_rejection(numbers, _at(rate, at)))
 
 
 def _at(values: Tensor, at: At) -> Tensor:
@@ -174,13 +188,18 @@ def _at(values: Tensor, at: At) -> Tensor:
     return values.reshape(-1) if at is None else values.reshape(-1).index_select(0, at)
 
 
-def _with_large(drawn: Tensor, large: Tensor, rejection: Callable[[At], Tensor]) -> Tensor:
+def _with_large(draw: Draw, drawn: Tensor, large: Tensor, rejection: Callable[[Numbers, At], Tensor]) -> Tensor:
     """`drawn`, where `large` replaced by what a rejection gives."""
-    if not can_look(drawn):
-        return torch.where(large, rejection(None).view(drawn.shape), drawn)
-    at = large.view(-1).nonzero().squeeze(1)
+    at = large.view(-1).nonzero().squeeze(1) if can_look(drawn) else None
+
+    def numbers(attempt: int, todo: At) -> Tensor:
+        where = at if at is None or todo is None else _at(at, todo)
+        return draw.uniform(tuple(drawn.shape), attempt, where).view(-1)
+
+    if at is None:
+        return torch.where(large, rejection(numbers, at).view(drawn.shape), drawn)
     if at.numel():
-        drawn.view(-1)[at] = rejection(at)
+        drawn.view(-1)[at] = rejection(numbers, at)
     return drawn
 
 
@@ -193,14 +212,14 @@ def _search(draw: Draw, start: Tensor, ratio: Callable[[int, At], Tensor]) -> Te
     left = draw.uniform(tuple(start.shape)).view(-1)
     if not can_look(start):
         mass = start.reshape(-1).clone()
-        for k in range(_SEARCH_LIMIT):  # once left <= mass it stays so, since then left <= 0
+        for k in range(SEARCH_LIMIT):  # once left <= mass it stays so, since then left <= 0
             drawn.view(-1).add_((left > mass) & (mass > 0))
             left.sub_(mass)
             mass.mul_(ratio(k, None))
         return drawn
     at = (left > start.reshape(-1)).nonzero().squeeze(1)
     left, mass = _at(left, at), _at(start, at)
-    for k in range(_SEARCH_LIMIT):
+    for k in range(SEARCH_LIMIT):
         if not at.numel():
             break
         drawn.view(-1).index_fill_(0, at, k + 1.0)
@@ -212,8 +231,8 @@ def _search(draw: Draw, start: Tensor, ratio: Callable[[int, At], Tensor]) -> Te
     return drawn
 
 
-def _binomial_rejection(draw: Draw, shape: tuple[int, ...], at: At, n: Tensor, p: Tensor) -> Tensor:
-    """BTRS for n p >= 10, p <= 1/2 (Hoermann 1993, algorithm BTRS, whose constants these are)."""
+def _binomial_rejection(numbers: Numbers, n: Tensor, p: Tensor) -> Tensor:
+    """BTRS for n p >= 10, p <= 1/2 [Hoermann 1993, algorithm BTRS], whose constants these are."""
     deviation = torch.sqrt(n * p * (1 - p))
     b = 1.15 + 2.53 * deviation
     a = -0.0873 + 0.0248 * b + 0.01 * p
@@ -225,11 +244,11 @@ def _binomial_rejection(draw: Draw, shape: tuple[int, ...], at: At, n: Tensor, p
         ways = torch.lgamma(mode + 1) + torch.lgamma(n_i - mode + 1) - torch.lgamma(k + 1) - torch.lgamma(n_i - k + 1)
         return ways + (k - mode) * (torch.log(p_i) - torch.log1p(-p_i)) - log_hat
 
-    return _transformed_rejection(draw, shape, at, a, b, n * p + 0.5, 0.92 - 4.2 / b, n, log_density)
+    return _transformed_rejection(numbers, a, b, n * p + 0.5, 0.92 - 4.2 / b, n, log_density)
 
 
-def _poisson_rejection(draw: Draw, shape: tuple[int, ...], at: At, rate: Tensor) -> Tensor:
-    """PTRS for rates >= 10 (Hoermann 1993, algorithm PTRS, whose constants these are)."""
+def _poisson_rejection(numbers: Numbers, rate: Tensor) -> Tensor:
+    """PTRS for rates >= 10 [Hoermann 1993, algorithm PTRS], whose constants these are."""
     b = 0.931 + 2.53 * torch.sqrt(rate)
     a = -0.059 + 0.02483 * b
 
@@ -238,63 +257,57 @@ def _poisson_rejection(draw: Draw, shape: tuple[int, ...], at: At, rate: Tensor)
         return k * torch.log(rate_i) - rate_i - torch.lgamma(k + 1) - log_hat
 
     largest = torch.full_like(rate, torch.inf)
-    return _transformed_rejection(draw, shape, at, a, b, rate + 0.43, 0.9277 - 3.6224 / (b - 2), largest, log_density)
+    return _transformed_rejection(numbers, a, b, rate + 0.43, 0.9277 - 3.6224 / (b - 2), largest, log_density)
 
 
 def _transformed_rejection(
-    draw: Draw,
-    shape: tuple[int, ...],
-    at: At,
-    a: Tensor,
-    b: Tensor,
-    centre: Tensor,
-    squeeze: Tensor,
-    largest: Tensor,
-    log_density: Callable[[Tensor, At], Tensor],
+    numbers: Numbers, a: Tensor, b: Tensor, centre: Tensor, squeeze: Tensor, largest: Tensor, log_density: Density
 ) -> Tensor:
-    """Hoermann's transformed rejection with squeeze, on the elements at flat indices `at` of a draw of `shape`."""
+    """Hoermann's transformed rejection with squeeze: the first accepted proposal of every element."""
 
-    def proposed(attempt: int, todo: At) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(k, whether it is accepted without the density, 1/2 - |U|, V) of those still to be drawn."""
-        where = at if at is None or todo is None else _at(at, todo)
-        u = draw.uniform(shape, 1 + 2 * attempt, where).view(-1).sub_(0.5)
-        v = draw.uniform(shape, 2 + 2 * attempt, where).view(-1)
+    def proposed(attempt: int, i: At) -> tuple[Tensor, Tensor]:
+        u = numbers(1 + 2 * attempt, i).sub_(0.5)
+        v = numbers(2 + 2 * attempt, i)
         edge = 0.5 - u.abs()
         # k = floor((2 a / (1/2 - |U|) + b) U + c)
-        k = torch.floor((2 * _at(a, todo) / edge + _at(b, todo)) * u + _at(centre, todo))
-        return k, (edge >= 0.07) & (v <= _at(squeeze, todo)), edge, v
+        k = torch.floor((2 * _at(a, i) / edge + _at(b, i)) * u + _at(centre, i))
+        accepted = (edge >= 0.07) & (v <= _at(squeeze, i))  # without the density
+        possible = (k >= 0) & (k <= _at(largest, i))
+        if i is None:
+            return k, accepted | (possible & below(k, edge, v, None))
+        unsure = (~accepted & possible).nonzero().squeeze(1)
+        accepted[unsure] = below(_at(k, unsure), _at(edge, unsure), _at(v, unsure), _at(i, unsure))
+        return k, accepted
 
     def below(k: Tensor, edge: Tensor, v: Tensor, i: At) -> Tensor:
         return torch.log(v) - torch.log(_at(a, i) / edge**2 + _at(b, i)) <= log_density(k, i)
 
-    if at is None:
-        return _in_fixed_turns(proposed, lambda k, edge, v: (k >= 0) & (k <= largest) & below(k, edge, v, None))
-    if not bool(torch.isfinite(centre).all()):  # it would be tried for ever
+    if can_look(a) and not bool(torch.isfinite(centre).all()):  # it would be tried for ever
         raise ValueError("a rate or probability is not finite")
-    todo: At = None
-    drawn, attempt = torch.zeros_like(a), 0
-    while todo is None or todo.numel():
-        k, accepted, edge, v = proposed(attempt, todo)
-        unsure = (~accepted & (k >= 0) & (k <= _at(largest, todo))).nonzero().squeeze(1)
-        i = unsure if todo is None else _at(todo, unsure)
-        accepted[unsure] = below(_at(k, unsure), _at(edge, unsure), _at(v, unsure), i)
+    return first_accepted(proposed, a, _ATTEMPTS)
+
+
+def first_accepted(propose: Callable[[int, At], tuple[Tensor, Tensor]], like: Tensor, attempts: int) -> Tensor:
+    """The first accepted proposal of every element.
+
+    Args:
+        propose: (attempt, elements) -> proposals and whether each is accepted, [M] both.
+        like: a float64 vector with one number per element.
+        attempts: how many there are on a device whose numbers nobody looks at.
+    """
+    drawn = torch.full_like(like, torch.nan)
+    if not can_look(like):
+        wanted = torch.ones_like(like, dtype=torch.bool)
+        for attempt in range(attempts):
+            value, accepted = propose(attempt, None)
+            drawn = torch.where(wanted & accepted, value, drawn)
+            wanted &= ~accepted
+        return drawn
+    todo, attempt = torch.arange(len(like)), 0
+    while todo.numel():
+        value, accepted = propose(attempt, todo)
         done, again = (which.nonzero().squeeze(1) for which in (accepted, ~accepted))
-        drawn.index_copy_(0, done if todo is None else _at(todo, done), _at(k, done))
-        todo = again if todo is None else _at(todo, again)
+        drawn.index_copy_(0, _at(todo, done), _at(value, done))
+        todo = _at(todo, again)
         attempt += 1
-    return drawn
-
-
-def _in_fixed_turns(
-    proposed: Callable[[int, At], tuple[Tensor, Tensor, Tensor, Tensor]],
-    below: Callable[[Tensor, Tensor, Tensor], Tensor],
-) -> Tensor:
-    """The first accepted proposal of every element; see `_transformed_rejection`."""
-    drawn, accepted, edge, v = proposed(0, None)
-    wanted = ~(accepted | below(drawn, edge, v))
-    for attempt in range(1, _ATTEMPTS):
-        k, accepted, edge, v = proposed(attempt, None)
-        accepted |= below(k, edge, v)
-        drawn = torch.where(wanted & accepted, k, drawn)
-        wanted &= ~accepted
     return drawn

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.random import counts
-from blackout.random.streams import GOLDEN, MULTIPLIERS, SECOND_KEY, signed
+from blackout.random.streams import GOLDEN, INVERSION_LIMIT, MULTIPLIERS, SEARCH_LIMIT, SECOND_KEY, signed
 
 if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
     raise ImportError("numba is switched off")
@@ -29,20 +28,16 @@ if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
 _GOLDEN = signed(GOLDEN)
 _FIRST, _SECOND = (signed(multiplier) for multiplier in MULTIPLIERS)
 _TO_SECOND = signed((SECOND_KEY + 1) * GOLDEN)
-_LOW, _STEPS = counts._INVERSION_LIMIT, counts._SEARCH_LIMIT
 _LOG_FACTORIAL = torch.lgamma(torch.arange(1, 65_537, dtype=torch.float64)).numpy()
 """log k! as the general path has it, where counts usually are."""
 
 
 def _compiled(signature: str) -> Callable[[Callable[..., Any]], Any]:
     def compiled(function: Callable[..., Any]) -> Any:
-        def make(cache: bool) -> Any:
-            return numba.njit(signature, cache=cache, nogil=True, error_model="numpy")(function)
-
         try:
-            return make(cache=True)
+            return numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function)
         except (RuntimeError, OSError):  # no folder to keep it in
-            return make(cache=False)
+            return numba.njit(signature, nogil=True, error_model="numpy")(function)
 
     return compiled
 
@@ -60,15 +55,18 @@ def poisson(keys: Tensor, rate: Tensor) -> Tensor:
     Raises:
         ValueError: a rate is not finite, or there are not B of them.
     """
-    drawn = torch.empty_like(rate)
-    _finish(_poisson(keys.numpy(), _rows(rate, keys), _rows(drawn, keys), _LOG_FACTORIAL))
-    return drawn
+    return _drawn(keys, rate, rate, True)
 
 
 def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
     """Binomial(n, p) for p <= 1/2: float64 [B, ...] like n (contiguous) and p; errors as of `poisson`."""
+    return _drawn(keys, n, p, False)
+
+
+def _drawn(keys: Tensor, n: Tensor, p: Tensor, rates: bool) -> Tensor:
     drawn = torch.empty_like(n)
-    _finish(_binomial(keys.numpy(), _rows(n, keys), _rows(p, keys), _rows(drawn, keys), _LOG_FACTORIAL))
+    if not _counts(keys.numpy(), *(_rows(x, keys) for x in (n, p, drawn)), _LOG_FACTORIAL, rates):
+        raise ValueError("a rate or probability is not finite")
     return drawn
 
 
@@ -93,11 +91,6 @@ def _rows(x: Tensor, keys: Tensor) -> np.ndarray:
     if x.shape[:1] != keys.shape:
         raise ValueError(f"{len(keys)} samples cannot draw {tuple(x.shape)} numbers")
     return x.detach().reshape(len(keys), math.prod(x.shape[1:])).numpy()
-
-
-def _finish(finite: bool) -> None:
-    if not finite:
-        raise ValueError("a rate or probability is not finite")
 
 
 @_compiled("i8(i8)")
@@ -142,116 +135,83 @@ def _log_factorial(k: float, table: np.ndarray) -> float:
     return (y - 0.5) * math.log(y) - y + 0.9189385332046727 + (1 / 12 - 1 / (360 * y * y)) / y
 
 
-@_compiled("f8(f8, f8)")
-def _poisson_search(left: float, rate: float) -> float:
-    """Inversion; see `counts._search`."""
-    mass, k = math.exp(-rate), 0.0
-    while left > mass and mass > 0 and k < _STEPS:
+@_compiled("f8(f8, f8, f8, f8, f8)")
+def _search(left: float, mass: float, most: float, falls: float, odds: float) -> float:
+    """Inversion from P(0) = `mass`, where P(k + 1) / P(k) = (most - falls k) odds / (k + 1); see `counts._search`."""
+    k = 0.0
+    while left > mass and mass > 0 and k < SEARCH_LIMIT:
         left -= mass
-        k += 1
-        mass *= rate / k
-    return k
-
-
-@_compiled("f8(i8, i8, f8, f8, f8, f8[::1])")
-def _poisson_rejection(key: int, element: int, u: float, v: float, rate: float, table: np.ndarray) -> float:
-    """PTRS; see `counts._poisson_rejection`. u and v are the uniforms of the first attempt."""
-    b = 0.931 + 2.53 * math.sqrt(rate)
-    a = -0.059 + 0.02483 * b
-    squeeze = 0.9277 - 3.6224 / (b - 2)
-    attempt = 1
-    while True:
-        u -= 0.5
-        edge = 0.5 - abs(u)
-        k = np.floor((2 * a / edge + b) * u + (rate + 0.43))
-        if edge >= 0.07 and v <= squeeze:
-            return k
-        if k >= 0:
-            density = k * math.log(rate) - rate - _log_factorial(k, table)
-            if math.log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / (edge * edge) + b)) <= density:
-                return k
-        attempt += 2
-        u, v = _uniform(_pair(key, attempt), element), _uniform(_pair(key, attempt + 1), element)
-
-
-@_compiled("b1(i8[::1], f8[:, ::1], f8[:, ::1], f8[::1])")
-def _poisson(keys: np.ndarray, rates: np.ndarray, drawn: np.ndarray, table: np.ndarray) -> bool:
-    finite = True
-    uniforms = np.empty((3, rates.shape[1]))
-    for sample in range(keys.size):
-        for attempt in range(3 if np.any(rates[sample] >= _LOW) else 1):
-            _uniforms(keys[sample], attempt, uniforms[attempt])
-        for element in range(rates.shape[1]):
-            rate = rates[sample, element]
-            if rate < _LOW:
-                drawn[sample, element] = _poisson_search(uniforms[0, element], rate)
-            elif rate < np.inf:
-                u, v = uniforms[1, element], uniforms[2, element]
-                drawn[sample, element] = _poisson_rejection(keys[sample], element, u, v, rate, table)
-            else:
-                finite = False
-    return finite
-
-
-@_compiled("f8(f8, f8, f8, f8)")
-def _binomial_search(left: float, n: float, odds: float, log_stays: float) -> float:
-    """Inversion; see `counts._search`."""
-    mass, k = math.exp(n * log_stays), 0.0
-    while left > mass and mass > 0 and k < _STEPS:
-        left -= mass
-        mass *= (n - k) * odds / (k + 1)
+        mass *= (most - falls * k) * odds / (k + 1)
         k += 1
     return k
 
 
 @_compiled("f8(i8, i8, f8, f8, f8, f8, f8, f8[::1])")
-def _binomial_rejection(
+def _rejection(
     key: int, element: int, u: float, v: float, n: float, p: float, log_odds: float, table: np.ndarray
 ) -> float:
-    """BTRS; see `counts._binomial_rejection`. u and v are the uniforms of the first attempt."""
-    deviation = math.sqrt(n * p * (1 - p))
-    b = 1.15 + 2.53 * deviation
-    a = -0.0873 + 0.0248 * b + 0.01 * p
-    squeeze = 0.92 - 4.2 / b
+    """BTRS or, where n is infinite and p a rate, PTRS; see `counts._transformed_rejection`.
+
+    u and v are the uniforms of the first attempt.
+    """
+    if n == np.inf:
+        b = 0.931 + 2.53 * math.sqrt(p)
+        a = -0.059 + 0.02483 * b
+        centre, squeeze, hat = p + 0.43, 0.9277 - 3.6224 / (b - 2), 1.1239 + 1.1328 / (b - 3.4)
+    else:
+        deviation = math.sqrt(n * p * (1 - p))
+        b = 1.15 + 2.53 * deviation
+        a = -0.0873 + 0.0248 * b + 0.01 * p
+        centre, squeeze, hat = n * p + 0.5, 0.92 - 4.2 / b, (2.83 + 5.1 / b) * deviation
     attempt = 1
     while True:
         u -= 0.5
         edge = 0.5 - abs(u)
-        k = np.floor((2 * a / edge + b) * u + (n * p + 0.5))
+        k = np.floor((2 * a / edge + b) * u + centre)
         if edge >= 0.07 and v <= squeeze:
             return k
         if 0 <= k <= n:
-            mode = np.floor((n + 1) * p)
-            ways = _log_factorial(mode, table) + _log_factorial(n - mode, table)
-            density = ways - _log_factorial(k, table) - _log_factorial(n - k, table) + (k - mode) * log_odds
-            if math.log(v * ((2.83 + 5.1 / b) * deviation) / (a / (edge * edge) + b)) <= density:
+            if n == np.inf:
+                density = k * math.log(p) - p - _log_factorial(k, table)
+            else:
+                mode = np.floor((n + 1) * p)
+                ways = _log_factorial(mode, table) + _log_factorial(n - mode, table)
+                density = ways - _log_factorial(k, table) - _log_factorial(n - k, table) + (k - mode) * log_odds
+            if math.log(v * hat / (a / (edge * edge) + b)) <= density:
                 return k
         attempt += 2
         u, v = _uniform(_pair(key, attempt), element), _uniform(_pair(key, attempt + 1), element)
 
 
-@_compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1])")
-def _binomial(keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray) -> bool:
+@_compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1], b1)")
+def _counts(
+    keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray, rates: bool
+) -> bool:
+    """Poisson counts where the shares are `rates`, else binomial ones; whether all of them are finite."""
     finite = True
     p = odds = log_stays = log_odds = 0.0  # most often many elements share p
     uniforms = np.empty((3, sizes.shape[1]))
     for sample in range(keys.size):
-        for attempt in range(3 if np.any(sizes[sample] * shares[sample] >= _LOW) else 1):
+        own = shares[sample]
+        large = np.any(own >= INVERSION_LIMIT) if rates else np.any(sizes[sample] * own >= INVERSION_LIMIT)
+        for attempt in range(3 if large else 1):
             _uniforms(keys[sample], attempt, uniforms[attempt])
         for element in range(sizes.shape[1]):
-            n = sizes[sample, element]
-            if shares[sample, element] != p:
-                p = shares[sample, element]
+            n, share, u = sizes[sample, element], own[element], uniforms[0, element]
+            if not rates and share != p:
+                p = share
                 odds, log_stays = p / (1 - p), math.log1p(-p)
                 log_odds = math.log(p) - log_stays
-            mean = n * p
-            if mean < _LOW:
-                drawn[sample, element] = _binomial_search(uniforms[0, element], n, odds, log_stays)
-            elif mean < np.inf:
-                u, v = uniforms[1, element], uniforms[2, element]
-                drawn[sample, element] = _binomial_rejection(keys[sample], element, u, v, n, p, log_odds, table)
-            else:
+            mean = share if rates else n * share
+            if mean >= INVERSION_LIMIT and mean < np.inf:
+                most, u, v = np.inf if rates else n, uniforms[1, element], uniforms[2, element]
+                drawn[sample, element] = _rejection(keys[sample], element, u, v, most, share, log_odds, table)
+            elif not mean < INVERSION_LIMIT:
                 finite = False
+            elif rates:
+                drawn[sample, element] = _search(u, math.exp(-share), share, 0.0, 1.0)
+            else:
+                drawn[sample, element] = _search(u, math.exp(n * log_stays), n, 1.0, odds)
     return finite
 
 

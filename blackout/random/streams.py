@@ -2,7 +2,7 @@
 
 A generator with a state makes the numbers of one sample depend on how many others were drawn before it.
 Here each uniform is a hash of its address instead, so a sample can be made again alone, in another batch or
-on another device. The hash is SplitMix64 (Steele, Lea & Flood, OOPSLA 2014), whose 64-bit key is folded from the
+on another device. The hash is SplitMix64 [Steele 2014], whose 64-bit key is folded from the
 address (seed, sample, step, draw, attempt) one number at a time. A second key, a function of the first, is added
 between the two multiplications, so that draws whose counters overlap do not share a shifted piece of one sequence.
 All in all an address has 64 bits: among n draws some two are equal with a probability of about n^2 / 2^65.
@@ -19,6 +19,10 @@ from torch import Tensor
 GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 SECOND_KEY = 0xD1B54A32D192ED03
+INVERSION_LIMIT = 10.0
+"""Largest mean of a count that is drawn by sequential search; Hoermann's hats need at least this much."""
+SEARCH_LIMIT = 64
+"""P(Poisson(10) > 64) < 1e-29, and uniforms have 52 bits: past it only rounding is left."""
 _PARTICLES = 0x2545F4914F6CDD1D
 """Where a sample's particles are among its addresses: no step has such a number."""
 _FOLDED = 0x1E37AA5C6B0F4D29
@@ -98,18 +102,10 @@ class Draw:
 
     def __init__(self, keys: Tensor) -> None:
         self.keys = keys
-        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def _pair(self, attempt: int) -> tuple[Tensor, Tensor]:
-        """The key of an attempt, and the second one made from it: int64 [B] each."""
-        if attempt not in self._pairs:
-            first = fold(self.keys, attempt)
-            self._pairs[attempt] = first, fold(first, SECOND_KEY)
-        return self._pairs[attempt]
 
     def samples(self, which: slice | Tensor) -> Draw:
         """The same draw for some of the samples."""
-        return _PartialDraw(self, which)
+        return Draw(self.keys[which])
 
     def uniform(self, shape: tuple[int, ...], attempt: int = 0, where: Tensor | None = None) -> Tensor:
         """Float64 uniforms in (0, 1) of 52 bits, for all elements or only those at flat indices `where`.
@@ -119,7 +115,8 @@ class Draw:
             attempt: which of an element's numbers.
             where: int64 [M], flat indices into `shape`; an element's number does not depend on who else is asked for.
         """
-        first, second = self._pair(attempt)
+        first = fold(self.keys, attempt)
+        second = fold(first, SECOND_KEY)
         elements = math.prod(shape[1:])
         if where is not None:
             sample = where // elements
@@ -134,17 +131,6 @@ class Draw:
             part = slice(i, i + rows)
             numbers[part] = _uniform_(first[part, None] + counter, second[part, None])
         return numbers.view(shape)
-
-
-class _PartialDraw(Draw):
-    """A draw seen by some of its samples."""
-
-    def __init__(self, whole: Draw, which: slice | Tensor) -> None:
-        self.keys, self._whole, self._which = whole.keys[which], whole, which
-
-    def _pair(self, attempt: int) -> tuple[Tensor, Tensor]:
-        first, second = self._whole._pair(attempt)
-        return first[self._which], second[self._which]
 
 
 class _GeneratorDraw(Draw):

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blackout.random.streams import GOLDEN, MULTIPLIERS, SECOND_KEY, signed
+from blackout.random.streams import GOLDEN, INVERSION_LIMIT, MULTIPLIERS, SEARCH_LIMIT, SECOND_KEY, signed
 
 _BLOCK = 256
 _OPTIONS = {"enable_fp_fusion": False}
@@ -25,8 +25,8 @@ _GOLDEN = tl.constexpr(signed(GOLDEN))
 _FIRST = tl.constexpr(signed(MULTIPLIERS[0]))
 _SECOND = tl.constexpr(signed(MULTIPLIERS[1]))
 _TO_SECOND = tl.constexpr(signed((SECOND_KEY + 1) * GOLDEN))
-_LOW = tl.constexpr(10.0)
-_STEPS = tl.constexpr(110)
+_LOW = tl.constexpr(INVERSION_LIMIT)
+_STEPS = tl.constexpr(SEARCH_LIMIT)
 
 
 def poisson(keys: Tensor, rate: Tensor) -> Tensor:
@@ -39,15 +39,17 @@ def poisson(keys: Tensor, rate: Tensor) -> Tensor:
     Returns:
         Float64 whole numbers of rate's shape; NaN where the rate is negative or not finite.
     """
-    drawn = torch.empty_like(rate)
-    _poisson[_programs(rate)](keys, rate, drawn, _per_sample(rate), rate.numel(), _BLOCK, **_OPTIONS)
-    return drawn
+    return _drawn(keys, rate, rate, True)
 
 
 def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
     """Binomial(n, p) for p <= 1/2: float64 [B, ...] like n (contiguous) and p; NaN where they are not finite."""
-    drawn = torch.empty_like(n)
-    _binomial[_programs(n)](keys, n, p.contiguous(), drawn, _per_sample(n), n.numel(), _BLOCK, **_OPTIONS)
+    return _drawn(keys, n, p.contiguous(), False)
+
+
+def _drawn(keys: Tensor, n: Tensor, p: Tensor, rates: bool) -> Tensor:
+    drawn, elements = torch.empty_like(n), n.numel() // max(1, len(n))
+    _counts[_programs(n)](keys, n, p, drawn, elements, n.numel(), rates, _BLOCK, **_OPTIONS)
     return drawn
 
 
@@ -72,10 +74,6 @@ def bisect(keys: Tensor, table: Tensor, rows: Tensor, attempt: int) -> Tensor:
 
 def _programs(x: Tensor) -> tuple[int]:
     return (triton.cdiv(x.numel(), _BLOCK),)
-
-
-def _per_sample(x: Tensor) -> int:
-    return x.numel() // max(1, len(x))
 
 
 @triton.jit
@@ -128,101 +126,65 @@ def _addresses(keys, elements, total, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _poisson_search(key, element, rate, going):
-    """Inversion where `going`, else 0; see `counts._search`."""
-    count = tl.zeros_like(rate)
+def _search(key, element, log_mass, most, odds, going, RATES: tl.constexpr):
+    """Inversion from the logarithm of P(0) where `going`, else 0; see `counts._search`."""
+    count = tl.zeros_like(most)
     left = _uniform(key, tl.full([1], 0, tl.int64), element)
-    mass = tl.where(going, tl.exp(-tl.where(going, rate, 0.0)), 1.0)
+    mass = tl.where(going, tl.exp(tl.where(going, log_mass, 0.0)), 1.0)
     going = going & (left > mass)
     step = 0
     while (tl.max(going.to(tl.int32), 0) > 0) & (step < _STEPS):
         count = tl.where(going, step + 1.0, count)
         left -= mass
-        mass *= rate / (step + 1.0)
+        if RATES:
+            mass *= most / (step + 1.0)
+        else:
+            mass *= (most - step) * odds / (step + 1.0)
         going = going & (left > mass) & (mass > 0)
         step += 1
     return count
 
 
 @triton.jit
-def _poisson_rejection(key, element, rate, todo):
-    """PTRS where `todo`, else 0; see `counts._poisson_rejection`."""
-    count = tl.zeros_like(rate)
-    rate = tl.where(todo, rate, _LOW)
-    b = 0.931 + 2.53 * tl.sqrt(rate)
-    a = -0.059 + 0.02483 * b
-    squeeze = 0.9277 - 3.6224 / (b - 2)
-    log_rate = tl.log(rate)
-    log_hat = tl.log(1.1239 + 1.1328 / (b - 3.4))
+def _rejection(key, element, n, p, todo, RATES: tl.constexpr):
+    """PTRS of rates p, or BTRS, where `todo`, else 0; see `counts._transformed_rejection`."""
+    count = tl.zeros_like(n)
+    if RATES:
+        p = tl.where(todo, p, _LOW)
+        b = 0.931 + 2.53 * tl.sqrt(p)
+        a = -0.059 + 0.02483 * b
+        centre = p + 0.43
+        squeeze = 0.9277 - 3.6224 / (b - 2)
+        log_p = tl.log(p)
+        log_hat = tl.log(1.1239 + 1.1328 / (b - 3.4))
+    else:
+        n = tl.where(todo, n, 40.0)
+        p = tl.where(todo, p, 0.5)
+        deviation = tl.sqrt(n * p * (1 - p))
+        b = 1.15 + 2.53 * deviation
+        a = -0.0873 + 0.0248 * b + 0.01 * p
+        centre = n * p + 0.5
+        squeeze = 0.92 - 4.2 / b
+        log_odds = tl.log(p) - _log1p_minus(p)
+        log_hat = tl.log((2.83 + 5.1 / b) * deviation)
+        mode = tl.floor((n + 1) * p)
+        log_mode = _log_factorial(mode) + _log_factorial(n - mode)
     attempt = tl.full([1], 1, tl.int64)
     while tl.max(todo.to(tl.int32), 0) > 0:
         u = _uniform(key, attempt, element) - 0.5
         v = _uniform(key, attempt + 1, element)
         edge = 0.5 - tl.abs(u)
-        k = tl.floor((2 * a / edge + b) * u + (rate + 0.43))
-        possible = tl.where(k >= 0, k, 0.0)
-        height = tl.log(v) - tl.log(a / (edge * edge) + b)
-        density = possible * log_rate - rate - _log_factorial(possible) - log_hat
-        accepted = ((edge >= 0.07) & (v <= squeeze)) | ((k >= 0) & (height <= density))
-        count = tl.where(todo & accepted, k, count)
-        todo = todo & (accepted == 0)
-        attempt += 2
-    return count
-
-
-@triton.jit
-def _poisson(keys, rates, drawn, elements, total, BLOCK: tl.constexpr):
-    at, inside, key, element = _addresses(keys, elements, total, BLOCK)
-    rate = tl.load(rates + at, mask=inside, other=0.0)
-    sound = (rate >= 0) & (rate < float("inf"))
-    count = _poisson_search(key, element, rate, sound & (rate < _LOW))
-    count += _poisson_rejection(key, element, rate, sound & (rate >= _LOW))
-    tl.store(drawn + at, tl.where(sound, count, float("nan")), mask=inside)
-
-
-@triton.jit
-def _binomial_search(key, element, n, p, going):
-    """Inversion where `going`, else 0; see `counts._search`."""
-    count = tl.zeros_like(n)
-    odds = p / (1 - p)
-    left = _uniform(key, tl.full([1], 0, tl.int64), element)
-    mass = tl.where(going, tl.exp(tl.where(going, n * _log1p_minus(p), 0.0)), 1.0)
-    going = going & (left > mass)
-    step = 0
-    while (tl.max(going.to(tl.int32), 0) > 0) & (step < _STEPS):
-        count = tl.where(going, step + 1.0, count)
-        left -= mass
-        mass *= (n - step) * odds / (step + 1.0)
-        going = going & (left > mass) & (mass > 0)
-        step += 1
-    return count
-
-
-@triton.jit
-def _binomial_rejection(key, element, n, p, todo):
-    """BTRS where `todo`, else 0; see `counts._binomial_rejection`."""
-    count = tl.zeros_like(n)
-    n = tl.where(todo, n, 40.0)
-    p = tl.where(todo, p, 0.5)
-    deviation = tl.sqrt(n * p * (1 - p))
-    b = 1.15 + 2.53 * deviation
-    a = -0.0873 + 0.0248 * b + 0.01 * p
-    squeeze = 0.92 - 4.2 / b
-    log_odds = tl.log(p) - _log1p_minus(p)
-    log_hat = tl.log((2.83 + 5.1 / b) * deviation)
-    mode = tl.floor((n + 1) * p)
-    log_mode = _log_factorial(mode) + _log_factorial(n - mode)
-    attempt = tl.full([1], 1, tl.int64)
-    while tl.max(todo.to(tl.int32), 0) > 0:
-        u = _uniform(key, attempt, element) - 0.5
-        v = _uniform(key, attempt + 1, element)
-        edge = 0.5 - tl.abs(u)
-        k = tl.floor((2 * a / edge + b) * u + (n * p + 0.5))
-        inside = (k >= 0) & (k <= n)
+        k = tl.floor((2 * a / edge + b) * u + centre)
+        inside = k >= 0
+        if not RATES:
+            inside = inside & (k <= n)
         possible = tl.where(inside, k, 0.0)
         height = tl.log(v) - tl.log(a / (edge * edge) + b)
-        ways = log_mode - _log_factorial(possible) - _log_factorial(n - possible)
-        density = ways + (possible - mode) * log_odds - log_hat
+        if RATES:
+            density = possible * log_p - p - _log_factorial(possible) - log_hat
+        else:
+            ways = log_mode - _log_factorial(possible) - _log_factorial(n - possible)
+            density = ways + (possible - mode) * log_odds - log_hat
         accepted = ((edge >= 0.07) & (v <= squeeze)) | (inside & (height <= density))
         count = tl.where(todo & accepted, k, count)
         todo = todo & (accepted == 0)
@@ -231,14 +193,22 @@ def _binomial_rejection(key, element, n, p, todo):
 
 
 @triton.jit
-def _binomial(keys, sizes, shares, drawn, elements, total, BLOCK: tl.constexpr):
+def _counts(keys, sizes, shares, drawn, elements, total, RATES: tl.constexpr, BLOCK: tl.constexpr):
+    """Poisson counts where the shares are RATES, else binomial ones."""
     at, inside, key, element = _addresses(keys, elements, total, BLOCK)
     n = tl.load(sizes + at, mask=inside, other=0.0)
     p = tl.load(shares + at, mask=inside, other=0.0)
-    mean = n * p
+    if RATES:
+        mean = p
+        odds = p
+        log_mass = -p
+    else:
+        mean = n * p
+        odds = p / (1 - p)
+        log_mass = n * _log1p_minus(p)
     sound = (mean >= 0) & (mean < float("inf"))
-    count = _binomial_search(key, element, n, p, sound & (mean < _LOW))
-    count += _binomial_rejection(key, element, n, p, sound & (mean >= _LOW))
+    count = _search(key, element, log_mass, n, odds, sound & (mean < _LOW), RATES)
+    count += _rejection(key, element, n, p, sound & (mean >= _LOW), RATES)
     tl.store(drawn + at, tl.where(sound, count, float("nan")), mask=inside)
 
 

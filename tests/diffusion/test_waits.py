@@ -34,8 +34,7 @@ from blackout.diffusion.samplers import CountingDenoiser, Sampler
 from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
-from blackout.random import SampleStreams, counts
-from blackout.random import categorical as gamma
+from blackout.random import SampleStreams, counts, gamma
 from blackout.training.lightning_module import LightningRecorder
 from blackout.training.nonfinite import NonFiniteGuard
 from tests.devices import Watch
@@ -58,7 +57,7 @@ CORRECTORS = [ThinAndBridge(), BirthDeathCorrector(), LevelCorrector()]
 def _few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the loops of fixed length: which ones are there does not depend on how long they are."""
     for module, name in (
-        (counts, "_SEARCH_LIMIT"),
+        (counts, "SEARCH_LIMIT"),
         (counts, "_ATTEMPTS"),
         (sys.modules[gamma.__module__], "_ATTEMPTS"),
     ):

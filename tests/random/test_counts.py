@@ -7,8 +7,16 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.random import SampleStreams, bernoulli, binomial, binomial_table, counts, negative_binomial, poisson
-from blackout.random import categorical as gamma
+from blackout.random import (
+    SampleStreams,
+    bernoulli,
+    binomial,
+    binomial_table,
+    counts,
+    gamma,
+    negative_binomial,
+    poisson,
+)
 
 DRAWS = 400_000
 

@@ -17,18 +17,25 @@ def test_fused_draws_are_the_general_ones():
     assert done.stdout == "compared\n", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["_poisson", "_binomial", "_bisect"])
-def test_kernels_compile_for_cuda(name):
+@pytest.mark.parametrize("name, rates", [("_counts", True), ("_counts", False), ("_bisect", None)])
+def test_kernels_compile_for_cuda(name, rates):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from blackout.random import triton_draws as fused
 
     kernel = getattr(fused, name)
-    types = {**dict.fromkeys(kernel.arg_names, "i32"), "keys": "*i64", "rows": "*u8", "BLOCK": "constexpr"}
+    types = {
+        **dict.fromkeys(kernel.arg_names, "i32"),
+        "keys": "*i64",
+        "rows": "*u8",
+        "BLOCK": "constexpr",
+        "RATES": "constexpr",
+    }
     types |= {"drawn": "*u8" if name == "_bisect" else "*fp64"}
-    types |= dict.fromkeys(["rates", "sizes", "shares", "table"], "*fp64")
-    source = ASTSource(kernel, {x: types[x] for x in kernel.arg_names}, {"BLOCK": 256})
+    types |= dict.fromkeys(["sizes", "shares", "table"], "*fp64")
+    constants = {"BLOCK": 256} | ({} if rates is None else {"RATES": rates})
+    source = ASTSource(kernel, {x: types[x] for x in kernel.arg_names}, constants)
     built = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": False})
     assert len(built.asm["cubin"]) > 1000
     singles = re.findall(r"constant (?:dense<)?(\S+?)>? : (?:tensor<[x\d]*)?f32", built.asm["ttir"])

@@ -3,8 +3,7 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.random import SampleStreams, negative_binomial
-from blackout.random import categorical as gamma
+from blackout.random import SampleStreams, gamma, negative_binomial
 
 N = 40_000
 
