@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from blackout.laws.posteriors import cases, law_of
+from blackout.laws.kernels import histogram
+from blackout.laws.posteriors import cases
 from blackout.laws.toys import total_variation
 from blackout.posterior import Dna, Measured, Motif, Reward, Ring, SplitGibbs, Synthetic, anneal
 from blackout.posterior.exact_model import Chain
@@ -83,6 +84,6 @@ def processes(quick: bool) -> Iterator[Row]:
             found = SplitGibbs(anneal(sweeps, 3.0, last)).sample(case.prior, case.problem, number)
             posterior = case.toy.posterior
             floor = np.random.default_rng(0).multinomial(number, posterior) / number
-            off = total_variation(law_of(found.samples, 4) / number, posterior)
+            off = total_variation(histogram(found.samples, 4) / number, posterior)
             above = off - total_variation(floor, posterior)
             yield {"process": case.name, "sweeps": sweeps, "total variation": off, "above the floor": above}

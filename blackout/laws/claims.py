@@ -1,4 +1,9 @@
-"""What is claimed of the kernels of every process."""
+"""What is claimed of the kernels of every process: how wrong each is with a perfect network, how fast that vanishes.
+
+A `Subject` is a process and data, with the exact distributions of its kernels and the package's own draws from them.
+`CLAIMS` says of each on which grids its errors, by whole matrices, fall with which order (`Study`, `Row`), and that
+the draws of the kernels follow those distributions (`Draws`). Ours. The families' claims (`Claim`) are simpler.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,6 @@ from blackout.laws.kernels import (
     ExactJumpDenoiser,
     Expected,
     JumpStep,
-    corrector_draws,
     final_law,
     independent,
     loop_draws,
@@ -59,7 +63,12 @@ from blackout.laws.toys import (
 )
 from blackout.random import SampleStreams
 
-# --- Subjects of claims: a process and data, the exact distributions of its kernels, and the package's own draws.
+EXACT = 2e-5
+"""Total variation of a kernel that is exact: the start and rounding leave less."""
+SURE = 1e-6
+"""p-value below which draws are not as they should be; of a hundred right ones it says so once in 10,000 runs."""
+_TESTED = ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0))
+"""Steps (s, t) at which draws are tested."""
 
 Grid = Callable[[int], Tensor]
 Step = Callable[[Toy, Array, float, float], Array]
@@ -83,11 +92,6 @@ class Subject(ABC):
     def name(self) -> str:
         """Of the data."""
         return self.toy.name
-
-    @property
-    def entropy(self) -> float:
-        """Of the data, in nats."""
-        return self.toy.entropy
 
     @abstractmethod
     def error(self, kernel: str, grid: Grid, num_steps: int) -> tuple[int, float]:
@@ -120,7 +124,7 @@ class PureDeathSubject(Subject):
     def p_values(self, kernel: str, n: int) -> list[float]:
         p: list[float] = []
         denoiser, likely = ExactDenoiser(self.toy), np.argsort(-self.toy.p0)
-        for s, t in ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0)):
+        for s, t in _TESTED:
             marginal = self.toy.marginal(math.exp(-t))
             for state in {0, int(marginal.argmax()), int(likely[len(likely) // 8])}:
                 law = LAWS[kernel](self.toy, np.eye(len(self.toy.p0))[state], math.exp(-s), math.exp(-t))
@@ -226,11 +230,11 @@ class StaySubject(Subject):
     def p_values(self, kernel: str, n: int) -> list[float]:
         p: list[float] = []
         toy, fraction, denoiser = self.subject.toy, 0.5, self.subject.denoiser
-        corrector = LevelCorrector(fraction)
+        corrector = partial(LevelCorrector(fraction), TauLeap())
         for s, t in ((0.05, 0.15), (0.6, 1.0), (2.0, 2.5)):
             law = independent(steps.stay(toy, s, fraction * (t - s)))
             for state in _probable(toy.marginal(s)):
-                drawn = corrector_draws(toy, denoiser, self.subject.law, corrector, state, s, t, n, seed=len(p))
+                drawn = step_draws(toy, denoiser, self.subject.law, corrector, state, s, t, n, seed=len(p))
                 p.append(p_value(drawn, law[state]))
         return p
 
@@ -239,6 +243,25 @@ def _probable(law: Array) -> list[int]:
     """The most probable state, and one that is so only now and then."""
     order = np.argsort(-law)
     return [int(order[0]), int(order[len(order) // 3])]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed, how far from it the package is, and how far it may be.
+
+    Args:
+        name: of the claim.
+        error: the largest deviation, or a p-value.
+        allowed: the most it may be; None: `error` is a p-value and must be at least `SURE`.
+    """
+
+    name: str
+    error: float
+    allowed: float | None
+
+    @property
+    def holds(self) -> bool:
+        return self.error >= SURE if self.allowed is None else self.error <= self.allowed
 
 
 _PIXEL = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
@@ -270,12 +293,8 @@ def _pure_death() -> Iterator[tuple]:
     # of 256 levels, draws are checked by the tests at chosen states alone: the chi-square of a loop would see little
     yield PureDeathSubject(two_bumps(), {}), {"fisher grid": fisher_times}, (10, 30, 100), bumps
     yield PureDeathSubject(rare_pixel(), KERNELS), grids, (16, 32, 64), rare
-    yield (
-        PureDeathSubject(pair, KERNELS),
-        {**grids, "optimal grid": OptimalGrid(pilot(pair))},
-        (16, 32, 64),
-        {**first, **second},
-    )
+    three = {**grids, "optimal grid": OptimalGrid(pilot(pair))}
+    yield PureDeathSubject(pair, KERNELS), three, (16, 32, 64), {**first, **second}
     for toy in (exclusive_pair(), five_bits(), three_pixels()):
         yield PureDeathSubject(toy, {}), {"logit grid": truncated}, (16, 32, 64), rough
 
@@ -290,21 +309,14 @@ def pilot(toy: Toy, num_samples: int = 2000) -> dict[str, list[float]]:
 
 def finite(process: str, name: str, cube: Array, law: Any, matrices: Matrices) -> JumpSubject:
     """A finite process, of which X_0's distribution is predicted and which has no rates in discrete time."""
-    kernels: dict[str, tuple[Kernel, JumpStep]] = {"level_bridge": (LevelBridge(), steps.level_bridge)}
     discrete = matrices.generator is None
-    if not discrete:
-        kernels["tau_leap"] = (TauLeap(), steps.tau_leap)
-    return JumpSubject(
-        process,
-        JumpToy(name, cube, matrices),
-        law,
-        {key: kernel for key, (kernel, _) in kernels.items()},
-        {key: step for key, (_, step) in kernels.items()},
-        JumpToy.origins,
-        steps.start,
-        ((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)) if discrete else ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0)),
-        step_times(8, _CHAIN) if discrete else logit_times(8, 4.0, -9.0),
-    )
+    kernels: dict[str, Kernel] = {"level_bridge": LevelBridge()} | ({} if discrete else {"tau_leap": TauLeap()})
+    exact: dict[str, JumpStep] = {"level_bridge": steps.level_bridge, "tau_leap": steps.tau_leap}
+    tested, grid = _TESTED, logit_times(8, 4.0, -9.0)
+    if discrete:
+        tested, grid = ((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)), step_times(8, _CHAIN)
+    toy = JumpToy(name, cube, matrices)
+    return JumpSubject(process, toy, law, kernels, exact, JumpToy.origins, steps.start, tested, grid)
 
 
 def _continuous(
@@ -403,8 +415,8 @@ def _birth_death() -> Iterator[tuple]:
     }
     expected = partial(steps.missing_and_immigrants, mean=_ARRIVALS)
     start = partial(steps.start_poisson, mean=_ARRIVALS)
-    tested, grid = ((0.0, 0.1), (0.3, 0.9), (1.5, 4.0)), logit_times(8, 4.0, -9.0)
-    subject = JumpSubject("birth_death", toy, law, kernels, exact, expected, start, tested, grid)
+    grid = logit_times(8, 4.0, -9.0)
+    subject = JumpSubject("birth_death", toy, law, kernels, exact, expected, start, _TESTED, grid)
     yield subject, _GRIDS, (32, 64, 128), {"birth_death_bridge": 0.9, "tau_leap": 0.9}
     yield StaySubject(subject), _STAY, (16, 32, 64), {"level_corrector": 0.9}
 
@@ -437,14 +449,6 @@ CLAIMS: dict[str, Claims] = {
     "discrete": partial(_discrete, "discrete", _observed),
 }
 """By name in `process=`: (subject, grids, numbers of steps, orders) of everything that is claimed."""
-
-
-# --- The claims about every process, kernel and grid: how wrong it is with a perfect network, how fast that vanishes.
-
-EXACT = 2e-5
-"""Total variation of a kernel that is exact: the start and rounding leave less."""
-SURE = 1e-6
-"""p-value below which draws are not as they should be; of a hundred right ones it says so once in 10,000 runs."""
 
 
 @dataclass(frozen=True)
@@ -527,7 +531,7 @@ def verify(show: Callable[[str], None] = print, processes: Sequence[str] = ()) -
     for study in studies(processes):
         subject = study.subject
         subjects.setdefault((subject.process, subject.name), subject)
-        show(f"\n{subject.process}, {subject.name} ({subject.entropy:.4f} nats), {study.grid_name}")
+        show(f"\n{subject.process}, {subject.name} ({subject.toy.entropy:.4f} nats), {study.grid_name}")
         show(f"  {'kernel':<18}{'total variation at network evaluations':<44}{'order':>7}  claimed")
         for row in rows(study):
             errors = "  ".join(f"{n:>4}: {e:.5f}" for n, e in zip(row.evaluations, row.errors, strict=True))
@@ -540,6 +544,16 @@ def verify(show: Callable[[str], None] = print, processes: Sequence[str] = ()) -
             which = f"{process}, {name}"
             show(f"  {which:<44}{kernel:<20}least p of {found.tests}: {found.p:.4f}{_verdict(found.holds)}")
             good &= found.holds
+    return good
+
+
+def verify_claims(claims: Iterable[Claim], show: Callable[[str], None]) -> bool:
+    """Show one line for each claim. True when all hold."""
+    good = True
+    for claim in claims:
+        allowed = f">= {SURE:g}" if claim.allowed is None else f"<= {claim.allowed:g}"
+        show(f"  {claim.name:<76}{claim.error:>9.2g}  {allowed}{_verdict(claim.holds)}")
+        good &= claim.holds
     return good
 
 

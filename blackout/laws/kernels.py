@@ -1,6 +1,9 @@
-"""What the kernels for any process should do: the exact distributions of their steps, and of the chains these make.
+"""The kernels: what they should do, exactly, and what they do, in draws that a chi-square test compares with it.
 
-A step's distribution is [states ** elements, elements, states]: where each element goes given the state of all.
+First pure death, whose kernels add births to counts: `BIRTHS`, `step_law` and the two trapezoidal laws, `walk` for the
+chains these make. Then the kernels for any process; there a step's distribution is [states ** elements, elements,
+states]: where each element goes given the state of all. Last the package's own kernels, run with the exact denoiser
+of a toy. Ours; the kernels themselves say where they are from.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +19,6 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from blackout.diffusion.correctors import Corrector
 from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
@@ -23,7 +26,6 @@ from blackout.diffusion.kernels import (
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
-    TauLeap,
     Trapezoidal,
     nearest_rounding,
     stochastic_rounding,
@@ -37,10 +39,8 @@ from blackout.diffusion.predictions import (
 )
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import sample
-from blackout.laws.toys import Array, Beliefs, JumpToy, Toy, _shift, binomial_pmf
+from blackout.laws.toys import Array, Beliefs, JumpToy, Toy, binomial_pmf, shifted
 from blackout.random import RandomSource, SampleStreams, uniform
-
-# --- What the kernels of pure death should do: exact births of one step, and the chains these make on a toy.
 
 Births = Callable[[Beliefs, float], Array]
 """(beliefs of R elements, step fraction r) -> P(births = d), [R, max_count + 1]; what is missing from 1 is clipped."""
@@ -54,11 +54,9 @@ def nearest_births(beliefs: Beliefs, r: float) -> Array:
 
 def stochastic_births(beliefs: Beliefs, r: float) -> Array:
     """Binomial bridge, y rounded up with the probability of its fractional part."""
-    low = np.floor(beliefs.mean)
-    up = (beliefs.mean - low)[:, None]
-    lower, upper = (np.minimum(n, beliefs.headroom).astype(int)[:, None] for n in (low, low + 1))
-    top = _top(beliefs)
-    return (1 - up) * binomial_pmf(lower, r, top) + up * binomial_pmf(upper, r, top)
+    at_most, top = beliefs.headroom, _top(beliefs)
+    each = [(np.minimum(n, at_most).astype(int), share) for n, share in _rounded(beliefs.mean)]
+    return sum(share[:, None] * binomial_pmf(n[:, None], r, top) for n, share in each)
 
 
 def poisson_births(beliefs: Beliefs, r: float) -> Array:
@@ -67,7 +65,7 @@ def poisson_births(beliefs: Beliefs, r: float) -> Array:
 
 
 def panjer_births(beliefs: Beliefs, r: float) -> Array:
-    """Binomial, Poisson or negative binomial of mean y r, by the dispersion F."""
+    """Binomial, Poisson or negative binomial of mean y r, by the dispersion F [Panjer 1981]."""
     y, dispersion, top = beliefs.mean, beliefs.dispersion, _top(beliefs)
     births = poisson_births(beliefs, r)
     under, over = dispersion < 1 - 1e-3, (dispersion > 1 + 1e-3) & (y > 0)
@@ -76,13 +74,10 @@ def panjer_births(beliefs: Beliefs, r: float) -> Array:
     births[few] = 0
     births[few, 0], births[few, 1] = 1 - y[few] * r, y[few] * r
     many = under & ~few
-    low = np.floor(trials[many])
-    up = (trials[many] - low)[:, None]
     chance = (r * (1 - dispersion[many]))[:, None]
     levels = np.arange(top + 1)
-    births[many] = (1 - up) * stats.binom.pmf(levels, low[:, None], chance) + up * stats.binom.pmf(
-        levels, low[:, None] + 1, chance
-    )
+    rounded = _rounded(trials[many])
+    births[many] = sum(share[:, None] * stats.binom.pmf(levels, n[:, None], chance) for n, share in rounded)
     size = (y[over] / (dispersion[over] - 1))[:, None]
     births[over] = stats.nbinom.pmf(levels, size, 1 / (1 + r * (dispersion[over, None] - 1)))
     return births
@@ -121,11 +116,10 @@ def step_law(toy: Toy, law: Array, q_s: float, q_t: float, births: Births) -> Ar
 
 
 def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float, floor: float = 0.0) -> Array:
-    """The same for the theta-trapezoidal step (for any theta), whose second stage looks at both X_t and X_rho."""
+    """The same for the theta-trapezoidal step [Anderson 2011] (any theta); its second stage looks at X_t and X_rho."""
     if q_s == 1:
         return step_law(toy, law, q_s, q_t, poisson_births)
-    q_rho = 1 - np.sqrt((1 - q_s) * (1 - q_t))
-    first, second = fraction(q_rho, q_t), fraction(q_s, q_rho)
+    q_rho, first, second = _halves(q_s, q_t)
     d1, d2 = -np.log1p(-first), -np.log1p(-second)
     theta = d1 / (d1 + d2)
     a1 = 1 / (2 * theta * (1 - theta))
@@ -141,8 +135,7 @@ def posterior_trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> A
     """The same for the trapezoidal step of whole distributions: bridges in both stages, the second extrapolated."""
     if q_s == 1:
         return step_law(toy, law, q_s, q_t, posterior_births)
-    q_rho = 1 - np.sqrt((1 - q_s) * (1 - q_t))
-    first, second = fraction(q_rho, q_t), fraction(q_s, q_rho)
+    q_rho, first, second = _halves(q_s, q_t)
     weight = law[:, None] * step_matrix(toy, posterior_births, q_rho, q_t)
     before, between = np.nonzero(weight > 1e-14 * weight.max())
     levels = np.arange(toy.max_count + 1)
@@ -161,11 +154,17 @@ def posterior_trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> A
     return _together(weight[before, between], reached)
 
 
+def _halves(q_s: float, q_t: float) -> tuple[float, float, float]:
+    """The survival between two stages of a trapezoidal step, and the fraction of each stage."""
+    q_rho = 1 - np.sqrt((1 - q_s) * (1 - q_t))
+    return q_rho, fraction(q_rho, q_t), fraction(q_s, q_rho)
+
+
 def _together(weight: Array, reached: list[Array]) -> Array:
     """sum over rows of weight [R] times the product of the elements' distributions [R, levels]: [states]."""
     letters = "abcdefgh"[: len(reached)]
-    subscripts = ",".join(["r", *(f"r{x}" for x in letters)]) + "->" + letters
-    return np.einsum(subscripts, weight, *reached, optimize=True).reshape(-1)
+    of_rows = ",".join(f"r{x}" for x in letters)
+    return np.einsum(f"r,{of_rows}->{letters}", weight, *reached, optimize=True).reshape(-1)
 
 
 def walk(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], Array]) -> Iterator[tuple[int, Array]]:
@@ -176,9 +175,7 @@ def walk(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], 
         survivals: q at every time of the grid, survivals[0] = 1.
         step: (toy, distribution of X_t, q_s, q_t) -> that of X_s.
     """
-    law = np.ones(1)
-    for pixel in landing(poisson_pmf(toy.mean * survivals[-1], toy.max_count), np.zeros(toy.pixels, int)):
-        law = np.outer(law, pixel).reshape(-1)
+    law = independent(landing(poisson_pmf(toy.mean * survivals[-1], toy.max_count), np.zeros(toy.pixels, int)))
     yield len(survivals) - 1, law
     for k in range(len(survivals) - 1, 0, -1):
         law = step(toy, law, survivals[k - 1], survivals[k])
@@ -187,9 +184,7 @@ def walk(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], 
 
 def final_law(toy: Toy, survivals: Array, step: Callable[[Toy, Array, float, float], Array]) -> Array:
     """The distribution of what a sampler returns, [S]."""
-    law = np.zeros(0)
-    for _, law in walk(toy, survivals, step):  # noqa: B007
-        pass
+    *_, (_, law) = walk(toy, survivals, step)
     return law
 
 
@@ -200,7 +195,7 @@ def fraction(q_s: float, q_t: float) -> float:
 
 def landing(births: Array, start: Array) -> Array:
     """Distribution of the level reached, [R, levels]; what would go beyond the top stays there."""
-    reached = _shift(births, start)
+    reached = shifted(births, start)
     reached[:, -1] += np.clip(1 - reached.sum(1), 0, None)
     return reached
 
@@ -329,8 +324,6 @@ def _land(size: int, total: Array, start: Array) -> Array:
     return reached
 
 
-# --- The package's own kernels, run with the exact denoiser of a toy, and chi-square tests of what they draw.
-
 KERNELS: dict[str, Kernel] = {
     "nearest": BinomialBridge(nearest_rounding),
     "stochastic": BinomialBridge(stochastic_rounding),
@@ -374,22 +367,20 @@ class ExactDenoiser:
     def __init__(self, toy: Toy) -> None:
         self.toy = toy
         self.process = PureDeath(toy.max_count)
-        self._tables: dict[float, tuple[Tensor, Tensor, Tensor]] = {}
+        self._table = lru_cache(maxsize=None)(self._made)
 
     def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
-        mean, variance, missing = (table[torch.from_numpy(number(self.toy, xt))] for table in self._table(float(t)))
+        at = torch.from_numpy(numbers(xt, self.toy.size))
+        mean, variance, missing = (table[at] for table in self._table(float(t)))
         return CountPrediction(mean, torch.log(mean.clamp(min=1e-30)), variance, TableOfCounts(missing))
 
-    def _table(self, t: float) -> tuple[Tensor, Tensor, Tensor]:
-        if t not in self._tables:
-            beliefs, shape = self.toy.beliefs(math.exp(-t)), (-1, self.toy.pixels)
-            # float64, where a network gives float32: the distributions compared with have it too
-            self._tables[t] = (
-                torch.from_numpy(beliefs.mean.reshape(shape)),
-                torch.from_numpy(beliefs.variance.reshape(shape)),
-                torch.from_numpy(beliefs.missing.reshape(*shape, self.toy.max_count + 1)),
-            )
-        return self._tables[t]
+    def _made(self, t: float) -> tuple[Tensor, ...]:
+        """Of all states, in float64 where a network gives float32: the distributions compared with have it too."""
+        beliefs, shape = self.toy.beliefs(math.exp(-t)), (len(self.toy.p0), self.toy.pixels, -1)
+        mean, variance, missing = (
+            torch.from_numpy(x).reshape(shape) for x in (beliefs.mean, beliefs.variance, beliefs.missing)
+        )
+        return mean.squeeze(-1), variance.squeeze(-1), missing
 
 
 class ExactJumpDenoiser:
@@ -402,15 +393,12 @@ class ExactJumpDenoiser:
     """
 
     def __init__(self, toy: JumpToy, expected: Expected, kind: type[Prediction] = CategoricalPrediction) -> None:
-        self.toy, self.expected, self.kind = toy, expected, kind
-        self._tables: dict[float, Tensor] = {}
+        self.toy, self.kind = toy, kind
+        self._table = lru_cache(maxsize=None)(lambda t: torch.from_numpy(expected(toy, t)))
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
-        time = float(t)
-        if time not in self._tables:
-            self._tables[time] = torch.from_numpy(self.expected(self.toy, time))
         # float64, where a network gives float32: the distributions compared with have it too
-        mean = self._tables[time][torch.from_numpy(number(self.toy, xt))].movedim(-1, 1)
+        mean = self._table(float(t))[torch.from_numpy(numbers(xt, self.toy.size))].movedim(-1, 1)
         log_mean = torch.log(mean.clamp(min=1e-300))
         if self.kind is CategoricalPrediction:
             return CategoricalPrediction(log_mean)
@@ -423,18 +411,8 @@ def step_draws(
 ) -> Array:  # fmt: skip
     """How often the kernel led from a state at t to each state at s in n draws, [states ** elements]."""
     s_, t_ = torch.tensor([s, t], dtype=torch.float64)
-    xt = copies(toy, state, n)
-    return count(toy, kernel(denoiser, process, xt, s_, t_, SampleStreams(seed, torch.arange(n)).at(1)))
-
-
-def corrector_draws(
-    toy: Toy | JumpToy, denoiser: Denoiser, process: Process, corrector: Corrector, state: int, s: float, t: float,
-    n: int, seed: int = 0,
-) -> Array:  # fmt: skip
-    """The same for one step of a corrector at s, after a step from t."""
-    s_, t_ = torch.tensor([s, t], dtype=torch.float64)
-    source = SampleStreams(seed, torch.arange(n)).at(1)
-    return count(toy, corrector(TauLeap(), denoiser, process, copies(toy, state, n), s_, t_, source))
+    xt = torch.from_numpy(toy.states[state]).expand(n, -1).to(torch.uint8).contiguous()
+    return histogram(kernel(denoiser, process, xt, s_, t_, SampleStreams(seed, torch.arange(n)).at(1)), toy.size)
 
 
 def loop_draws(
@@ -443,23 +421,17 @@ def loop_draws(
     """How often the sampling loop returned each state of the data in n samples, [levels ** elements]."""
     streams, mean = SampleStreams(seed, torch.arange(n)), torch.from_numpy(toy.mean)
     x0 = sample(denoiser, process, times, (n, toy.elements), streams, kernel=kernel, mean=mean)
-    where = np.ravel_multi_index(tuple(x0.long().numpy().T), [toy.levels] * toy.elements)
-    return np.bincount(where, minlength=toy.levels**toy.elements)
+    return histogram(x0, toy.levels)
 
 
-def copies(toy: Toy | JumpToy, state: int, n: int) -> Tensor:
-    """n copies of a state, uint8 [n, elements]."""
-    return torch.from_numpy(toy.states[state]).expand(n, -1).to(torch.uint8).contiguous()
+def numbers(x: Tensor, size: int) -> Array:
+    """The numbers of states [n, elements], each of so many, int64 [n]."""
+    return np.ravel_multi_index(tuple(x.long().numpy().T), [size] * x.shape[1])
 
 
-def number(toy: Toy | JumpToy, x: Tensor) -> Array:
-    """The numbers of states [n, elements], [n]."""
-    return np.ravel_multi_index(tuple(x.long().numpy().T), [toy.size] * toy.elements)
-
-
-def count(toy: Toy | JumpToy, x: Tensor) -> Array:
-    """How often each state is among x [n, elements], [states ** elements]."""
-    return np.bincount(number(toy, x), minlength=toy.size**toy.elements)
+def histogram(x: Tensor, size: int) -> Array:
+    """How often each state is among x [n, elements], int64 [size ** elements]."""
+    return np.bincount(numbers(x, size), minlength=size ** x.shape[1])
 
 
 def p_value(observed: Array, law: Array) -> float:

@@ -1,11 +1,14 @@
-"""What is claimed of permutations: shuffles, reverse laws, codes and classical families, against enumeration."""
+"""What is claimed of permutations: shuffles, reverse laws, codes and classical families, against enumeration.
+
+Shuffles of few cards by their definitions, and reverse chains on all n! states. Laws are float64 [n!], in the
+lexicographic order of `all_permutations`. Ours.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ import torch
 from torch import Size, Tensor
 
 from blackout.files import replacing
-from blackout.laws.claims import SURE
+from blackout.laws.claims import Claim, verify_claims
 from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.classical import Ewens, Mallows, PlackettLuceCodes, RepeatedInsertion
@@ -32,10 +35,6 @@ from blackout.permutations.mixing import total_variation
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import SampleStreams
 
-# --- Brute force on S_n for n small: shuffles by their definitions, reverse chains on all n! states.
-#
-# Laws are float64 [n!], in the lexicographic order of `all_permutations`.
-
 
 def point(n: int) -> Tensor:
     """All mass on the identity."""
@@ -51,38 +50,28 @@ def transitions(step: Tensor, n: int) -> Tensor:
 
 
 def one_riffle(n: int) -> Tensor:
-    """Cut by a binomial number, drop cards one by one: every sequence of drops, with its probability."""
-    law = torch.zeros(math.factorial(n), dtype=torch.float64)
-    for cut in range(n + 1):
-        for lefts in itertools.combinations(range(n), cut):
-            probability, left, right, deck = math.comb(n, cut) / 2**n, 0, cut, list[int]()
-            for place in range(n):
-                from_left, share = place in lefts, (cut - left) / (n - place)
-                probability *= share if from_left else 1 - share
-                deck.append(left if from_left else right)
-                left, right = left + from_left, right + (not from_left)
-            law[number(torch.tensor(deck))] += probability
-    return law
+    """Every card is dropped from the left or the right hand, all 2^n sequences being equally likely [Bayer 1992]."""
+    left = torch.cartesian_prod(*[torch.tensor([False, True])] * n)
+    right = left.sum(1, keepdim=True) + (~left).cumsum(1)
+    return _one_of(torch.where(left, left.cumsum(1), right) - 1)
 
 
 def one_transposition(n: int) -> Tensor:
     """Two hands, every pair of cards."""
-    law = torch.zeros(math.factorial(n), dtype=torch.float64)
-    for i, j in itertools.product(range(n), repeat=2):
-        deck = list(range(n))
-        deck[i], deck[j] = deck[j], deck[i]
-        law[number(torch.tensor(deck))] += 1 / n**2
-    return law
+    decks = torch.arange(n).repeat(n * n, 1)
+    for deck, (i, j) in zip(decks, itertools.product(range(n), repeat=2), strict=True):
+        deck[i], deck[j] = j, i
+    return _one_of(decks)
 
 
 def one_insertion(n: int) -> Tensor:
     """The last card in front of every card in turn."""
-    law = torch.zeros(math.factorial(n), dtype=torch.float64)
-    for i in range(n):
-        deck = list(range(n - 1))
-        deck.insert(i, n - 1)
-        law[number(torch.tensor(deck))] += 1 / n
-    return law
+    return _one_of(torch.tensor([[*range(i), n - 1, *range(i, n - 1)] for i in range(n)]))
+
+
+def _one_of(decks: Tensor) -> Tensor:
+    """The law of one of the decks [m, n], all equally likely."""
+    return torch.bincount(number(decks), minlength=math.factorial(decks.shape[1])).double() / len(decks)
 
 
 def bound_of_exact_reverse(steps: list[Tensor], n: int) -> float:
@@ -110,7 +99,7 @@ def laws_of_chain(target: Tensor, n: int) -> Tensor:
     """The laws [steps + 1, n!] that a chain of generalised Plackett-Luce steps goes through from uniform to `target`.
 
     With scores of -inf one step can lead from a state to one other, or to two that differ in the last two places, with
-    any odds (Zhang et al. 2025, theorem 6, corrected: shares are of p(sigma) + p(pi)). All mass first goes to one
+    any odds [Zhang 2025, theorem 6], corrected: shares are of p(sigma) + p(pi). All mass first goes to one
     carrier; pair after pair (sigma, pi) it leaves p(sigma) + p(pi) behind, which the next step splits. n >= 2.
     """
     perms = all_permutations(n)
@@ -167,9 +156,6 @@ def _step(to: Tensor, odds: Tensor, n: int) -> Tensor:
     return GeneralizedPlackettLuce(scores).log_prob(every).exp().T
 
 
-# --- The claims
-
-
 _SHUFFLES: dict[str, tuple[Shuffle, Callable[[int], Tensor]]] = {
     "riffle": (Riffle(), one_riffle),
     "transposition": (RandomTransposition(), one_transposition),
@@ -177,25 +163,6 @@ _SHUFFLES: dict[str, tuple[Shuffle, Callable[[int], Tensor]]] = {
 }
 _FREE: tuple[type[Code], ...] = (Lehmer, LeftLehmer, FisherYates, Insertion)
 _MIXING_52 = (1.0, 0.9237, 0.6135, 0.3341, 0.1672, 0.0854, 0.0429)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What is claimed, how far from it the package is, and how far it may be.
-
-    Args:
-        name: of the claim.
-        error: the largest deviation, or a p-value.
-        allowed: the most it may be; None: `error` is a p-value and must be at least `SURE`.
-    """
-
-    name: str
-    error: float
-    allowed: float | None
-
-    @property
-    def holds(self) -> bool:
-        return self.error >= SURE if self.allowed is None else self.error <= self.allowed
 
 
 def reverse_laws(n: int) -> dict[str, OrderDistribution]:
@@ -262,16 +229,14 @@ def _codes(n: int) -> Iterator[Claim]:
         ).exp()
         yield Claim(f"{code.__name__}: a network's law sums to 1 in 3 passes", abs(float(law.sum()) - 1), 1e-10)
     inversions = kendall_distance(perms)
-    wrong = (Lehmer.encode(perms).sum(-1) != inversions) | (
-        (FisherYates.encode(perms) == 0).sum(-1) != num_cycles(perms)
-    )
+    wrong = Lehmer.encode(perms).sum(-1) != inversions
+    wrong |= (FisherYates.encode(perms) == 0).sum(-1) != num_cycles(perms)
     wrong |= (Insertion.encode(perms) != torch.arange(n) - LeftLehmer.encode(inverse(perms))).any(-1)
     yield Claim("sums are inversions, zeros cycles, insertion left Lehmer of the inverse", int(wrong.sum()), 0)
     for m, share, inline in ((4, 0.3889, 0.0741), (5, 0.3038, 0.0234)):
         cycles = all_permutations(m)[num_cycles(all_permutations(m)) == 1]
-        found = [
-            product_mass(code.encode(cycles), partition(m, 1)) for code in (FisherYates, Lehmer, Insertion, Inline)
-        ]
+        codes = FisherYates, Lehmer, Insertion, Inline
+        found = [product_mass(code.encode(cycles), partition(m, 1)) for code in codes]
         yield Claim(f"share of {m}-cycles in one pass", _worst(found, (1.0, share, share, inline)), 5e-5)
 
 
@@ -279,7 +244,8 @@ def _families(n: int) -> Iterator[Claim]:
     perms = all_permutations(n)
     distance = kendall_distance(perms).double()
     yield Claim("Mallows", _apart(Mallows(n, 0.7).log_prob(perms).exp(), _normal(0.7**distance)), 1e-9)
-    rows = _normal_rows(0.7 ** (torch.arange(n)[:, None] - torch.arange(n)).double(), Insertion)
+    rows = 0.7 ** (torch.arange(n)[:, None] - torch.arange(n)).double() * Insertion.support(n)
+    rows = rows / rows.sum(-1, keepdim=True)
     insertion = RepeatedInsertion(rows).log_prob(perms).exp()
     yield Claim("repeated insertion as Mallows", _apart(insertion, _normal(0.7**distance)), 1e-9)
     ewens = Ewens(n, 2.0).log_prob(perms).exp()
@@ -305,13 +271,8 @@ def _draws(n: int, size: int) -> Iterator[Claim]:
 
 def verify_permutations(show: Callable[[str], None] = print) -> bool:
     """Check every claim, showing one line for each. True when all hold."""
-    good = True
     show("\npermutations, exact laws by enumeration: largest deviation, and draws: p of chi-square")
-    for claim in claims():
-        allowed = f">= {SURE:g}" if claim.allowed is None else f"<= {claim.allowed:g}"
-        show(f"  {claim.name:<76}{claim.error:>9.2g}  {allowed}{'' if claim.holds else '   FAILS'}")
-        good &= claim.holds
-    return good
+    return verify_claims(claims(), show)
 
 
 def _p(drawn: Tensor, log_law: Tensor) -> float:
@@ -329,8 +290,3 @@ def _worst(found: Sequence[float], expected: Sequence[float]) -> float:
 
 def _normal(weights: Tensor) -> Tensor:
     return weights / weights.sum()
-
-
-def _normal_rows(weights: Tensor, code: type[Code]) -> Tensor:
-    inside = weights.masked_fill(~code.support(len(weights)), 0)
-    return inside / inside.sum(-1, keepdim=True)

@@ -1,4 +1,7 @@
-"""Toys: distributions on a few pixels of a few levels, whose every conditional distribution is a matrix.
+"""Toys: distributions on a few elements of a few levels, and processes, whose every conditional law is a matrix.
+
+`Toy` is data under pure death, `JumpToy` data under any process that scipy makes the matrices of (`of_generator`,
+`of_steps`, `of_birth_death`). Nothing here uses the package: what it draws and computes is compared with this. Ours.
 
 Rows are the conditioning state, columns the state drawn. A state of several pixels is numbered as in a row-major array.
 """
@@ -7,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from itertools import pairwise
 
 import numpy as np
@@ -55,8 +58,7 @@ class Data:
 
     def states_of(self, size: int) -> Array:
         """Every state of all elements if one has so many, [size ** elements, elements]."""
-        axes = np.meshgrid(*[np.arange(size)] * self.elements, indexing="ij")
-        return np.stack([axis.reshape(-1) for axis in axes], axis=1)
+        return np.indices([size] * self.elements).reshape(self.elements, -1).T
 
     @cached_property
     def states(self) -> Array:
@@ -83,11 +85,7 @@ class Toy(Data):
 
     def thinning(self, q: float) -> Array:
         """P(X_t | X_0) for pure death, [o, m]."""
-        one = thinning(self.max_count, q)
-        matrix = np.ones((1, 1))
-        for _ in range(self.pixels):
-            matrix = np.kron(matrix, one)
-        return matrix
+        return reduce(np.kron, [thinning(self.max_count, q)] * self.pixels)
 
     def marginal(self, q: float) -> Array:
         """The distribution of X_t, [S]."""
@@ -95,18 +93,16 @@ class Toy(Data):
 
     def posterior(self, q: float) -> Array:
         """P(X_0 | X_t), [m, o]; of states that cannot occur, X_0 = X_t."""
-        joint = self.thinning(q).T * self.p0
-        mass = joint.sum(1, keepdims=True)
-        return np.where(mass > 1e-300, joint / np.where(mass > 1e-300, mass, 1), np.eye(len(self.p0)))
+        return normal_rows(self.thinning(q).T * self.p0, np.eye(len(self.p0)), 1e-300)
 
     def beliefs(self, q: float) -> Beliefs:
         """The exact denoiser."""
         levels, size = np.arange(self.max_count + 1), self.max_count + 1
         posterior = self.posterior(q).reshape(-1, *[size] * self.pixels)
-        origin = np.stack([posterior.sum(axis=tuple(a for a in range(1, self.pixels + 1) if a != pixel + 1))
-                           for pixel in range(self.pixels)], axis=1).reshape(-1, size)  # fmt: skip
+        others = [tuple(axis for axis in range(1, self.pixels + 1) if axis != own) for own in range(1, self.pixels + 1)]
+        origin = np.stack([posterior.sum(axis=axes) for axes in others], axis=1).reshape(-1, size)
         start = self.states.reshape(-1)
-        missing = _shift(origin, -start)
+        missing = shifted(origin, -start)
         mean = missing @ levels
         variance = np.clip(missing @ levels**2 - mean**2, 0, None)
         return Beliefs(mean, variance, missing, self.max_count - start)
@@ -114,23 +110,7 @@ class Toy(Data):
     def reverse(self, q_s: float, q_t: float) -> Array:
         """The exact joint reverse transition P(X_s | X_t), [m, n], by Bayes' rule."""
         forward = self.thinning(q_t / q_s) * self.marginal(q_s)[:, None]
-        mass = forward.sum(0)
-        return np.where(mass > 1e-300, forward / np.where(mass > 1e-300, mass, 1), np.eye(len(mass))).T
-
-    def covariance(self, q: float) -> Array:
-        """Cov(N | X_t), [S, pixels, pixels]."""
-        posterior = self.posterior(q)
-        mean = posterior @ self.states
-        second = np.einsum("mo,oi,oj->mij", posterior, self.states, self.states)
-        return second - mean[:, :, None] * mean[:, None, :]
-
-    def curvature(self, q: float) -> float:
-        """G = E || D^-1/2 Cov(N | X_t) D^-1/2 - 1 ||_F^2, D = diag E[N | X_t]: a Poisson step costs KL r^2 G / 4."""
-        mean = self.beliefs(q).mean.reshape(-1, self.pixels)
-        lit = mean > 1e-12  # elsewhere nothing is missing and the quotient would be of rounding errors
-        scale = np.where(lit, np.sqrt(np.where(lit, mean, 1)), np.inf)
-        scaled = self.covariance(q) / (scale[:, :, None] * scale[:, None, :]) - np.eye(self.pixels) * lit[:, :, None]
-        return float(self.marginal(q) @ (scaled**2).sum((1, 2)))
+        return normal_rows(forward.T, np.eye(len(self.p0)), 1e-300)
 
 
 def two_bumps() -> Toy:
@@ -149,7 +129,7 @@ def pixel_pair() -> Toy:
 
     p(a, b) = 0.6 N((a, b); (4, 5), 2, correlation 0.8) + 0.4 N((a, b); (12, 9), 2.2, correlation -0.6)
     """
-    grid = np.stack(np.meshgrid(np.arange(16), np.arange(16), indexing="ij"), axis=-1)
+    grid = np.moveaxis(np.indices((16, 16)), 0, -1)
 
     def bump(centre: tuple[float, float], width: float, correlation: float) -> Array:
         cov = width**2 * np.array([[1, correlation], [correlation, 1]])
@@ -181,6 +161,16 @@ def total_variation(p: Array, q: Array) -> float:
     return 0.5 * float(np.abs(p - q).sum())
 
 
+def divided(weights: Array, mass: Array, instead: Array | float = 0.0, least: float = 0.0) -> Array:
+    """weights / mass, or `instead` where the mass is at most `least`."""
+    return np.where(mass > least, weights / np.where(mass > least, mass, 1), instead)
+
+
+def normal_rows(weights: Array, instead: Array, least: float = 0.0) -> Array:
+    """Rows that sum to 1; `instead` where they sum to `least` or less."""
+    return divided(weights, weights.sum(-1, keepdims=True), instead, least)
+
+
 def thinning(max_count: int, q: float) -> Array:
     """P(X_t = m | X_0 = o) of one pixel, [o, m]."""
     levels = np.arange(max_count + 1)
@@ -200,14 +190,11 @@ def _log_factorial(size: int) -> Array:
     return special.gammaln(np.arange(size) + 1.0)
 
 
-def _shift(rows: Array, by: Array) -> Array:
+def shifted(rows: Array, by: Array) -> Array:
     """Move row r by by[r] columns; what falls off is lost."""
     index = np.arange(rows.shape[1])[None, :] - by[:, None]
     inside = (index >= 0) & (index < rows.shape[1])
     return np.where(inside, np.take_along_axis(rows, np.clip(index, 0, rows.shape[1] - 1), 1), 0.0)
-
-
-# --- Toys for any process: distributions on one or two elements, and the process as scipy's matrices of one element.
 
 
 @dataclass(frozen=True)
@@ -267,8 +254,7 @@ class JumpToy(Data):
             summed = np.einsum("or,omk->mrk", law.reshape(self.levels, -1), table)
             cube = summed.reshape(*[self.size] * self.elements, -1)
             found.append(np.moveaxis(cube, 0, element).reshape(self.size**self.elements, -1))
-        mass = self.marginal(t)[:, None, None]
-        return np.where(mass > 0, np.stack(found, axis=1) / np.where(mass > 0, mass, 1), 0.0)
+        return divided(np.stack(found, axis=1), self.marginal(t)[:, None, None])
 
     def origins(self, t: float) -> Array:
         """P(X_0,i = . | X_t), K = levels."""
@@ -332,62 +318,15 @@ def of_birth_death(mean: float, size: int) -> Matrices:
     return Matrices(between, lambda t: rates, ordered=True)
 
 
-# --- Brute force for any finite process, independent of the package: scipy's expm, and Bayes' rule on whole matrices.
-
-
-def precise_expm(generator: np.ndarray) -> np.ndarray:
-    """exp of a generator by its series in extended precision: every term is positive, so small entries keep digits."""
-    q = generator.astype(np.longdouble)
-    rate = -q.diagonal().min()
-    jump = np.eye(len(q), dtype=np.longdouble)
-    if rate == 0:
-        return jump
-    halvings = max(0, int(np.ceil(np.log2(float(rate)))) + 2)
-    y = rate / 2**halvings
-    jump = np.clip(jump + q / rate, 0, None)
-    term = total = np.eye(len(q), dtype=np.longdouble)
-    for k in range(1, 30):
-        term = term @ jump * (y / k)
-        total = total + term
-    total = total * np.exp(-y)
-    for _ in range(halvings):
-        total = total @ total
-    return total
-
-
 def product(steps: np.ndarray) -> np.ndarray:
     """The product of matrices [T, S, S]; of none, the identity."""
-    matrix = np.eye(steps.shape[-1])
-    for step in steps:
-        matrix = matrix @ step
-    return matrix
+    return reduce(np.matmul, steps, np.eye(steps.shape[-1]))
 
 
 def birth_death_generator(births: float, size: int) -> np.ndarray:
     """Immigration-death cut off at size - 1."""
-    q = np.zeros((size, size))
-    for x in range(size):
-        if x + 1 < size:
-            q[x, x + 1] = births
-        if x > 0:
-            q[x, x - 1] = x
+    q = np.diag(np.full(size - 1, births), 1) + np.diag(np.arange(1.0, size), -1)
     return q - np.diag(q.sum(1))
-
-
-def bridge(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """P(X_s = n | X_0 = o, X_t = m), [o, m, n], from P_0s and P_st; nan where m cannot be reached from o."""
-    joint = first[:, None, :] * second.T[None, :, :]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return joint / joint.sum(-1, keepdims=True)
-
-
-def reverse_rates(generator: np.ndarray, transition: np.ndarray) -> np.ndarray:
-    """Q[j, m] P[o, j] / P[o, m], [o, m, j], without j = m."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rates = generator.T[None, :, :] * transition[:, None, :] / transition[:, :, None]
-    for m in range(len(generator)):
-        rates[:, m, m] = 0.0
-    return rates
 
 
 def random_generator(rng: np.random.Generator, size: int, density: float = 1.0, spread: float = 1.0) -> np.ndarray:
@@ -395,10 +334,3 @@ def random_generator(rng: np.random.Generator, size: int, density: float = 1.0, 
     q = np.exp(spread * rng.standard_normal((size, size))) * (rng.random((size, size)) < density)
     np.fill_diagonal(q, 0.0)
     return q - np.diag(q.sum(1))
-
-
-def posterior(p0: np.ndarray, transition: np.ndarray) -> np.ndarray:
-    """P(X_0 = o | X_t = m), [m, o]; where m cannot occur, the data's distribution."""
-    joint = transition[: len(p0)].T * p0[None, :]
-    mass = joint.sum(1, keepdims=True)
-    return np.where(mass > 0, joint / np.where(mass > 0, mass, 1.0), p0[None, :])

@@ -31,7 +31,7 @@ _DIVIDED = ((4, 15), (0, 15))
 Digits: TypeAlias = tuple[tuple[int, int], ...]
 
 
-def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: ModuleType | None = None) -> Tensor:
+def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, kernels: ModuleType | None = None) -> Tensor:
     """Binomial(n, p) by inversion, or n less that where `flipped`.
 
     Args:
@@ -39,14 +39,14 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
         n: uint8 [B, ...].
         p: float64, at most 1/2; a scalar, or one per sample [B].
         flipped: bool of p's shape.
-        fused: `blackout.random.triton_draws` or `.numba_draws`, to look up in one kernel per digit of n.
+        kernels: `blackout.random.triton_draws` or `.numba_draws`, to look up in one kernel per digit of n.
 
     Returns:
         uint8 of n's shape.
     """
     flat = n.reshape(len(n), -1).contiguous()
     if not can_look(n):
-        return _without_looking(draw, flat, p, flipped, fused).view(n.shape)
+        return _without_looking(draw, flat, p, flipped, kernels).view(n.shape)
     drawn, size = torch.empty_like(flat), max(1, _CHUNK // max(1, flat.shape[1]))
     largest = int(n.max()) if n.numel() else 0
     if p.ndim == 0:
@@ -54,26 +54,26 @@ def binomial_by_table(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: 
         tables = _tables(p.view(1), largest, digits)
         for i in range(0, len(flat), size):
             part = slice(i, i + size)
-            drawn[part] = _look_up(draw.samples(part), flat[part], flipped, digits, tables, fused)
+            drawn[part] = _look_up(draw.samples(part), flat[part], flipped, digits, tables, kernels)
         return drawn.view(n.shape)
     order, few = p.argsort(), int((p < _SMALL).sum())  # tables of like length are made together
     for digits, ranks in ((_WHOLE, order[:few]), (_DIVIDED, order[few:])):
         for which in ranks.split(size) if len(ranks) else ():
             tables = _tables(p[which], largest, digits)
             some = flat.index_select(0, which)
-            found = _look_up(draw.samples(which), some, flipped[which], digits, tables, fused)
+            found = _look_up(draw.samples(which), some, flipped[which], digits, tables, kernels)
             drawn.index_copy_(0, which, found)
     return drawn.view(n.shape)
 
 
-def _without_looking(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, fused: ModuleType | None) -> Tensor:
+def _without_looking(draw: Draw, n: Tensor, p: Tensor, flipped: Tensor, kernels: ModuleType | None) -> Tensor:
     """What a CPU draws, where asking which probabilities are small would be a wait: both ways, of which one counts."""
     drawn, size = torch.empty_like(n), _TOGETHER if p.ndim else max(1, len(n))
     for i in range(0, len(n), size):
         part = slice(i, i + size)
         own, turned = (p[part], flipped[part]) if p.ndim else (p, flipped)
         whole, divided = (
-            _look_up(draw.samples(part), n[part], turned, digits, _tables(own.view(-1), 255, digits), fused)
+            _look_up(draw.samples(part), n[part], turned, digits, _tables(own.view(-1), 255, digits), kernels)
             for digits in (_WHOLE, _DIVIDED)
         )
         drawn[part] = torch.where((own < _SMALL)[..., None], whole, divided)
@@ -98,7 +98,7 @@ def _tables(p: Tensor, largest: int, digits: Digits) -> list[Tensor]:
 
 
 def _look_up(
-    draw: Draw, n: Tensor, flipped: Tensor, digits: Digits, tables: list[Tensor], fused: ModuleType | None = None
+    draw: Draw, n: Tensor, flipped: Tensor, digits: Digits, tables: list[Tensor], kernels: ModuleType | None = None
 ) -> Tensor:
     """One bisection per digit of n, uint8 [B, E], each with uniforms of its own."""
     drawn = torch.zeros_like(n)
@@ -106,8 +106,8 @@ def _look_up(
         samples, rows, columns = table.shape
         if columns == 1:
             continue
-        if fused:
-            drawn += fused.bisect(draw.keys, table, (n >> shift) & mask, attempt)
+        if kernels:
+            drawn += kernels.bisect(draw.keys, table, (n >> shift) & mask, attempt)
             continue
         start = ((n >> shift) & mask).to(torch.int32).mul_(columns)
         if samples > 1:

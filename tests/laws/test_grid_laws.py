@@ -15,6 +15,7 @@ from blackout.diffusion.schedules import logit_survival, logit_times
 from blackout.laws.kernels import ExactDenoiser, final_law, fraction, poisson_births, poisson_pmf, step_law
 from blackout.laws.toys import pixel_pair, total_variation
 from blackout.random import SampleStreams
+from tests.laws.brute_force import curvature
 
 PAIR = pixel_pair()
 
@@ -40,7 +41,7 @@ def step_divergence(toy, q_s, q_t):
 @pytest.mark.parametrize("u", [-4.0, -1.5, 0.0, 1.0])
 def test_a_short_poisson_step_costs_a_quarter_of_r_squared_g(u):
     q_s, q_t = sigmoid(u + 0.02), sigmoid(u)
-    predicted = fraction(q_s, q_t) ** 2 * PAIR.curvature(q_t) / 4
+    predicted = fraction(q_s, q_t) ** 2 * curvature(PAIR, q_t) / 4
     assert step_divergence(PAIR, q_s, q_t) == pytest.approx(predicted, rel=0.1)
 
 
@@ -56,14 +57,14 @@ def test_the_pilot_run_estimates_g():
     logits, found = np.array(pilot["logits"]), np.array(pilot["curvature"])
     assert len(logits) == 250 and len(found) == 249
     middle = (logits[1:] + logits[:-1]) / 2
-    exact = np.mean([PAIR.curvature(sigmoid(u)) for u in np.arange(-3.375, -0.5, 0.25)])
+    exact = np.mean([curvature(PAIR, sigmoid(u)) for u in np.arange(-3.375, -0.5, 0.25)])
     assert found[(middle > -3.5) & (middle < -0.5)].mean() == pytest.approx(exact, rel=0.02)
 
 
 def exact_pilot():
     logits = np.linspace(10.0, -12.0, 100)
     middle = (logits[1:] + logits[:-1]) / 2
-    return {"logits": logits.tolist(), "curvature": [PAIR.curvature(sigmoid(u)) for u in middle]}
+    return {"logits": logits.tolist(), "curvature": [curvature(PAIR, sigmoid(u)) for u in middle]}
 
 
 def test_the_optimal_grid_is_better_than_uniform_ones_and_needs_no_exact_g():
@@ -87,7 +88,7 @@ def test_the_optimal_grid_is_a_grid_whose_steps_share_the_cost(num_steps):
     assert float(logit_survival(times[-1])) == pytest.approx(-12.0)
     if num_steps == 50:
         u = logit_survival(times[1:]).numpy()
-        cost = [0.5 * (a - b) * sigmoid((a + b) / 2) * PAIR.curvature(sigmoid((a + b) / 2)) ** 0.5
+        cost = [0.5 * (a - b) * sigmoid((a + b) / 2) * curvature(PAIR, sigmoid((a + b) / 2)) ** 0.5
                 for a, b in pairwise(u)]  # fmt: skip
         assert max(cost[5:-5]) / min(cost[5:-5]) < 1.15
 

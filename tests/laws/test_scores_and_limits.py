@@ -11,7 +11,8 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.processes import BirthDeath, PureDeath
-from blackout.laws.toys import Toy, birth_death_generator, precise_expm, total_variation, two_bumps
+from blackout.laws.toys import Toy, birth_death_generator, total_variation, two_bumps
+from tests.laws.brute_force import precise_expm
 
 T = torch.tensor(0.7, dtype=torch.float64)
 Q = math.exp(-0.7)

@@ -6,13 +6,13 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.processes import PureDeath, Uniform
+from blackout.laws.kernels import histogram
 from blackout.laws.posteriors import (
     BlackBoxed,
     ExactPrior,
     SplitToy,
     death_element,
     draws,
-    law_of,
     likelihoods,
     matrices,
     uniform_element,
@@ -48,7 +48,7 @@ def problem_of_counts(levels, seed=1):
 def above_the_floor(samples, posterior, levels):
     """Total variation less that of as many independent draws."""
     floor = np.random.default_rng(0).multinomial(len(samples), posterior) / len(samples)
-    found = law_of(samples, levels) / len(samples)
+    found = histogram(samples, levels) / len(samples)
     return total_variation(found, posterior) - total_variation(floor, posterior)
 
 

@@ -17,6 +17,7 @@ from blackout.diffusion.processes import (
 )
 from blackout.laws import kernels as steps
 from blackout.laws import toys as chains
+from tests.laws import brute_force
 
 RNG = np.random.default_rng(7)
 CYCLE = np.roll(np.eye(5), 1, axis=1) - np.eye(5)
@@ -54,7 +55,7 @@ def test_forward_bridge_and_reverse_rates(name, s, t):
     q = process.generator().numpy()
     assert np.abs(q.sum(1)).max() < 1e-12 * max(1.0, np.abs(q).max()) and (q - np.diag(np.diag(q)) >= 0).all()
     tau_s, tau_t = (float(process.clock.elapsed(torch.tensor(x, dtype=torch.float64))) for x in (s, t))
-    first, whole, rest = (chains.precise_expm(q * tau) for tau in (tau_s, tau_t, tau_t - tau_s))
+    first, whole, rest = (brute_force.precise_expm(q * tau) for tau in (tau_s, tau_t, tau_t - tau_s))
     levels = process.max_count + 1
     x0, xt = pair(process)
 
@@ -66,18 +67,18 @@ def test_forward_bridge_and_reverse_rates(name, s, t):
 
     possible = whole[:levels] > 1e-12
     bridge = process.bridge_pmf(x0, xt, s, t).numpy()
-    assert np.abs(bridge - chains.bridge(first[:levels], rest))[possible].max() < 1e-10
+    assert np.abs(bridge - brute_force.bridge(first[:levels], rest))[possible].max() < 1e-10
 
     rates = process.reverse_rates(x0, xt, t).movedim(1, -1).numpy()
     speed = float(process.clock.speed(torch.tensor(t, dtype=torch.float64)))
-    expected = speed * chains.reverse_rates(q, whole)[:levels]
+    expected = speed * brute_force.reverse_rates(q, whole)[:levels]
     assert np.abs(rates - expected)[possible].max() < 1e-10 * max(1.0, float(expected[possible].max()))
 
 
 @pytest.mark.parametrize("tau", [1e-3, 0.02, 0.1])
 def test_small_probabilities_keep_their_digits(tau):
     process = Ordinal(30, spread=8.0)
-    exact = chains.precise_expm(process.generator().numpy() * tau)
+    exact = brute_force.precise_expm(process.generator().numpy() * tau)
     made = process.transition_after(torch.tensor([tau], dtype=torch.float64))[0].numpy()
     small = (exact > 1e-30) & (exact < 1e-9)
     assert small.sum() > 50 and float(np.abs(made[small] / exact[small] - 1).max()) < 1e-10
@@ -88,7 +89,7 @@ def test_rates_are_linear_in_the_law_of_the_origin(name):
     process, t = PROCESSES[name], torch.tensor(0.6).double()
     levels, m = process.max_count + 1, torch.arange(process.num_states)[None]
     p0 = np.random.default_rng(1).dirichlet(np.ones(levels))
-    posterior = torch.from_numpy(chains.posterior(p0, process.transition(t.new_zeros(1), t[None])[0].numpy()))
+    posterior = torch.from_numpy(brute_force.posterior(p0, process.transition(t.new_zeros(1), t[None])[0].numpy()))
     each = torch.stack([process.reverse_rates(torch.full_like(m, o), m, t) for o in range(levels)])
     expected = torch.einsum("mo,obsm->bsm", posterior, each)
     rates = process.rates(posterior.T[None], m, t)
@@ -104,7 +105,7 @@ def test_the_time_reversed_process_conserves_probability(name):
     p0 = np.random.default_rng(2).dirichlet(np.ones(levels))
     whole = process.transition(t.new_zeros(1), t[None])[0].numpy()
     law = p0 @ whole[:levels]
-    rates = process.rates(torch.from_numpy(chains.posterior(p0, whole)).T[None], m, t)[0].numpy()  # [j, m]
+    rates = process.rates(torch.from_numpy(brute_force.posterior(p0, whole)).T[None], m, t)[0].numpy()  # [j, m]
     inflow = rates @ law - rates.sum(0) * law
     forward = law @ process.generator().numpy() * float(process.clock.speed(t))
     assert np.abs(inflow + forward).max() < 1e-10 * max(1.0, float(process.generator().abs().max()))
@@ -126,7 +127,7 @@ def test_ordinal_processes_are_reversible_and_their_slowest_mode_decays_at_rate_
 def test_immigration_and_death(max_count, mean, t):
     process = BirthDeath(max_count, mean)
     q = chains.birth_death_generator(mean, process.num_states + 15)
-    whole = chains.precise_expm(q * t)
+    whole = brute_force.precise_expm(q * t)
     size = process.num_states
     pmf = process.pmf(torch.arange(max_count + 1)[None], t)[0].numpy()
     assert np.abs(pmf - whole[: max_count + 1, :size]).max() < 1e-10
@@ -136,7 +137,7 @@ def test_immigration_and_death(max_count, mean, t):
 
     x0, xt = pair(process)
     rates = process.reverse_rates(x0, xt, t).numpy()
-    exact = chains.reverse_rates(q, whole)
+    exact = brute_force.reverse_rates(q, whole)
     for o in range(max_count + 1):
         for m in range(size - 1):
             if whole[o, m] > 1e-12:
@@ -152,7 +153,7 @@ def test_the_bridge_of_immigration_and_death(max_count, mean, s, t):
     """Averaged over how many survived, missing and immigrants reborn, gone and passing through are Bayes' rule."""
     size = BirthDeath(max_count, mean).num_states
     q = chains.birth_death_generator(mean, size + 15)
-    first, whole, rest = (chains.precise_expm(q * tau)[:size, :size] for tau in (s, t, t - s))
+    first, whole, rest = (brute_force.precise_expm(q * tau)[:size, :size] for tau in (s, t, t - s))
     o, m, k = np.meshgrid(np.arange(max_count + 1), np.arange(size), np.arange(max_count + 1), indexing="ij")
     survivors = stats.binom.pmf(k, o, np.exp(-t)) * stats.poisson.pmf(m - k, -mean * np.expm1(-t))
     missing, immigrants = np.maximum(o - k, 0), np.maximum(m - k, 0)
@@ -162,18 +163,18 @@ def test_the_bridge_of_immigration_and_death(max_count, mean, s, t):
     assert np.abs(joint - expected).max() < 1e-10
     likely = whole[: max_count + 1] > 1e-4
     bridge = joint / survivors.sum(2)[..., None]
-    assert np.abs(bridge - chains.bridge(first[: max_count + 1], rest))[likely].max() < 1e-10
+    assert np.abs(bridge - brute_force.bridge(first[: max_count + 1], rest))[likely].max() < 1e-10
 
 
 def test_pure_death_has_the_same_interface():
     process, t = PureDeath(12), 0.8
     q = -np.diag(np.arange(13.0)) + np.diag(np.arange(1.0, 13), -1)
-    whole = chains.precise_expm(q * t)
+    whole = brute_force.precise_expm(q * t)
     assert np.abs(process.pmf(torch.arange(13)[None], t)[0].numpy() - whole).max() < 1e-12
     assert np.abs(process.log_likelihood(torch.arange(13)[None], t)[0].exp().numpy() - whole).max() < 1e-12
     x0, xt = pair(process)
     rates = process.reverse_rates(x0, xt, t)[:, 0].numpy()
-    exact = chains.reverse_rates(q, whole)
+    exact = brute_force.reverse_rates(q, whole)
     for o in range(13):
         for m in range(o):
             assert rates[o, m] == pytest.approx(exact[o, m, m + 1], rel=1e-10)

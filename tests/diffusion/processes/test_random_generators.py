@@ -12,6 +12,7 @@ from blackout.diffusion.processes.generator import SparseGenerator
 from blackout.errors import UserError
 from blackout.laws import toys as chains
 from blackout.random import SampleStreams
+from tests.laws import brute_force
 
 CLOCKS = st.one_of(
     st.builds(PowerClock, st.floats(0.2, 3.0), st.floats(0.5, 2.0)),
@@ -34,16 +35,16 @@ def processes(draw):
 def test_laws_are_those_of_expm_and_bayes(process, s, step):
     t, q, levels = s + step, process.generator().numpy(), process.max_count + 1
     tau_s, tau_t = (float(process.clock.elapsed(torch.tensor(x, dtype=torch.float64))) for x in (s, t))
-    first, whole, rest = (chains.precise_expm(q * tau) for tau in (tau_s, tau_t, tau_t - tau_s))
+    first, whole, rest = (brute_force.precise_expm(q * tau) for tau in (tau_s, tau_t, tau_t - tau_s))
     x0, xt = torch.meshgrid(torch.arange(levels), torch.arange(process.num_states), indexing="ij")
     assert np.abs(process.pmf(torch.arange(levels)[None], t)[0].numpy() - whole[:levels]).max() < 1e-10
     possible = whole[:levels] > 1e-12
     bridge = process.bridge_pmf(x0, xt, s, t).numpy()
-    assert np.abs(bridge - chains.bridge(first[:levels], rest))[possible].max() < 1e-10
+    assert np.abs(bridge - brute_force.bridge(first[:levels], rest))[possible].max() < 1e-10
     rates = process.reverse_rates(x0, xt, t).movedim(1, -1).numpy()
     assert np.isfinite(rates).all() and (rates >= 0).all()
     speed = float(process.clock.speed(torch.tensor(t, dtype=torch.float64)))
-    expected = speed * chains.reverse_rates(q, whole)[:levels]
+    expected = speed * brute_force.reverse_rates(q, whole)[:levels]
     assert np.abs(rates - expected)[possible].max() < 1e-10 * max(1.0, float(expected[possible].max()))
 
 
@@ -71,7 +72,7 @@ def test_chains_are_products_of_their_steps_and_bayes(steps, data):
     assert np.abs(process.pmf(torch.arange(levels)[None], t)[0].numpy() - whole[:levels]).max() < 1e-14
     possible = whole[:levels] > 1e-14
     bridge = process.bridge_pmf(x0, xt, s, t).numpy()
-    assert np.abs(bridge - chains.bridge(first[:levels], rest))[possible].max() < 1e-10
+    assert np.abs(bridge - brute_force.bridge(first[:levels], rest))[possible].max() < 1e-10
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

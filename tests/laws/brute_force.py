@@ -1,0 +1,67 @@
+"""Brute force that only tests need: exponentials, bridges and rates of whole matrices, and how pixels move together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blackout.laws.toys import Toy
+
+
+def precise_expm(generator: np.ndarray) -> np.ndarray:
+    """exp of a generator by its series in extended precision: every term is positive, so small entries keep digits."""
+    q = generator.astype(np.longdouble)
+    rate = -q.diagonal().min()
+    jump = np.eye(len(q), dtype=np.longdouble)
+    if rate == 0:
+        return jump
+    halvings = max(0, int(np.ceil(np.log2(float(rate)))) + 2)
+    y = rate / 2**halvings
+    jump = np.clip(jump + q / rate, 0, None)
+    term = total = np.eye(len(q), dtype=np.longdouble)
+    for k in range(1, 30):
+        term = term @ jump * (y / k)
+        total = total + term
+    total = total * np.exp(-y)
+    for _ in range(halvings):
+        total = total @ total
+    return total
+
+
+def bridge(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """P(X_s = n | X_0 = o, X_t = m), [o, m, n], from P_0s and P_st; nan where m cannot be reached from o."""
+    joint = first[:, None, :] * second.T[None, :, :]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return joint / joint.sum(-1, keepdims=True)
+
+
+def reverse_rates(generator: np.ndarray, transition: np.ndarray) -> np.ndarray:
+    """Q[j, m] P[o, j] / P[o, m], [o, m, j], without j = m."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates = generator.T[None, :, :] * transition[:, None, :] / transition[:, :, None]
+    for m in range(len(generator)):
+        rates[:, m, m] = 0.0
+    return rates
+
+
+def posterior(p0: np.ndarray, transition: np.ndarray) -> np.ndarray:
+    """P(X_0 = o | X_t = m), [m, o]; where m cannot occur, the data's distribution."""
+    joint = transition[: len(p0)].T * p0[None, :]
+    mass = joint.sum(1, keepdims=True)
+    return np.where(mass > 0, joint / np.where(mass > 0, mass, 1.0), p0[None, :])
+
+
+def covariance(toy: Toy, q: float) -> np.ndarray:
+    """Cov(N | X_t), [S, pixels, pixels]."""
+    posterior = toy.posterior(q)
+    mean = posterior @ toy.states
+    second = np.einsum("mo,oi,oj->mij", posterior, toy.states, toy.states)
+    return second - mean[:, :, None] * mean[:, None, :]
+
+
+def curvature(toy: Toy, q: float) -> float:
+    """G = E || D^-1/2 Cov(N | X_t) D^-1/2 - 1 ||_F^2, D = diag E[N | X_t]: a Poisson step costs KL r^2 G / 4."""
+    mean = toy.beliefs(q).mean.reshape(-1, toy.pixels)
+    lit = mean > 1e-12  # elsewhere nothing is missing and the quotient would be of rounding errors
+    scale = np.where(lit, np.sqrt(np.where(lit, mean, 1)), np.inf)
+    scaled = covariance(toy, q) / (scale[:, :, None] * scale[:, None, :]) - np.eye(toy.pixels) * lit[:, :, None]
+    return float(toy.marginal(q) @ (scaled**2).sum((1, 2)))
