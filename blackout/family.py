@@ -66,7 +66,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Names:
+class OutputNames:
     """What `sample.py` calls the results of a draw.
 
     Args:
@@ -104,7 +104,7 @@ class Draw(Protocol):
     """One way of drawing samples 0, 1, 2, ... of a seed: a model with a sampler, labels, observed elements."""
 
     @property
-    def names(self) -> Names:
+    def names(self) -> OutputNames:
         """What the results are called."""
         ...
 
@@ -165,7 +165,7 @@ class Draw(Protocol):
 class BaseDraw:
     """What most families' draws have in common: a file of samples, a grid, and nothing else."""
 
-    names = Names()
+    names = OutputNames()
     resumable = False
 
     def rows(self, num_samples: int) -> int:

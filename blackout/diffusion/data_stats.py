@@ -145,9 +145,6 @@ def with_ends(facts: Stats) -> dict[str, Any]:
     return {**facts} if ends is None else {**facts, "data_ends": ends.facts}
 
 
-# --- What a model's description says of its data: plain values, checked before any component gets them.
-
-
 def _whole(value: Any) -> bool:
     return type(value) is int and 1 <= value <= LARGEST_COUNT
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
-from blackout.diffusion.anndata_out import AnnotatedSamples
 from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.data_stats import checked_facts, with_ends
 from blackout.diffusion.inpainting import KnownElements, read_known
@@ -19,11 +20,16 @@ from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.sampling import number_of_particles
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Names, Outputs, Samples, Watch, refuse_unknown
+from blackout.family import BaseDraw, OutputNames, Outputs, Samples, Watch, refuse_unknown
+from blackout.files import replacing
 from blackout.training.components import make, resolve
 
 if TYPE_CHECKING:
     from PIL import Image
+
+_DARK = 16
+"""Times the mean that the largest count is above where brightness is logarithmic: 10 at most for digits."""
+_OF_POSTERIORS = ("operator", "noise", "measurement")
 
 
 @dataclass(frozen=True)
@@ -48,11 +54,11 @@ class CountDraw(BaseDraw):
     resumable = True
 
     @property
-    def names(self) -> Names:  # type: ignore[override]
+    def names(self) -> OutputNames:  # type: ignore[override]
         """Samples are laid out as the data were."""
         shape = self._data.get("sample_shape") or ()
         fits = bool(shape) and math.prod(shape) == math.prod(self.model.shape)
-        return Names(shape=tuple(shape)) if fits else Names()
+        return OutputNames(shape=tuple(shape)) if fits else OutputNames()
 
     @property
     def _data(self) -> Mapping[str, Any]:
@@ -123,9 +129,60 @@ class CountDraw(BaseDraw):
         return grid(counts, largest, columns, dark)
 
 
-_DARK = 16
-"""Times the mean that the largest count is above where brightness is logarithmic: 10 at most for digits."""
-_OF_POSTERIORS = ("operator", "noise", "measurement")
+@dataclass
+class AnnotatedSamples:
+    """Takes samples [b, D] as sparse rows and writes `samples.h5ad`.
+
+    Args:
+        features: names of the D elements.
+        classes: names of the classes; none for models without.
+        covariates: values of the levels of each covariate, which labels count fastest.
+        about: numbers for `uns`.
+    """
+
+    features: Sequence[str]
+    classes: Sequence[str]
+    covariates: Mapping[str, Sequence[float]]
+    about: Mapping[str, int]
+    _rows: list[Any] = field(default_factory=list)
+    _columns: dict[str, list[Any]] = field(default_factory=dict)
+
+    def update(self, samples: Samples, indices: Tensor) -> None:
+        """Take the next samples."""
+        from scipy.sparse import csr_matrix
+
+        self._rows.append(csr_matrix(samples["samples"].cpu().numpy().astype(np.int32)))
+        columns = {"index": indices.numpy()}
+        if "classes" in samples:
+            columns |= self._conditions(samples["classes"].cpu().numpy())
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).append(values)
+
+    def _conditions(self, labels: Any) -> dict[str, Any]:
+        found = {}
+        for name, values in reversed(list(self.covariates.items())):
+            found[name] = np.asarray(values)[labels % len(values)]
+            labels = labels // len(values)
+        known = len(labels) > 0 and labels.max() < len(self.classes)
+        return {**found, "class": np.asarray(self.classes)[labels]} if known else found
+
+    def write(self, directory: Path) -> dict[str, Any]:
+        """Write samples.h5ad; without the library a warning says so."""
+        try:
+            import anndata
+            import pandas
+        except ImportError:
+            warnings.warn('samples.h5ad is written by anndata: pip install "blackout[science]"', stacklevel=2)
+            return {}
+        from scipy.sparse import vstack
+
+        observed = pandas.DataFrame({name: np.concatenate(parts) for name, parts in self._columns.items()})
+        observed.index = observed.pop("index").astype(str)
+        made = anndata.AnnData(vstack(self._rows, format="csr"), obs=observed, uns=dict(self.about))
+        made.var_names = list(self.features)
+        with replacing(directory / "samples.h5ad") as part:
+            made.write_h5ad(part)
+        return {}
 
 
 def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:

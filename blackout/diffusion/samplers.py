@@ -32,9 +32,6 @@ from blackout.files import CONF
 from blackout.random import RandomSource, SampleStreams
 from blackout.training.components import make
 
-# --- Keeping watch over a denoiser while a sampler uses it.
-
-
 _MAKER = "blackout.diffusion.make_sampler"
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Names, Outputs, Samples, Watch, refuse_unknown
+from blackout.family import BaseDraw, OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.likelihood import run_backwards
 from blackout.flows.model import BATCH, ChainSampler
 from blackout.flows.outputs import Collected, add_array, named
@@ -190,7 +190,7 @@ class LikelihoodDraw(BaseDraw):
     states: Tensor
     num_steps: int
 
-    names = Names(folder="likelihood", file="likelihood", array="states", picture="states")
+    names = OutputNames(folder="likelihood", file="likelihood", array="states", picture="states")
     batch_size = BATCH // _REVERSED
     resumable = True
     steps = 1

@@ -21,7 +21,7 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context
-from blackout.family import BaseDraw, Names, Samples, Watch
+from blackout.family import BaseDraw, OutputNames, Samples, Watch
 from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
 from blackout.posterior.chains import Method, Posterior, anneal
 from blackout.posterior.conjugate import Direct, conjugate
@@ -272,9 +272,9 @@ class PosteriorDraw(BaseDraw):
     repaired: int = 0
 
     @property
-    def names(self) -> Names:  # type: ignore[override]
+    def names(self) -> OutputNames:  # type: ignore[override]
         """In a folder of the operator's."""
-        return Names(folder=f"posterior/{self.folder}")
+        return OutputNames(folder=f"posterior/{self.folder}")
 
     def rows(self, num_samples: int) -> int:
         """num_samples of each measurement."""

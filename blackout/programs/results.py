@@ -13,12 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.family import Draw, Names, Samples, Source
+from blackout.family import Draw, OutputNames, Samples, Source
 from blackout.files import replacing, save_picture, write_json
 from blackout.programs.provenance import provenance
 from blackout.training.model import Model
-
-# --- Samples written to an .npz as they are drawn, so that millions of them need not fit in memory.
 
 
 class SampleFile:
@@ -35,7 +33,7 @@ class SampleFile:
     """
 
     def __init__(
-        self, path: Path, num_samples: int, names: Names = Names(), about: Mapping[str, int] | None = None
+        self, path: Path, num_samples: int, names: OutputNames = OutputNames(), about: Mapping[str, int] | None = None
     ) -> None:
         self._path, self._missing, self.num_samples = path, num_samples, num_samples
         self._array, self._shape, self._about = names.array, names.shape, about or {}
@@ -90,7 +88,9 @@ class SampleFile:
                 raise ValueError(f"{self._missing} of {self.num_samples} samples were not written")
 
 
-def save_samples(samples: Samples, path: Path, names: Names = Names(), about: Mapping[str, int] | None = None) -> None:
+def save_samples(
+    samples: Samples, path: Path, names: OutputNames = OutputNames(), about: Mapping[str, int] | None = None
+) -> None:
     """Write samples to an .npz, see `SampleFile`; the file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with SampleFile(path, len(samples["samples"]), names, about) as file:

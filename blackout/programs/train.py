@@ -1,9 +1,15 @@
-"""`train.py`: from settings to a trained, sampled and exported model in its run directory."""
+"""`train.py`: from settings to a trained, sampled and exported model in its run directory.
+
+`train` reads as a run goes: everything that can fail because of a wrong setting or file, the model it starts from,
+Lightning's Trainer, and what is left at the end. The end takes no more network evaluations than training did, so that
+three steps of a large network are not followed by an hour of sampling.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,26 +22,31 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError, error_context, is_user_error, summary
-from blackout.family import ChoosesLength, Family, Source
-from blackout.programs.finalize import close
+from blackout.family import ChoosesLength, Draw, Family, Source
+from blackout.files import save_picture, write_json
+from blackout.programs.curves import save_curves
+from blackout.programs.pictures import Trajectory
 from blackout.programs.plan import plan
+from blackout.programs.provenance import provenance
+from blackout.programs.report import command, save_report
+from blackout.programs.results import save_samples
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
 from blackout.random import fold_seed
+from blackout.training.callbacks import draw_first
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
 from blackout.training.components import check_arguments, find, make
 from blackout.training.data_module import SourceDataModule
-from blackout.training.export import start_from
+from blackout.training.export import export_model, start_from
 from blackout.training.lightning_module import TrainingModule
-from blackout.training.loggers import KeepWandbRun, continue_run, dashboards
+from blackout.training.loggers import KeepWandbRun, continue_run, dashboards, log_results
 from blackout.training.metrics_csv import MetricsCSV
 from blackout.training.model import INITIALISATION, Model
 from blackout.training.optimization import Optimization
 from blackout.training.preemption import signals
-
-# --- Lightning's Trainer: arguments that are checked before anything is made, and the table of its profiler.
+from blackout.training.scoring import Scores
 
 _OURS = {
     "logger": "logger=none, tensorboard, wandb or [tensorboard,wandb]",
@@ -51,6 +62,65 @@ _OURS = {
 """Arguments that this program gives itself, and what to say instead."""
 _COUNTS = {"max_steps", "val_check_interval", "accumulate_grad_batches", "num_nodes"}
 _IN_EPOCHS = ("max_epochs", "min_epochs", "check_val_every_n_epoch")
+_MOST_PER_PROCESSOR = 16
+_SAMPLES, _SHOWN = 64, 4
+"""Samples at the end of a run, and those of them whose way there is shown."""
+_FEWEST_STEPS = 10
+"""Of the closing samples, whatever the budget."""
+
+
+def train(cfg: DictConfig) -> Path:
+    """Train the configured model, or continue it, and leave model, samples and scores in the run directory.
+
+    Whatever can fail because of a wrong setting or file is done before anything long starts.
+
+    Raises:
+        UserError: a setting, a file or the output directory is not usable.
+    """
+    with signals.caught():
+        return _train(resolve(cfg))
+
+
+def _train(config: dict[str, Any]) -> Path:
+    set_libraries()
+    check_trainer(config["trainer"])
+    make(config["optimizer"], "optimizer")  # refused before the data are read
+    family: Family = make(config["family"], "family")
+    source = family.source(config)
+    check_length(config, source)
+    check_batch(config, source)
+    config = with_length(config, family, source)
+    optimization: Optimization = make(config["optimizer"], "optimizer")
+    model = make_model(family, config, source)
+    with error_context("dataset"):
+        data_module = SourceDataModule(source, config["batch_size"], config["seed"], config["data_on_device"])
+    with error_context("optimizer"):
+        optimization.configure(model.parameter_groups(optimization.lr))
+    module = TrainingModule(model, optimization)
+    if config["plan"]:
+        family.dry_run(model)
+        plan(config, module, data_module, family.draw(model, {}).nfe)
+        return Path(config["runs_dir"])
+    if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
+        claim(run_directory(config, source.name), "run_id")
+    with running(run_directory(config, source.name)) as directory:
+        last, checkpoint = continued(directory, path(config, "ckpt_path"))
+        if last is None and config["init_from"] is not None:
+            start_from(model, str(path(config, "init_from")))
+        family.dry_run(model)
+        trainer = make_trainer(config, open_run(config, source.name), family)
+        check_launch(trainer)
+        if last is not None and checkpoint is not None:
+            check_fits(checkpoint, model, last)
+            if last.is_relative_to(directory):
+                continue_run(trainer.loggers, checkpoint)
+        print_summary(model, source, config, directory, resumed=last is not None)
+        model.compile_networks(config["compile"])
+        with dashboards(trainer.loggers, config):
+            fit(trainer, module, data_module, last)
+            describe_profile(trainer)
+            close(trainer, module, data_module, directory, family)
+    return directory
 
 
 def check_trainer(settings: Mapping[str, Any]) -> None:
@@ -129,9 +199,6 @@ def describe_profile(trainer: pl.Trainer) -> None:
         print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]
 
 
-# --- What a run starts from: a fresh model, another one's weights, or a checkpoint.
-
-
 def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Model:
     """The untrained model for `source`, initialised from the seed."""
     description = {"family": config["family"], **family.describe(config, source)}
@@ -183,63 +250,6 @@ def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str
     if last.name == PREVIOUS and last.is_relative_to(directory) and getattr(rank_zero_only, "rank", 0) == 0:
         set_damaged_aside(last.parent)
     return last, checkpoint
-
-
-_MOST_PER_PROCESSOR = 16
-
-
-def train(cfg: DictConfig) -> Path:
-    """Train the configured model, or continue it, and leave model, samples and scores in the run directory.
-
-    Whatever can fail because of a wrong setting or file is done before anything long starts.
-
-    Raises:
-        UserError: a setting, a file or the output directory is not usable.
-    """
-    with signals.caught():
-        return _train(resolve(cfg))
-
-
-def _train(config: dict[str, Any]) -> Path:
-    set_libraries()
-    check_trainer(config["trainer"])
-    make(config["optimizer"], "optimizer")  # refused before the data are read
-    family: Family = make(config["family"], "family")
-    source = family.source(config)
-    check_length(config, source)
-    check_batch(config, source)
-    config = with_length(config, family, source)
-    optimization: Optimization = make(config["optimizer"], "optimizer")
-    model = make_model(family, config, source)
-    with error_context("dataset"):
-        data_module = SourceDataModule(source, config["batch_size"], config["seed"], config["data_on_device"])
-    with error_context("optimizer"):
-        optimization.configure(model.parameter_groups(optimization.lr))
-    module = TrainingModule(model, optimization)
-    if config["plan"]:
-        family.dry_run(model)
-        plan(config, module, data_module, family.draw(model, {}).nfe)
-        return Path(config["runs_dir"])
-    if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
-        claim(run_directory(config, source.name), "run_id")
-    with running(run_directory(config, source.name)) as directory:
-        last, checkpoint = continued(directory, path(config, "ckpt_path"))
-        if last is None and config["init_from"] is not None:
-            start_from(model, str(path(config, "init_from")))
-        family.dry_run(model)
-        trainer = make_trainer(config, open_run(config, source.name), family)
-        check_launch(trainer)
-        if last is not None and checkpoint is not None:
-            check_fits(checkpoint, model, last)
-            if last.is_relative_to(directory):
-                continue_run(trainer.loggers, checkpoint)
-        print_summary(model, source, config, directory, resumed=last is not None)
-        model.compile_networks(config["compile"])
-        with dashboards(trainer.loggers, config):
-            fit(trainer, module, data_module, last)
-            describe_profile(trainer)
-            close(trainer, module, data_module, directory, family)
-    return directory
 
 
 def make_trainer(config: Mapping[str, Any], run: Path, family: Family) -> pl.Trainer:
@@ -327,3 +337,80 @@ def print_summary(model: Model, source: Source, config: Mapping[str, Any], run: 
     print(f"data:    {source}")
     print(f"model:   {network}, {parameters:,} parameters; {steps:,} steps of {batch}")
     print(f"run:     {run}{' (continued)' if resumed else ''}", flush=True)
+
+
+def close(
+    trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, run: Path, family: Family
+) -> None:
+    """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
+    model, began = module.model, time.perf_counter()
+    for logger in trainer.loggers:
+        if isinstance(logger, MetricsCSV):
+            logger.close(trainer.global_step)
+    budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
+    scorer = keep_affordable_scorer(trainer, family.draw(model, {}).nfe, budget)
+    values = validate(trainer, module, data_module, budget)
+    if not trainer.is_global_zero:
+        return
+    model.before_export(budget)
+    export_model(model, run / "model", values | ({} if scorer is None else scorer.values))
+    draw = closing_draw(family, model, budget)
+    more = draw_samples(draw, run / "samples")
+    values |= more.pop("values", {})
+    report: dict[str, Any] = {"values": values, "training_steps": trainer.global_step, "closing_grid_steps": draw.steps}
+    report |= {"command": command(), "sampler": dict(family.draw(model, {}).description), **more}
+    if scorer is not None:
+        values |= scorer.values
+        report |= scorer.provenance
+    report |= provenance(model.device, began, data_module.source)
+    write_json(report, run / "metrics.json")
+    save_curves(run / "metrics.csv", run / "curves.png")
+    page = save_report(run)
+    log_results(trainer, values, run)
+    for name, value in values.items():
+        if not name.startswith("share_"):
+            print(f"{name}: {value:.4f}")
+    print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}\nreport:  {page}")
+
+
+def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int) -> Scores | None:
+    """Leave out the scoring of samples where it would exceed the budget of network evaluations."""
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    scorers = [callback for callback in callbacks if isinstance(callback, Scores)]
+    affordable = [scorer for scorer in scorers if scorer.num_samples * nfe <= budget]
+    for scorer in scorers:
+        if scorer not in affordable:
+            callbacks.remove(scorer)
+    return affordable[0] if affordable else None
+
+
+def validate(
+    trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, budget: int
+) -> dict[str, float]:
+    """Validation metrics of the final model, on as many batches as the budget allows."""
+    allowed = max(1, budget // (data_module.batch_size * module.model.validation_cost))
+    if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
+        trainer.limit_val_batches = min(allowed, len(data_module.val_dataloader()))
+    (metrics,) = trainer.validate(module, data_module, verbose=False) or [{}]
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def closing_draw(family: Family, model: Model, budget: int) -> Draw:
+    """The `Draw` of the closing samples: that of previews, in fewer steps where the budget demands it."""
+    draw, nfe = family.preview(model, _SAMPLES), family.draw(model, {}).nfe
+    steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (max(1, nfe) * _SAMPLES)))
+    return draw if steps == draw.steps else family.preview(model, _SAMPLES, steps)
+
+
+def draw_samples(draw: Draw, directory: Path) -> dict[str, Any]:
+    """Write the closing samples to final.npz and, where the family has pictures, final.png and the way there."""
+    trajectory = Trajectory(_SHOWN)
+    samples = draw_first(draw, _SAMPLES, seed=0, watch=trajectory.add)
+    trajectory.save(draw, directory)
+    save_picture(draw.picture(samples), directory / "final.png")
+    save_samples(samples, directory / "final.npz", draw.names, draw.about(seed=0))
+    outputs = draw.outputs(seed=0)
+    if outputs is None:
+        return {}
+    outputs.update(samples, torch.arange(_SAMPLES))
+    return outputs.write(directory)

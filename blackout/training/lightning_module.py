@@ -160,9 +160,6 @@ def _key(name: str) -> str:
     return name.replace("/", "_").replace(".", "_")
 
 
-# --- A model with its data, for Lightning's Trainer in a script or a notebook, without Hydra.
-
-
 class Standalone(TrainingModule):
     """What `trainer.fit(module)` needs, and what answers as its model does: `module.sample(16)`, `save_pretrained`, ...
 

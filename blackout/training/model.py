@@ -20,8 +20,6 @@ from blackout.family import Samples, Source
 from blackout.training.ema import EMA
 from blackout.training.export import Exportable, export_model, load_model
 
-# --- Models as files and on a hub: `save_pretrained`, `from_pretrained`, `push_to_hub`.
-
 CHECKPOINTS = "a model is loaded with blackout.load_model(path); a Trainer continues with fit(model, ckpt_path=path)"
 
 

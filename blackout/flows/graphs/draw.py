@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import Names, Outputs, Samples, Watch, refuse_unknown
+from blackout.family import OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.draw import ChainDraw, requested_simulation
 from blackout.flows.graphs.graphs import read_graphs
 from blackout.flows.graphs.model import GraphFlow
@@ -60,7 +60,7 @@ class GraphDraw(ChainDraw):
     seconds: float = 0.0
 
     batch_size: int = _BATCH
-    names = Names(folder="solutions", file="solutions", picture="graphs")
+    names = OutputNames(folder="solutions", file="solutions", picture="graphs")
 
     def rows(self, num_samples: int) -> int:
         """So many of every graph."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Names, Samples, Watch, refuse_unknown
+from blackout.family import BaseDraw, OutputNames, Samples, Watch, refuse_unknown
 from blackout.permutations.coded.data import read_numpy
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import CurveOutputs
@@ -49,7 +49,7 @@ class CodeDraw(BaseDraw):
     given: int | Tensor | None = None
     contexts: Mapping[str, Tensor] | None = None
     curve: bool = False
-    names = Names("samples", "permutations", "permutation", "permutations")
+    names = OutputNames("samples", "permutations", "permutation", "permutations")
     batch_size = BATCH
 
     @property

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Names, Samples, Watch, refuse_unknown
+from blackout.family import BaseDraw, OutputNames, Samples, Watch, refuse_unknown
 from blackout.files import replacing
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.distributions.matching import Matching
@@ -54,9 +54,9 @@ class ShuffleDraw(BaseDraw):
     resumable = True
 
     @property
-    def names(self) -> Names:  # type: ignore[override]
+    def names(self) -> OutputNames:  # type: ignore[override]
         """permutations.npz, and the picture of what was solved."""
-        return Names("samples", "permutations", "permutation", NAMES.get(self.model.data["kind"], "solved"))
+        return OutputNames("samples", "permutations", "permutation", NAMES.get(self.model.data["kind"], "solved"))
 
     def rows(self, num_samples: int) -> int:
         """All of the user's puzzles."""
