@@ -62,3 +62,10 @@ def test_files_and_links_that_are_named_exist(page):
 if __name__ == "__main__":
     survival = DOCS / "survival.md"
     survival.write_text(with_settings(survival.read_text()))
+
+
+def test_whatever_is_cited_is_among_the_references():
+    key = re.compile(r"[\[;] ?([A-Z][A-Za-z-]+(?: [A-Z][a-z]+)?(?: and [A-Z][a-z]+)? (?:19|20)\d\d)(?=[,;\]])")
+    listed = set(re.findall(r"^- \*\*(.+?)\.\*\*", (DOCS / "references.md").read_text(), re.MULTILINE))
+    cited = {one for path in (ROOT / "blackout").rglob("*.py") for one in key.findall(path.read_text())}
+    assert len(cited) > 80 and sorted(cited - listed) == [] and sorted(listed - cited) == []
