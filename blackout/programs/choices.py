@@ -104,9 +104,11 @@ def recipe(family: str, dataset: str | None) -> str:
 
 
 def metrics_for(dataset: str | None) -> str:
-    """The scores that a recipe for a dataset chooses; none where no recipe does."""
+    """The scores that a recipe for a dataset chooses; the model's own where no recipe does."""
     texts = (file.read_text() for file in CONF.glob(f"recipe/*/{dataset}.yaml"))
-    return next((found[1] for text in texts if (found := re.search(r"/metrics: (\w+)", text))), "none")
+    return next(
+        (found[1] for text in texts if (found := re.search(r"/metrics: (\w+)", text)) and found[1] != "none"), "model"
+    )
 
 
 def options(config: DictConfig, where: str) -> dict[str, inspect.Parameter]:

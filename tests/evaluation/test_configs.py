@@ -41,6 +41,7 @@ def test_none_is_none() -> None:
 def test_every_file_is_tested() -> None:
     assert {name for name in (path.split("/", 1)[1] for path in sections("metrics")) if "/" not in name} == {
         "none",
+        "model",
         "counts",  # no images: tests/cli/test_counts.py
         "permutations",  # no images: tests/permutations
         *(name.split()[0] for name in CHOICES),
