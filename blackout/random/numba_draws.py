@@ -55,17 +55,17 @@ def poisson(keys: Tensor, rate: Tensor) -> Tensor:
     Raises:
         ValueError: a rate is not finite, or there are not B of them.
     """
-    return _drawn(keys, rate, rate, True)
+    return _drawn(_poisson, keys, rate, rate)
 
 
 def binomial(keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
     """Binomial(n, p) for p <= 1/2: float64 [B, ...] like n (contiguous) and p; errors as of `poisson`."""
-    return _drawn(keys, n, p, False)
+    return _drawn(_binomial, keys, n, p)
 
 
-def _drawn(keys: Tensor, n: Tensor, p: Tensor, rates: bool) -> Tensor:
+def _drawn(kernel: Any, keys: Tensor, n: Tensor, p: Tensor) -> Tensor:
     drawn = torch.empty_like(n)
-    if not _counts(keys.numpy(), *(_rows(x, keys) for x in (n, p, drawn)), _LOG_FACTORIAL, rates):
+    if not kernel(keys.numpy(), *(_rows(x, keys) for x in (n, p, drawn)), _LOG_FACTORIAL):
         raise ValueError("a rate or probability is not finite")
     return drawn
 
@@ -103,7 +103,7 @@ def _mix(z: int) -> int:
 
 @_compiled("UniTuple(i8, 2)(i8, i8)")
 def _pair(key: int, attempt: int) -> tuple[int, int]:
-    """`Draw._pair` of one sample."""
+    """The key of an attempt of one sample and the second one made from it, as in `Draw.uniform`."""
     first = _mix(key + (attempt + 1) * _GOLDEN)
     return first, _mix(first + _TO_SECOND)
 
@@ -146,73 +146,94 @@ def _search(left: float, mass: float, most: float, falls: float, odds: float) ->
     return k
 
 
-@_compiled("f8(i8, i8, f8, f8, f8, f8, f8, f8[::1])")
-def _rejection(
-    key: int, element: int, u: float, v: float, n: float, p: float, log_odds: float, table: np.ndarray
-) -> float:
-    """BTRS or, where n is infinite and p a rate, PTRS; see `counts._transformed_rejection`.
+def _rejection_of(rates: bool) -> Any:
+    """PTRS for Poisson counts or BTRS: compiled once each, because asking at every proposal takes time."""
 
-    u and v are the uniforms of the first attempt.
-    """
-    if n == np.inf:
-        b = 0.931 + 2.53 * math.sqrt(p)
-        a = -0.059 + 0.02483 * b
-        centre, squeeze, hat = p + 0.43, 0.9277 - 3.6224 / (b - 2), 1.1239 + 1.1328 / (b - 3.4)
-    else:
-        deviation = math.sqrt(n * p * (1 - p))
-        b = 1.15 + 2.53 * deviation
-        a = -0.0873 + 0.0248 * b + 0.01 * p
-        centre, squeeze, hat = n * p + 0.5, 0.92 - 4.2 / b, (2.83 + 5.1 / b) * deviation
-    attempt = 1
-    while True:
-        u -= 0.5
-        edge = 0.5 - abs(u)
-        k = np.floor((2 * a / edge + b) * u + centre)
-        if edge >= 0.07 and v <= squeeze:
-            return k
-        if 0 <= k <= n:
-            if n == np.inf:
-                density = k * math.log(p) - p - _log_factorial(k, table)
-            else:
-                mode = np.floor((n + 1) * p)
-                ways = _log_factorial(mode, table) + _log_factorial(n - mode, table)
-                density = ways - _log_factorial(k, table) - _log_factorial(n - k, table) + (k - mode) * log_odds
-            if math.log(v * hat / (a / (edge * edge) + b)) <= density:
+    @_compiled("f8(i8, i8, f8, f8, f8, f8, f8, f8[::1])")
+    def rejection(
+        key: int, element: int, u: float, v: float, n: float, p: float, log_odds: float, table: np.ndarray
+    ) -> float:
+        """See `counts._transformed_rejection`; u and v are the uniforms of the first attempt, rates are p."""
+        if rates:
+            deviation = math.sqrt(p)
+            b = 0.931 + 2.53 * deviation
+            a = -0.059 + 0.02483 * b
+            centre, squeeze = p + 0.43, 0.9277 - 3.6224 / (b - 2)
+        else:
+            deviation = math.sqrt(n * p * (1 - p))
+            b = 1.15 + 2.53 * deviation
+            a = -0.0873 + 0.0248 * b + 0.01 * p
+            centre, squeeze = n * p + 0.5, 0.92 - 4.2 / b
+        attempt = 1
+        while True:
+            u -= 0.5
+            edge = 0.5 - abs(u)
+            k = np.floor((2 * a / edge + b) * u + centre)
+            if edge >= 0.07 and v <= squeeze:
                 return k
-        attempt += 2
-        u, v = _uniform(_pair(key, attempt), element), _uniform(_pair(key, attempt + 1), element)
+            if k >= 0 and (rates or k <= n):
+                if rates:
+                    hat = 1.1239 + 1.1328 / (b - 3.4)
+                    density = k * math.log(p) - p - _log_factorial(k, table)
+                else:
+                    hat = (2.83 + 5.1 / b) * deviation
+                    mode = np.floor((n + 1) * p)
+                    ways = _log_factorial(mode, table) + _log_factorial(n - mode, table)
+                    density = ways - _log_factorial(k, table) - _log_factorial(n - k, table) + (k - mode) * log_odds
+                if math.log(v * hat / (a / (edge * edge) + b)) <= density:
+                    return k
+            attempt += 2
+            u, v = _uniform(_pair(key, attempt), element), _uniform(_pair(key, attempt + 1), element)
+
+    return rejection
 
 
-@_compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1], b1)")
-def _counts(
-    keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray, rates: bool
-) -> bool:
-    """Poisson counts where the shares are `rates`, else binomial ones; whether all of them are finite."""
-    finite = True
-    p = odds = log_stays = log_odds = 0.0  # most often many elements share p
-    uniforms = np.empty((3, sizes.shape[1]))
-    for sample in range(keys.size):
-        own = shares[sample]
-        large = np.any(own >= INVERSION_LIMIT) if rates else np.any(sizes[sample] * own >= INVERSION_LIMIT)
-        for attempt in range(3 if large else 1):
-            _uniforms(keys[sample], attempt, uniforms[attempt])
-        for element in range(sizes.shape[1]):
-            n, share, u = sizes[sample, element], own[element], uniforms[0, element]
-            if not rates and share != p:
-                p = share
-                odds, log_stays = p / (1 - p), math.log1p(-p)
-                log_odds = math.log(p) - log_stays
-            mean = share if rates else n * share
-            if mean >= INVERSION_LIMIT and mean < np.inf:
-                most, u, v = np.inf if rates else n, uniforms[1, element], uniforms[2, element]
-                drawn[sample, element] = _rejection(keys[sample], element, u, v, most, share, log_odds, table)
-            elif not mean < INVERSION_LIMIT:
-                finite = False
-            elif rates:
-                drawn[sample, element] = _search(u, math.exp(-share), share, 0.0, 1.0)
-            else:
-                drawn[sample, element] = _search(u, math.exp(n * log_stays), n, 1.0, odds)
-    return finite
+_ptrs, _btrs = _rejection_of(True), _rejection_of(False)
+
+
+def _counts_of(rates: bool) -> Any:
+    """Poisson counts where the shares are `rates`, else binomial ones; they return whether all are finite."""
+
+    @_compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1])")
+    def counts(keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray) -> bool:
+        finite = True
+        p = odds = log_stays = log_odds = 0.0  # most often many elements share p
+        uniforms = np.empty((3, sizes.shape[1]))
+        for sample in range(keys.size):
+            own = shares[sample]
+            large = np.any(own >= INVERSION_LIMIT) if rates else np.any(sizes[sample] * own >= INVERSION_LIMIT)
+            for attempt in range(3 if large else 1):
+                _uniforms(keys[sample], attempt, uniforms[attempt])
+            for element in range(sizes.shape[1]):
+                share, u = own[element], uniforms[0, element]
+                if rates:
+                    n = mean = share
+                else:
+                    n = sizes[sample, element]
+                    mean = n * share
+                    if share != p:
+                        p = share
+                        odds, log_stays = p / (1 - p), math.log1p(-p)
+                        log_odds = math.log(p) - log_stays
+                if mean < INVERSION_LIMIT:
+                    if rates:
+                        drawn[sample, element] = _search(u, math.exp(-share), share, 0.0, 1.0)
+                    else:
+                        drawn[sample, element] = _search(u, math.exp(n * log_stays), n, 1.0, odds)
+                elif mean < np.inf:
+                    u, v = uniforms[1, element], uniforms[2, element]
+                    if rates:
+                        drawn[sample, element] = _ptrs(keys[sample], element, u, v, n, share, 0.0, table)
+                    else:
+                        drawn[sample, element] = _btrs(keys[sample], element, u, v, n, share, log_odds, table)
+                else:
+                    finite = False
+        return finite
+
+    return counts
+
+
+_poisson, _binomial = _counts_of(True), _counts_of(False)
 
 
 @_compiled("void(i8[::1], f8[:, :, ::1], u1[:, ::1], u1[:, ::1], i8)")

@@ -122,10 +122,10 @@ def test_steps_on_the_optimal_grid_cost_less_than_a_quarter_of_evenly_spaced_one
     """Nats of Poisson steps on the two-bump pixel, times their number T, by the theory of short steps."""
     u = np.linspace(-15, 15, 301)
     q, width = 1 / (1 + np.exp(-u)), u[1] - u[0]
-    curvature = np.array([curvature(BUMPS, x) for x in q])
-    assert (0.5 * (q * np.sqrt(curvature)).sum() * width) ** 2 == pytest.approx(2.7, rel=0.05)
-    assert 30 / 4 * (q**2 * curvature).sum() * width == pytest.approx(11.7, rel=0.05)
-    share = np.cumsum(q * np.sqrt(curvature))
+    curvatures = np.array([curvature(BUMPS, x) for x in q])
+    assert (0.5 * (q * np.sqrt(curvatures)).sum() * width) ** 2 == pytest.approx(2.7, rel=0.05)
+    assert 30 / 4 * (q**2 * curvatures).sum() * width == pytest.approx(11.7, rel=0.05)
+    share = np.cumsum(q * np.sqrt(curvatures))
     inner = (u > -6.8) & (u < 3.7)
     assert np.diff(np.interp([-6.8, 3.7], u, share / share[-1])) > 0.97 and inner.mean() < 0.4
 
