@@ -51,7 +51,7 @@ def transitions(step: Tensor, n: int) -> Tensor:
 
 def one_riffle(n: int) -> Tensor:
     """Every card is dropped from the left or the right hand, all 2^n sequences being equally likely [Bayer 1992]."""
-    left = torch.cartesian_prod(*[torch.tensor([False, True])] * n)
+    left = torch.cartesian_prod(*[torch.tensor([False, True])] * n).view(-1, n)
     right = left.sum(1, keepdim=True) + (~left).cumsum(1)
     return _one_of(torch.where(left, left.cumsum(1), right) - 1)
 
