@@ -245,25 +245,6 @@ def _probable(law: Array) -> list[int]:
     return [int(order[0]), int(order[len(order) // 3])]
 
 
-@dataclass(frozen=True)
-class Claim:
-    """What is claimed, how far from it the package is, and how far it may be.
-
-    Args:
-        name: of the claim.
-        error: the largest deviation, or a p-value.
-        allowed: the most it may be; None: `error` is a p-value and must be at least `SURE`.
-    """
-
-    name: str
-    error: float
-    allowed: float | None
-
-    @property
-    def holds(self) -> bool:
-        return self.error >= SURE if self.allowed is None else self.error <= self.allowed
-
-
 _PIXEL = np.array([0.35, 0.05, 0.1, 0.3, 0.2])
 _PAIR = np.array([[0.4, 0.02, 0.03], [0.02, 0.1, 0.01], [0.01, 0.01, 0.4]])
 _COUNTS = np.array([0.3, 0.1, 0.05, 0.05, 0.2, 0.05, 0.05, 0.2])
@@ -545,6 +526,25 @@ def verify(show: Callable[[str], None] = print, processes: Sequence[str] = ()) -
             show(f"  {which:<44}{kernel:<20}least p of {found.tests}: {found.p:.4f}{_verdict(found.holds)}")
             good &= found.holds
     return good
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed, how far from it the package is, and how far it may be.
+
+    Args:
+        name: of the claim.
+        error: the largest deviation, or a p-value.
+        allowed: the most it may be; None: `error` is a p-value and must be at least `SURE`.
+    """
+
+    name: str
+    error: float
+    allowed: float | None
+
+    @property
+    def holds(self) -> bool:
+        return self.error >= SURE if self.allowed is None else self.error <= self.allowed
 
 
 def verify_claims(claims: Iterable[Claim], show: Callable[[str], None]) -> bool:
