@@ -43,8 +43,6 @@ _SHARED = frozenset(
     + ("evaluate", "samples", "seeds", "likelihood", "indices", "shown")
 )
 """Settings of this program; the others are the model's family's."""
-_RECIPES = frozenset(("network", "schedule", "loss", "process", "head", "optimizer", "trainer", "callbacks"))
-"""Groups that a dataset's recipe may choose for training."""
 _MOST_SAMPLES, _MOST_SEEDS, _MOST_SHOWN = 10**8, 10**4, 2500
 """In one call: the indices alone of so many samples need 0.8 GB; further seeds give further samples."""
 
@@ -56,7 +54,7 @@ def sample(cfg: DictConfig) -> Path:
         UserError: a setting, the model, the samples or the output directory is not usable.
     """
     with signals.caught():
-        return _run(resolve(_without_recipe(cfg), extra=True))
+        return _run(resolve(cfg, extra=True))
 
 
 def _run(config: Mapping[str, Any]) -> Path:
@@ -126,10 +124,6 @@ def _scoring(config: Mapping[str, Any], model: Model, family: Family) -> Scoring
     from blackout.programs.score import Scoring
 
     return Scoring(config, model, family)
-
-
-def _without_recipe(cfg: DictConfig) -> DictConfig:
-    return DictConfig({key: cfg._get_node(key) for key in cfg if key not in _RECIPES})
 
 
 def _request(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -23,15 +23,10 @@ from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
 from blackout.flows.targets import make_target
 from blackout.networks import LocallyEquivariant
-from blackout.training.components import fill, find, make, resolve
+from blackout.training.components import fill, make, resolve
 from blackout.training.descriptions import named_in_file
 from blackout.training.family import ComponentFamily, name_of
 
-_OF_THE_SAMPLER = (
-    ("network", LocallyEquivariant, "chosen by network@rates=letf, and set by rates.channels=64"),
-    ("loss", Objective, "chosen by loss@objective=dnfs"),
-)
-"""Names that recipes of datasets use for another family: those of the flow are refused, others are not looked at."""
 _MOST_LEVELS = 256
 
 
@@ -85,9 +80,6 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
 
     def described_parts(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments."""
-        for name, kind, instead in _OF_THE_SAMPLER:
-            if (other := settings.get(name)) and issubclass(cast(type, find(other, name)), kind):
-                raise UserError(f"{name}: that of the sampler is {instead}")
         chosen = {"energy": "energy", "network": "rates", "simulation": "simulation"}
         return {part: resolve(settings[name], source.facts, part) for part, name in chosen.items()}
 
