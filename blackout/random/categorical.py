@@ -100,7 +100,7 @@ def gamma(shape: Tensor, generator: RandomSource = None) -> Tensor:
     def proposed(attempt: int, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """(proposals, whether each is accepted)."""
         u, v, height = (numbers(1 + 3 * attempt + i, where) for i in range(3))
-        x = torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)  # standard normal [Box 1958]
+        x = torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * math.pi * v)  # standard normal [Box and Muller 1958]
         scale = d if where is None else d[where]
         cube = (1 + 1 / torch.sqrt(9 * scale) * x) ** 3
         # accept where log U < x^2 / 2 + d (1 - v + log v): then d v is Gamma(d + 1/3)
