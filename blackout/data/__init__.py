@@ -6,8 +6,7 @@ conf/dataset.yaml that names it, or a YAML file of its own in a user's folder.
 
 from blackout.data.count_data import CountData
 from blackout.data.count_files import counts
-from blackout.data.embedded import digits, patches
-from blackout.data.images import celeba64, image_folder
+from blackout.data.images import celeba64, digits, image_folder, patches
 from blackout.data.torchvision_sets import binarized_mnist, cifar10, fashion_mnist, mnist
 
 __all__ = [

@@ -16,11 +16,18 @@ from torch import Tensor
 
 from blackout.data import CountData
 from blackout.diffusion.guidance import start_mean
-from blackout.diffusion.likelihood import adds_ends, bits_per_dim, end_bound, likelihood_bound, start_bound, step_bound
+from blackout.diffusion.likelihood import (
+    adds_ends,
+    bits_per_dim,
+    end_bound,
+    likelihood_bound,
+    start_bound,
+    step_bound,
+    weighted_path_bound,
+)
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.weighted_paths import weighted_path_bound
 from blackout.distributed import my_batches, rank, sum_over_processes
 from blackout.errors import UserError
 from blackout.random import SampleStreams, fold_seed

@@ -5,13 +5,12 @@ from blackout.evaluation.digit_classifier import Classifier
 from blackout.evaluation.extractors import DINOv2, Inception, ModuleExtractor, ScriptExtractor
 from blackout.evaluation.features import FeatureStatistics
 from blackout.evaluation.fid import frechet_distance
-from blackout.evaluation.image_scores import ImageScores, ScoreOptions, over_seeds
+from blackout.evaluation.image_scores import ImageScores, ScoreOptions, Scorer, over_seeds, score_all
 from blackout.evaluation.images import to_uint8
 from blackout.evaluation.inception_score import ClassShares, InceptionScore
 from blackout.evaluation.kid import kernel_distance
 from blackout.evaluation.precision_recall import precision_recall
 from blackout.evaluation.reference import Reference, dataset_reference, file_reference, write_reference
-from blackout.evaluation.scorer import Scorer, score_all
 
 __all__ = [
     "ClassShares", "Classifier", "CountScorer", "CountScores", "DINOv2", "FeatureStatistics", "ImageScores",

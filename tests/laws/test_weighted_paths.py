@@ -7,11 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.likelihood import finite_time_bound
+from blackout.diffusion.likelihood import finite_time_bound, path_log_weights, weighted_path_bound
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_times, step_fraction
-from blackout.diffusion.weighted_paths import path_log_weights, weighted_path_bound
 from blackout.laws.kernels import ExactDenoiser
 from blackout.laws.toys import Toy
 from blackout.random import SampleStreams
