@@ -23,7 +23,7 @@ from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
 from blackout.flows.targets import make_target
 from blackout.networks import LocallyEquivariant
-from blackout.training.components import fill, make, resolve
+from blackout.training.components import fill, make, resolve, with_defaults
 from blackout.training.descriptions import named_in_file
 from blackout.training.family import ComponentFamily, name_of
 
@@ -65,7 +65,8 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         if chosen := made.get("dataset"):
             facts = {"data_dir": settings.get("data_dir", "data")}
             data = make(fill(dict(chosen), facts, "dataset"), "dataset")
-            return _states(data, str(chosen["density"]) if "density" in chosen else None)
+            density = with_defaults(chosen, "dataset").get("density")
+            return _states(data, None if density is None else str(density))
         if not (target := made.get("target")):
             raise UserError("dataset=... must be given, such as dataset=counts dataset.path=binary.npy")
         number = made.get("number")
