@@ -62,7 +62,8 @@ def from_data(
         UserError: data, settings or components that do not fit, or a component that could not be made again.
     """
     optimization = {name: given.pop(name) for name in _OF_TRAINING if name in given}
-    own = {"network": network, "batch_size": batch_size, "ema_decay": ema_decay, "seed": seed, **given}
+    own = {"batch_size": batch_size, "ema_decay": ema_decay, "seed": seed, **given}
+    own |= {} if network is None else {"network": network}
     if family == "flow":
         own["target"] = data
     settings = _settings(family, recipe, own)

@@ -61,7 +61,7 @@ def export_model(
     """
     if directory.is_symlink():
         raise UserError(f"{directory} is a link; a model is not written to where it leads")
-    if "model" not in model.config:
+    if not {"model", "family"} <= model.config.keys():
         raise UserError("a model put together by hand has no description to be saved: make it with `from_data`")
     weights = {f"network.{name}": value.contiguous().cpu() for name, value in model.averaged.state_dict().items()}
     weights |= {name: value.cpu() for name, value in model.tensors().items()}

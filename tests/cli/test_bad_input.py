@@ -124,15 +124,16 @@ def model(tmp_path_factory):
             "inputs": {"_target_": "blackout.networks.StandardisedInputs"},
             "body": {"_target_": "blackout.networks.ResidualMLP", "width": 8, "depth": 1},
         },
-        "head": {"_target_": "blackout.diffusion.heads.ScaledHead"},
-        "process": {"_target_": "blackout.diffusion.processes.PureDeath"},
-        "schedule": {"_target_": "blackout.diffusion.schedules.Schedule"},
-        "loss": {"_target_": "blackout.diffusion.losses.CountLoss"},
-        "sampler": {"_target_": "blackout.diffusion.samplers.Sampler", "num_steps": 3},
+        "head": {"_target_": "blackout.diffusion.ScaledHead"},
+        "process": {"_target_": "blackout.diffusion.PureDeath"},
+        "schedule": {"_target_": "blackout.diffusion.Schedule"},
+        "loss": {"_target_": "blackout.diffusion.CountLoss"},
+        "sampler": {"_target_": "blackout.diffusion.Sampler", "num_steps": 3},
     }
     directory = tmp_path_factory.mktemp("exported") / "model"
     family = CountDiffusion()
-    export_model(family.build(family.describe(parts, data), family.tensors(data)), directory)
+    description = {"family": {"_target_": "blackout.diffusion.CountDiffusion"}, **family.describe(parts, data)}
+    export_model(family.build(description, family.tensors(data)), directory)
     return directory
 
 

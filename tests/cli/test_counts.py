@@ -80,19 +80,6 @@ def test_a_constant_rate_stays_one_where_the_length_is_chosen(run, tmp_path):
     assert OmegaConf.load(tmp_path / "x/a/config.yaml").optimizer.decay_steps is None
 
 
-def test_a_run_begun_with_the_softplus_goes_on(run, tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 5)))
-    before = ["loss=likelihood", "head.link=softplus", "head.own_counts=true", "run_id=a"]
-    options = [*SHORT, *SMALL, "dataset=counts", f"dataset.path={tmp_path / 'x.npy'}", f"runs_dir={tmp_path}", *before]
-    assert run("train", *options).code == 0
-    path = tmp_path / "x/a/config.yaml"
-    config = OmegaConf.load(path)
-    del config["head"]["link"], config["head"]["own_counts"]
-    OmegaConf.save(config, path)
-    assert run("train", *options).code == 0
-    run("train", *[one for one in options if "link" not in one]).assert_refused("head.link")
-
-
 def test_models_and_checkpoints_sample_alike_and_runs_go_on(run, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).poisson(4.0, (60, 5)))
     options = (

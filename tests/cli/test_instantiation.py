@@ -21,7 +21,18 @@ OTHER_FAMILIES = re.compile(
     r"|override /(family|reverse)|\$\{rollout|lesite_graph|sorting_network|dnfs_\w+_small|experiment/codes"
 )
 """What only YAML files of other families say: tests of these make them."""
-OTHER_GROUPS = {"energy", "negative", "noise", "operator", "posterior", "refine", "simulation", "target", "task"}
+OTHER_GROUPS = {
+    "energy",
+    "negative",
+    "noise",
+    "operator",
+    "posterior",
+    "refine",
+    "reverse",
+    "simulation",
+    "target",
+    "task",
+}
 """Of settings of other families, and of sample.py alone."""
 NOTHING_TO_TRAIN = [("sampler", "model"), ("sampler/grid", "optimal"), ("dataset", "none")]
 """Two of a trained model, which test_conditioning.py uses, and no data."""

@@ -121,9 +121,8 @@ def described() -> Iterator[dict[str, Any]]:
     def bare(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
-        return {
-            key: bare(value) for key, value in node.items() if "${" not in str(value) and value not in ("???", None)
-        }
+        given = {key: value for key, value in node.items() if key != "defaults" and "${" not in str(value)}
+        return {key: bare(value) for key, value in given.items() if value not in ("???", None)}
 
     for path in sorted((Path(__file__).parents[2] / "conf").rglob("*.yaml")):
         yield from walk(yaml.safe_load(path.read_text()))

@@ -121,7 +121,7 @@ WRONG = (
     ("passes=0", "passes must be 1..6, not 0"), ("passes=7", "passes must be 1..6, not 7"), ("passes=two", "passes"),
     ("objective=autoregressive passes=2", "passes=6 order=left_to_right"), ("dataset.length=1", "length"),
     ("dataset.share=0", "share must be in (0, 1]"), ("dataset.share=1.1", "share must be in (0, 1]"),
-    ("dataset=digits", "the chosen family lacks"), ("network.heads=3", "multiple of heads"),
+    ("dataset=digits", "permutations are needed"), ("network.heads=3", "multiple of heads"),
     ("dataset=permutations dataset.path=nowhere.npy", "nowhere.npy: no such file"),
     ("dataset=rankings dataset.path=nowhere.csv", "nowhere.csv: no such file"), ("sampler.steps=3", "steps"),
     ("distinct=true", "distinct is for code=inline"), ("sampler.greedy=7", "true or false"),
