@@ -214,14 +214,20 @@ def resolve(part: Any, stats: Stats, where: str) -> Any:
 
 
 def with_defaults(part: Any, where: str) -> Any:
-    """Plain containers in which every component of this package has all its arguments, defaults too."""
+    """Plain containers in which every component of this package has all its arguments, defaults too.
+
+    What cannot be found is left as it is: `make` refuses it where it is needed.
+    """
     if isinstance(part, list):
         return [with_defaults(item, f"{where}[{number}]") for number, item in enumerate(part)]
     if not isinstance(part, Mapping):
         return part
     whole = {key: with_defaults(value, f"{where}.{key}" if where else str(key)) for key, value in part.items()}
-    own = str(part.get("_target_")).startswith("blackout.")
-    return whole | _defaults(find(part, where), whole) if own else whole
+    if not str(part.get("_target_")).startswith("blackout."):
+        return whole
+    with contextlib.suppress(UserError):
+        whole |= _defaults(find(part, where), whole)
+    return whole
 
 
 def _asked_for(part: Mapping[str, Any], stats: Stats, where: str) -> dict[str, Any]:
