@@ -310,11 +310,11 @@ class Family(Protocol):
         """
         ...
 
-    def check_report(self, settings: Mapping[str, Any]) -> None:
+    def check_report(self, model: Any, settings: Mapping[str, Any]) -> None:
         """Refuse settings of `report`, before samples are drawn.
 
         Raises:
-            UserError: a setting that `report` cannot use.
+            UserError: a setting that `report` cannot use for this model.
         """
         ...
 

@@ -192,9 +192,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
             _check_losses(model.loss(prediction, target, s, t), model)
         try_sampler(model, model.sampler)
 
-    def check_report(self, settings: Mapping[str, Any]) -> None:
-        """Raises UserError for settings under `likelihood` that are out of range."""
-        check_settings(settings["likelihood"])
+    def check_report(self, model: BlackoutDiffusion, settings: Mapping[str, Any]) -> None:
+        """Raises UserError for settings under `likelihood` that are out of range or not known for the process."""
+        check_settings(settings["likelihood"], model.process)
 
     def report(self, model: BlackoutDiffusion, source: CountData, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Bits per dimension on both splits, and of simple baselines if wanted."""

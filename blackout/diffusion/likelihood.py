@@ -45,6 +45,7 @@ from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, SampleStreams
 
 __all__ = [
+    "LARGEST_TABLE",
     "adds_ends",
     "at_expectation",
     "bits_per_dim",
@@ -57,11 +58,12 @@ __all__ = [
     "rate_divergence",
     "start_bound",
     "step_bound",
+    "weighted_path_bound",
 ]
 
 _IMPOSSIBLE = 1e-30
 """E[X_0] that stands for "never a unit": its logarithm is finite."""
-_TABULATED = 4095
+LARGEST_TABLE = 4095
 """Largest count for which tables of E log D! are made."""
 
 
@@ -242,7 +244,7 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
     t = torch.as_tensor(t, dtype=torch.float64)
     rate = (torch.exp(-t) * mean.double()).expand(x0.shape)
     expected = x0.double() * torch.exp(-t)
-    if process.max_count > _TABULATED:
+    if process.max_count > LARGEST_TABLE:
         surplus = torch.where(x0 > 0, -torch.log1p(-torch.exp(-t)) - torch.exp(-t), 0.0)
         return per_sample(surplus + poisson_divergence(rate, torch.log(rate), expected))
     # Poisson births of rate q_T mean are a step of fraction q_T from an empty pixel
@@ -275,8 +277,10 @@ def _survivor_constant(max_count: int, r: Tensor, stays: Tensor) -> Tensor:
 
     Equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
     """
-    if max_count > _TABULATED:
-        raise ValueError(f"the finite-time bound needs max_count up to 4095, not {max_count}: use the continuous one")
+    if max_count > LARGEST_TABLE:
+        raise ValueError(
+            f"the finite-time bound needs max_count up to {LARGEST_TABLE}, not {max_count}: use the continuous one"
+        )
     return _survivor_constant_cached(max_count, float(r), float(stays))
 
 

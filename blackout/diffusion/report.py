@@ -17,6 +17,7 @@ from torch import Tensor
 from blackout.data import CountData
 from blackout.diffusion.guidance import start_mean
 from blackout.diffusion.likelihood import (
+    LARGEST_TABLE,
     adds_ends,
     bits_per_dim,
     end_bound,
@@ -27,7 +28,7 @@ from blackout.diffusion.likelihood import (
 )
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.processes import Process, PureDeath
 from blackout.distributed import my_batches, rank, sum_over_processes
 from blackout.errors import UserError
 from blackout.random import SampleStreams, fold_seed
@@ -276,11 +277,11 @@ def _finite(
     return bounds
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
+def check_settings(settings: Mapping[str, Any], process: Process) -> None:
     """Refuse settings of `likelihood_report` before samples are drawn.
 
     Raises:
-        UserError: a number out of range.
+        UserError: a number out of range, or the bound of a sampler that is not known for the process.
     """
     least = {"images": 0, "repeats": 1, "finite_steps": 1, "paths": 1}
     for name, smallest in least.items():
@@ -289,6 +290,15 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             raise UserError(f"likelihood.{name} must be a whole number of at least {smallest}, not {value!r}")
     if settings["paths"] and not settings["finite_steps"]:
         raise UserError("likelihood.paths needs likelihood.finite_steps: paths are of a sampler with so many steps")
+    if settings["finite_steps"] and not isinstance(process, PureDeath):
+        raise UserError(
+            "likelihood.finite_steps bounds the Poisson sampler of pure death: leave it out for this process"
+        )
+    if settings["finite_steps"] and process.max_count > LARGEST_TABLE:
+        raise UserError(
+            f"likelihood.finite_steps needs max_count up to {LARGEST_TABLE}, not {process.max_count}:"
+            " leave it out, and the bound in continuous time remains"
+        )
 
 
 def _baselines(untrained: BlackoutDiffusion, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:

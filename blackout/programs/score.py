@@ -47,7 +47,7 @@ class Scoring:
 
     def __init__(self, config: Mapping[str, Any], model: Model, family: Family) -> None:
         self.config, self.model, self.family = config, model, family
-        family.check_report(config)
+        family.check_report(model, config)
         self.source = model.require_source()
         self.scorer = find_scorer(config, model.config, self.source)
         self.scores: Scores | None = None

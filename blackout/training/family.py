@@ -130,7 +130,7 @@ class ComponentFamily(ABC):
     def dry_run(self, model: Any) -> None:
         """See `blackout.family.Family.dry_run`."""
 
-    def check_report(self, settings: Mapping[str, Any]) -> None:  # noqa: B027  (nothing to refuse, unless a family has)
+    def check_report(self, model: Any, settings: Mapping[str, Any]) -> None:  # noqa: B027  (few families refuse any)
         """Nothing is refused."""
 
     def report(self, model: Any, source: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def test_correctors(run, tmp_path, process):
         assert f"{8 + 7 * steps} network evaluations" in outcome.out
         samples[steps] = np.load(out / "samples.npz")["samples"]
     assert samples[2].max() <= 16 and (samples[0] != samples[2]).any()
+    bound = run("sample", f"ckpt={ckpt}", "num_samples=4", "evaluate=true", "likelihood.finite_steps=4")
+    bound.assert_refused("likelihood.finite_steps", "pure death")
 
 
 def slow_clock(rates):
