@@ -334,7 +334,11 @@ class LogisticHead:
 
 
 def _posterior(logits: Tensor, process: Process, xt: Tensor, t: Tensor, likelihood: bool) -> CategoricalPrediction:
-    """Logits [B, S, ...] normalised over the levels, after the likelihood was added if it is wanted."""
+    """Logits [B, S, ...] normalised over the levels: Bayes' rule with them as log prior, if the likelihood is wanted.
+
+    [Austin 2021, section 3.3] has the logits alone; the likelihood beside them is ours
+    (tests/diffusion/test_level_heads.py).
+    """
     if likelihood:
         logits = logits + process.log_likelihood(xt, t).float()
     return CategoricalPrediction(F.log_softmax(logits, dim=1))

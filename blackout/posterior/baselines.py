@@ -99,7 +99,10 @@ class DPS(Method):
 
 
 def _expected(prediction: Prediction, x: Tensor, max_count: int) -> Tensor:
-    """The data expected given X_t, float64 [n, *shape]: a mean of counts, the likeliest level of names."""
+    """The data expected given X_t, float64 [n, *shape], as DPS asks for them [Chu 2025, eq. 53]: a mean of counts.
+
+    Names have no mean; of these it is the likeliest level, which is ours.
+    """
     if isinstance(prediction, CategoricalPrediction):
         return prediction.log_probs.argmax(1).double()
     if isinstance(prediction, CountPrediction):
