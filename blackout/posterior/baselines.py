@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from blackout.random import RandomSource, SampleStreams, poisson, uniform
 
 _LARGEST = 20.0
 """Of the logarithm of a ratio of likelihoods."""
+_GUARD = 0.1
+"""Of the mean guess of a group's likelihood, what every guess is raised by."""
 _AT_ONCE = 4096
 _MOST = 20_000
 """Neighbours of one state: their number is that of network evaluations of each step."""
@@ -48,6 +50,8 @@ class DPS(Method):
 
     Each step evaluates the network once for every neighbour.
     """
+
+    walks: ClassVar[bool] = True
 
     def sweeps(self, prior: Prior) -> int:
         return len(prior.times) - 1
@@ -124,6 +128,7 @@ class Particles(Method):
         rollout_steps: of each run.
     """
 
+    walks: ClassVar[bool] = True
     particles: int = 20
     rollouts: int = 1
     rollout_steps: int = 1
@@ -146,6 +151,7 @@ class Particles(Method):
         for k, s, t in _steps(prior):
             x = prior.step(x, s, t, split.at(k + 1))
             then = self._value(prior, of_each, x, s, split.fold(k)).view(number, copies)
+            then = self._guarded(then) if s > 0 else then
             chosen = self._choose(value, then, uniform((number, 1), streams.at(k + 1), x.device))
             rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
             x, value = x[rows], then.gather(1, chosen)
@@ -167,13 +173,20 @@ class Particles(Method):
             log_l.append(problem.log_likelihood(x0.double().clamp(max=prior.process.max_count)))
         return torch.logsumexp(torch.stack(log_l), 0) - math.log(self.rollouts)
 
+    def _guarded(self, value: Tensor) -> Tensor:
+        """Values before the last step, [n, M], as they are used."""
+        return value
+
     @abstractmethod
     def _choose(self, before: Tensor, now: Tensor, u: Tensor) -> Tensor:
         """Which particles go on, int64 [n, M], from their values before and after a step and a uniform [n, 1]."""
 
 
 class SVDD(Particles):
-    """SVDD-PM: all go on from the best, the limit beta -> infinity of [Chu 2025, eq. 56; Li 2024]."""
+    """SVDD-PM: all go on from the best, the limit beta -> infinity of [Chu 2025, eq. 56; Li 2024].
+
+    With many particles it goes to the best of them, not to the posterior.
+    """
 
     def _choose(self, before: Tensor, now: Tensor, u: Tensor) -> Tensor:
         return now.argmax(1, keepdim=True).expand(-1, now.shape[1])
@@ -183,14 +196,23 @@ class SVDD(Particles):
 class SMC(Particles):
     """Sequential Monte Carlo: resampled by (p(y | x_s) / p(y | x_t))^power [Chu 2025, appendix C.2.3].
 
+    A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
+    and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). A tenth
+    of the group's mean is therefore added to every guess [Hesterberg 1995], and only L itself, at the end, is 0 where y
+    is impossible. As M grows the law tends to p(x) L(x)^power / Z. Ours; tests/posterior/test_laws.py.
+
     Args:
-        power: tempers the weights.
+        power: tempers the weights, and with them the limit.
     """
 
     power: float = 1.0
 
+    def _guarded(self, value: Tensor) -> Tensor:
+        mean = torch.logsumexp(value, 1, keepdim=True) - math.log(value.shape[1] / _GUARD)
+        return torch.where(torch.isneginf(mean), 0.0, torch.logaddexp(value, mean))
+
     def _choose(self, before: Tensor, now: Tensor, u: Tensor) -> Tensor:
-        gain = torch.where(torch.isneginf(now), -math.inf, now - torch.where(torch.isneginf(before), 0.0, before))
+        gain = torch.where(torch.isneginf(now), -math.inf, now - before)
         order = systematic(normalised(self.power * gain), u)
         # the first one is shown, and is the sample in the end: any of them, not the first of an ordered list
         turn = (u * 1e6).long() % order.shape[1]
@@ -200,6 +222,8 @@ class SMC(Particles):
 @dataclass(frozen=True)
 class PriorAlone(Method):
     """Unconditional samples, as if nothing had been measured."""
+
+    walks: ClassVar[bool] = True
 
     def draw(self, run: Run) -> Tensor:
         x = run.prior.draw(run.number, run.streams)
@@ -217,6 +241,7 @@ class Overwrite(Method):
         particles: more than one weighs the known elements' paths, see `blackout.diffusion.particles`.
     """
 
+    walks: ClassVar[bool] = True
     particles: int = 1
 
     def check(self, prior: Prior, problem: Problem) -> None:
@@ -257,6 +282,7 @@ class NoPrior(Method):
         proposals: of Metropolis in every pass; None for four per element.
     """
 
+    mixes: ClassVar[bool] = True
     passes: int = 50
     proposals: int | None = None
 

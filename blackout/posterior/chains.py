@@ -12,13 +12,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, cast
+from typing import ClassVar, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
+from blackout.posterior.diagnostics import projections
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import LocalProblem, Problem
 from blackout.random import RandomSource, SampleStreams
@@ -27,7 +28,7 @@ Observer: TypeAlias = Callable[[int, int, Tensor, Tensor, float], None]
 """Called with (sweep, number of sweeps, x, z, level) after every sweep."""
 FIELDS = ("log_likelihood", "moved", "acceptance", "total")
 """What is kept of every chain and sweep, in this order; `moved` is the share of elements in which z differs from x,
-`total` the sum of x."""
+`total` the sum of x. Projections of x follow, see `diagnostics.projections`."""
 
 
 @dataclass
@@ -39,13 +40,15 @@ class Posterior:
         log_likelihood: of them, float64 [n].
         trace: of every sweep its `level`, the chains' mean `log_likelihood`, `moved`, `acceptance` and `total`, the
             `evaluations` of the network and the `calls` of the likelihood it took for every chain, and `seconds`.
-        chains: what is kept of every chain, float32 [n, sweeps, 4], see `FIELDS`.
+        chains: what is kept of every chain, float32 [n, sweeps, 4 + projections], see `FIELDS`.
+        pasted: elements of each sample that contradicted y and were put where it allows them, int64 [n].
     """
 
     samples: Tensor
     log_likelihood: Tensor
     trace: list[dict[str, float]] = field(default_factory=list)
     chains: Tensor = field(default_factory=lambda: torch.empty(0))
+    pasted: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 class Run:
@@ -119,13 +122,14 @@ class Run:
         z = x if z is None else z
         if log_likelihood is None:
             log_likelihood = self.problem.log_likelihood(x.double().clamp(max=self.prior.process.max_count))
-        moved, total = (x != z).flatten(1).double().mean(1), x.double().flatten(1).sum(1)
+        flat = x.double().flatten(1)
+        moved, total = (x != z).flatten(1).double().mean(1), flat.sum(1)
         kept = torch.stack([log_likelihood, moved, torch.ones_like(moved) * acceptance, total], 1)
         means = dict(zip(FIELDS, kept.mean(0).tolist(), strict=True))
         spent = {"evaluations": self.spent if evaluations is None else evaluations, "calls": calls}
         seconds = time.perf_counter() - self._since
         self.trace.append({"sweep": len(self.trace), "level": level, **means, **spent, "seconds": seconds})
-        self.chains.append(kept.float())
+        self.chains.append(torch.cat([kept, flat @ projections(flat.shape[1]).to(flat.device)], 1).float())
         if self._observer is not None:
             self._observer(len(self.trace), self._sweeps, x, z, level)
         self._mark()
@@ -140,11 +144,19 @@ def suggested(problem: Problem, number: int, shape: tuple[int, ...]) -> Tensor |
 class Method(ABC):
     """A posterior sampler."""
 
+    mixes: ClassVar[bool] = False
+    """Whether its late sweeps are draws of Markov chains, of which R-hat and effective sizes say something."""
+    walks: ClassVar[bool] = False
+    """Whether it takes the steps of the sampler's grid, rather than only runs between its ends."""
+
     def sample(
         self, prior: Prior, problem: Problem, num_samples: int, seed: int | SampleStreams = 0,
         start: Tensor | None = None, observer: Observer | None = None,
     ) -> Posterior:  # fmt: skip
         """Samples 0..num_samples - 1 of a seed; sample k is a function of (seed, k).
+
+        Elements that y excludes, as chains at a positive level leave some, are put where it allows them and counted,
+        where the problem says how (`Measured.repaired`).
 
         Args:
             prior: p(x).
@@ -159,8 +171,11 @@ class Method(ABC):
         self.check(prior, problem)
         own = SampleStreams(seed, torch.arange(num_samples, device=prior.device)) if isinstance(seed, int) else seed
         run = Run(prior, problem, num_samples, own, start, self.sweeps(prior), observer)
-        x = self.draw(run)
-        return Posterior(x, problem.log_likelihood(x.double()), run.trace, torch.stack(run.chains, 1))
+        drawn = self.draw(run)
+        repaired = getattr(problem, "repaired", None)
+        x = drawn if repaired is None else repaired(drawn)
+        pasted = (x != drawn).flatten(1).sum(1)
+        return Posterior(x, problem.log_likelihood(x.double()), run.trace, torch.stack(run.chains, 1), pasted)
 
     @abstractmethod
     def draw(self, run: Run) -> Tensor:

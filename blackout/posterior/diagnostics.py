@@ -3,50 +3,158 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
 
+from blackout.posterior.noise import Noise
+from blackout.random import SampleStreams
+
 _PROJECTIONS = 16
 _BINS = 10
+_LEAST = 4
+"""Sweeps of a chain that anything can be said of."""
+_RESOLUTION = 1e-15
+
+
+def split(chains: np.ndarray) -> np.ndarray:
+    """Both halves of chains [C, T] as chains of their own, [2 C, T // 2]; a middle value is left out."""
+    half = chains.shape[1] // 2
+    return np.concatenate([chains[:, :half], chains[:, -half:]])
+
+
+def _normal_scores(values: np.ndarray) -> np.ndarray:
+    """Normal quantiles of the ranks of all values, equal values sharing theirs [Vehtari 2021, eq. 14]."""
+    rank = stats.rankdata(values, method="average").reshape(values.shape)
+    return np.asarray(stats.norm.ppf((rank - 0.375) / (values.size + 0.25)))
+
+
+def _finite(chains: np.ndarray) -> np.ndarray:
+    """Chains in which -inf and NaN are the lowest value instead, by a little: what counts is their rank."""
+    good = chains[np.isfinite(chains)]
+    lowest = float(good.min()) - max(1.0, float(np.ptp(good))) if good.size else 0.0
+    return np.where(np.isfinite(chains), chains, lowest)
+
+
+def _constant(values: np.ndarray) -> bool:
+    return float(np.ptp(values)) < _RESOLUTION
+
+
+def _disagreement(chains: np.ndarray) -> float:
+    length = chains.shape[1]
+    within, between = chains.var(1, ddof=1).mean(), length * chains.mean(1).var(ddof=1)
+    return float(np.sqrt((between / within + length - 1) / length)) if within > 0 else math.inf
 
 
 def r_hat(chains: np.ndarray) -> float:
-    """Split R-hat of chains [C, T]: near 1 where they agree [Gelman 2013, section 11.4].
+    """Rank-normalised split R-hat of chains [C, T], the larger one of values and of their distance from the median
+    [Vehtari 2021, section 4]: 1 where they agree. Ours are -inf as the lowest value, and 1 where nothing varies.
 
-    NaN of fewer than two chains or four values; 1 where nothing varies.
+    NaN of fewer than two chains or four values.
     """
-    half = chains.shape[1] // 2
-    if len(chains) < 2 or half < 2:
+    if len(chains) < 2 or chains.shape[1] < _LEAST:
         return math.nan
-    parts = np.concatenate([chains[:, :half], chains[:, -half:]])
-    within, between = parts.var(1, ddof=1).mean(), half * parts.mean(1).var(ddof=1)
-    if within == 0:
-        return 1.0 if between == 0 else math.inf
-    return float(np.sqrt((half - 1) / half + between / within / half))
+    parts = split(_finite(chains))
+    both = (parts, np.abs(parts - np.median(parts)))
+    return max(1.0 if _constant(one) else _disagreement(_normal_scores(one)) for one in both)
+
+
+def _effective(chains: np.ndarray) -> float:
+    """Effective number of draws in chains [C, T]: Geyer's initial monotone sequence of correlations, which count what
+    chains differ by [Vehtari 2021, eq. 10 to 13; Geyer 1992, section 3.3].
+    """
+    count, length = chains.shape
+    if _constant(chains):
+        return float(chains.size)
+    centred = chains - chains.mean(1, keepdims=True)
+    spectrum = np.fft.rfft(centred, 2 * length)
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2)[:, :length].mean(0) / length
+    within = covariance[0] * length / (length - 1)
+    total = covariance[0] + (chains.mean(1).var(ddof=1) if count > 1 else 0.0)
+    rho = 1 - (within - covariance) / total
+    rho[0] = 1.0
+    pairs = rho[: length // 2 * 2].reshape(-1, 2).sum(1)[: max(0, (length - 3) // 2) + 1]
+    end = int(np.argmax(pairs <= 0)) if bool((pairs <= 0).any()) else len(pairs) - 1
+    last = rho[2 * end] if pairs[end] >= 0 else max(rho[2 * end], 0.0)
+    tau = 2 * np.minimum.accumulate(pairs[:end]).sum() - 1 + last
+    return float(chains.size / max(tau, 1 / math.log10(chains.size)))
 
 
 def effective_size(chains: np.ndarray) -> float:
-    """Effective number of draws in chains [C, T], by the initial positive sequence of averaged covariances
-    [Geyer 1992, section 3.3].
+    """How many independent draws chains [C, T] are worth for the bulk of the law, rank-normalised
+    [Vehtari 2021, section 4.2]; NaN of fewer than four values.
     """
-    count, length = chains.shape
-    centred = chains - chains.mean(1, keepdims=True)
-    covariance = np.array(
-        [(centred[:, : length - lag] * centred[:, lag:]).sum(1).mean() / length for lag in range(length)]
-    )
-    if not covariance[0] > 0:
-        return float(count * length)
-    rho = covariance / covariance[0]
-    total = 1.0
-    for lag in range(1, length - 1, 2):
-        pair = rho[lag] + rho[lag + 1]
-        if pair <= 0:
+    return _effective(_normal_scores(split(_finite(chains)))) if chains.shape[1] >= _LEAST else math.nan
+
+
+def tail_size(chains: np.ndarray) -> float:
+    """How many they are worth for its tails: the smaller one of the shares below the 5 % and the 95 % quantile
+    [Vehtari 2021, section 4.3]; NaN of fewer than four values.
+    """
+    if chains.shape[1] < _LEAST:
+        return math.nan
+    chains = _finite(chains)
+    return min(_effective(split((chains <= np.quantile(chains, share)).astype(float))) for share in (0.05, 0.95))
+
+
+_REPLICAS, _DOUBTFUL, _AT_ONCE = (1_000, 10_000), 0.05, 1 << 20
+"""Of a measurement at first, and where they leave doubt; numbers drawn at once."""
+
+
+def residuals(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None) -> Tensor:
+    """(y - E[y | m]) / sd[y | m], float64 [n, K], 0 where nothing is seen; infinite where y is impossible.
+
+    Args:
+        noise: of the measurement.
+        y, m: measurements and noiseless values [n or 1, *measured] and [n, *measured].
+        seen: bool [*measured].
+    """
+    error, deviation = y - noise.mean(m), noise.variance(m).sqrt()
+    found = torch.where(deviation > 0, error / deviation.clamp(min=1e-12), torch.where(error == 0, 0.0, math.inf))
+    return (found if seen is None else torch.where(seen, found, 0.0)).flatten(1)
+
+
+def discrepancies(r: Tensor) -> Tensor:
+    """What residuals [n, K] are judged by, float64 [n, 5]; large values are bad.
+
+    Their chi-square and its negative (noise that is smaller than it was said to be), the largest one (an outlier),
+    their sum, and how neighbours go together (another operator).
+    """
+    chi_square = (r**2).sum(1)
+    together = (r[:, 1:] * r[:, :-1]).sum(1)
+    return torch.stack([chi_square, -chi_square, r.abs().amax(1), r.sum(1).abs(), together.nan_to_num(math.inf)], 1)
+
+
+def predictive_p_value(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None, seed: int) -> float:
+    """How often measurements simulated from the samples are as far off as y, the least over `discrepancies`, times
+    their number [Gelman 2013, section 6.3]. Below a for at most 2 a of all right models [Meng 1994].
+
+    NaN of a noise without variance.
+
+    Args:
+        noise, seen: see `residuals`.
+        y: one measurement, [1, *measured].
+        m: noiseless values of its samples, [S, *measured].
+        seed: of the simulated ones.
+    """
+    if not bool((noise.variance(m) > 0).any()):
+        return math.nan
+    found, p = discrepancies(residuals(noise, y, m, seen)), math.nan
+    for turn, number in enumerate(_REPLICAS):
+        copies, beyond = -(-number // len(m)), torch.zeros(found.shape[1])
+        at_once = max(1, min(copies, _AT_ONCE // m.numel()))
+        many, limit = m.repeat(at_once, *[1] * (m.ndim - 1)), found.repeat(at_once, 1)
+        streams = SampleStreams(seed, torch.arange(len(many))).fold(turn)
+        for k in range(-(-copies // at_once)):
+            again = discrepancies(residuals(noise, noise.draw(many, streams.at(k)), many, seen))
+            beyond += (again >= limit - 1e-9 * limit.abs()).sum(0)
+        p = min(1.0, float(((beyond + 1) / ((k + 1) * len(many) + 1)).min()) * found.shape[1])
+        if p > _DOUBTFUL:
             break
-        total += 2 * pair
-    return float(count * length / max(total, 1.0))
+    return p
 
 
 def psnr(x: Tensor, truth: Tensor, max_count: int) -> Tensor:
@@ -68,6 +176,12 @@ def positions(samples: np.ndarray, truth: np.ndarray, rng: np.random.Generator) 
     return (below + rng.random(truth.shape) * (equal + 1)) / (len(samples) + 1)
 
 
+@lru_cache(maxsize=8)
+def projections(elements: int) -> Tensor:
+    """Weights of 16 fixed random projections of so many elements, standard normal, float64 [elements, 16]."""
+    return torch.from_numpy(np.random.default_rng(_PROJECTIONS).normal(size=(_PROJECTIONS, elements)).T.copy())
+
+
 def statistics(x: np.ndarray, log_likelihood: np.ndarray, hidden: np.ndarray | None) -> dict[str, np.ndarray]:
     """What ranks are taken of: total count, that of hidden elements, log-likelihood, and 16 fixed random projections.
 
@@ -76,11 +190,11 @@ def statistics(x: np.ndarray, log_likelihood: np.ndarray, hidden: np.ndarray | N
         log_likelihood: [...].
         hidden: bool [D], if some elements are.
     """
-    weights = np.random.default_rng(16).normal(size=(_PROJECTIONS, x.shape[-1]))
     named = {"total": x.sum(-1), "log_likelihood": log_likelihood}
     if hidden is not None:
         named["hidden total"] = (x * hidden).sum(-1)
-    return named | {f"projection {number}": x @ one for number, one in enumerate(weights)}
+    projected = x @ projections(x.shape[-1]).numpy()
+    return named | {f"projection {number}": projected[..., number] for number in range(_PROJECTIONS)}
 
 
 def rank_p_value(found: dict[str, np.ndarray]) -> float:

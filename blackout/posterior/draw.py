@@ -23,7 +23,7 @@ from blackout.distributed import rank
 from blackout.errors import UserError, error_context
 from blackout.family import BaseDraw, OutputNames, Samples, Watch
 from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
-from blackout.posterior.chains import Method, Posterior, anneal
+from blackout.posterior.chains import Method, Posterior, anneal, suggested
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.measurements import STRIDE, Measurements, read
@@ -72,12 +72,50 @@ class Command(ABC):
             problem.terms(model.mean[None].cpu().double())  # maps and matrices of another size are refused here
             method = self.method(prior, problem)
             method.check(prior, problem)
+            simulated = str(request.get("measurement")).startswith("model:")
+            _refuse_unused(request.get("sampler") or {}, simulated or _walks(method, problem, prior))
         folder = re.sub(r"(?<!^)(?=[A-Z])", "_", type(operator).__name__).lower()
         return PosteriorDraw(model, sampler, method, measurements, request["num_samples"], folder)
 
     @abstractmethod
     def method(self, prior: Prior, problem: Problem) -> Method:
         """The sampler for such a problem."""
+
+
+_UNUSED = {
+    "guidance": (1, "p(x | y) has no guided law"), "guidance_between": (None, "p(x | y) has no guided law"),
+    "guidance_particles": (1, "p(x | y) has no guided law"), "corrector_steps": (0, "reverse runs take none"),
+    "corrector": (None, "reverse runs take none"), "corrector_between": (None, "reverse runs take none"),
+    "inpainting_particles": (None, "posterior=overwrite posterior.particles=16 is what inpaint= does"),
+}  # fmt: skip
+"""Settings of a sampler that posteriors have no use for, what leaves them out, and why."""
+_OF_WALKS = ("num_steps", "poisson_start")
+
+
+def _walks(method: Method, problem: Problem, prior: Prior) -> bool:
+    """Whether anything is drawn by steps of the sampler's grid: walks, or unconditional samples to start from."""
+    start = getattr(method, "start", "data")
+    return method.walks or start == "prior" or (method.mixes and suggested(problem, 1, prior.shape) is None)
+
+
+def _refuse_unused(given: Mapping[str, Any], walks: bool) -> None:
+    """Refuse settings of a sampler that would change nothing.
+
+    Args:
+        given: fields that the user replaces in the model's own sampler, or a whole description, whose steps and
+            corrector came with its name.
+        walks: see `_walks`.
+    """
+    whole = "_target_" in given
+    for name, (neutral, why) in _UNUSED.items():
+        if given.get(name, neutral) not in (None, neutral) and not (whole and name == "corrector"):
+            raise UserError(f"sampler.{name} is not for posteriors: {why}; leave it out")
+    for name in () if whole or walks else _OF_WALKS:
+        if given.get(name) is not None:
+            raise UserError(
+                f"sampler.{name} is not for this posterior, whose reverse runs take one step per unit of the logit of "
+                "survival: posterior.sweeps, moves or steps set its length"
+            )
 
 
 def _check_start(start: str) -> None:
@@ -132,7 +170,11 @@ class Auto(Sgdd):
         direct = found is not None and found[1] <= prior.final_time
         if rank() == 0:
             print(f"posterior=auto: {'direct' if direct else 'sgdd'}")
-        return Direct() if direct else super().method(prior, problem)
+        if not direct:
+            return super().method(prior, problem)
+        if given := [one.name for one in dataclasses.fields(self) if getattr(self, one.name) != one.default]:
+            raise UserError(f"posterior.{given[0]}: one reverse run is exact here and has none: posterior=sgdd has")
+        return Direct()
 
 
 @dataclass(frozen=True)
@@ -269,7 +311,6 @@ class PosteriorDraw(BaseDraw):
     folder: str
     spent: list[dict[str, float]] = field(default_factory=list)
     """What the first batch took, sweep by sweep, and the seconds of all."""
-    repaired: int = 0
 
     @property
     def names(self) -> OutputNames:  # type: ignore[override]
@@ -310,7 +351,7 @@ class PosteriorDraw(BaseDraw):
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
-        """(indices [b], `samples` [b, *shape], `log_likelihood` [b] and `chains` [b, sweeps, 4])."""
+        """(indices [b], `samples` [b, *shape], `log_likelihood` and `pasted` [b], `chains` [b, sweeps, ...])."""
         if not len(indices):
             return
         total = self.rows(self.samples_of_each)
@@ -319,7 +360,7 @@ class PosteriorDraw(BaseDraw):
         size = batch_size or min(self.batch_size, len(indices))
         for part in indices.split(size):
             found = self._run(torch.cat([part, part[-1:].expand(size - len(part))]), seed, watch)
-            named = {"samples": found.samples, "log_likelihood": found.log_likelihood, "chains": found.chains}
+            named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}
             yield part, {name: values[: len(part)].cpu() for name, values in named.items()}
 
     def _run(self, rows: Tensor, seed: int, watch: Watch | None) -> Posterior:
@@ -334,9 +375,7 @@ class PosteriorDraw(BaseDraw):
         else:
             for total, sweep in zip(self.spent, found.trace, strict=True):
                 total["seconds"] += sweep["seconds"]
-        x = problem.repaired(found.samples)
-        self.repaired += int((x != found.samples).sum())
-        return dataclasses.replace(found, samples=x, log_likelihood=problem.log_likelihood(x.double()))
+        return found
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of the counts."""

@@ -75,9 +75,9 @@ class Measurements:
         return Measured(self.operator, self.noise, self.of(seed)[0])
 
     def example(self) -> Measured:
-        """A problem of this kind, to see what can be done with it."""
+        """One problem of this kind, to see what can be done with it."""
         y = torch.zeros((1, *self.operator.measured(self.shape)), dtype=torch.float64)
-        return Measured(self.operator, self.noise, y if self.given is None else self.given)
+        return Measured(self.operator, self.noise, y if self.given is None else self.given[:1])
 
 
 def read(model: Any, sampler: Sampler, operator: Operator, noise: Noise, asked: Any) -> Measurements:
@@ -109,7 +109,7 @@ def read(model: Any, sampler: Sampler, operator: Operator, noise: Noise, asked: 
         raise UserError(f"measurement={asked}: numbers such as {asked.split(':')[0]}:17 or 0-15 or 1,5,9 must follow")
     y, truths = _from_file(Path(asked), operator, shape, largest)
     found = make(torch.arange(len(y)), lambda seed: truths, y, asked)
-    found.example().check(shape, largest)
+    Measured(operator, noise, y).check(shape, largest)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -25,6 +26,7 @@ class NoiseDenoise(Method):
         start: "data" or "prior", see `chains.Run.begin`.
     """
 
+    mixes: ClassVar[bool] = True
     levels: tuple[float, ...] = (1.0, 0.4, 0.1)
     moves: int = 24
     start: str = "data"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,23 @@ from blackout.diffusion.plots import grid
 from blackout.family import Samples
 from blackout.files import replacing, save_picture
 from blackout.posterior import diagnostics
+from blackout.posterior.chains import FIELDS
 from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Judged
 from blackout.posterior.rewards import Tilt
+from blackout.random import fold_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN, _SAMPLES_SHOWN = 8, 6
+_LARGEST_R_HAT, _LEAST_P, _MOST_PASTED = 1.05, 1e-3, 0.05
+"""Beyond which the samples of a measurement are warned of."""
+_REPLICATED = 13
 _CURVES = ("total", "hidden total", "log_likelihood", "projection 0")
+_COMPARED = [0, 3, *range(len(FIELDS), len(FIELDS) + diagnostics.projections(1).shape[1])]
+"""Of what is kept of chains: log-likelihood, total, projections."""
 _REFERENCE = 20_000
 """Training samples among which neighbours are looked for."""
 _TRACED = ("sweep", "level", "log_likelihood", "moved", "acceptance", "evaluations", "seconds")
@@ -50,6 +58,7 @@ class PosteriorOutputs:
     def write(self, directory: Path) -> dict[str, Any]:
         """Write the files; returns `values` and settings for metrics.json."""
         self._gather()
+        self._diagnose()
         self._save(directory / "posterior.npz")
         self._trace(directory / "trace.csv")
         save_picture(self._reconstruction(), directory / "reconstruction.png")
@@ -58,17 +67,21 @@ class PosteriorOutputs:
             values |= self._errors(self.truth)
         judged = self._judged(directory)
         values |= judged.pop("values", {})
-        if self.truth is None or min(map(len, self.rows)) < 2:
-            return {**judged, "values": values}
-        ranks, elements = self._positions(self.truth)
-        if len(self.rows) > 1:
-            save_picture(calibration_picture(ranks, elements), directory / "calibration.png")
-        scores = {
-            "coverage_50": diagnostics.coverage(elements, 0.5), "coverage_90": diagnostics.coverage(elements, 0.9),
-            "rank_p_value": diagnostics.rank_p_value(ranks),
-        }  # fmt: skip
-        about = {"measurements": len(self.rows), "truths": self._draw.measurements.source.split(":")[0]}
-        return {**judged, "values": values | scores, "calibration": scores | about}
+        scores: dict[str, Any] = {}
+        if self.truth is not None and min(map(len, self.rows)) > 1:
+            ranks, elements = self._positions(self.truth)
+            if len(self.rows) > 1:
+                save_picture(calibration_picture(ranks, elements), directory / "calibration.png")
+            scores = {
+                "coverage_50": diagnostics.coverage(elements, 0.5), "coverage_90": diagnostics.coverage(elements, 0.9),
+                "rank_p_value": diagnostics.rank_p_value(ranks),
+            }  # fmt: skip
+            about = {"measurements": len(self.rows), "truths": self._draw.measurements.source.split(":")[0]}
+            judged["calibration"] = scores | about
+        warnings = self._warnings(scores.get("rank_p_value", math.nan))
+        for line in warnings:
+            print(f"warning: {line}")
+        return {**judged, "warnings": warnings, "values": values | scores}
 
     def _gather(self) -> None:
         """All samples, and what is known of their measurements."""
@@ -91,7 +104,7 @@ class PosteriorOutputs:
             "measurement": _last(self.y[self.chosen]), "mean": _last(self.mean), "std": _last(self.std),
             "log_likelihood": self.log_likelihood,
             "best": torch.stack([rows[self.log_likelihood[rows].argmax()] for rows in self.rows]),
-            "number": self._draw.measurements.numbers[self.chosen],
+            "number": self._draw.measurements.numbers[self.chosen], **self.checks,
         }  # fmt: skip
         if self.truth is not None:
             arrays["truth"] = _last(self.truth)
@@ -123,19 +136,56 @@ class PosteriorOutputs:
             cells += [self.mean[row], deviation[row], *samples] + [blank] * (columns - 4 - len(samples))
         return grid(torch.stack(cells), largest, columns)
 
+    def _diagnose(self) -> None:
+        """`checks`: what is said of every measurement by itself, float64 [M] each."""
+        nothing = torch.full((len(self.rows),), math.nan, dtype=torch.float64)
+        names = ("r_hat", "ess_bulk", "ess_tail", "chi_square", "predictive_p")
+        self.checks = {name: nothing.clone() for name in names}
+        chains = self.drawn["chains"].double().numpy()[..., _COMPARED]
+        late, mixes = chains[:, chains.shape[1] // 2 :], self._draw.method.mixes
+        noise, seen = self.problem.noise, self.problem.operator.seen(self.shape)
+        for m, rows in enumerate(self.rows):
+            if mixes:
+                parts = [late[rows.numpy(), :, number] for number in range(late.shape[2])]
+                self.checks["r_hat"][m] = max(map(diagnostics.r_hat, parts))
+                self.checks["ess_bulk"][m] = min(map(diagnostics.effective_size, parts))
+                self.checks["ess_tail"][m] = min(map(diagnostics.tail_size, parts))
+            x, y = self.x[rows].double(), self.problem.select(self.chosen[m : m + 1], self.shape).y(self.shape)
+            noiseless = self.problem.operator(x)
+            if not isinstance(noise, Exact) and bool((noise.variance(noiseless) > 0).any()):
+                kept = noiseless[0].numel() if seen is None else int(seen.sum())
+                chi_square = (diagnostics.residuals(noise, y, noiseless, seen) ** 2).sum(1) / kept
+                self.checks["chi_square"][m] = chi_square.mean()
+                number = int(self._draw.measurements.numbers[self.chosen[m]])
+                seed = fold_seed(fold_seed(self._seed, _REPLICATED), number)
+                self.checks["predictive_p"][m] = diagnostics.predictive_p_value(noise, y, noiseless, seen, seed)
+        pasted = torch.stack([self.drawn["pasted"][rows].double().mean() for rows in self.rows])
+        self.checks["pasted_share"] = pasted / (math.prod(self.shape) if seen is None else int(seen.sum()))
+
     def _mixing(self) -> dict[str, float]:
-        """Of the second half of the sweeps."""
-        chains = self.drawn["chains"].double().numpy()
-        late = chains[:, chains.shape[1] // 2 :]
-        if min(map(len, self.rows)) < 2 or late.shape[1] < 4:
-            return {}
-        mixing: dict[str, float] = {}
-        for name, number in (("log_likelihood", 0), ("total", 3)):
-            if np.isfinite(late[..., number]).all():
-                parts = [late[rows.numpy(), :, number] for rows in self.rows]
-                mixing[f"r_hat_{name}"] = float(np.mean([diagnostics.r_hat(part) for part in parts]))
-                mixing[f"ess_{name}"] = float(np.mean([diagnostics.effective_size(part) for part in parts]))
-        return mixing
+        """Of the worst measurement, over the second half of the sweeps."""
+        worst = {"r_hat": np.max, "ess_bulk": np.min, "ess_tail": np.min, "predictive_p": np.min}
+        found = {name: float(of(self.checks[name].numpy())) for name, of in worst.items()}
+        return {name: value for name, value in found.items() if not math.isnan(value)}
+
+    def _warnings(self, rank_p: float) -> list[str]:
+        """A line for everything that says the samples are not to be trusted."""
+        impossible = [bool(torch.isneginf(self.log_likelihood[rows]).any()) for rows in self.rows]
+        checks, said = self.checks, []
+        for bad, what in (
+            (torch.tensor(impossible), "samples that y excludes (log-likelihood -inf): none that agree were found"),
+            (checks["r_hat"] > _LARGEST_R_HAT, f"R-hat up to {_most(checks['r_hat']):.2f} (agreement: below "
+             f"{_LARGEST_R_HAT}), effective samples down to {-_most(-checks['ess_bulk']):.0f}: the chains disagree"),
+            (checks["predictive_p"] < _LEAST_P, f"predictive p below {_LEAST_P}, chi-square up to "
+             f"{_most(checks['chi_square']):.3g} per element: no sample explains y as noise and operator say"),
+            (checks["pasted_share"] > _MOST_PASTED, f"up to {_most(checks['pasted_share']):.0%} of the known elements "
+             "contradicted y at the end and were put in their place: the others were drawn beside wrong ones"),
+        ):  # fmt: skip
+            if bool(bad.any()):
+                said.append(f"{int(bad.sum())} of {len(bad)} measurements: {what}")
+        if rank_p < _LEAST_P:
+            said.append(f"rank_p_value {rank_p:.1g}: the truths do not lie among the samples as among equals")
+        return said
 
     def _spent(self) -> dict[str, float]:
         spent = self._draw.spent
@@ -143,7 +193,7 @@ class PosteriorOutputs:
             "network_calls": float(sum(sweep["evaluations"] for sweep in spent)),
             "likelihood_calls": float(sum(sweep["calls"] for sweep in spent)),
             "seconds": sum(sweep["seconds"] for sweep in spent),
-            "repaired_share": self._draw.repaired / max(1, self.x.numel()),
+            "pasted_share": float(self.checks["pasted_share"].mean()),
             "samples": float(len(self.x)),
         }
 
@@ -152,16 +202,14 @@ class PosteriorOutputs:
         problem = self.problem.select(self.of, self.shape)
         noise, m, y = problem.noise, problem.operator(self.x.double()), problem.y(self.shape)
         seen = problem.operator.seen(self.shape)
-        kept = torch.ones(m.shape[1:], dtype=torch.bool) if seen is None else seen
-        error, variance = (noise.mean(m) - y)[:, kept], noise.variance(m)[:, kept]
         fit = {"log_likelihood": float(self.log_likelihood.mean())}
         if isinstance(noise, Tilt):
             fit["reward"] = float(m.flatten(1).sum(1).mean())
         if isinstance(noise, Exact):
-            fit["violations"] = float((error != 0).double().sum(1).mean())
-        elif bool((variance > 0).any()):
-            ratio = torch.where(variance > 0, error**2 / variance.clamp(min=1e-12), (error != 0).double())
-            fit["residual_chi_square"] = float(ratio.mean())
+            fit["violations"] = float((diagnostics.residuals(noise, y, m, seen) != 0).double().sum(1).mean())
+        elif not bool(self.checks["chi_square"].isnan().any()):
+            of_each = torch.tensor([len(rows) for rows in self.rows], dtype=torch.float64)
+            fit["residual_chi_square"] = float((self.checks["chi_square"] * of_each).sum() / of_each.sum())
         return fit
 
     def _errors(self, truth: Tensor) -> dict[str, float]:
@@ -209,6 +257,11 @@ class PosteriorOutputs:
             elements.append(diagnostics.positions(x, one, rng))
         at = np.stack(elements)
         return {name: np.array(values) for name, values in ranks.items()}, at if hidden is None else at[:, hidden]
+
+
+def _most(values: Tensor) -> float:
+    """The largest of those that are known, NaN where none is."""
+    return float(np.fmax.reduce(values.numpy()))
 
 
 def calibration_picture(ranks: dict[str, np.ndarray], elements: np.ndarray) -> Image.Image:

@@ -94,7 +94,7 @@ def settings_of(run: Path) -> Mapping[str, Any]:
 
 def scores_of(run: Path) -> dict[str, Mapping[str, Any]]:
     """Contents of `metrics.json` of the run, and of the folders of samples in it, by their place in the run."""
-    found = [run / "metrics.json", *sorted(run.glob("*/metrics.json"))]
+    found = [run / "metrics.json", *sorted(run.glob("*/metrics.json")), *sorted(run.glob("*/*/metrics.json"))]
     return {str(path.relative_to(run)): _read(path) for path in found if path.exists()}
 
 
@@ -115,6 +115,7 @@ def _score_table(place: str, content: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "head": (place, "value", *(["held-out data"] if real else [])),
         "rows": [(name, value, *([real.get(name, "")] if real else [])) for name, value in values.items()],
+        "warnings": content.get("warnings", ()),
         "how": {name: value for name, value in content.items() if name != "held_out_data"},
     }
 

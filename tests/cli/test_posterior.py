@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from blackout.programs.choices import sections
+from blackout.programs.report import save_report
 from tests.cli.conftest import TINY
 
-SMALL = ("num_samples=2", "sampler.num_steps=4", "device=cpu")
+SMALL = ("num_samples=2", "device=cpu")
+WALK = "sampler.num_steps=4"
 QUICK = (*SMALL, "posterior=sgdd", "posterior.sweeps=3")
 
 
@@ -55,6 +57,8 @@ def test_all_files_are_there_and_agree(run, model):
     assert math.isclose(float(trace[-1]["log_likelihood"]), values["log_likelihood"], rel_tol=1e-4)
     assert math.isclose(sum(int(row["evaluations"]) for row in trace), values["network_calls"])
     assert {"psnr", "psnr_of_mean", "residual_chi_square", "coverage_90", "label_agreement"} <= values.keys()
+    assert {"r_hat", "ess_bulk", "ess_tail", "chi_square", "predictive_p", "pasted_share"} <= set(found.files)
+    assert math.isclose(values["predictive_p"], found["predictive_p"].min())
     for name in ("reconstruction.png", "calibration.png", "trajectory.webp", "grid.png"):
         assert (out / name).stat().st_size > 0
 
@@ -77,6 +81,26 @@ def test_measurements_in_a_file(run, model, tmp_path):
     assert "psnr" not in metrics(tmp_path / "one")["values"]
 
 
+def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_page(run, model, tmp_path):
+    """An outlier in y, chains that stay where they began, and pasted pixels."""
+    y = np.full((2, 4, 4, 1), 20)
+    y[1, 0, 0] = 1000
+    np.savez(tmp_path / "y.npz", y=y)
+    given = ("num_samples=4", "device=cpu", "operator=pool", f"measurement={tmp_path / 'y.npz'}")
+    stuck = ("posterior.sweeps=12", "posterior.first_level=0.01", "posterior.last_level=0.01", "posterior.start=prior")
+    outcome = run("sample", f"ckpt={model}", "posterior=sgdd", *stuck, *given)
+    assert outcome.code == 0 and "R-hat up to" in outcome.out and "predictive p below" in outcome.out
+    found = metrics(model / "posterior" / "pool")
+    assert [f"warning: {line}" for line in found["warnings"]] == [
+        line for line in outcome.out.splitlines() if line.startswith("warning: ")
+    ]
+    assert all(f"<strong>Warning:</strong> {line}" in save_report(model).read_text() for line in found["warnings"])
+    assert found["values"]["r_hat"] > 1.05 and found["values"]["predictive_p"] < 1e-3
+    far = ("operator=inpaint_random", "measurement=test:0", "posterior.last_level=1")
+    outcome = draw(run, model, tmp_path, *QUICK, *far)
+    assert "known elements contradicted y" in outcome.out and metrics(tmp_path)["values"]["pasted_share"] > 0.05
+
+
 def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     outcome = draw(run, model, tmp_path, *SMALL, "task=photons_thinning", "measurement=test:0-3")
     assert "posterior=auto: direct" in outcome.out
@@ -88,9 +112,10 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
 
 METHODS = (
     ("posterior=sgdd", "posterior.sweeps=2"), ("posterior=sgdd", "posterior.sweeps=2", "posterior.polish=2"),
-    ("posterior=noise_denoise", "posterior.moves=3"), ("posterior=overwrite",), ("posterior=prior",),
-    ("posterior=overwrite", "posterior.particles=2"), ("posterior=no_prior", "posterior.passes=2"), ("posterior=dps",),
-    ("posterior=svdd", "posterior.particles=2"), ("posterior=smc", "posterior.particles=2", "posterior.rollouts=2"),
+    ("posterior=noise_denoise", "posterior.moves=3"), ("posterior=overwrite", WALK), ("posterior=prior", WALK),
+    ("posterior=overwrite", "posterior.particles=2", WALK), ("posterior=no_prior", "posterior.passes=2"),
+    ("posterior=dps", WALK), ("posterior=svdd", "posterior.particles=2", WALK),
+    ("posterior=smc", "posterior.particles=2", "posterior.rollouts=2", WALK),
 )  # fmt: skip
 
 
@@ -162,6 +187,7 @@ def of_file(operator, setting):
 ENCODED = "operator.encoder={_target_: torch.nn.AvgPool2d, kernel_size: 4}"
 POOL, POINT = ("posterior=sgdd", "operator=pool"), ("posterior=sgdd", "operator=identity", "measurement=test:0")
 BRIGHT = "measurement=FILES/bright.npz"
+DIRECT = ("posterior=auto", "operator=identity", "noise=binomial", "measurement=test:0")
 HOSTILE = {
     "unknown method": (("posterior=sgd", "operator=pool", "measurement=test:0"), "sgdd"),
     "unknown operator": (("posterior=sgdd", "operator=pol", "measurement=test:0"), "pool"),
@@ -203,6 +229,18 @@ HOSTILE = {
     "decoded otherwise": (("posterior=sgdd", *DECODED, "operator.decoded=[1,8,16]", "measurement=test:0"), "decoded"),
     "encoded otherwise": (("posterior=sgdd", *DECODED, ENCODED, "measurement=test:0"), "encoder returns"),
     "a reward measures nothing": (("posterior=sgdd", "operator=reward", REWARD, "measurement=test:0"), "reward"),
+    "guidance": ((*POINT, "sampler.guidance=2"), "sampler.guidance is not for posteriors"),
+    "guidance where": ((*POINT, "sampler.guidance_between=[-3,3]"), "sampler.guidance_between"),
+    "guidance weighed": ((*POINT, "sampler.guidance_particles=4"), "sampler.guidance_particles"),
+    "correctors": ((*POINT, "sampler=poisson", "sampler.corrector_steps=1"), "sampler.corrector_steps"),
+    "a corrector": ((*POINT, "sampler/corrector=birth_death"), "sampler.corrector"),
+    "correctors where": ((*POINT, "sampler.corrector_between=[-3,3]"), "sampler.corrector_between"),
+    "particles": ((*POINT, "sampler.inpainting_particles=4"), "sampler.inpainting_particles"),
+    "steps of a grid": ((*POINT, WALK), "posterior.sweeps"),
+    "a start that is not drawn": ((*POINT, "sampler.poisson_start=false"), "sampler.poisson_start"),
+    "classes": ((*POINT, "classes=[3]"), "classes"),
+    "covariates": ((*POINT, "covariates={total:300}"), "covariates"),
+    "sweeps of one run": ((*DIRECT, "posterior.sweeps=5"), "posterior.sweeps"),
 }  # fmt: skip
 
 

@@ -1,24 +1,46 @@
 """Every claim of `python -m blackout.laws --posteriors`, and the samplers' own draws at the sizes users see."""
 
+import math
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from blackout.diffusion.processes import PureDeath, Uniform
-from blackout.laws.kernels import histogram
+from blackout.diffusion.schedules import logit_times
+from blackout.laws.kernels import histogram, numbers
 from blackout.laws.posteriors import (
     BlackBoxed,
     ExactPrior,
     SplitToy,
+    cases,
     death_element,
     draws,
     likelihoods,
     matrices,
     uniform_element,
 )
-from blackout.laws.toys import total_variation
-from blackout.posterior import Exact, Inpaint, Matrix, Measured, NoiseDenoise, Poisson, SplitGibbs, anneal
+from blackout.laws.toys import Toy, total_variation
+from blackout.posterior import (
+    SMC,
+    Binomial,
+    Exact,
+    Identity,
+    Inpaint,
+    Matrix,
+    Measured,
+    NoiseDenoise,
+    Poisson,
+    Prior,
+    SplitGibbs,
+    anneal,
+    split_gibbs,
+)
+from blackout.random import categorical
+
+rescue = split_gibbs._rescue
 
 CHAINS = 10_000
 
@@ -84,6 +106,50 @@ def test_a_known_pixel(y):
     prior = ExactPrior(None, PureDeath(4), (2,), toy=toy)
     problem = Measured(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([float(y), 0.0]))
     found = SplitGibbs(anneal(60, 3.0, 0.01)).sample(prior, problem, CHAINS)
-    samples = problem.repaired(found.samples)
-    assert (samples[:, 0] == y).all()
-    assert above_the_floor(samples, toy.posterior, 5) <= 0.085
+    assert (found.samples[:, 0] == y).all() and bool(torch.isfinite(found.log_likelihood).all())
+    assert 0 < float(found.pasted.double().mean()) < 0.5
+    assert above_the_floor(found.samples, toy.posterior, 5) <= 0.085
+
+
+@dataclass(frozen=True)
+class WalkingPrior(Prior):
+    """A prior of pure death whose steps, too, are draws from Bayes' rule."""
+
+    toy: Toy = field(kw_only=True)
+
+    def _drawn(self, laws, source):
+        drawn = categorical(torch.from_numpy(laws), source).numpy()
+        return torch.from_numpy(self.toy.states[drawn]).to(torch.uint8)
+
+    def begin(self, number, source=None):
+        law = self.toy.marginal(math.exp(-self.final_time))
+        return self._drawn(np.tile(law, (number, 1)), source.at(0))
+
+    def step(self, x, s, t, source=None):
+        matrix = self.toy.reverse(math.exp(-float(s)), math.exp(-float(t)))
+        return self._drawn(matrix[numbers(x, self.toy.levels)], source)
+
+
+def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
+    """Binomial thinning: rollouts that contradict y were taken for the last word, and more particles were worse."""
+    p, _, _ = problem_of_counts(5)
+    toy = Toy("counts", p.reshape(5, 5, 5))
+    problem = Measured(Identity(), Binomial([0.3, 0.5, 0.4]), torch.tensor([1.0, 2.0, 0.0]))
+    prior = WalkingPrior(None, PureDeath(4), (3,), times=logit_times(12, 5.0, -5.0), toy=toy)
+    found = SMC(40).sample(prior, problem, 1500)
+    weight = p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()
+    assert above_the_floor(found.samples, weight / weight.sum(), 5) <= 0.035
+
+
+def test_a_chain_that_y_allows_stays_where_it_does(monkeypatch):
+    """At one level, the rescue of states without any possible z is used at the start alone, if at all."""
+    used = []
+    monkeypatch.setattr(split_gibbs, "_rescue", lambda *given: used.append(None) or rescue(*given))
+    problem = Measured(Identity(), Binomial(0.3), torch.tensor([2.0, 1.0]))
+    case = cases(separable=True)[1]
+    assert case.name == "pure death"
+    for start, times in ((torch.tensor([[2, 1]]), 0), (torch.tensor([[0, 0]]), 1)):
+        first = start.expand(500, 2).to(torch.uint8)
+        SplitGibbs((0.5,) * 12).sample(case.prior, problem, 500, start=first)
+        assert len(used) == times
+        used.clear()

@@ -29,7 +29,15 @@ from blackout.posterior import (
     conjugate,
 )
 from blackout.posterior.chains import Coupling
-from blackout.posterior.diagnostics import coverage, effective_size, positions, r_hat, rank_p_value
+from blackout.posterior.diagnostics import (
+    coverage,
+    effective_size,
+    positions,
+    predictive_p_value,
+    r_hat,
+    rank_p_value,
+    tail_size,
+)
 from blackout.posterior.split_gibbs import blocks, make_step, possible_state
 from blackout.random import SampleStreams
 
@@ -133,15 +141,74 @@ def test_impossible_elements_are_repaired():
     assert problem.repaired(torch.tensor([[1, 2], [4, 0]], dtype=torch.uint8)).tolist() == [[3, 2], [4, 0]]
 
 
-def test_diagnostics_of_known_chains():
+ARVIZ = {
+    "independent": (1.01009717465, 318.883169879, 251.366221706),
+    "two modes, stuck": (1.71163525502, 15.4197825115, 89.5291313995),
+    "walks": (2.12027771454, 5.9425196334, 12.5622698722),
+    "waves": (1.08546602059, 571.250698011, 156.39167087),
+    "counts": (1.04758560324, 143.862401699, 99.1056998168),
+    "widths": (1.19881799597, 331.78844958, 135.886985873),
+    "short": (1.05698720748, 12.9501749526, 12.9501749526),
+}
+"""rhat, ess(method="bulk") and ess(method="tail") of ArviZ 0.23.4 for `known_chains`."""
+
+
+def known_chains():
+    rng = np.random.default_rng(7)
+    noise = rng.normal(size=(8, 30))
+    walk = np.cumsum(rng.normal(size=(4, 60)), 1)
+    waves = noise.copy()
+    for k in range(1, 30):
+        waves[:, k] -= 0.8 * waves[:, k - 1]
+    return {
+        "independent": noise, "two modes, stuck": noise + 20 * (np.arange(8) % 2)[:, None], "walks": walk,
+        "waves": waves, "counts": rng.poisson(1.0, (4, 31)).astype(float),
+        "widths": noise * (1 + np.arange(8))[:, None], "short": noise[:3, :5],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARVIZ)
+def test_chains_are_judged_as_by_arviz(name):
+    chains = known_chains()[name]
+    assert (r_hat(chains), effective_size(chains), tail_size(chains)) == pytest.approx(ARVIZ[name], rel=1e-6)
+
+
+def test_an_impossible_state_is_the_lowest_not_left_out():
+    """One chain at -inf, the others free: the same ranks, and so the same figures, as one far below them."""
+    chains = known_chains()["independent"]
+    chains[0], low = -np.inf, known_chains()["independent"]
+    low[0] = -50.0
+    assert r_hat(chains) == pytest.approx(r_hat(low)) and r_hat(chains) > 1.05
+    assert effective_size(chains) == pytest.approx(effective_size(low)) and effective_size(chains) < 100
+    assert r_hat(np.ones((4, 9))) == 1.0 and r_hat(np.arange(4.0)[:, None].repeat(9, 1)) == math.inf
+    assert np.isnan([r_hat(chains[:1]), r_hat(chains[:, :3]), effective_size(chains[:, :3])]).all()
+
+
+PLANTED = {
+    "right": (1.0, 0.0, 0.0, False), "outlier": (1.0, 0.0, 1000.0, True), "more noise": (2.0, 0.0, 0.0, True),
+    "less noise": (0.3, 0.0, 0.0, True), "background": (1.0, 1.5, 0.0, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", [Gaussian(2.0), Poisson(3.0)], ids=["gaussian", "poisson"])
+@pytest.mark.parametrize("planted", PLANTED)
+def test_measurements_that_no_sample_explains_are_told_from_others(noise, planted):
+    """Eight measurements each, samples spread about the truth as a posterior's are."""
+    factor, background, outlier, wrong = PLANTED[planted]
     rng = np.random.default_rng(0)
-    noise = rng.normal(size=(4, 500))
-    assert r_hat(noise) == pytest.approx(1.0, abs=0.02) and r_hat(noise + np.arange(4)[:, None]) > 1.5
-    assert effective_size(noise) == pytest.approx(2000, rel=0.2)
-    lagged = np.zeros((4, 2000))
-    for k in range(1, 2000):
-        lagged[:, k] = 0.9 * lagged[:, k - 1] + rng.normal(size=4)
-    assert effective_size(lagged) == pytest.approx(8000 * 0.1 / 1.9, rel=0.4)
+    p = []
+    for number in range(8):
+        truth = torch.from_numpy(rng.poisson(8.0, (1, 64)).astype(float))
+        m = torch.from_numpy(rng.poisson(8.0, (6, 64)) * 0.1) + truth * 0.9
+        errors = torch.from_numpy(factor * rng.normal(size=(1, 64)) + background)
+        y = noise.mean(truth) + errors * noise.variance(truth).sqrt()
+        y[0, 5] += outlier
+        p.append(predictive_p_value(noise, y, m, None, number))
+    assert (max(p) < 1e-3) if wrong else (min(p) > 1e-3 and np.mean(p) > 0.2)
+
+
+def test_a_noise_without_variance_has_no_predictive_p_value():
+    assert math.isnan(predictive_p_value(Exact(), torch.ones(1, 3), torch.ones(2, 3), None, 0))
 
 
 def test_calibration_sees_what_is_wrong():
