@@ -21,7 +21,7 @@ from benchmarks.measure import arguments, interleaved, report, summary
 from benchmarks.permutation_tables import SCALES, TABLES, decoded, runs
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
-from blackout.permutations.distributions.beam import beam_search
+from blackout.permutations.distributions.base import beam_search
 from blackout.permutations.mixing import denoising_schedule
 from blackout.permutations.shuffles import Riffle, trajectory
 

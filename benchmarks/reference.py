@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from blackout.diffusion.schedules import fisher_times, step_fraction
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs
-from blackout.networks.layers import FIRDownsample, FIRFilter, FIRUpsample
-from blackout.networks.precision import GroupNorm
+from blackout.networks.layers import FIRDownsample, FIRFilter, FIRUpsample, GroupNorm
 
 
 class Resample(nn.Module):

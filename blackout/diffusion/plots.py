@@ -12,6 +12,8 @@ _SMALLEST_SIDE = 48
 """Pixels: smaller images are enlarged by a whole factor, each count a visible square."""
 _SMALLEST_MAP = 512
 """Pixels that a heat map is wide at least."""
+_GAP, _GREY = 2, 64
+"""Pixels between the images of a grid, and their brightness."""
 
 
 def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False) -> Tensor:
@@ -67,11 +69,14 @@ def heat_map(counts: Tensor, max_count: int, logarithmic: bool = True) -> Image.
 
 
 def grid(counts: Tensor, max_count: int, columns: int | None = None, logarithmic: bool = False) -> Image.Image:
-    """Lay samples out in a near-square grid, two grey pixels between them."""
+    """Lay samples out in a near-square grid, two grey pixels between them; one alone has no border."""
     pictures = to_pictures(counts.cpu(), max_count, logarithmic)
     n, height, width, _ = pictures.shape
     columns = columns or max(1, round(math.sqrt(n * height / width)))
-    from torchvision.utils import make_grid  # only here: importing it takes a second
-
-    canvas = make_grid(pictures.permute(0, 3, 1, 2), columns, padding=2, pad_value=64)
-    return Image.fromarray(canvas.permute(1, 2, 0).contiguous().numpy())
+    columns = min(columns, n)
+    rows = math.ceil(n / columns)
+    canvas = torch.full((rows * (height + _GAP) + _GAP, columns * (width + _GAP) + _GAP, 3), _GREY, dtype=torch.uint8)
+    for k, picture in enumerate(pictures):
+        top, left = k // columns * (height + _GAP) + _GAP, k % columns * (width + _GAP) + _GAP
+        canvas[top : top + height, left : left + width] = picture
+    return Image.fromarray((pictures[0] if n == 1 else canvas).numpy())

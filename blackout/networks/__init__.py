@@ -4,7 +4,6 @@ locally equivariant ones.
 
 from blackout.networks.equivariant import LEMLP, LEAttention, LEConvolution, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant_graphs import GraphBatch, LEGraphTransformer, LESite
-from blackout.networks.fitting import body_for
 from blackout.networks.inputs import (
     BirthDeathInputs,
     CountInputs,
@@ -13,6 +12,7 @@ from blackout.networks.inputs import (
     LevelInputs,
     PaperInputs,
     StandardisedInputs,
+    body_for,
     measure,
     time_label,
 )

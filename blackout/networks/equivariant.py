@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.networks.precision import LayerNorm
+from blackout.networks.layers import LayerNorm
 
 
 class TimeEmbedding(nn.Module):

@@ -16,13 +16,14 @@ from blackout.component import component
 from blackout.networks.layers import (
     NEAR_ZERO,
     ClassEmbedding,
+    LayerNorm,
     TimeEmbedding,
     check_sizes,
     dense,
+    full_precision,
     group_norm,
     initialised,
 )
-from blackout.networks.precision import LayerNorm, full_precision
 
 
 class FiLMPerceptron(nn.Module):

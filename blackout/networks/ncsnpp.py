@@ -29,12 +29,12 @@ from blackout.networks.layers import (
     conv1x1,
     conv3x3,
     dense,
+    full_precision,
     group_norm,
     initialised,
     rescaled_sum,
     sides_per_level,
 )
-from blackout.networks.precision import full_precision
 
 
 class ResidualBlock(nn.Module):

@@ -15,8 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.networks.layers import TimeEmbedding, check_sizes, dense, initialised, sinusoids
-from blackout.networks.precision import LayerNorm, full_precision
+from blackout.networks.layers import (
+    LayerNorm,
+    TimeEmbedding,
+    check_sizes,
+    dense,
+    full_precision,
+    initialised,
+    sinusoids,
+)
 
 
 @component("encoder")

@@ -22,11 +22,11 @@ from blackout.networks.layers import (
     conv1x1,
     conv3x3,
     dense,
+    full_precision,
     group_norm,
     sides_per_level,
 )
 from blackout.networks.mlp import modulated
-from blackout.networks.precision import full_precision
 
 _GROWING: dict[int, type[Any]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.permutations.codes import Code, FisherYates, Insertion, Lehmer
-from blackout.permutations.distributions.base import OrderDistribution
-from blackout.permutations.distributions.beam import best_digits
+from blackout.permutations.distributions.base import OrderDistribution, best_digits
 from blackout.permutations.distributions.plackett_luce import PlackettLuce
 from blackout.permutations.group import inverse, is_permutation
 from blackout.random import RandomSource, cumulative

@@ -1,10 +1,15 @@
-"""What process 0 makes of samples as they are drawn: their file, the family's own outputs, the first few to show."""
+"""What process 0 makes of samples as they are drawn: their file, pictures, where numbers come from."""
 
 from __future__ import annotations
 
 import contextlib
+import platform
+import subprocess
+import time
 import zipfile
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -13,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.family import Draw, OutputNames, Samples, Source
+from blackout.family import Draw, OutputNames, Samples, Source, Split
 from blackout.files import replacing, save_picture, write_json
-from blackout.programs.provenance import provenance
 from blackout.training.model import Model
+from blackout.version import __version__
 
 
 class SampleFile:
@@ -169,3 +174,45 @@ def sample_provenance(
         **({} if config.get("law") else {"weights": "averaged (EMA)"}),
         "model": {"path": config["ckpt"] and str(config["ckpt"]), **model.config},
     }
+
+
+_LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "torch-fidelity", "numpy", "scipy")
+_SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+def provenance(device: torch.device, began: float, source: Source | None = None) -> dict[str, Any]:
+    """How numbers were made, as plain values for metrics.json: `made_with`, `seconds`, `date` and, of a source, `data`.
+
+    Args:
+        device: that computed them.
+        began: of `time.perf_counter`.
+        source: the data they are of; each of its splits is told by its hash.
+    """
+    on = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    made_with: dict[str, Any] = {
+        "versions": {"blackout": __version__, **{name: version(name) for name in _LIBRARIES}},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": f"{device} ({on})",
+        "threads": torch.get_num_threads(),
+        "git_commit": git_commit(),
+    }
+    known = {"made_with": made_with, "seconds": round(time.perf_counter() - began, 3)}
+    if source is not None:
+        hashes = {f"{split}_sha256": source.fingerprint(split) for split in _SPLITS if source.size(split)}
+        known["data"] = {"name": source.name, **hashes}
+    return {**known, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def git_commit() -> str | None:
+    """The commit of this code, with "-dirty" if it was changed since; None where it is in no repository of its own."""
+
+    def git(*command: str) -> str:
+        options: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "timeout": 5.0}
+        return subprocess.run(["git", *command], check=True, **options).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # not merely installed within somebody's repository
+        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -15,7 +15,7 @@ from blackout.errors import UserError
 from blackout.evaluation import over_seeds
 from blackout.family import Draw, Family, Samples, Scorer, Scores, Source
 from blackout.files import replacing, write_json
-from blackout.programs.provenance import provenance
+from blackout.programs.results import provenance
 from blackout.programs.run_directory import open_output
 from blackout.programs.settings import path
 from blackout.programs.sweeps import job_folder, sweeping

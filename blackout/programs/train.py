@@ -27,9 +27,8 @@ from blackout.files import save_picture, write_json
 from blackout.programs.curves import save_curves
 from blackout.programs.pictures import Trajectory
 from blackout.programs.plan import plan
-from blackout.programs.provenance import provenance
 from blackout.programs.report import command, save_report
-from blackout.programs.results import save_samples
+from blackout.programs.results import provenance, save_samples
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping

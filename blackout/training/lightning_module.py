@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
@@ -36,6 +36,7 @@ class TrainingModule(pl.LightningModule):
             {_key(name): MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in model.means}
         )
         model.recorder = LightningRecorder(self)
+        self._gradient_norm: Tensor | None = None
 
     def __repr__(self) -> str:
         """The model in one line."""
@@ -50,7 +51,11 @@ class TrainingModule(pl.LightningModule):
         """Seed dropout by the number of the batch and of the process."""
         if self.trainer._results is not None:  # or Lightning logs what an earlier step reported once more
             self.trainer._results.reset(fx="training_step")
-        torch.manual_seed(fold_seed(self.model.seed, DROPOUT, batch["batch"], self.global_rank))
+        seed = fold_seed(self.model.seed, DROPOUT, batch["batch"], self.global_rank)
+        if self.device.type == "cpu":  # the same as torch.manual_seed, which asks every kind of device each time
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """The model's loss of a batch."""
@@ -78,15 +83,28 @@ class TrainingModule(pl.LightningModule):
         """
         return torch.cat([samples["samples"] for _, samples in self.model.batches(batch.cpu(), self.model.seed)])
 
+    def on_after_backward(self) -> None:
+        """Forget the norm of earlier gradients."""
+        self._gradient_norm = None
+
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Log the learning rate and the norm of the gradients before clipping, at the steps that are logged."""
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if not every or (self.global_step + 1) % every:
             return
         self.log("train/learning_rate", float(optimizer.param_groups[0]["lr"]))
-        gradients = [p.grad for p in self.model.network.parameters() if p.grad is not None]
-        if gradients:  # a step that is skipped has none
-            self.log("train/gradient_norm", get_total_norm(gradients))
+        if self.gradients():  # a step that is skipped has none
+            self.log("train/gradient_norm", self.gradient_norm())
+
+    def gradients(self) -> list[Tensor]:
+        """Those of the network, of the step that is being taken."""
+        return [p.grad for p in self.model.network.parameters() if p.grad is not None]
+
+    def gradient_norm(self) -> Tensor:
+        """The 2-norm of all gradients before clipping, a scalar, computed once a step for all who ask."""
+        if self._gradient_norm is None:
+            self._gradient_norm = get_total_norm(self.gradients())
+        return self._gradient_norm
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Take the step, then move the average."""
@@ -103,7 +121,7 @@ class TrainingModule(pl.LightningModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:
             # Lightning refuses fused optimisers under autocast, for the sake of float16's scaler; bfloat16 has none
-            nn.utils.clip_grad_norm_(self.model.network.parameters(), gradient_clip_val)
+            clip_grads_with_norm_(self.model.network.parameters(), gradient_clip_val, self.gradient_norm())
 
     def configure_optimizers(self) -> Any:
         """Optimiser and learning rate, by the optimization given."""

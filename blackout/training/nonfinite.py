@@ -9,7 +9,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 
 from blackout.errors import UserError
 from blackout.files import write_json
@@ -18,7 +17,10 @@ from blackout.training.lightning_module import TrainingModule
 
 
 class NonFiniteGuard(Callback):
-    """Checks the loss and the gradients of every step.
+    """Checks the loss and the norm of the gradients of every step.
+
+    It is the norm that clipping and logging use; one that overflows, where all gradients are finite, counts too, since
+    clipping by it would leave nothing of the step.
 
     One flag per step is kept on the device and read every `every_n_steps` steps and before every save, so that no
     checkpoint holds weights updated by a non-finite step. With `action="skip"` the host must wait for the device at
@@ -63,11 +65,10 @@ class NonFiniteGuard(Callback):
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Look at the gradients; keep the step's flag, or skip the step."""
-        parameters = [p for p in pl_module.parameters() if p.grad is not None]
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        assert isinstance(pl_module, TrainingModule)
         bad = torch.zeros((), dtype=torch.bool, device=pl_module.device) if self._now is None else self._now
-        if trainer.precision != "16-mixed" and parameters:
-            bad = bad | ~torch.isfinite(get_total_norm(gradients, torch.inf))
+        if trainer.precision != "16-mixed" and pl_module.gradients():
+            bad = bad | ~torch.isfinite(pl_module.gradient_norm())
         step, batches = trainer.global_step, self._batches
         self._now, self._batches = None, []
         if not self._skip:
@@ -75,7 +76,7 @@ class NonFiniteGuard(Callback):
             if len(self._unread) >= self._every:
                 self.check(trainer)
         elif trainer.strategy.reduce_boolean_decision(bool(bad), all=False):
-            for parameter in parameters:
+            for parameter in pl_module.parameters():
                 parameter.grad = None  # optimisers pass over parameters without one
             self.skipped += 1
             pl_module.log("train/skipped_steps", float(self.skipped))

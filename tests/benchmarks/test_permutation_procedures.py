@@ -6,7 +6,7 @@ from benchmarks import permutation_procedures as direct
 from blackout.permutations import all_permutations, compose
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
-from blackout.permutations.distributions.beam import beam_search
+from blackout.permutations.distributions.base import beam_search
 from blackout.permutations.shuffles import Riffle
 from tests.permutations.enumeration import assert_draws
 

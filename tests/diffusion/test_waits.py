@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.devices import CUDA, fake_cuda
 from blackout.diffusion.correctors import BirthDeathCorrector, LevelCorrector, ThinAndBridge
@@ -35,7 +35,7 @@ from blackout.diffusion.schedules import Schedule
 from blackout.errors import UserError
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs, UNet
 from blackout.random import SampleStreams, counts, gamma
-from blackout.training.lightning_module import LightningRecorder
+from blackout.training.lightning_module import LightningRecorder, TrainingModule
 from blackout.training.nonfinite import NonFiniteGuard
 from tests.devices import Watch
 
@@ -100,12 +100,16 @@ def test_no_sampling_step_waits(process: Any, head: Any, kernel: Any, corrector:
 def test_no_training_step_waits(process: Any, head: Any, loss: Loss, settings: dict[str, Any]) -> None:
     """Draw, network, loss, logging, backward, guard, clipping, optimiser and average."""
     schedule, guard = Schedule(**settings), NonFiniteGuard(".")
-    trainer: Any = SimpleNamespace(log_every_n_steps=50, precision="32-true")
+    trainer: Any = SimpleNamespace(log_every_n_steps=50, precision="32-true", precision_plugin=None)
     # Lightning reads what it is given for the progress bar
     module: Any = SimpleNamespace(trainer=trainer, log=lambda name, value, prog_bar: float(value))
+    made = BlackoutDiffusion(nn.Identity(), head, process, torch.ones(SHAPE), schedule, loss)
+    training = TrainingModule(made)  # outside: Lightning's module cannot be made of fake tensors
+    training._trainer = trainer
     with fake_cuda(gradients=True):
         network = CountNetwork(UNet(SHAPE, head.outputs, channels=8), StandardisedInputs(5.0, 3.0))
         model = BlackoutDiffusion(network, head, process, torch.ones(SHAPE), schedule, loss, ema_decay=0.9)
+        training.model = model
         model.recorder = LightningRecorder(module)
         optimizer = torch.optim.Adam(network.parameters(), fused=True)
         batch = {"x0": torch.zeros(4, *SHAPE, dtype=torch.uint8), "position": torch.arange(4), "batch_size": 4}
@@ -115,8 +119,9 @@ def test_no_training_step_waits(process: Any, head: Any, loss: Loss, settings: d
                 found = model.training_step({**batch, "batch": trainer.global_step})
                 guard.on_before_backward(trainer, module, found)
                 found.backward()
-                guard.on_before_optimizer_step(trainer, model)  # type: ignore[arg-type]  # it looks at parameters only
-                torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+                training.on_after_backward()
+                guard.on_before_optimizer_step(trainer, training)
+                training.configure_gradient_clipping(optimizer, 1.0)
                 optimizer.step()
                 model.ema.update(network, trainer.global_step)
     assert watch.kernels["convolution_backward"] > 3

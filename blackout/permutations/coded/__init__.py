@@ -2,8 +2,7 @@
 
 from blackout.permutations.coded.data import PermutationData, cycles, mallows, permutations, plackett_luce
 from blackout.permutations.coded.family import CodeFamily
-from blackout.permutations.coded.model import CodeModel
-from blackout.permutations.coded.network import CodeTransformer
+from blackout.permutations.coded.model import CodeModel, CodeTransformer
 from blackout.permutations.coded.ratings import rankings, synthetic_rankings, words
 from blackout.permutations.coded.report import CodeScorer
 

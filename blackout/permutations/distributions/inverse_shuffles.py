@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.permutations.distributions.base import OrderDistribution
-from blackout.permutations.distributions.beam import best_digits
+from blackout.permutations.distributions.base import OrderDistribution, best_digits
 from blackout.permutations.group import identity_like
 from blackout.random import RandomSource
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from blackout.permutations.distributions.base import OrderDistribution
-from blackout.permutations.distributions.beam import beam_search
+from blackout.permutations.distributions.base import OrderDistribution, beam_search
 from blackout.random import RandomSource
 
 _NEVER = -1e30
