@@ -145,6 +145,19 @@ class Draw(Protocol):
         """The sampler as plain values, for metrics.json."""
         ...
 
+    @property
+    def condition(self) -> Mapping[str, Any]:
+        """What the samples are given, such as classes or a measurement, as plain values; empty for nothing."""
+        ...
+
+    def compared_with(self, source: Source) -> Source:
+        """What of a source the samples are scored against: what it holds under their condition.
+
+        Raises:
+            UserError: it holds nothing under it, or it is not known what.
+        """
+        ...
+
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
@@ -167,6 +180,7 @@ class BaseDraw:
 
     names = OutputNames()
     resumable = False
+    condition: Mapping[str, Any] = {}
 
     def rows(self, num_samples: int) -> int:
         """As many as the user asks for."""
@@ -179,6 +193,13 @@ class BaseDraw:
     def about(self, seed: int) -> Mapping[str, int]:
         """None."""
         return {}
+
+    def compared_with(self, source: Source) -> Source:
+        """All of it; samples under a condition are refused."""
+        if self.condition:
+            given = ", ".join(self.condition)
+            raise UserError(f"evaluate=true: no held-out data are known under {given}: leave out one of the two")
+        return source
 
 
 class Scores(Protocol):

@@ -16,10 +16,16 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
+from blackout.data.labels import divided
 from blackout.data.moments import Sums, covariance_excess, neighbour_correlation, parts, sums, total_dispersion
 from blackout.data.readers import check_range, to_counts
+from blackout.errors import UserError
 from blackout.family import Split
 
+_FEWEST = 10
+"""Samples of either split that are compared at least, under a condition."""
+_MOST_COUNTED = 1 << 16
+"""Labels whose numbers are told to a model at most."""
 _ORDERED = 0.1
 """Correlation that neighbours in a vector have beyond that of any two elements if it is a series."""
 
@@ -45,6 +51,7 @@ class CountData:
             (class, level, level, ...), the last one counted fastest.
         sample_shape: of one sample where the data come from, such as (H, W) of one channel; None for the usual one.
         annotated: the data come from AnnData, and samples are to go there.
+        condition: what these are all samples under, where they are a part of the data (`under`).
 
     Raises:
         ValueError: counts that are not integers, negative, or above `max_count`; an empty split; shapes that differ
@@ -65,6 +72,7 @@ class CountData:
     covariates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     sample_shape: tuple[int, ...] | None = None
     annotated: bool = False
+    condition: Mapping[str, Any] = field(default_factory=dict)
     _served: Tensor = field(init=False, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
@@ -151,20 +159,53 @@ class CountData:
         """The samples of which nothing is missing; None where a split has none."""
         if self.train_seen is None and self.test_seen is None:
             return self
-        kept: dict[str, Any] = {"train_seen": None, "test_seen": None}
-        for split in ("train", "test"):
-            counts, labels, seen = self._parts(split)
-            whole = slice(None) if seen is None else seen.flatten(1).all(1)
-            kept |= {split: counts[whole], f"{split}_labels": None if labels is None else labels[whole]}
-        return replace(self, **kept) if len(kept["train"]) and len(kept["test"]) else None
+        whole = {split: self._parts(split)[2] for split in ("train", "test")}
+        rows = {
+            split: torch.arange(self.size(split)) if seen is None else torch.nonzero(seen.flatten(1).all(1)).flatten()
+            for split, seen in whole.items()
+        }
+        return self._part(rows, train_seen=None, test_seen=None) if all(map(len, rows.values())) else None
+
+    def _part(self, rows: Mapping[str, Tensor], **replaced: Any) -> CountData:
+        """The samples with these numbers, int64, by split."""
+        kept: dict[str, Any] = {}
+        for split, chosen in rows.items():
+            for name, values in zip((split, f"{split}_labels", f"{split}_seen"), self._parts(split), strict=True):
+                kept[name] = None if values is None else values[chosen]
+        return replace(self, **kept | replaced)
+
+    def under(self, labels: Tensor) -> CountData:
+        """The samples of both splits under the condition of labels, int64 [c], that samples take in turn.
+
+        Their classes are there in the same shares, to within half a sample, and their covariates lie between the least
+        and the largest level of the labels. Ours, tested in `tests/data/test_conditions.py`.
+
+        Raises:
+            UserError: there are no labels, or fewer than 10 samples in a split.
+        """
+        if self.train_labels is None or self.test_labels is None:
+            raise UserError(f"{self.name} has no labels to tell the classes of samples by: dataset.labels=<column>")
+        sizes, words = [len(values) for values in self.covariates.values()], self.class_names
+        wanted, *levels = divided(labels, sizes)
+        kinds = wanted.unique().tolist()
+        told: dict[str, Any] = {"classes": [words[kind] if kind < len(words) else kind for kind in kinds]}
+        for (name, values), level in zip(self.covariates.items(), levels, strict=True):
+            told[name] = [values[int(level.min())], values[int(level.max())]]
+        rows = {split: _like(labels, self._parts(split)[1], sizes) for split in ("train", "test")}
+        for split, chosen in rows.items():
+            if len(chosen) < _FEWEST:
+                what = f"{len(chosen)} {'held-out' if split == 'test' else 'training'} samples are under {told}"
+                raise UserError(f"{self.name}: {what}, of at least {_FEWEST} to compare with: leave out evaluate=true")
+        return self._part(rows, condition=told)
 
     @property
     def facts(self) -> dict[str, Any]:
         """What components may ask for by name: shape, moments of the training split and, with labels, num_classes.
 
         Classes that have names give class_names too. Moments are max_count, mean, std, total_dispersion and
-        covariance_excess (`blackout.data.moments`). With continuous conditions, `covariates` and `covariate_levels`;
-        where a file has them, `sample_shape` and AnnData's `features`.
+        covariance_excess (`blackout.data.moments`). With continuous conditions, `covariates`, `covariate_levels` and
+        `label_counts`, how often each label occurs in training; where a file has them, `sample_shape` and AnnData's
+        `features`.
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
         facts["total_dispersion"], facts["covariance_excess"] = self._dispersion
@@ -172,11 +213,19 @@ class CountData:
             "num_classes": self.num_classes,
             "covariates": {name: list(values) for name, values in self.covariates.items()} or None,
             "covariate_levels": [len(values) for values in self.covariates.values()] or None,
+            "label_counts": self._label_counts if self.covariates else None,
             "sample_shape": None if self.sample_shape is None else list(self.sample_shape),
             "features": list(self.features) if self.annotated else None,
             "class_names": list(self.class_names) or None,
         }
         return facts | {name: value for name, value in known.items() if value is not None}
+
+    @property
+    def _label_counts(self) -> list[int] | None:
+        if self.train_labels is None or (self.num_classes or 0) > _MOST_COUNTED:
+            return None
+        counts: list[int] = torch.bincount(self.train_labels, minlength=self.num_classes or 0).tolist()
+        return counts
 
     @cached_property
     def sums(self) -> Sums:
@@ -250,6 +299,23 @@ class CountData:
                     digest.update(chunk.numpy().data)
             self._fingerprints[split] = digest.hexdigest()
         return self._fingerprints[split]
+
+
+def _like(asked: Tensor, labels: Tensor | None, sizes: list[int]) -> Tensor:
+    """Numbers of the samples, by their labels [N], that are as `CountData.under` says of the labels asked for."""
+    assert labels is not None
+    wanted, *asked_levels = divided(asked, sizes)
+    classes, *levels = divided(labels, sizes)
+    inside = torch.ones_like(labels, dtype=torch.bool)
+    for level, of_asked in zip(levels, asked_levels, strict=True):
+        inside &= (level >= of_asked.min()) & (level <= of_asked.max())
+    kinds, times = wanted.unique(return_counts=True)
+    members = [torch.nonzero(inside & (classes == kind)).flatten() for kind in kinds]
+    shares = (times / times.sum()).tolist()
+    whole = min((len(rows) + 0.5) / share for rows, share in zip(members, shares, strict=True))
+    numbers = [min(len(rows), round(share * whole)) for rows, share in zip(members, shares, strict=True)]
+    spaced = [rows[torch.arange(n) * len(rows) // max(n, 1)] for rows, n in zip(members, numbers, strict=True)]
+    return torch.cat(spaced).sort().values
 
 
 def _check_counts(what: str, counts: Tensor, max_count: int) -> None:

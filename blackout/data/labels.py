@@ -79,6 +79,20 @@ def levels(name: str, columns: Mapping[str, Array]) -> tuple[Tensor, tuple[float
     return torch.from_numpy(codes), tuple((np.bincount(codes, values) / np.bincount(codes)).tolist())
 
 
+def divided(labels: Any, sizes: Sequence[int]) -> list[Any]:
+    """The class and the levels of covariates of which labels are the numbers: see `CountData.covariates`.
+
+    Args:
+        labels: a tensor or array of whole numbers.
+        sizes: number of levels of each covariate.
+    """
+    parts: list[Any] = []
+    for size in reversed(sizes):
+        parts.insert(0, labels % size)
+        labels = labels // size
+    return [labels, *parts]
+
+
 def _binned(name: str, column: Array, bins: int) -> tuple[Array, tuple[str, ...]]:
     """Parts of equally many samples; fewer where many are equal."""
     if bins < 1:

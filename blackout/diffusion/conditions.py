@@ -16,6 +16,8 @@ from blackout.errors import UserError
 
 _SHARES = 16
 """Parts of a whole in which the two levels about a value are taken, so that their mean is that value."""
+_DRAWN = 1024
+"""Labels that stand for the frequencies of what was not asked for."""
 _SEED = 0
 
 
@@ -41,7 +43,8 @@ def labels_asked(model: BlackoutDiffusion, classes: Any, covariates: Any) -> Ten
     """The labels of samples, taken in turn: those of the classes and values that were asked for.
 
     A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes
-    and covariates that were not asked for take all values, in an order that is random but always the same.
+    and covariates that were not asked for are as frequent as in training among samples of what was asked for, in an
+    order that is random but always the same; all values are, where the model does not know how often they occur.
 
     Args:
         model: with classes, and perhaps covariates.
@@ -61,11 +64,31 @@ def labels_asked(model: BlackoutDiffusion, classes: Any, covariates: Any) -> Ten
     if not isinstance(asked, Mapping) or asked.keys() - known.keys():
         shown = ", ".join(map(repr, known)) or "none"
         raise UserError(f"covariates must be values by name, such as {{total: 1000}}; this model's are {shown}")
-    names = model.config.get("data", {}).get("class_names") or ()
-    labels = _classes(classes, alone, names)
+    data = model.config.get("data", {})
+    labels = _classes(classes, alone, data.get("class_names") or ())
     for name, values in known.items():
-        labels = (labels[:, None] * len(values) + _levels(name, asked.get(name), values)).flatten()
-    return _shuffled(labels) if len(known) > len(asked) else labels
+        labels = labels[..., None] * len(values) + _levels(name, asked.get(name), values)
+    asked_for = (classes, *map(asked.get, known))
+    free = [axis for axis, one in enumerate(asked_for) if one is None and labels.shape[axis] > 1]
+    counts = data.get("label_counts") or ()
+    if free and len(counts) == model.num_classes:
+        given = [axis for axis in range(labels.ndim) if axis not in free]
+        rows = labels.permute(*given, *free).flatten(len(given))
+        return _in_proportion(rows.view(-1, rows.shape[-1]), torch.tensor(counts, dtype=torch.float64))
+    return _shuffled(labels.flatten()) if len(known) > len(asked) else labels.flatten()
+
+
+def _in_proportion(labels: Tensor, counts: Tensor) -> Tensor:
+    """Labels [m _DRAWN] that take the m rows of [m, n] in turn, each label of a row as often as by its count.
+
+    Where none of a row ever occurred, all are equally frequent.
+    """
+    frequency = counts[labels]
+    frequency[frequency.sum(1) == 0] = 1
+    cumulative = (frequency.cumsum(1) / frequency.sum(1, keepdim=True)).contiguous()
+    places = ((torch.arange(_DRAWN) + 0.5) / _DRAWN).expand(len(labels), _DRAWN).contiguous()
+    drawn = labels.gather(1, torch.searchsorted(cumulative, places.double()).clamp(max=labels.shape[1] - 1))
+    return _shuffled(drawn.T).flatten()
 
 
 def _known(model: BlackoutDiffusion) -> tuple[int, Mapping[str, Sequence[float]]]:

@@ -169,6 +169,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "lists of finite numbers by name",
     ),
     "covariate_levels": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
+    "label_counts": (
+        lambda v: isinstance(v, list) and all(type(one) is int and one >= 0 for one in v),
+        "a list of whole numbers",
+    ),
     "sample_shape": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
     "features": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
     "class_names": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from blackout.data import CountData
+from blackout.data.labels import divided
 from blackout.diffusion.conditions import labels_asked, total_asked
 from blackout.diffusion.data_stats import checked_facts, with_ends
 from blackout.diffusion.inpainting import KnownElements, read_known
@@ -20,7 +22,7 @@ from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.sampling import number_of_particles
 from blackout.errors import UserError
-from blackout.family import BaseDraw, OutputNames, Outputs, Samples, Watch, refuse_unknown
+from blackout.family import BaseDraw, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.files import replacing
 from blackout.training.components import make, resolve
 
@@ -43,6 +45,7 @@ class CountDraw(BaseDraw):
         classes: int64 [c], taken in turn: sample k is of class classes[k mod c]; None draws from all.
         known: elements that are given, one row for all samples or row k for sample k.
         total: count of every sample, of models that were told totals.
+        condition: what was asked for, as plain values.
     """
 
     model: BlackoutDiffusion
@@ -51,6 +54,7 @@ class CountDraw(BaseDraw):
     classes: Tensor | None = None
     known: KnownElements | None = None
     total: float | None = None
+    condition: Mapping[str, Any] = field(default_factory=dict)
     resumable = True
 
     @property
@@ -76,6 +80,16 @@ class CountDraw(BaseDraw):
             return None
         covariates = data.get("covariates") or {}
         return AnnotatedSamples(data["features"], data.get("class_names") or (), covariates, self.about(seed))
+
+    def compared_with(self, source: Source) -> Source:
+        """The part of a dataset that is of the classes and covariates of the samples."""
+        if self.known is not None or self.classes is None or not isinstance(source, CountData):
+            return super().compared_with(source)
+        for name in ("class_names", "covariates"):
+            if (theirs := source.facts.get(name)) != (ours := self._data.get(name)):
+                told = f"{name.replace('_', ' ')} of {source.name} are {theirs}, those of the model {ours}"
+                raise UserError(f"evaluate=true: {told}: give dataset.labels and dataset.covariates as in training")
+        return source.under(self.classes)
 
     @property
     def batch_size(self) -> int:
@@ -159,10 +173,9 @@ class AnnotatedSamples:
             self._columns.setdefault(name, []).append(values)
 
     def _conditions(self, labels: Any) -> dict[str, Any]:
-        found = {}
-        for name, values in reversed(list(self.covariates.items())):
-            found[name] = np.asarray(values)[labels % len(values)]
-            labels = labels // len(values)
+        labels, *levels = divided(labels, [len(values) for values in self.covariates.values()])
+        pairs = zip(self.covariates.items(), levels, strict=True)
+        found = {name: np.asarray(values)[level] for (name, values), level in pairs}
         known = len(labels) > 0 and labels.max() < len(self.classes)
         return {**found, "class": np.asarray(self.classes)[labels]} if known else found
 
@@ -216,7 +229,9 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
         if inpaint is None
         else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"])
     )
-    return CountDraw(model, sampler, description, classes, known, total_asked(model, covariates))
+    condition = {name: request[name] for name in ("classes", "covariates", "inpaint") if request.get(name)}
+    condition |= {"guidance": sampler.guidance.scale} if sampler.guidance.scale != 1 else {}
+    return CountDraw(model, sampler, description, classes, known, total_asked(model, covariates), condition)
 
 
 def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:

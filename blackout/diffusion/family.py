@@ -32,7 +32,7 @@ from blackout.training.components import find, make, resolve
 from blackout.training.descriptions import make_dataset
 from blackout.training.family import ComponentFamily, name_of
 
-_OF_CLASSES = ("num_classes", "class_names", "covariates", "covariate_levels")
+_OF_CLASSES = ("num_classes", "class_names", "covariates", "covariate_levels", "label_counts")
 """Facts for conditional models alone."""
 _LARGEST_MEANS = 1 << 24
 """Elements of the means of all classes, beyond which samples of all classes start from one mean."""

@@ -22,7 +22,7 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation.features import SampleRows
 from blackout.evaluation.image_scores import library_versions
-from blackout.evaluation.reference import read_samples
+from blackout.evaluation.reference import read_labels, read_samples
 from blackout.family import Samples, Source
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ class CountScorer:
         return {"num_samples": number, "values": values}
 
     def read(self, path: Path, source: Source) -> Samples:
-        """Samples in a file, checked against the source.
+        """Samples in a file, checked against the source, and their `classes` if it has them.
 
         Raises:
             UserError: unreadable, or not counts of the source's shape and range.
         """
-        return {"samples": read_samples(path, _counts(source))}
+        return {"samples": read_samples(path, _counts(source)), **read_labels(path)}
 
 
 class CountScores:
@@ -112,9 +112,10 @@ class CountScores:
     def provenance(self) -> dict[str, Any]:
         """How the scores are made, and the baselines."""
         data, scorer = self._data, self._scorer
+        under = {"condition": dict(data.condition)} if data.condition else {}
         made = {
             "scores_of": "counts", "num_samples": self.num_samples, "most": scorer.most, "seed": scorer.seed,
-            "reference": {"split": "test", "size": len(data.test), "sha256": data.fingerprint("test")},
+            "reference": {"split": "test", "size": len(data.test), "sha256": data.fingerprint("test"), **under},
             "versions": library_versions(),
         }  # fmt: skip
         if not scorer.baselines:

@@ -32,6 +32,7 @@ from blackout.evaluation.reference import (
     dataset_reference,
     extractor_origin,
     file_reference,
+    read_labels,
     read_samples,
 )
 from blackout.family import Samples, Scores, Source
@@ -377,16 +378,19 @@ class Scorer:
         return {"num_samples": len(real), "values": score_all(scores, {"samples": real})}
 
     def read(self, path: Path, source: Source) -> Samples:
-        """Samples in a file or folder, int64 or uint8 [n, *shape], as `samples`.
+        """Samples in a file or folder, int64 or uint8 [n, *shape], as `samples`, and their `classes` if it has them.
 
         Raises:
             UserError: unreadable, or not integers of the shape and range of `source`.
         """
-        return {"samples": read_samples(path, count_images(source))}
+        return {"samples": read_samples(path, count_images(source)), **read_labels(path)}
 
     @torch.inference_mode(False)
     def _reference(self, data: CountData, scores: Sequence[str], device: torch.device | str) -> Reference:
         from_data = self.reference in ("train", "test")
+        if data.condition and not from_data:
+            told = f"these samples are under {data.condition}, which its images may not be"
+            raise UserError(f"metrics.reference={self.reference}: {told}; metrics.reference=train or test")
         key = data.fingerprint("train" if self.reference == "train" else "test") if from_data else self.reference
         if key not in self._references and from_data:
             with_features = bool({"kd", "prc"} & set(scores))

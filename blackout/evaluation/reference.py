@@ -91,7 +91,8 @@ def dataset_reference(
         raise UserError(f"{data.name}: a reference needs at least 2 images, but its {split} split has {len(counts)}")
     of_data = {"dataset": data.name, "split": split, "data": data.fingerprint("train" if split == "train" else "test")}
     of_counts = {"shape": list(data.shape), "max_count": data.max_count}
-    origin = {**of_data, **of_counts, **extractor_origin(extractor)}
+    under = {"condition": dict(data.condition)} if data.condition else {}
+    origin = {**of_data, **of_counts, **under, **extractor_origin(extractor)}
     path = (cache_dir() if cache is None else Path(cache)) / f"reference-{key_hash(origin)}.npz"
     cached = _load_cached(path, origin, with_features)
     if agreed(cached is not None) and cached is not None:
@@ -232,6 +233,16 @@ def read_samples(path: Path, data: CountData) -> Tensor:
     if low < 0 or high > data.max_count:
         raise UserError(f"{path}: counts {low}..{high} leave {data.name}'s range 0..{data.max_count}")
     return counts
+
+
+def read_labels(path: Path) -> dict[str, Tensor]:
+    """`classes`, int64 [n], where an .npz says of which classes its samples are, as `sample.py` writes it."""
+    if path.suffix != ".npz" or not path.is_file():
+        return {}
+    with reading(path, "not a readable .npz file of samples"), np.load(path, allow_pickle=False) as archive:
+        if "classes" not in archive.files:
+            return {}
+        return {"classes": torch.from_numpy(np.asarray(archive["classes"]).astype(np.int64))}
 
 
 def _read_array(path: Path) -> Tensor:

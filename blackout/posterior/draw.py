@@ -317,6 +317,11 @@ class PosteriorDraw(BaseDraw):
         """In a folder of the operator's."""
         return OutputNames(folder=f"posterior/{self.folder}")
 
+    @property
+    def condition(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """The measurements."""
+        return {"measurement": self.measurements.source}
+
     def rows(self, num_samples: int) -> int:
         """num_samples of each measurement."""
         return len(self.measurements) * num_samples

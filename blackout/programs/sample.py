@@ -83,7 +83,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
         draw = family.draw(model, request)
         rows = draw.rows(config["num_samples"])
     model.to(device)
-    scoring = _scoring(config, model, family)
+    scoring = _scoring(config, model, family, draw)
     out = open_output(Path(path(config, "out") or default_output(place, draw.names.folder)))
     indices = torch.arange(rows) if chosen is None else chosen
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
@@ -117,13 +117,13 @@ def _model(config: Mapping[str, Any]) -> tuple[Model, Family, Path]:
     return model, of_model, Path(ckpt)
 
 
-def _scoring(config: Mapping[str, Any], model: Model, family: Family) -> Scoring | None:
+def _scoring(config: Mapping[str, Any], model: Model, family: Family, draw: Draw) -> Scoring | None:
     """The scores of the samples, if they are wanted; everything that can fail does so here."""
     if not config["evaluate"]:
         return None
     from blackout.programs.score import Scoring
 
-    return Scoring(config, model, family)
+    return Scoring(config, model, family, draw)
 
 
 def _request(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 
+from blackout.data import CountData
 from blackout.distributed import my_batches, rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
@@ -40,15 +41,16 @@ class Scoring:
         config: the settings of `sample.py`.
         model: the model to be scored.
         family: of the model.
+        draw: of the samples, which are compared with what the source holds under their condition.
 
     Raises:
-        UserError: the source or the scores do not fit the model.
+        UserError: the source or the scores do not fit the model, or the source holds nothing to compare with.
     """
 
-    def __init__(self, config: Mapping[str, Any], model: Model, family: Family) -> None:
+    def __init__(self, config: Mapping[str, Any], model: Model, family: Family, draw: Draw) -> None:
         self.config, self.model, self.family = config, model, family
         family.check_report(model, config)
-        self.source = model.require_source()
+        self.source = draw.compared_with(model.require_source())
         self.scorer = find_scorer(config, model.config, self.source)
         self.scores: Scores | None = None
         if self.scorer is not None:
@@ -61,6 +63,8 @@ class Scoring:
         it, and gets the same.
         """
         config, report = self.config, dict[str, Any](values={})
+        if draw.condition:
+            report["condition"] = dict(draw.condition)
         seeds = [config["seed"] + i for i in range(config["seeds"])]
         if self.scores is not None and self.scorer is not None:
             runs = [self.scores.compute()]
@@ -100,13 +104,16 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     scorer = find_scorer(config, {}, source)
     if scorer is None:
         raise UserError("metrics=none scores nothing: choose another")
-    samples = scorer.read(samples_path, source)
+    samples, condition = scorer.read(samples_path, source), {}
+    if "classes" in samples and isinstance(source, CountData):
+        source = source.under(samples["classes"])
+        condition = {"condition": dict(source.condition)}
     beside = job_folder() if sweeping() else samples_path if samples_path.is_dir() else samples_path.parent
     out = open_output(Path(path(config, "out") or beside))
     number = len(samples["samples"])
     scores = scorer.begin(source, number, device)
     report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
-    report |= provenance(device, began, source)
+    report |= condition | provenance(device, began, source)
     save_figure(scores, out)
     if rank() == 0:
         write_json(report, out / "metrics.json")

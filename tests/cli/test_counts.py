@@ -52,10 +52,17 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     report = json.loads((directory / "samples/metrics.json").read_text())
     assert "c2st_auc" in report["values"] and "c2st_auc" in report["held_out_data"]["values"]
     assert report["held_out_bits_of_baselines"]["poisson"] > 2
+    of_class = report["metrics"]["reference"]
+    assert report["condition"] == of_class["condition"] == {"classes": ["T cell"]} and of_class["size"] == 10
     assert "negative_binomial" in report["likelihood"]["baselines"]
     assert (directory / "samples/scores.png").stat().st_size > 5000
     samples = np.load(directory / "samples/samples.npz")["samples"]
     assert samples.shape == (20, 3) and samples.max() <= counts.max()
+    file = f"samples={directory / 'samples/samples.npz'}"
+    assert run("sample", file, *data, "metrics=counts", f"out={tmp_path / 'again'}").code == 0
+    again = json.loads((tmp_path / "again/metrics.json").read_text())
+    assert again["values"].items() <= report["values"].items() and again["condition"] == {"classes": ["T cell"]}
+    run("sample", file, *data[:2], "metrics=counts", f"out={tmp_path / 'b'}").assert_refused("dataset.labels=<column>")
 
 
 def test_the_length_follows_the_network_and_the_learning_rate_the_length(run, tmp_path):

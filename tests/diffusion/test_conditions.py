@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
 from blackout.diffusion.conditions import labels_asked
+from blackout.diffusion.draw import CountDraw, requested
 from blackout.diffusion.family import elements_of
+from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.samplers import make_sampler
 from blackout.diffusion.sampling import TotalDenoiser, draw_batches
@@ -43,6 +47,23 @@ def test_what_is_not_asked_for_takes_every_value() -> None:
     found = decoded(labels)
     assert len(set(map(tuple, found.tolist()))) == 4 and set(found[:, 2].tolist()) == {0}
     assert labels_asked(MODEL, None, None) is None
+
+
+def test_what_is_not_asked_for_is_as_frequent_as_in_training() -> None:
+    """B has total 100 alone, T mostly 400; shares are exact to one in 1,024."""
+    counts = torch.zeros(2, 2, 3)
+    counts[0, :, 0], counts[1, 0], counts[1, 1, 2] = 5, torch.tensor([1.0, 2.0, 5.0]), 24
+    model: Any = SimpleNamespace(num_classes=12, config={"data": {**DATA, "label_counts": counts.flatten().tolist()}})
+    labels = labels_asked(model, ["T", "B"], None)
+    assert labels is not None and torch.equal(labels // 6, torch.tensor([1, 0]).repeat(len(labels) // 2))
+    shares = torch.bincount(labels, minlength=12).view(2, 6) / len(labels) * 2
+    expected = counts.flatten(1) / counts.flatten(1).sum(1, keepdim=True)
+    assert torch.allclose(shares, expected, atol=1 / 1024)
+    between = labels_asked(model, None, {"total": 300, "dose": 0})
+    assert between is not None and float(torch.tensor(TOTALS)[between % 3].mean()) == 300
+    assert set((between // 6).tolist()) == {1}  # B never has such totals
+    exact = labels_asked(model, None, {"total": 400, "dose": 1})
+    assert exact is not None and set(exact.tolist()) == {11}
 
 
 @pytest.mark.parametrize(("classes", "covariates", "message"), [
@@ -88,3 +109,39 @@ def test_embeddings_of_combinations_are_sums_and_no_class_is_none() -> None:
         ClassEmbedding(7, 8, [2])
     body = ElementwiseMLP((5,), width=8, depth=1, num_classes=12, covariate_levels=[2, 3])
     assert body(torch.zeros(2, 5), torch.zeros(2), torch.tensor([3, 12])).shape == (2, 5)
+
+
+def conditional() -> tuple[BlackoutDiffusion, CountData]:
+    """A network of random weights, and the data of two classes it might have been trained on."""
+    counts = torch.poisson(torch.ones(120, 5) * 3, generator=torch.Generator().manual_seed(0)).int()
+    labels = torch.arange(120) % 3 // 2
+    data = CountData("toy", counts, counts[:60], 200, labels, labels[:60], class_names=("a", "b"))
+    elements = elements_of(counts, counts.float().mean(0))
+    network = CountNetwork(ElementwiseMLP((5,), width=8, depth=1, num_classes=2), CountInputs((5,)))
+    measure(network, elements)
+    model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
+    model.config = {"data": {"name": "toy", **data.facts}, "model": {"sampler": {}}}
+    return model, data
+
+
+def test_samples_are_compared_with_held_out_ones_of_their_classes() -> None:
+    model, data = conditional()
+    draw = CountDraw(model, model.sampler, {}, torch.tensor([1]), condition={"classes": ["b"]})
+    part = draw.compared_with(data)
+    assert torch.equal(part.test, data.test[data.test_labels == 1]) and part.condition == {"classes": ["b"]}
+    assert CountDraw(model, model.sampler, {}).compared_with(data) is data
+    other = replace(data, class_names=("b", "a"))
+    with pytest.raises(UserError, match=r"class names of toy are \['b', 'a'\], those of the model \['a', 'b'\]"):
+        draw.compared_with(other)
+    known = KnownElements(torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, dtype=torch.bool))
+    given = CountDraw(model, model.sampler, {}, None, known, condition={"inpaint": "x.npz"})
+    with pytest.raises(UserError, match="no held-out data are known under inpaint: leave out one of the two"):
+        given.compared_with(data)
+
+
+def test_what_was_asked_for_is_the_condition() -> None:
+    model, _ = conditional()
+    model.config["model"]["sampler"] = {"_target_": "blackout.diffusion.Sampler", "num_steps": 4}
+    asked = {"classes": ["b"], "sampler": {"guidance": {"_target_": "blackout.diffusion.Guidance", "scale": 2.0}}}
+    assert requested(model, asked).condition == {"classes": ["b"], "guidance": 2.0}
+    assert requested(model, {}).condition == {}

@@ -75,6 +75,12 @@ class CodeDraw(BaseDraw):
         contexts = "file" if self.contexts is not None else "held out" if self.model.conditional else None
         return {**described, "given": given, "contexts": contexts}
 
+    @property
+    def condition(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """The user's own digits and contexts; held-out ones are those of what samples are compared with."""
+        own = {"given": isinstance(self.given, Tensor), "input": self.contexts is not None}
+        return {name: "file" for name, is_own in own.items() if is_own}
+
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:

@@ -1,0 +1,64 @@
+"""Samples under a condition: classes in the shares asked for, covariates between the levels asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from blackout.data import CountData
+from blackout.errors import UserError
+
+LEVELS = {"dose": (0.0, 1.0, 2.0, 4.0)}
+
+
+def labelled(number: int, shares: tuple[int, ...], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Counts that tell which sample they are, and labels of classes in these shares with doses at random."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = torch.tensor([kind for kind, times in enumerate(shares) for _ in range(times)])
+    classes = classes[torch.randint(len(classes), (number,), generator=generator)]
+    dose = torch.randint(4, (number,), generator=generator)
+    return torch.arange(number)[:, None].expand(number, 2), classes * 4 + dose
+
+
+TRAIN, TEST = labelled(800, (1, 6, 3), 0), labelled(400, (1, 6, 3), 1)
+DATA = CountData("made", TRAIN[0], TEST[0], 800, TRAIN[1], TEST[1], class_names=("a", "b", "c"), covariates=LEVELS)
+
+
+def test_one_class_is_all_of_its_samples_and_no_other() -> None:
+    part = DATA.under(torch.arange(4))
+    for split, (counts, labels) in (("train", TRAIN), ("test", TEST)):
+        assert torch.equal(getattr(part, split).long(), counts[labels // 4 == 0])
+    assert part.condition == {"classes": ["a"], "dose": [0.0, 4.0]} and not DATA.condition
+    assert part.max_count == DATA.max_count and part.fingerprint("test") != DATA.fingerprint("test")
+
+
+def test_classes_are_in_the_shares_asked_for_to_within_half_a_sample() -> None:
+    """Of three parts a to one of c, though held-out data have a third as many of a."""
+    part = DATA.under(torch.tensor([0, 3, 1, 8]))
+    assert part.test_labels is not None
+    kinds, times = (part.test_labels // 4).unique(return_counts=True)
+    rare = int((TEST[1] // 4 == 0).sum())
+    assert kinds.tolist() == [0, 2] and int(times[0]) == rare and abs(int(times[1]) - rare / 3) <= 0.5
+    everything = DATA.under(TEST[1])
+    assert torch.equal(everything.test, DATA.test)
+
+
+def test_covariates_lie_between_the_levels_asked_for() -> None:
+    part = DATA.under(torch.tensor([4 + 1, 4 + 2, 4 + 2]))
+    assert torch.equal(part.test.long(), TEST[0][torch.isin(TEST[1], torch.tensor([5, 6]))])
+    assert part.condition == {"classes": ["b"], "dose": [1.0, 2.0]}
+
+
+def test_nothing_to_compare_with_is_refused_in_one_line() -> None:
+    few = CountData("few", TRAIN[0][:60], TEST[0][:60], 800, TRAIN[1][:60] // 4, TEST[1][:60] // 4)
+    with pytest.raises(UserError, match=r"few: \d training samples are under .*at least 10.*evaluate") as error:
+        few.under(torch.tensor([0]))
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"no labels.*dataset\.labels"):
+        CountData("none", TRAIN[0], TEST[0], 800).under(torch.tensor([0]))
+
+
+def test_how_often_labels_occur_is_told_where_there_are_covariates() -> None:
+    counts = DATA.facts["label_counts"]
+    assert len(counts) == 12 and sum(counts) == 800 and counts[5] == int((TRAIN[1] == 5).sum())
+    assert "label_counts" not in CountData("plain", TRAIN[0], TEST[0], 800, TRAIN[1] // 4, TEST[1] // 4).facts
