@@ -1,4 +1,4 @@
-"""What a family of models offers to the programs: five protocols, one more that it may offer, and nothing else.
+"""What a family of models offers to the programs: five protocols, three more that it may offer, and nothing else.
 
 A family touches its own folder and `conf/`. The programs, the run directory, resume, preemption, guards, loggers,
 sweeps and export see a model through these protocols alone.
@@ -62,6 +62,17 @@ class Source(Protocol):
 
     def to(self, device: torch.device) -> Source:
         """The same source with its training data kept on `device`, if it has any."""
+        ...
+
+
+@runtime_checkable
+class Conditional(Source, Protocol):
+    """A source whose samples may have classes by which samples in a file are told apart."""
+
+    condition: Mapping[str, Any]
+
+    def under(self, labels: Tensor) -> Conditional:
+        """The part of it under the condition of labels, int64 [c], that samples take in turn."""
         ...
 
 
@@ -239,6 +250,10 @@ class Scorer(Protocol):
         """The same scores of the source's own held-out samples, at most `num_samples`; None if they are too few."""
         ...
 
+    def baseline(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+        """The same scores of the strongest model that is fitted to the training samples, with its `name`, or None."""
+        ...
+
     def read(self, path: Path, source: Source) -> Samples:
         """Samples in a file or folder, checked against `source`.
 
@@ -357,6 +372,15 @@ def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
     for name in request:
         if name not in (*options, "num_samples"):
             raise UserError(f"{name}: no such option")
+
+
+@runtime_checkable
+class FitsBaselines(Protocol):
+    """A family that knows simple models whose likelihoods stand beside its own."""
+
+    def baselines(self, source: Source, settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
+        """What models fitted to training samples have, by name, for each value by name; the least is the strongest."""
+        ...
 
 
 @runtime_checkable

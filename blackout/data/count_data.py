@@ -159,11 +159,11 @@ class CountData:
         """The samples of which nothing is missing; None where a split has none."""
         if self.train_seen is None and self.test_seen is None:
             return self
-        whole = {split: self._parts(split)[2] for split in ("train", "test")}
-        rows = {
-            split: torch.arange(self.size(split)) if seen is None else torch.nonzero(seen.flatten(1).all(1)).flatten()
-            for split, seen in whole.items()
-        }
+        rows = {}
+        for split in ("train", "test"):
+            counts, _, seen = self._parts(split)
+            whole = torch.ones(len(counts)) if seen is None else seen.flatten(1).all(1)
+            rows[split] = torch.nonzero(whole).flatten()
         return self._part(rows, train_seen=None, test_seen=None) if all(map(len, rows.values())) else None
 
     def _part(self, rows: Mapping[str, Tensor], **replaced: Any) -> CountData:

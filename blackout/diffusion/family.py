@@ -23,7 +23,7 @@ from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import without_files
-from blackout.diffusion.report import check_settings, likelihood_report
+from blackout.diffusion.report import check_settings, histogram_bits, likelihood_report
 from blackout.diffusion.sampling import check_end, misfit, try_sampler
 from blackout.errors import UserError, error_context
 from blackout.family import Draw
@@ -34,6 +34,8 @@ from blackout.training.family import ComponentFamily, name_of
 
 _OF_CLASSES = ("num_classes", "class_names", "covariates", "covariate_levels", "label_counts")
 """Facts for conditional models alone."""
+_LARGEST_HISTOGRAM = 255
+"""Largest count of which histograms are a baseline: above it most cells were never seen."""
 _LARGEST_MEANS = 1 << 24
 """Elements of the means of all classes, beyond which samples of all classes start from one mean."""
 _MEASURED = frozenset(("blackout.diffusion.GammaHead", "blackout.networks.CountInputs"))
@@ -207,6 +209,24 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
             parts = model.head, model.process, model.mean.cpu(), model.schedule, model.loss, model.sampler
             untrained = BlackoutDiffusion(network, *parts).eval().to(model.device)
         return likelihood_report(model, untrained, source, wanted)
+
+    def baselines(self, source: CountData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Held-out bits per dimension of models of independent counts."""
+        from blackout.evaluation.baselines import baseline_bits  # which loads what only scores need
+
+        complete, most = source.complete, settings.get("likelihood", {}).get("images")
+        if complete is None or most == 0:
+            return {}
+        found: dict[str, dict[str, float]] = {}
+        for split, counts in (("test", complete.test), ("train", complete.train)):
+            scored = counts[:most]
+            bits = baseline_bits(complete.train, scored)
+            if source.max_count <= _LARGEST_HISTOGRAM:
+                bits["histograms"] = histogram_bits(complete.train, scored, source.max_count).value
+            if "likelihood" not in settings:
+                return {"val/bits_per_dim": bits}
+            found |= dict.fromkeys((f"bits_per_dim_{split}", f"bits_per_dim_{split}_unconditional"), bits)
+        return found
 
     def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
         """Data, process, prediction, network and loss."""

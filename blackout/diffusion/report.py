@@ -221,6 +221,8 @@ def likelihood_report(
     """
     n, likelihood = settings["images"], dict[str, Any]()
     complete = data.complete
+    if n and complete is None and rank() == 0:
+        print(f"left out: bits per dimension: every sample of a split of {data.name} has missing entries")
     if not n or complete is None:
         return {"values": {}, "likelihood": likelihood}
     data, values = complete, dict[str, float]()
@@ -303,7 +305,7 @@ def check_settings(settings: Mapping[str, Any], process: Process) -> None:
 
 def _baselines(untrained: BlackoutDiffusion, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:
     """Held-out bits per dimension of models that know little or nothing."""
-    from blackout.evaluation.count_scores import baseline_bits  # which loads what only scores need
+    from blackout.evaluation.baselines import baseline_bits  # which loads what only scores need
 
     uniform = Estimate(uniform_bits(data.max_count), 0.0, len(test))
     return {

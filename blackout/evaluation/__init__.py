@@ -1,6 +1,7 @@
 """Scores of generated images (FID, Inception Score, KID, precision and recall) and counts, with their provenance."""
 
-from blackout.evaluation.count_scores import CountScorer, CountScores, baseline_bits
+from blackout.evaluation.baselines import baseline_bits, copula_samples
+from blackout.evaluation.count_scores import CountScorer, CountScores
 from blackout.evaluation.digit_classifier import Classifier
 from blackout.evaluation.extractors import DINOv2, Inception, ModuleExtractor, ScriptExtractor
 from blackout.evaluation.features import FeatureStatistics
@@ -15,6 +16,6 @@ from blackout.evaluation.reference import Reference, dataset_reference, file_ref
 __all__ = [
     "ClassShares", "Classifier", "CountScorer", "CountScores", "DINOv2", "FeatureStatistics", "ImageScores",
     "Inception", "InceptionScore", "ModuleExtractor", "Reference", "ScoreOptions", "Scorer", "ScriptExtractor",
-    "baseline_bits", "dataset_reference", "file_reference", "frechet_distance", "kernel_distance", "over_seeds",
-    "precision_recall", "score_all", "to_uint8", "write_reference",
+    "baseline_bits", "copula_samples", "dataset_reference", "file_reference", "frechet_distance", "kernel_distance",
+    "over_seeds", "precision_recall", "score_all", "to_uint8", "write_reference",
 ]  # fmt: skip

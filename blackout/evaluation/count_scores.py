@@ -1,13 +1,11 @@
 """Scores of counts that are no pictures: `metrics=counts`.
 
-What tells samples from held-out counts (classifiers, distances, copies), and models of independent counts, which are
-what a generative model of counts must at least beat.
+What tells samples from held-out counts: classifiers, distances, copies.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from blackout.component import component
 from blackout.counts import count_dtype
 from blackout.data import CountData
 from blackout.errors import UserError
+from blackout.evaluation.baselines import COPULA, copula_samples
 from blackout.evaluation.features import SampleRows
 from blackout.evaluation.image_scores import library_versions
 from blackout.evaluation.reference import read_labels, read_samples
@@ -39,7 +38,7 @@ class CountScorer:
 
     Args:
         most: samples of either set that are compared at most.
-        baselines: whether the provenance holds the held-out bits per dimension of fitted models of independent counts.
+        baselines: whether those of a fitted model stand beside them.
         seed: of the classifiers.
 
     Raises:
@@ -57,7 +56,16 @@ class CountScorer:
         Raises:
             UserError: no dataset of counts.
         """
-        return CountScores(self, _counts(source), num_samples, device)
+        data = _counts(source)
+        if source is not data:
+            warnings.warn(
+                f"{source.name}: scores are of the {len(data.test)} held-out samples of which nothing is missing",
+                stacklevel=2,
+            )
+        if (fewest := min(num_samples, self.most, len(data.test))) < _FEWEST:
+            left = "c2st scores are" if fewest >= _PAIR else "c2st scores, correlation_difference and mmd are"
+            warnings.warn(f"{left} left out: they need {_FEWEST} samples and held-out ones, not {fewest}", stacklevel=2)
+        return CountScores(self, data, num_samples, device)
 
     def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The same of as many training counts: what samples that are right would score."""
@@ -65,8 +73,16 @@ class CountScorer:
         number = min(num_samples, len(data.train))
         chosen = torch.linspace(0, len(data.train) - 1, number).long()
         values = compare(_flat(data.train[chosen]), data, self.most, self.seed)
-        del values["novelty"]  # of training samples it says nothing
+        values["novelty"] = 1.0  # of training samples it says nothing, and held-out ones are as new as held-out ones
         return {"num_samples": number, "values": values}
+
+    def baseline(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+        """The same of a Gaussian copula."""
+        if not self.baselines:
+            return None
+        data = _counts(source)
+        values = compare(_flat(copula_samples(data.train, num_samples, self.seed)), data, self.most, self.seed)
+        return {"name": COPULA, "num_samples": num_samples, "values": values}
 
     def read(self, path: Path, source: Source) -> Samples:
         """Samples in a file, checked against the source, and their `classes` if it has them.
@@ -110,7 +126,7 @@ class CountScores:
         self._rows.reset()
 
     def provenance(self) -> dict[str, Any]:
-        """How the scores are made, and the baselines."""
+        """How the scores are made."""
         data, scorer = self._data, self._scorer
         under = {"condition": dict(data.condition)} if data.condition else {}
         made = {
@@ -118,9 +134,7 @@ class CountScores:
             "reference": {"split": "test", "size": len(data.test), "sha256": data.fingerprint("test"), **under},
             "versions": library_versions(),
         }  # fmt: skip
-        if not scorer.baselines:
-            return {"metrics": made}
-        return {"metrics": made, "held_out_bits_of_baselines": baseline_bits(data.train, data.test)}
+        return {"metrics": made}
 
 
 def _counts(source: Source) -> CountData:
@@ -255,81 +269,6 @@ def _correlation_difference(samples: Array, real: Array) -> float:
     return float(np.abs(np.corrcoef(a[:, chosen].T) - np.corrcoef(b[:, chosen].T))[above].mean())
 
 
-def baseline_bits(train: Tensor, test: Tensor) -> dict[str, float]:
-    """Held-out bits per dimension of independent counts: `poisson`, `negative_binomial`, `zero_inflated`.
-
-    Every element is fitted on its own by maximum likelihood, at most 2,048 evenly spaced ones; the last is a negative
-    binomial with more zeros.
-
-    Args:
-        train, test: counts [N, *shape] and [M, *shape].
-    """
-    from scipy.special import gammaln
-
-    size = train[0].numel()
-    chosen = torch.arange(0, size, -(-size // _MOST_ELEMENTS))
-    columns, held_out = (
-        counts.flatten(1)[:, chosen.to(counts.device)].T.contiguous().cpu().numpy() for counts in (train, test)
-    )
-    nats = {"poisson": 0.0, "negative_binomial": 0.0, "zero_inflated": 0.0}
-    for column, fresh in zip(columns, held_out, strict=True):
-        values, times = np.unique(column, return_counts=True)
-        x, of_x = np.unique(fresh, return_counts=True)
-        values, x = values.astype(np.float64), x.astype(np.float64)
-        mean = float((values @ times + 1) / (len(column) + 1))  # never 0: what never occurred is not impossible
-        r = _best_shape(values, times, mean)
-        zero_inflated = _zero_inflated(values, times, mean, r)
-        nats["poisson"] -= float(of_x @ (x * math.log(mean) - mean - gammaln(x + 1)))
-        nats["negative_binomial"] -= float(of_x @ negative_binomial(x, mean, r))
-        nats["zero_inflated"] -= float(of_x @ zero_inflated(x))
-    return {name: total / (held_out.size * math.log(2)) for name, total in nats.items()}
-
-
-def negative_binomial(x: Array, mean: float, r: float) -> Array:
-    """log P(X = x) of mean m and variance m + m^2 / r, of the shape of `x`.
-
-    Equal to `scipy.stats.nbinom`, which takes eight times as long.
-    """
-    from scipy.special import gammaln
-
-    log_mass: Array = gammaln(x + r) - gammaln(r) - gammaln(x + 1) - r * math.log1p(mean / r)
-    return log_mass + x * (math.log(mean) - math.log(r + mean))
-
-
-def _best_shape(values: Array, times: Array, mean: float) -> float:
-    from scipy.optimize import minimize_scalar
-
-    def cost(log_r: float) -> float:
-        return -float(times @ negative_binomial(values, mean, math.exp(log_r)))
-
-    bounds = (math.log(_LEAST_SHAPE), math.log(_MOST_SHAPE))
-    return math.exp(minimize_scalar(cost, bounds=bounds, method="bounded").x)
-
-
-def _zero_inflated(values: Array, times: Array, mean: float, r: float) -> Callable[[Array], Array]:
-    """log P of the negative binomial, or with more zeros where those that occurred are more than its own.
-
-    The share of zeros is then the observed one, and what is above follows a negative binomial without zeros: a hurdle
-    model [Mullahy 1986].
-    """
-    from scipy.optimize import minimize
-
-    number, above = times.sum(), values > 0
-    zeros = (number - times[above].sum() + 0.5) / (number + 1)
-    if above.sum() < 2 or zeros <= math.exp(float(negative_binomial(np.zeros(1), mean, r)[0])):
-        return lambda x: negative_binomial(x, mean, r)
-    x, weight = values[above], times[above]
-
-    def positive(points: Array, log_mean: float, log_r: float) -> Array:
-        m, shape = math.exp(min(log_mean, 30.0)), math.exp(min(max(log_r, -7.0), 14.0))
-        none = shape * math.log1p(m / shape)  # -log P(0)
-        return negative_binomial(points, m, shape) - math.log(-math.expm1(-max(none, 1e-12)))
-
-    start = [math.log(x @ weight / weight.sum()), math.log(max(r, 0.5))]
-    best = minimize(lambda p: -float(weight @ positive(x, *p)), start, method="Nelder-Mead", options={"xatol": 1e-3})
-    return lambda points: np.where(points > 0, math.log1p(-zeros) + positive(points, *best.x), math.log(zeros))
-
-
 def count_figure(samples: Array, real: Array) -> Figure:
     """Six panels: variance against mean, ranks, totals, correlations of both, and two principal components.
 
@@ -375,5 +314,3 @@ _FEWEST, _PAIR = 10, 2
 """Samples of either set for classifiers, and for anything that compares pairs; with fewer these scores are left out."""
 _CORRELATED = 200
 """Elements whose correlations are compared, those with the largest variance of log counts."""
-_MOST_ELEMENTS = 2048
-_LEAST_SHAPE, _MOST_SHAPE = 1e-3, 1e6

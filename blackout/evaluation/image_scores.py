@@ -19,6 +19,7 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import computed_once, my_batches
 from blackout.errors import UserError
+from blackout.evaluation.baselines import COPULA, copula_samples
 from blackout.evaluation.extractors import ModuleExtractor, full_float32
 from blackout.evaluation.features import FeatureStatistics, SampleLedger, SampleRows
 from blackout.evaluation.fid import frechet_distance
@@ -365,17 +366,28 @@ class Scorer:
         )
 
     def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The same scores of held-out images, at most `num_samples`; every process must call it.
+        """The same scores of held-out images, at most `num_samples`; of training images, where the others are compared
+        with held-out ones. Every process must call it.
 
         Returns:
-            `num_samples` and the scores, `values`; None if there are too few held-out images.
+            `num_samples` and the scores, `values`; None, with a warning, if there are too few.
         """
-        real = count_images(source).test[:num_samples]
+        data = count_images(source)
+        real = data.train if self.reference == "test" else data.test
         try:
-            scores = self.begin(source, len(real), device)
-        except UserError:
+            return self._of(source, real[:num_samples], device)
+        except UserError as error:
+            warnings.warn(f"scores of held-out images are left out: {error}", stacklevel=2)
             return None
-        return {"num_samples": len(real), "values": score_all(scores, {"samples": real})}
+
+    def baseline(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+        """The same scores of a Gaussian copula; every process must call it."""
+        made = copula_samples(count_images(source).train, num_samples)
+        return {"name": COPULA, **self._of(source, made, device)}
+
+    def _of(self, source: Source, samples: Tensor, device: torch.device | str) -> dict[str, Any]:
+        scores = self.begin(source, len(samples), device)
+        return {"num_samples": len(samples), "values": score_all(scores, {"samples": samples})}
 
     def read(self, path: Path, source: Source) -> Samples:
         """Samples in a file or folder, int64 or uint8 [n, *shape], as `samples`, and their `classes` if it has them.

@@ -109,14 +109,18 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _score_table(place: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one metrics.json, beside those of real data, and how they were made."""
-    real = (content.get("held_out_data") or {}).get("values", {})
+    """The values of one metrics.json, beside those of real data and fitted models, and how they were made."""
     values = {name: value for name, value in content.get("values", {}).items() if not name.startswith("share_")}
+    beside = content.get("beside") or {}
+    others = list(dict.fromkeys(what for one in beside.values() for what in one))
+    given = ", ".join(f"{name} {value}" for name, value in (content.get("condition") or {}).items())
     return {
-        "head": (place, "value", *(["held-out data"] if real else [])),
-        "rows": [(name, value, *([real.get(name, "")] if real else [])) for name, value in values.items()],
+        "head": (f"{place}, given {given}" if given else place, "value", *(what.replace("_", " ") for what in others)),
+        "rows": [
+            (name, value, *(beside.get(name, {}).get(what, "") for what in others)) for name, value in values.items()
+        ],
         "warnings": content.get("warnings", ()),
-        "how": {name: value for name, value in content.items() if name != "held_out_data"},
+        "how": {name: value for name, value in content.items() if name not in ("held_out_data", "baseline", "beside")},
     }
 
 

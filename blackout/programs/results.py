@@ -153,12 +153,38 @@ class Results:
         made = {} if self._outputs is None else self._outputs.write(self._out)
         values = {**made.get("values", {}), **scored.get("values", {})}
         if made or scored:
-            write_json({**made, **scored, "values": values, **how}, self._out / "metrics.json")
+            write_scores({**made, **scored, "values": values, **how}, self._out / "metrics.json")
             print(f"scores in {self._out / 'metrics.json'}")
 
     def _first(self) -> Samples:
         names = self._shown[0] if self._shown else ()
         return {name: torch.cat([part[name] for part in self._shown])[: self._number_shown] for name in names}
+
+
+def write_scores(report: Mapping[str, Any], path: Path) -> None:
+    """Write metrics.json, where each value has beside it what held-out data and fitted models have, and print both."""
+    values = beside(report)
+    write_json({**report, "beside": values}, path)
+    for name, value in report["values"].items():
+        if isinstance(value, int | float) and not name.startswith("share_"):
+            told = [f"{what.replace('_', ' ')} {number:.4f}" for what, number in values.get(name, {}).items()]
+            print(f"{name}: {value:.4f}" + (f" ({', '.join(told)})" if told else ""))
+
+
+def beside(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """What stands beside the values of a report, by their names: `held_out_data`, and the strongest baseline by its."""
+    real, fitted = ((report.get(name) or {}) for name in ("held_out_data", "baseline"))
+    found: dict[str, dict[str, float]] = {}
+    for name in report["values"]:
+        one: dict[str, Any] = {
+            "held_out_data": real.get("values", {}).get(name),
+            str(fitted.get("name")): fitted.get("values", {}).get(name),
+        }
+        bits = report.get("baselines", {}).get(name, {})
+        one |= {best: bits[best] for best in sorted(bits, key=bits.__getitem__)[:1]}
+        if known := {what: value for what, value in one.items() if value is not None}:
+            found[name] = known
+    return found
 
 
 def sample_provenance(

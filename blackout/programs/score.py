@@ -10,20 +10,19 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 
-from blackout.data import CountData
 from blackout.distributed import my_batches, rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
-from blackout.family import Draw, Family, Samples, Scorer, Scores, Source
-from blackout.files import replacing, write_json
-from blackout.programs.results import provenance
+from blackout.family import Conditional, Draw, Family, FitsBaselines, Samples, Scorer, Scores, Source
+from blackout.files import replacing
+from blackout.programs.results import provenance, write_scores
 from blackout.programs.run_directory import open_output
 from blackout.programs.settings import path
 from blackout.programs.sweeps import job_folder, sweeping
 from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file
 from blackout.training.model import Model
-from blackout.training.scoring import score_samples
+from blackout.training.scoring import compared, score_samples
 
 INCEPTION = {
     "_target_": "blackout.evaluation.Scorer",
@@ -55,6 +54,10 @@ class Scoring:
         self.scores: Scores | None = None
         if self.scorer is not None:
             self.scores = self.scorer.begin(self.source, config["num_samples"], model.device)
+        elif not _none_wanted() and isinstance(self.source, Conditional) and rank() == 0:
+            print(
+                "left out: scores of samples: the model names none and these are no images: metrics=counts gives some"
+            )
 
     def report(self, draw: Draw, out: Path) -> dict[str, Any]:
         """The content of metrics.json, once `scores` has the samples of the first seed; further seeds are drawn here.
@@ -76,7 +79,9 @@ class Scoring:
             if len(runs) > 1:
                 report["over_seeds"] = over_seeds(runs)
             report |= self.scores.provenance()
-            report["held_out_data"] = self.scorer.held_out(self.source, config["num_samples"], self.model.device)
+            report |= compared(self.scorer, self.source, config["num_samples"], self.model.device)
+        if isinstance(self.family, FitsBaselines):
+            report["baselines"] = self.family.baselines(self.source, config)
         said = self.family.report(self.model, self.source, config)
         report["values"] |= said.pop("values", {})
         return report | said
@@ -105,7 +110,7 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     if scorer is None:
         raise UserError("metrics=none scores nothing: choose another")
     samples, condition = scorer.read(samples_path, source), {}
-    if "classes" in samples and isinstance(source, CountData):
+    if "classes" in samples and isinstance(source, Conditional):
         source = source.under(samples["classes"])
         condition = {"condition": dict(source.condition)}
     beside = job_folder() if sweeping() else samples_path if samples_path.is_dir() else samples_path.parent
@@ -114,9 +119,10 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     scores = scorer.begin(source, number, device)
     report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
     report |= condition | provenance(device, began, source)
+    report |= compared(scorer, source, number, device)
     save_figure(scores, out)
     if rank() == 0:
-        write_json(report, out / "metrics.json")
+        write_scores(report, out / "metrics.json")
         print(f"scores of {number} samples in {out / 'metrics.json'}")
     return out
 
@@ -127,7 +133,7 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], sourc
     Raises:
         UserError: the model's description names components that are not trusted, or arguments are wrong.
     """
-    if HydraConfig.get().runtime.choices.get("metrics") == "none":
+    if _none_wanted():
         return None
     chosen = config["metrics"]
     if not chosen:
@@ -139,6 +145,10 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], sourc
         chosen = INCEPTION
     scorer: Scorer | None = make(chosen, "metrics") if chosen else None
     return scorer
+
+
+def _none_wanted() -> bool:
+    return bool(HydraConfig.get().runtime.choices.get("metrics") == "none")
 
 
 def _score(scores: Scores, samples: Samples, device: torch.device) -> dict[str, float]:

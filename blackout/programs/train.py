@@ -22,13 +22,13 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError, error_context, is_user_error, summary
-from blackout.family import ChoosesLength, Draw, Family, Source
-from blackout.files import save_picture, write_json
+from blackout.family import ChoosesLength, Draw, Family, FitsBaselines, Source
+from blackout.files import save_picture
 from blackout.programs.curves import save_curves
 from blackout.programs.pictures import Trajectory
 from blackout.programs.plan import plan
 from blackout.programs.report import command, save_report
-from blackout.programs.results import provenance, save_samples
+from blackout.programs.results import provenance, save_samples, write_scores
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
@@ -267,8 +267,8 @@ def make_trainer(config: Mapping[str, Any], run: Path, family: Family) -> pl.Tra
     chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}
     if "scores" in chosen and config["metrics"]:
         given["scores"] = {"scorer": make(config["metrics"], "metrics")}
-    else:
-        chosen.pop("scores", None)
+    elif chosen.pop("scores", None) and asked_for("callbacks.scores.every_n_steps"):
+        raise UserError("callbacks.scores needs scores: metrics=counts, digits, inception or another")
     callbacks = [make(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
     trainer: pl.Trainer = make(
         config["trainer"], "trainer", logger=loggers, callbacks=[*callbacks, KeepWandbRun()], default_root_dir=str(run),
@@ -347,10 +347,13 @@ def close(
         if isinstance(logger, MetricsCSV):
             logger.close(trainer.global_step)
     budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
-    scorer = keep_affordable_scorer(trainer, family.draw(model, {}).nfe, budget)
-    values = validate(trainer, module, data_module, budget)
+    scorer, left_out = keep_affordable_scorer(trainer, family.draw(model, {}).nfe, budget, run)
+    values = validate(trainer, module, data_module, budget, left_out)
+    beside = {} if scorer is None else scorer.beside(data_module.source, model.device)
     if not trainer.is_global_zero:
         return
+    for line in left_out:
+        print(f"left out: {line}")
     model.before_export(budget)
     export_model(model, run / "model", values | ({} if scorer is None else scorer.values))
     draw = closing_draw(family, model, budget)
@@ -360,36 +363,43 @@ def close(
     report |= {"command": command(), "sampler": dict(family.draw(model, {}).description), **more}
     if scorer is not None:
         values |= scorer.values
-        report |= scorer.provenance
-    report |= provenance(model.device, began, data_module.source)
-    write_json(report, run / "metrics.json")
+        report |= scorer.provenance | beside
+    if isinstance(family, FitsBaselines):
+        report["baselines"] = family.baselines(data_module.source, {})
+    report |= {"left_out": left_out, **provenance(model.device, began, data_module.source)}
+    write_scores(report, run / "metrics.json")
     save_curves(run / "metrics.csv", run / "curves.png")
     page = save_report(run)
     log_results(trainer, values, run)
-    for name, value in values.items():
-        if not name.startswith("share_"):
-            print(f"{name}: {value:.4f}")
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}\nreport:  {page}")
 
 
-def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int) -> Scores | None:
-    """Leave out the scoring of samples where it would exceed the budget of network evaluations."""
+def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int, run: Path) -> tuple[Scores | None, list[str]]:
+    """Leave out the scoring of samples where it would exceed the budget of network evaluations, and say so in words."""
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    scorers = [callback for callback in callbacks if isinstance(callback, Scores)]
-    affordable = [scorer for scorer in scorers if scorer.num_samples * nfe <= budget]
-    for scorer in scorers:
-        if scorer not in affordable:
-            callbacks.remove(scorer)
-    return affordable[0] if affordable else None
+    left_out = []
+    for scorer in [callback for callback in callbacks if isinstance(callback, Scores)]:
+        if (number := scorer.num_samples) * nfe <= budget:
+            return scorer, []
+        callbacks.remove(scorer)
+        cost = f"{number:,} samples of {nfe} network evaluations would cost more than the training, of {budget:,}"
+        ways = f"sample.py ckpt={run} num_samples={number} evaluate=true"
+        ways += f", or callbacks.scores.num_samples={budget // nfe}" if budget >= 2 * nfe else ""
+        left_out.append(f"scores of samples: {cost}: {ways}")
+    return None, left_out
 
 
 def validate(
-    trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, budget: int
+    trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, budget: int, left_out: list[str]
 ) -> dict[str, float]:
-    """Validation metrics of the final model, on as many batches as the budget allows."""
+    """Validation metrics of the final model, on as many batches as the budget allows; which are left out is said."""
     allowed = max(1, budget // (data_module.batch_size * module.model.validation_cost))
     if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
-        trainer.limit_val_batches = min(allowed, len(data_module.val_dataloader()))
+        whole = len(data_module.val_dataloader())
+        trainer.limit_val_batches = min(allowed, whole)
+        if allowed < whole:
+            told = f"val/ metrics are of {allowed} of {whole} held-out batches"
+            left_out.append(f"{told}: all would cost more than the training; sample.py evaluate=true takes more")
     (metrics,) = trainer.validate(module, data_module, verbose=False) or [{}]
     return {name: float(value) for name, value in metrics.items()}
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from blackout.distributed import my_samples
-from blackout.family import Samples, Scorer
+from blackout.errors import UserError
+from blackout.family import Samples, Scorer, Source
 from blackout.family import Scores as Accumulators
 from blackout.training.lightning_module import TrainingModule
 
@@ -49,7 +51,17 @@ class Scores(Callback):
         self._scores: Accumulators | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Load extractor and reference, so that a choice that cannot work fails before anything long starts."""
+        """Load extractor and reference, so that a choice that cannot work fails before anything long starts.
+
+        Raises:
+            UserError: scores are due at steps at which there is no validation.
+        """
+        between = trainer.val_check_interval if trainer.check_val_every_n_epoch is None else 1
+        if self._every is not None and type(between) is int:
+            steps = max(1, between // trainer.accumulate_grad_batches)
+            if self._every % steps:
+                told = f"callbacks.scores.every_n_steps={self._every} must be a multiple of {steps}"
+                raise UserError(f"{told}: samples are scored at validations, every {steps} steps")
         if self._scores is None:
             source = trainer.datamodule.source  # type: ignore[attr-defined]
             self._scores = self._scorer.begin(source, self.num_samples, pl_module.device)
@@ -64,6 +76,16 @@ class Scores(Callback):
         self.values = score_samples(self._scores, pl_module.model.batches, self.seed)
         self.provenance = {"seed": self.seed, **self._scores.provenance()}
         pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
+
+    def beside(self, source: Source, device: torch.device) -> dict[str, Any]:
+        """What the last scores are to be compared with."""
+        return compared(self._scorer, source, self.num_samples, device)
+
+
+def compared(scorer: Scorer, source: Source, num_samples: int, device: torch.device) -> dict[str, Any]:
+    """What the scores of right samples are, and those of a fitted model: `held_out_data` and `baseline`."""
+    of = source, num_samples, device
+    return {"held_out_data": scorer.held_out(*of), "baseline": scorer.baseline(*of)}
 
 
 def score_samples(scores: Accumulators, batches: Batches, seed: int) -> dict[str, float]:

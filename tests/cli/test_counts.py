@@ -51,7 +51,7 @@ def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     assert outcome.code == 0, outcome.err
     report = json.loads((directory / "samples/metrics.json").read_text())
     assert "c2st_auc" in report["values"] and "c2st_auc" in report["held_out_data"]["values"]
-    assert report["held_out_bits_of_baselines"]["poisson"] > 2
+    assert report["baselines"]["bits_per_dim_test"]["poisson"] > 2
     of_class = report["metrics"]["reference"]
     assert report["condition"] == of_class["condition"] == {"classes": ["T cell"]} and of_class["size"] == 10
     assert "negative_binomial" in report["likelihood"]["baselines"]

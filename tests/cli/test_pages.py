@@ -107,7 +107,12 @@ def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     Image.new("RGB", (20, 10)).save(run / "samples" / f"{attack.replace('/', '')}.png")
     (run / "config.yaml").write_text(json.dumps({"batch_size": attack, "seed": attack, attack: {"a": attack}}))
     scores = {attack: 1.23456789, "kept": attack, "share_x": 1}
-    report_of = {"values": scores, "held_out_data": {"values": scores}, "command": attack, "sampler": {attack: attack}}
+    report_of = {
+        "values": scores,
+        "beside": {name: {attack: 1.0} for name in scores},
+        "command": attack,
+        "sampler": {attack: attack},
+    }
     (run / "metrics.json").write_text(json.dumps({**report_of, "training_steps": attack}))
     (run / "metrics.csv").write_text(f"step,{attack.replace(chr(34), '')}\n1,2\n2,3\n")
     report.main([str(run)])

@@ -18,9 +18,11 @@ from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import make_sampler
+from blackout.errors import UserError
 from blackout.evaluation import ScoreOptions, Scorer
 from blackout.evaluation.digit_classifier import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
+from blackout.programs.train import keep_affordable_scorer
 from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Optimization
@@ -207,3 +209,19 @@ def test_memory_stays_flat_while_many_samples_are_scored(scorer):
 def tensor_bytes():
     storages = (value.untyped_storage() for value in gc.get_objects() if type(value) is torch.Tensor)
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def test_scores_that_no_validation_meets_are_refused(scorer):
+    callback = Scores(scorer, SAMPLES, every_n_steps=7)
+    trainer = pl.Trainer(**TRAINER, val_check_interval=2, check_val_every_n_epoch=None, accumulate_grad_batches=1)
+    with pytest.raises(UserError, match="every_n_steps=7 must be a multiple of 2"):
+        callback.setup(trainer, make_module(), "fit")
+
+
+def test_what_would_cost_more_than_training_is_said(scorer, tmp_path):
+    trainer = pl.Trainer(**TRAINER, callbacks=[kept := Scores(scorer, 40)])
+    assert keep_affordable_scorer(trainer, 10, 400, tmp_path) == (kept, [])
+    found, (line,) = keep_affordable_scorer(trainer, 10, 399, tmp_path)
+    assert found is None and kept not in trainer.callbacks
+    assert "40 samples of 10 network evaluations would cost more than the training, of 399" in line
+    assert f"sample.py ckpt={tmp_path} num_samples=40 evaluate=true, or callbacks.scores.num_samples=39" in line

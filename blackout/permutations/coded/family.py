@@ -15,13 +15,15 @@ from blackout.family import Draw
 from blackout.permutations.coded.data import PermutationData, from_puzzles
 from blackout.permutations.coded.draw import requested
 from blackout.permutations.coded.model import CODES, CodeModel, Objective, Passes
-from blackout.permutations.coded.report import likelihood_report
+from blackout.permutations.coded.report import likelihood_baselines, likelihood_report
 from blackout.permutations.datasets import Puzzles
 from blackout.training.components import make, resolve
 from blackout.training.descriptions import make_dataset
 from blackout.training.family import ComponentFamily, name_of
 
 _OBJECTIVES = typing.get_args(Objective)
+_COMPARED = 10_000
+"""Held-out samples of which fitted models' bits are taken at the end of training."""
 
 
 @component("family")
@@ -111,6 +113,12 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
     def report(self, model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The likelihood of the model, its distance from a known law, and the baselines."""
         return likelihood_report(model, source, settings)
+
+    def baselines(self, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Bits per held-out permutation of classical models, which see no context."""
+        size = min(source.size("test") or 0, settings.get("likelihood", {}).get("images", _COMPARED))
+        bits = likelihood_baselines(source, size) if size else {}
+        return dict.fromkeys(("val/nll_bits", "nll_bits_test"), bits)
 
     def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
         """Data, code, passes and network."""

@@ -56,7 +56,13 @@ class CodeScorer:
         batch = source.batch("test", index)
         scores = self.begin(source, len(index))
         scores.update({"samples": batch["x"], "target": batch["x"], **batch}, index)
-        return {"num_samples": len(index), **scores.compute()}
+        return {"num_samples": len(index), "values": scores.compute()}
+
+    def baseline(
+        self, source: PermutationData, num_samples: int, device: torch.device | str = "cpu"
+    ) -> dict[str, Any] | None:
+        """None: what is fitted to permutations is compared by likelihood."""
+        return None
 
     def read(self, path: Path, source: PermutationData) -> Samples:
         """Permutations in an `.npz` that `sample.py` wrote, or an `.npy` file [N, n].

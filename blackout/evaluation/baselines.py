@@ -1,0 +1,124 @@
+"""Models fitted to training data, whose scores stand beside those of a generative model: what it must at least beat.
+
+Of likelihoods these are models of independent counts, and of samples a Gaussian copula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array = npt.NDArray[Any]
+_MOST_ELEMENTS = 2048
+_LEAST_SHAPE, _MOST_SHAPE = 1e-3, 1e6
+_MOST_ROWS, _MOST_NUMBERS = 2000, 1 << 24
+"""Training samples to which the copula is fitted, and numbers in them, at most."""
+COPULA = "gaussian_copula"
+
+
+def copula_samples(train: Tensor, number: int, seed: int = 0) -> Tensor:
+    """Counts of a Gaussian copula with the training samples' own distribution of every element [Liu 2009, section 3].
+
+    Ranks of training counts, ties in random order, are made normal; normal variables of their covariance, made ranks
+    again, choose training counts. At most 2,000 evenly spaced training samples are used.
+
+    Args:
+        train: counts [N, *shape].
+        number: n of samples.
+        seed: of samples and ties.
+
+    Returns:
+        Counts [n, *shape] of the same dtype.
+    """
+    from scipy.special import ndtr, ndtri
+
+    elements = train[0].numel()
+    most = min(len(train), _MOST_ROWS, max(2, _MOST_NUMBERS // elements))
+    rows: Array = train[torch.linspace(0, len(train) - 1, most).long()].flatten(1).cpu().numpy()
+    generator = np.random.default_rng(seed)
+    ranks = (rows + generator.random(rows.shape)).argsort(0).argsort(0)
+    normal = ndtri((ranks + 0.5) / most).astype(np.float32)
+    mixed = generator.standard_normal((number, most), dtype=np.float32) @ normal / math.sqrt(most)
+    chosen = (ndtr(mixed / normal.std(0)) * most).astype(np.int64).clip(0, most - 1)
+    return torch.from_numpy(np.take_along_axis(np.sort(rows, 0), chosen, 0)).view(number, *train.shape[1:])
+
+
+def baseline_bits(train: Tensor, test: Tensor) -> dict[str, float]:
+    """Held-out bits per dimension of independent counts: `poisson`, `negative_binomial`, `zero_inflated`.
+
+    Every element is fitted on its own by maximum likelihood, at most 2,048 evenly spaced ones; the last is a negative
+    binomial with more zeros.
+
+    Args:
+        train, test: counts [N, *shape] and [M, *shape].
+    """
+    from scipy.special import gammaln
+
+    size = train[0].numel()
+    chosen = torch.arange(0, size, -(-size // _MOST_ELEMENTS))
+    columns, held_out = (
+        counts.flatten(1)[:, chosen.to(counts.device)].T.contiguous().cpu().numpy() for counts in (train, test)
+    )
+    nats = {"poisson": 0.0, "negative_binomial": 0.0, "zero_inflated": 0.0}
+    for column, fresh in zip(columns, held_out, strict=True):
+        values, times = np.unique(column, return_counts=True)
+        x, of_x = np.unique(fresh, return_counts=True)
+        values, x = values.astype(np.float64), x.astype(np.float64)
+        mean = float((values @ times + 1) / (len(column) + 1))  # never 0: what never occurred is not impossible
+        r = _best_shape(values, times, mean)
+        zero_inflated = _zero_inflated(values, times, mean, r)
+        nats["poisson"] -= float(of_x @ (x * math.log(mean) - mean - gammaln(x + 1)))
+        nats["negative_binomial"] -= float(of_x @ negative_binomial(x, mean, r))
+        nats["zero_inflated"] -= float(of_x @ zero_inflated(x))
+    return {name: total / (held_out.size * math.log(2)) for name, total in nats.items()}
+
+
+def negative_binomial(x: Array, mean: float, r: float) -> Array:
+    """log P(X = x) of mean m and variance m + m^2 / r, of the shape of `x`.
+
+    Equal to `scipy.stats.nbinom`, which takes eight times as long.
+    """
+    from scipy.special import gammaln
+
+    log_mass: Array = gammaln(x + r) - gammaln(r) - gammaln(x + 1) - r * math.log1p(mean / r)
+    return log_mass + x * (math.log(mean) - math.log(r + mean))
+
+
+def _best_shape(values: Array, times: Array, mean: float) -> float:
+    from scipy.optimize import minimize_scalar
+
+    def cost(log_r: float) -> float:
+        return -float(times @ negative_binomial(values, mean, math.exp(log_r)))
+
+    bounds = (math.log(_LEAST_SHAPE), math.log(_MOST_SHAPE))
+    return math.exp(minimize_scalar(cost, bounds=bounds, method="bounded").x)
+
+
+def _zero_inflated(values: Array, times: Array, mean: float, r: float) -> Callable[[Array], Array]:
+    """log P of the negative binomial, or with more zeros where those that occurred are more than its own.
+
+    The share of zeros is then the observed one, and what is above follows a negative binomial without zeros: a hurdle
+    model [Mullahy 1986].
+    """
+    from scipy.optimize import minimize
+
+    number, above = times.sum(), values > 0
+    zeros = (number - times[above].sum() + 0.5) / (number + 1)
+    if above.sum() < 2 or zeros <= math.exp(float(negative_binomial(np.zeros(1), mean, r)[0])):
+        return lambda x: negative_binomial(x, mean, r)
+    x, weight = values[above], times[above]
+
+    def positive(points: Array, log_mean: float, log_r: float) -> Array:
+        m, shape = math.exp(min(log_mean, 30.0)), math.exp(min(max(log_r, -7.0), 14.0))
+        none = shape * math.log1p(m / shape)  # -log P(0)
+        return negative_binomial(points, m, shape) - math.log(-math.expm1(-max(none, 1e-12)))
+
+    start = [math.log(x @ weight / weight.sum()), math.log(max(r, 0.5))]
+    best = minimize(lambda p: -float(weight @ positive(x, *p)), start, method="Nelder-Mead", options={"xatol": 1e-3})
+    return lambda points: np.where(points > 0, math.log1p(-zeros) + positive(points, *best.x), math.log(zeros))

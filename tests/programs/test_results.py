@@ -1,0 +1,36 @@
+"""What stands beside a score, on the terminal and in metrics.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blackout.programs.results import beside, write_scores
+
+REPORT = {
+    "values": {"fd": 3.0, "share_0": 0.5, "bits_per_dim_test": 3.62, "alone": 1.0},
+    "held_out_data": {"num_samples": 9, "values": {"fd": 1.0, "share_0": 0.4}},
+    "baseline": {"name": "gaussian_copula", "num_samples": 9, "values": {"fd": 8.0}},
+    "baselines": {"bits_per_dim_test": {"poisson": 5.0, "negative_binomial": 4.13}, "another": {"poisson": 1.0}},
+}
+
+
+def test_each_score_has_held_out_data_and_the_strongest_baseline_beside_it() -> None:
+    assert beside(REPORT) == {
+        "fd": {"held_out_data": 1.0, "gaussian_copula": 8.0},
+        "share_0": {"held_out_data": 0.4},
+        "bits_per_dim_test": {"negative_binomial": 4.13},
+    }
+    assert beside({"values": {"fd": 1.0}, "held_out_data": None, "baseline": None}) == {}
+
+
+def test_both_are_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scores(REPORT, tmp_path / "metrics.json")
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {**REPORT, "beside": beside(REPORT)}
+    assert capsys.readouterr().out.splitlines() == [
+        "fd: 3.0000 (held out data 1.0000, gaussian copula 8.0000)",
+        "bits_per_dim_test: 3.6200 (negative binomial 4.1300)",
+        "alone: 1.0000",
+    ]
