@@ -1,93 +1,118 @@
-"""`python -m blackout.flows.solve mis graphs/ --method milp`: graph problems by other solvers, or by heat bath alone.
+"""`python -m blackout.flows.solve mis graphs/ --method anneal`: problems on graphs, exactly, by annealing or greedily.
 
-The same table and arrays as `sample.py` writes for a trained flow: solutions.npz and table.csv.
+The same table and arrays as `sample.py` writes for a trained flow: solutions.npz and table.csv; and best.csv, which
+calls the nodes what their file does.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import csv
+import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from blackout.errors import UserError
-from blackout.files import save_picture, write_json
-from blackout.flows.graphs.graphs import read_graphs, save_graph
+from blackout.files import replacing, save_picture, write_json
+from blackout.flows.graphs.files import read_graphs
+from blackout.flows.graphs.graphs import Graph, save_graph
 from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
-from blackout.flows.graphs.problems import PROBLEMS, GraphTarget, problem_on
-from blackout.flows.graphs.solvers import EXACT, Solution, by_heat_bath, solved
+from blackout.flows.graphs.problems import GraphTarget
+from blackout.flows.graphs.reductions import TAKES, Array, Problem, problem_of
+from blackout.flows.graphs.searches import annealed, greedy
+from blackout.flows.graphs.solvers import EXACT, Solution, solved, value_of
 from blackout.flows.outputs import made_folder, run_command, save_arrays
 from blackout.training.export import load_model
 
-_METHODS = (*EXACT, "anneal", "random")
 
-
-def solutions(
-    target: GraphTarget, given: argparse.Namespace
-) -> tuple[list[Solution], NDArray[np.uint8], NDArray[np.int64]]:
-    """The best of every graph, all solutions uint8 [G, chains, d] and their values [G, chains].
+def solutions(problems: list[Problem], given: argparse.Namespace) -> tuple[list[Array], list[bool], list[float]]:
+    """Solutions of the bases, uint8 [chains, n'] of each, whether they are proved, and seconds of processor time.
 
     Raises:
-        UserError: the method's package is not installed.
+        UserError: the method's package is not installed, or does not take such weights.
     """
-    numbers = torch.arange(len(target.nodes))
-    if given.method in ("anneal", "random"):
-        sweeps = given.sweeps if given.method == "anneal" else 0
-        found, values, seconds = by_heat_bath(target, numbers, given.chains, sweeps, given.seed)
-        share, best = seconds / len(numbers), values.argmax(1)
-        chosen = [
-            Solution(found[g, k].numpy(), int(values[g, k]), False, share, tuple(values[g].tolist()))
-            for g, k in enumerate(best.tolist())
-        ]
-        return chosen, found.numpy(), values.numpy()
-    chosen = solved(given.method, target, numbers.tolist(), given.seconds)
-    every = np.zeros((len(chosen), 1, target.sites), np.uint8)
-    for g, solution in enumerate(chosen):
-        every[g, 0, : len(solution.x)] = solution.x
-    return chosen, every, np.array([[solution.value] for solution in chosen])
+    base, graphs = problems[0].base, [problem.graph for problem in problems]
+    if given.method in EXACT:
+        exact = solved(given.method, base, graphs, given.seconds)
+        return [own.x[None] for own in exact], [own.proved for own in exact], [own.seconds for own in exact]
+    began = time.process_time()
+    if given.method == "anneal":
+        found = annealed(base, graphs, given.chains, given.sweeps, given.seconds * len(graphs), given.seed)
+    else:
+        found = [greedy(base, graph, given.chains, math.inf, given.seed) for graph in graphs]
+    share = (time.process_time() - began) / len(graphs)
+    return found, [False] * len(graphs), [share] * len(graphs)
 
 
 def run(given: argparse.Namespace) -> None:
-    """Solve, and write solutions.npz, table.csv, metrics.json and graphs.png.
+    """Solve, and write solutions.npz, table.csv, best.csv, metrics.json and graphs.png.
 
     Raises:
-        UserError: numbers out of range, unreadable graphs, a solver that is missing.
+        UserError: numbers out of range, unreadable graphs, weights that the problem does not take, a missing solver.
     """
-    if given.chains < 1 or given.sweeps < 1 or not given.seconds > 0:
-        raise UserError("--chains and --sweeps must be at least 1, and --seconds positive")
-    target, out = _target(given), made_folder(given.out)
-    chosen, every, values = solutions(target, given)
+    if given.chains < 1 or given.sweeps < 1 or not given.seconds > 0 or not 1 <= given.colours < 256:
+        raise UserError("--chains and --sweeps must be at least 1, --seconds positive, and --colours 1 to 255")
+    problems = [problem_of(given.problem, graph, given.colours, given.unit_weights) for graph in _graphs(given)]
+    base, out, sign = problems[0].base, made_folder(given.out), problems[0].sign
+    found, proved, seconds = solutions(problems, given)
+    values = [problem.value(value_of(base, problem.graph, x)) for problem, x in zip(problems, found, strict=True)]
+    first = [int((sign * part).argmax()) for part in values]
+    best = [problem.back(x[k]) for problem, x, k in zip(problems, found, first, strict=True)]
     # the optimum is the oracle's, or what the method itself has proved
-    known: Sequence[Solution | None] = [replace(own, seconds=0.0) if own.proved else None for own in chosen]
-    if given.oracle:
-        known = solved(given.oracle, target, range(len(chosen)), given.seconds)
-    table = [
-        Row(target.graph(g), own.values or (own.value,), own.seconds, best)
-        for g, (own, best) in enumerate(zip(chosen, known, strict=True))
+    known: list[Solution | None] = [
+        Solution(x, float(part[k]), True, 0.0) if sure else None
+        for x, part, k, sure in zip(best, values, first, proved, strict=True)
     ]
-    write_table(table, out / "table.csv")
-    best = every[np.arange(len(chosen)), values.argmax(1)]
-    save_arrays(out / "solutions.npz", solutions=every, value=values, best=best, best_value=values.max(1))
-    said = means(table)
-    how = {"method": given.method, "problem": target.problem, "proved": sum(s.proved for s in chosen)}
-    write_json({"values": said, **how, "graphs": len(chosen), "seed": given.seed}, out / "metrics.json")
-    first = {"graph": torch.arange(len(chosen)), "solutions": torch.from_numpy(best)}
-    save_picture(graphs_picture(target, first | {"value": torch.from_numpy(values.max(1))}), out / "graphs.png")
-    print("  ".join(f"{name} {value:.5g}" for name, value in said.items()), f"proved {how['proved']} of {len(chosen)}")
+    if given.oracle:
+        oracle = solved(given.oracle, base, [problem.graph for problem in problems], given.seconds)
+        known = [replace(own, value=p.value(own.value)) for p, own in zip(problems, oracle, strict=True)]
+    rows = [
+        Row(problem.given, part.tolist(), spent, own, sign)
+        for problem, part, spent, own in zip(problems, values, seconds, known, strict=True)
+    ]
+    write_table(rows, out / "table.csv")
+    _write_best(problems, best, out / "best.csv")
+    every = np.zeros((len(best), given.chains if given.method not in EXACT else 1, max(map(len, best))), np.uint8)
+    for g, (problem, x) in enumerate(zip(problems, found, strict=True)):
+        every[g, :, : len(best[g])] = problem.back(x)
+    chosen, reached = (
+        every[np.arange(len(best)), first],
+        np.array([part[k] for part, k in zip(values, first, strict=True)]),
+    )
+    save_arrays(out / "solutions.npz", solutions=every, value=np.stack(values), best=chosen, best_value=reached)
+    said, how = means(rows), {"method": given.method, "problem": given.problem, "proved": sum(proved)}
+    write_json({"values": said, **how, "graphs": len(best), "seed": given.seed}, out / "metrics.json")
+    samples = {
+        "graph": torch.arange(len(best)),
+        "solutions": torch.from_numpy(chosen),
+        "value": torch.from_numpy(reached),
+    }
+    save_picture(graphs_picture(lambda k: problems[k].given, given.problem, samples, sign), out / "graphs.png")
+    print("  ".join(f"{name} {value:.8g}" for name, value in said.items()), f"proved {sum(proved)} of {len(best)}")
 
 
-def _target(given: argparse.Namespace) -> GraphTarget:
-    """The problem on graphs in files, or on those that a trained flow held out."""
+def _write_best(problems: list[Problem], best: list[Array], path: Path) -> None:
+    """The best solution of every graph, a line for each node under the name that its file gives it."""
+    with replacing(path) as part, part.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["graph", "node", "value"])
+        for problem, x in zip(problems, best, strict=True):
+            labels = problem.given.labels or range(problem.given.nodes)
+            writer.writerows((problem.given.name, *both) for both in zip(labels, x.tolist(), strict=True))
+
+
+def _graphs(given: argparse.Namespace) -> list[Graph]:
+    """The graphs in files, or those that a trained flow held out."""
     if given.ckpt is None:
         if given.graphs is None:
             raise UserError(
                 "give a file or folder of graphs, or --ckpt of a trained flow, whose held-out graphs are taken"
             )
-        return problem_on(given.problem, read_graphs(given.graphs))
+        return read_graphs(given.graphs)
     target = getattr(load_model(given.ckpt), "target", None)
     if not isinstance(target, GraphTarget) or target.problem != given.problem:
         raise UserError(f"--ckpt {given.ckpt} is no flow on graphs for {given.problem}")
@@ -96,20 +121,22 @@ def _target(given: argparse.Namespace) -> GraphTarget:
         given.save_graphs.mkdir(parents=True, exist_ok=True)
         for graph in graphs:
             save_graph(graph, given.save_graphs / f"{int(graph.name):06d}.edges")
-    return target.with_graphs(graphs)
+    return graphs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.flows.solve", description=(__doc__ or "").split(": ")[1])
-    parser.add_argument("problem", choices=PROBLEMS)
+    parser.add_argument("problem", choices=TAKES)
     parser.add_argument("graphs", nargs="?", help="a file or folder of graphs")
     parser.add_argument("--ckpt", help="a trained flow: the graphs it held out")
     parser.add_argument("--save-graphs", type=Path, help="with --ckpt: write them to this folder as edge lists")
-    parser.add_argument("--method", choices=_METHODS, default="milp")
+    parser.add_argument("--method", choices=(*EXACT, "anneal", "greedy"), default="milp")
     parser.add_argument("--oracle", choices=EXACT, help="another method, whose values drops are counted from")
-    parser.add_argument("--chains", type=int, default=16, help="of anneal and random, for every graph")
-    parser.add_argument("--sweeps", type=int, default=32, help="of anneal")
-    parser.add_argument("--seconds", type=float, default=60.0, help="given to an exact solver for every graph")
+    parser.add_argument("--colours", type=int, default=3, help="of colouring, which colours as many nodes as it can")
+    parser.add_argument("--unit-weights", action="store_true", help="take all weights as 1")
+    parser.add_argument("--chains", type=int, default=16, help="of anneal, and tries of greedy, for every graph")
+    parser.add_argument("--sweeps", type=int, default=1000, help="of anneal, at most")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of processor time for every graph, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/solve"))
     run_command(run, parser)

@@ -77,14 +77,17 @@ def compared(tables: list[Table]) -> tuple[list[Line], int]:
     first = tables[0]
     if not first.graphs or any(table.graphs != first.graphs for table in tables):
         raise UserError("the tables are not of the same graphs")
-    reached = [part for table in tables for part in (table.best, np.nan_to_num(table.known))]
-    known: NDArray[np.float64] = np.max(reached, axis=0)
+    # what is to be small has bests below its means
+    sign = -1 if any((table.best < table.mean).any() for table in tables) else 1
+    known: NDArray[np.float64] = sign * np.nanmax([sign * part for t in tables for part in (t.best, t.known)], axis=0)
     proved = np.any([table.proved for table in tables], axis=0)
     lines = []
     for table in tables:
         differ = bool((table.mean != first.mean).any())
         p = float(wilcoxon(table.mean, first.mean).pvalue) if differ else 1.0
-        mean, best = (1 - float(part.mean() / known.mean()) for part in (table.mean, table.best))
+        mean, best = (
+            sign * float((known - part).mean() / (np.abs(known).mean() or 1)) for part in (table.mean, table.best)
+        )
         lines.append(Line(table.name, mean, best, float(table.seconds.mean()), p))
     return lines, int(proved.sum())
 

@@ -14,11 +14,12 @@ from torch import Tensor
 from blackout.errors import UserError
 from blackout.family import OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.draw import ChainDraw, requested_simulation
-from blackout.flows.graphs.graphs import read_graphs
+from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.model import GraphFlow
 from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
 from blackout.flows.graphs.problems import GraphTarget
-from blackout.flows.graphs.solvers import solved, solver
+from blackout.flows.graphs.searches import annealed, greedy
+from blackout.flows.graphs.solvers import solved, solver, value_of
 from blackout.flows.outputs import Collected, add_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 _BATCH = 512
 _CLOSING, _EACH = 4, 16
 """Graphs, and solutions of each, at the end of a run."""
-_LIMIT = 20.0
-"""Seconds that an oracle may take for a graph."""
+_LIMIT, _TRIES = 20.0, 1 << 40
+"""Seconds that an oracle may take for a graph, and tries or sweeps of rivals, which end with the seconds."""
 
 
 @dataclass
@@ -83,7 +84,7 @@ class GraphDraw(ChainDraw):
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """The first graphs, each with the best of its solutions here; None for states on their way, without graphs."""
-        return graphs_picture(self.target, samples) if "graph" in samples else None
+        return graphs_picture(self.target.graph, self.target.problem, samples) if "graph" in samples else None
 
 
 class GraphOutputs(Collected):
@@ -98,7 +99,10 @@ class GraphOutputs(Collected):
         self._draw = draw
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """Add `best` and `best_value` to solutions.npz, write table.csv; returns drops from the oracle's values."""
+        """Add `best` and `best_value` to solutions.npz, write table.csv; returns drops from the oracle's values.
+
+        Beside them stands what greedy and annealing find in the processor time of the draw.
+        """
         draw, target, arrays = self._draw, self._draw.target, self.arrays()
         rows_of = {number: torch.nonzero(arrays["graph"] == number).flatten() for number in draw.numbers.tolist()}
         chosen = {number: rows for number, rows in rows_of.items() if len(rows)}
@@ -107,10 +111,21 @@ class GraphOutputs(Collected):
             best = [arrays["solutions"][rows[values[number].argmax()]] for number, rows in chosen.items()]
             add_array(file, "best", torch.stack(best))
             add_array(file, "best_value", torch.stack([value.max() for value in values.values()]))
-        oracle = solved(draw.oracle, target, chosen, _LIMIT) if draw.oracle is not None else []
+        problem, graphs = target.problem, [target.graph(number) for number in chosen]
+        oracle = solved(draw.oracle, problem, graphs, _LIMIT) if draw.oracle is not None else []
         known = dict(zip(chosen, oracle, strict=False))
         seconds = draw.seconds / max(1, len(chosen))
-        rows = [Row(target.graph(n), value.tolist(), seconds, known.get(n)) for n, value in values.items()]
+        rivals = {
+            "greedy": [greedy(problem, graph, _TRIES, seconds, 0) for graph in graphs],
+            "anneal": annealed(problem, graphs, draw.each, _TRIES, draw.seconds, 0),
+        }
+        rows = [
+            Row(
+                graph, value.tolist(), seconds, known.get(number), 1,
+                {name: float(value_of(problem, graph, found[k]).max()) for name, found in rivals.items()},
+            )
+            for k, (graph, (number, value)) in enumerate(zip(graphs, values.items(), strict=True))
+        ]  # fmt: skip
         write_table(rows, directory / "table.csv")
         said: dict[str, Any] = {"values": means(rows), "samples_per_graph": draw.each}
         if known:

@@ -1,4 +1,4 @@
-"""Undirected graphs as lists of edges: at random, or from files, those of ours and whatever networkx reads."""
+"""Undirected graphs as lists of edges with weights, and random ones."""
 
 from __future__ import annotations
 
@@ -12,32 +12,53 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from blackout.errors import UserError
-
 Edges = NDArray[np.int64]
-MOST_NODES = 1024
-"""Of a graph: distances of all pairs are kept."""
-_LISTS = (".txt", ".edges", ".edgelist", ".csv", ".tsv")
-_BY_NETWORKX = {
-    ".gml": "read_gml", ".graphml": "read_graphml", ".gexf": "read_gexf", ".adjlist": "read_adjlist",
-    ".g6": "read_graph6", ".s6": "read_sparse6", ".net": "read_pajek",
-}  # fmt: skip
-SUFFIXES = (*_LISTS, *_BY_NETWORKX)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """An undirected graph without loops.
+    """An undirected graph without loops, or a quadratic model offset + sum a_i x_i + sum b_ij x_i x_j on one.
 
     Args:
         name: for tables.
-        nodes: number of nodes, which are called 0, 1, ...
+        nodes: number of nodes, which are 0, 1, ... here.
         edges: int64 [m, 2], each edge once.
+        weights: of the edges (b), float64 [m]; None where all are 1.
+        node_weights: of the nodes (a), float64 [n]; None where all are 1.
+        labels: what a file calls the nodes; None for their numbers here.
+        offset: of a quadratic model; None for a graph.
     """
 
     name: str
     nodes: int
     edges: Edges
+    weights: NDArray[np.float64] | None = None
+    node_weights: NDArray[np.float64] | None = None
+    labels: tuple[str, ...] | None = None
+    offset: float | None = None
+
+    @property
+    def of_edges(self) -> NDArray[np.float64]:
+        """Weights of the edges, float64 [m]."""
+        return np.ones(len(self.edges)) if self.weights is None else self.weights
+
+    @property
+    def of_nodes(self) -> NDArray[np.float64]:
+        """Weights of the nodes, float64 [n]."""
+        return np.ones(self.nodes) if self.node_weights is None else self.node_weights
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a graph without weights."""
+        return self.weights is None and self.node_weights is None and self.offset is None
+
+    def matrix(self) -> Any:
+        """SciPy's CSR matrix of the weights of its edges, float64 [n, n], symmetric."""
+        from scipy.sparse import coo_array  # only here: importing it takes a second
+
+        (i, j), w = self.edges.T, self.of_edges
+        pairs = np.concatenate([i, j]), np.concatenate([j, i])
+        return coo_array((np.concatenate([w, w]), pairs), shape=(self.nodes, self.nodes)).tocsr()
 
     def adjacency(self, width: int | None = None) -> Tensor:
         """uint8 [width, width], symmetric; nodes from `nodes` on, where there are any, have no edges."""
@@ -104,74 +125,7 @@ def random_graphs(kind: str, nodes: Sequence[int], parameter: float, number: int
     return graphs
 
 
-def read_graphs(path: str | Path) -> list[Graph]:
-    """The graphs in a file, or in all files of a folder with a known suffix, by name.
-
-    An edge list has two node numbers a line, from 0 on, separated by spaces, tabs or a comma; `#` begins a comment, and
-    `# nodes: 12` says how many nodes there are where the last ones have no edges.
-
-    Raises:
-        UserError: there are none, or one is not such a graph.
-    """
-    folder = Path(path)
-    if folder.is_dir():
-        files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
-    else:
-        files = [folder] if folder.is_file() else []
-    if not files:
-        raise UserError(f"target.path: there are no graphs at {path} (files {', '.join(SUFFIXES)})")
-    return [_read(file) for file in files]
-
-
-def _read(file: Path) -> Graph:
-    """A graph of 1 to `MOST_NODES` nodes without loops or repeated edges."""
-    if file.suffix not in SUFFIXES:
-        raise UserError(f"target.path: {file} is no graph: its name ends in none of {', '.join(SUFFIXES)}")
-    nodes, pairs = (_edge_list if file.suffix in _LISTS else _by_networkx)(file)
-    if nodes < 1:
-        raise UserError(f"target.path: {file} is empty: a graph has at least one node")
-    if nodes > MOST_NODES:
-        raise UserError(f"target.path: {file} has {nodes} nodes; at most {MOST_NODES} are possible")
-    if loops := [i for i, j in pairs if i == j]:
-        raise UserError(f"target.path: {file}: node {loops[0]} has an edge to itself")
-    given, once = set(pairs), {(min(pair), max(pair)) for pair in pairs}
-    if any((j, i) in given for i, j in given):
-        raise UserError(f"target.path: {file} is directed: an edge stands in it both ways; give each edge once")
-    return Graph(file.stem, nodes, np.array(sorted(once), dtype=np.int64).reshape(-1, 2))
-
-
-def _edge_list(file: Path) -> tuple[int, list[tuple[int, int]]]:
-    try:
-        lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"target.path: {file} cannot be read: {error}") from None
-    nodes, pairs = 0, []
-    for number, line in enumerate(lines, 1):
-        edge, _, said = line.partition("#")
-        said = said.strip()
-        if said.startswith("nodes:") and said.removeprefix("nodes:").strip().isdecimal():
-            nodes = int(said.removeprefix("nodes:"))
-        words = edge.replace(",", " ").split()
-        if words and (len(words) != 2 or not all(word.isdecimal() for word in words)):
-            raise UserError(f"target.path: {file}:{number}: an edge is two node numbers from 0 on, not {line[:60]!r}")
-        if words:
-            pairs.append((int(words[0]), int(words[1])))
-    return max([nodes, *(max(pair) + 1 for pair in pairs)]), pairs
-
-
-def _by_networkx(file: Path) -> tuple[int, list[tuple[int, int]]]:
-    import networkx as nx  # only here: importing it takes a while
-
-    try:
-        found: Any = getattr(nx, _BY_NETWORKX[file.suffix])(file)
-    except Exception as error:  # every format has errors of its own
-        raise UserError(f"target.path: {file} is no such graph: {str(error).splitlines()[0][:200]}") from None
-    if isinstance(found, list) or found.is_directed() or found.is_multigraph():
-        raise UserError(f"target.path: {file} must hold one undirected graph without multiple edges")
-    return len(found), list(nx.convert_node_labels_to_integers(found).edges)
-
-
 def save_graph(graph: Graph, file: Path) -> None:
     """Write an edge list that `read_graphs` reads."""
-    lines = [f"# nodes: {graph.nodes}", *(f"{i} {j}" for i, j in graph.edges)]
+    lines = [f"# nodes: {graph.nodes}, first: 0", *(f"{i} {j}" for i, j in graph.edges)]
     file.write_text("\n".join(lines) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +16,10 @@ from PIL import Image
 from blackout.family import Samples
 from blackout.files import replacing
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.problems import GraphTarget
 from blackout.flows.graphs.solvers import Solution
 
-_SHOWN, _ROUNDS = 8, 200
-"""Graphs in a picture, and rounds of moving their nodes apart."""
+_SHOWN, _LARGEST, _ROUNDS = 8, 300, 200
+"""Graphs in a picture, nodes of the largest of them, and rounds of moving these apart."""
 
 
 class Row(NamedTuple):
@@ -31,12 +30,25 @@ class Row(NamedTuple):
         values: of its samples.
         seconds: of processor time for all of them.
         known: an oracle's solution, or None without one.
+        sign: -1 if values are to be small.
+        rivals: best values of other methods in as many seconds.
     """
 
     graph: Graph
-    values: Sequence[int]
+    values: Sequence[float]
     seconds: float
     known: Solution | None
+    sign: int = 1
+    rivals: Mapping[str, float] = {}
+
+    @property
+    def mean_and_best(self) -> tuple[float, float]:
+        """Values."""
+        return float(np.mean(self.values)), self.sign * max(self.sign * value for value in self.values)
+
+
+def _drop(value: float, known: float, sign: int) -> float:
+    return sign * (known - value) / (abs(known) or 1.0)
 
 
 def write_table(rows: list[Row], path: Path) -> None:
@@ -44,31 +56,29 @@ def write_table(rows: list[Row], path: Path) -> None:
     names = ["graph", "nodes", "edges", "mean", "best", "optimum", "proved", "drop_mean", "drop_best", "seconds"]
     with replacing(path) as part, part.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*names, "oracle_seconds"])
-        for graph, values, seconds, known in rows:
-            mean, best = float(np.mean(values)), max(values)
+        writer.writerow([*names, "oracle_seconds", *rows[0].rivals])
+        for row in rows:
             said: list[Any] = [None, False, None, None]
-            if known is not None:
-                said = [known.value, known.proved]
-                said += [f"{1 - value / max(1, known.value):.6g}" for value in (mean, best)]
-            said += [f"{spent:.4g}" for spent in (seconds, 0.0 if known is None else known.seconds)]
-            writer.writerow([graph.name, graph.nodes, len(graph.edges), f"{mean:.6g}", best, *said])
+            if (known := row.known) is not None:
+                said = [f"{known.value:.15g}", known.proved]
+                said += [f"{_drop(value, known.value, row.sign):.6g}" for value in row.mean_and_best]
+            said += [f"{spent:.4g}" for spent in (row.seconds, 0.0 if known is None else known.seconds)]
+            found = [f"{value:.15g}" for value in (*row.mean_and_best, *row.rivals.values())]
+            graph = row.graph
+            writer.writerow([graph.name, graph.nodes, len(graph.edges), *found[:2], *said, *found[2:]])
 
 
 def means(rows: list[Row]) -> dict[str, float]:
     """Means over graphs, and drops of means from the mean optimum [Ou 2025, tables 1 and 5]."""
-
-    def averaged(values: list[Sequence[int]]) -> tuple[float, float]:
-        return float(np.mean([np.mean(part) for part in values])), float(np.mean([max(part) for part in values]))
-
-    mean, best = averaged([row.values for row in rows])
-    seconds = float(np.mean([row.seconds for row in rows]))
-    found = {"mean_value": mean, "best_value": best, "seconds_per_graph": seconds}
-    if optima := [row.known.value for row in rows if row.known is not None]:
-        found["optimum"] = float(np.mean(optima))
-        drawn = averaged([row.values for row in rows if row.known is not None])
-        for name, value in zip(("drop_mean", "drop_best"), drawn, strict=True):
-            found[name] = 1 - value / max(1e-9, found["optimum"])
+    values = {name: [row.mean_and_best[k] for row in rows] for k, name in enumerate(("mean", "best"))}
+    values |= {name: [row.rivals[name] for row in rows] for name in rows[0].rivals}
+    found = {f"{name}_value": float(np.mean(part)) for name, part in values.items()}
+    found["seconds_per_graph"] = float(np.mean([row.seconds for row in rows]))
+    told = [k for k, row in enumerate(rows) if row.known is not None]
+    if told:
+        found["optimum"] = float(np.mean([row.known.value for row in rows if row.known is not None]))
+        for name, part in values.items():
+            found[f"drop_{name}"] = _drop(float(np.mean([part[k] for k in told])), found["optimum"], rows[0].sign)
     return found
 
 
@@ -88,26 +98,31 @@ def layout(graph: Graph) -> NDArray[np.float64]:
     return place
 
 
-def graphs_picture(target: GraphTarget, samples: Samples) -> Image.Image:
-    """The first graphs among the samples with their best solutions here: chosen nodes dark, cut edges thick."""
+def graphs_picture(graph_of: Callable[[int], Graph], problem: str, samples: Samples, sign: int = 1) -> Any:
+    """The first graphs among the samples with their best solutions here, as a PIL image; None if all are too large.
+
+    Chosen nodes are dark, those of a colouring coloured, and cut edges thick.
+    """
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
     graphs, values = samples["graph"].cpu(), samples["value"].cpu()
-    shown = list(dict.fromkeys(graphs.tolist()))[:_SHOWN]
+    shown = [k for k in dict.fromkeys(graphs.tolist()) if graph_of(k).nodes <= _LARGEST][:_SHOWN]
+    if not shown:
+        return None
     columns = min(4, len(shown))
     rows = -(-len(shown) // columns)
     figure = Figure(figsize=(3 * columns, 3.2 * rows), layout="constrained")
     for axes, number in zip(figure.subplots(rows, columns, squeeze=False).flatten(), shown, strict=False):
         mine = torch.nonzero(graphs == number).flatten()
-        best = mine[values[mine].argmax()]
-        graph = target.graph(number)
+        best = mine[(sign * values[mine]).argmax()]
+        graph = graph_of(number)
         x, place = samples["solutions"][best].cpu().numpy()[: graph.nodes], layout(graph)
         for i, j in graph.edges:
-            color, width = ("C3", 1.4) if target.problem == "maxcut" and x[i] != x[j] else ("0.75", 0.8)
+            color, width = ("C3", 1.4) if problem == "maxcut" and x[i] != x[j] else ("0.75", 0.8)
             axes.plot(*place[[i, j]].T, color=color, linewidth=width, zorder=1)
-        axes.scatter(*place.T, c=np.where(x > 0, "C0", "white"), edgecolors="black", s=55, zorder=2)
+        axes.scatter(*place.T, c=[f"C{k - 1}" if k else "white" for k in x], edgecolors="black", s=55, zorder=2)
         axes.set_aspect("equal")
-        axes.set_title(f"graph {graph.name}: {int(values[best])} {target.unit}", fontsize=9)
+        axes.set_title(f"graph {graph.name}: {float(values[best]):.12g}", fontsize=9)
     for axes in figure.axes:
         axes.axis("off")
     buffer = io.BytesIO()

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.errors import UserError
-from blackout.flows.graphs.graphs import MOST_NODES, Graph, random_graphs, read_graphs
+from blackout.flows.graphs.files import read_graphs
+from blackout.flows.graphs.graphs import Graph, random_graphs
 from blackout.flows.targets.base import Target, of_flips
 from blackout.flows.targets.lattice import coloured
 from blackout.networks.equivariant_graphs import CLASSES, GraphBatch, distance_classes
@@ -24,6 +25,8 @@ from blackout.random import SampleStreams, fold_seed
 
 _RELABELLING = 23
 """Key of the relabelling of nodes among the uses of a seed."""
+MOST_NODES = 1024
+"""Of a graph that a flow learns: distances of all pairs are kept."""
 _HELD_OUT, _SHARE = 100, 10
 """Of random graphs; of a user's, one of so many."""
 
@@ -47,8 +50,6 @@ class GraphTarget(Target):
     adjacent: Tensor
     nodes: Tensor
     problem = ""
-    unit = ""
-    """What is counted."""
 
     def __init__(self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0) -> None:
         super().__init__(2, [nodes])
@@ -58,7 +59,10 @@ class GraphTarget(Target):
                 "one must be trained on, and 1 / T be positive"
             )
         if nodes > MOST_NODES:
-            raise ValueError(f"graphs have at most {MOST_NODES} nodes, not {nodes}")
+            raise ValueError(
+                f"a flow is of graphs of at most {MOST_NODES} nodes, not {nodes}; "
+                "python -m blackout.flows.solve takes larger ones"
+            )
         self.held_out, self.inverse_temperature = held_out, inverse_temperature
         self.register_buffer("adjacent", torch.zeros(graphs, nodes, nodes, dtype=torch.uint8))
         self.register_buffer("nodes", torch.zeros(graphs, dtype=torch.int64))
@@ -66,7 +70,15 @@ class GraphTarget(Target):
         self._known: tuple[Tensor, Tensor] | None = None
 
     def with_graphs(self, graphs: Sequence[Graph], held_out: int = 0) -> GraphTarget:
-        """The same problem on these graphs."""
+        """The same problem on these graphs.
+
+        Raises:
+            UserError: one has weights.
+        """
+        if weighted := [graph.name for graph in graphs if not graph.plain]:
+            raise UserError(
+                f"{weighted[0]} has weights, which flows do not learn; python -m blackout.flows.solve takes them"
+            )
         most = max(graph.nodes for graph in graphs)
         other = type(self)(**self.arguments() | {"graphs": len(graphs), "nodes": most, "held_out": held_out})
         other.adjacent = torch.stack([graph.adjacency(most) for graph in graphs])
@@ -221,7 +233,7 @@ class MIS(GraphTarget):
         ValueError: a penalty that is not positive, or as for `GraphTarget`.
     """
 
-    problem, unit = "mis", "nodes"
+    problem = "mis"
 
     def __init__(
         self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0, penalty: float = 1.0001
@@ -261,7 +273,7 @@ class MIS(GraphTarget):
 class MaxCut(GraphTarget):
     """Maximum cut: log rho = -s'As / (4 T), s = 2x - 1, the cut minus half the number of edges [Ou 2025, eq. 49]."""
 
-    problem, unit = "maxcut", "edges"
+    problem = "maxcut"
 
     def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """-s'As / (4 T), [B] [Ou 2025, eq. 49]."""

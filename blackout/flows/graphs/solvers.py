@@ -1,4 +1,4 @@
-"""Solutions by others' solvers, and by heat bath alone: what a flow on graphs is measured by."""
+"""Solutions by others' solvers: what a flow on graphs, and every search, is measured by."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.flows.annealing import anneal
 from blackout.flows.graphs.graphs import Graph
-from blackout.flows.graphs.problems import GraphTarget
 
 
 @dataclass(frozen=True)
@@ -27,14 +24,12 @@ class Solution:
         value: of it.
         proved: whether nothing is better.
         seconds: of processor time.
-        values: of all solutions that were found on the way, if there were several.
     """
 
     x: NDArray[np.uint8]
-    value: int
+    value: float
     proved: bool
     seconds: float
-    values: tuple[int, ...] = ()
 
 
 class Program(NamedTuple):
@@ -49,23 +44,24 @@ def program(problem: str, graph: Graph) -> Program:
     """The problem as a mixed-integer linear program.
 
     The first variables are the nodes. Of a cut there is one more for each edge; of a triangle at most two edges are cut
-    [Barahona and Mahjoub 1986].
+    [Barahona and Mahjoub 1986]. The greatest gain is 1, as solvers' tolerances are absolute ones.
     """
     from scipy.sparse import coo_array  # only here: importing it takes a second
 
     n, m, edges = graph.nodes, len(graph.edges), graph.edges
     if problem == "mis":
-        gain, columns, values, limits = np.ones(n), edges, np.ones((m, 2)), np.ones(m)
-    else:  # an edge counts if one end is chosen, and not both
+        gain, columns, values, limits = graph.of_nodes, edges, np.ones((m, 2)), np.ones(m)
+    else:  # an edge counts if one end is chosen, and not both; one of negative weight at least then
         triangles = n + np.array(_triangles(edges), np.int64).reshape(-1, 3)
-        gain = np.concatenate([np.zeros(n), np.ones(m)])
+        gain, positive = np.concatenate([np.zeros(n), graph.of_edges]), graph.of_edges[:, None] > 0
         columns = np.concatenate([np.repeat(np.column_stack([n + np.arange(m), edges]), 2, 0), triangles])
-        signs = np.tile([[1.0, -1.0, -1.0], [1.0, 1.0, 1.0]], (m, 1))
+        most, least = ([1.0, -1.0, -1.0], [1.0, 1.0, 1.0]), ([-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0])
+        signs = np.where(positive[..., None], most, least).reshape(-1, 3)
         values = np.concatenate([signs, np.ones((len(triangles), 3))])
-        limits = np.concatenate([np.tile([0.0, 2.0], m), np.full(len(triangles), 2.0)])
+        limits = np.concatenate([np.where(positive, (0.0, 2.0), 0.0).ravel(), np.full(len(triangles), 2.0)])
     rows = np.repeat(np.arange(len(columns)), columns.shape[1])
     matrix = coo_array((values.ravel(), (rows, columns.ravel())), shape=(len(columns), len(gain))).tocsr()
-    return Program(gain, matrix, limits)
+    return Program(gain / max(np.abs(gain).max(initial=0), 1e-300), matrix, limits)
 
 
 def _triangles(edges: NDArray[np.int64]) -> list[tuple[int, int, int]]:
@@ -91,9 +87,10 @@ def by_milp(problem: str, graph: Graph, limit: float) -> Solution:
     if problem == "maxcut":
         upper[0] = 0  # both sides are alike
     constraints = LinearConstraint(rows, ub=limits) if len(limits) else ()
-    options = {"time_limit": limit}
+    options = {"time_limit": limit, "mip_rel_gap": 0.0}
     solved = milp(-gain, integrality=whole, bounds=Bounds(0, upper), constraints=constraints, options=options)
-    return _solution(problem, graph, solved.x, solved.status == 0, began)
+    bound = None if solved.mip_dual_bound is None else -solved.mip_dual_bound
+    return _solution(problem, graph, solved.x, bound if solved.status == 0 else None, began)
 
 
 def by_gurobi(problem: str, graph: Graph, limit: float) -> Solution:
@@ -102,21 +99,30 @@ def by_gurobi(problem: str, graph: Graph, limit: float) -> Solution:
 
     began, (gain, rows, limits) = time.process_time(), program(problem, graph)
     model = gurobipy.Model(env=gurobipy.Env(params={"OutputFlag": 0}))
-    model.Params.TimeLimit = limit
+    model.Params.TimeLimit, model.Params.MIPGap = limit, 0.0
     kinds = ["B"] * graph.nodes + ["C"] * (len(gain) - graph.nodes)
     z = model.addMVar(len(gain), lb=0.0, ub=1.0, vtype=np.array(kinds))
     model.setObjective(gain @ z, gurobipy.GRB.MAXIMIZE)
     model.addConstr(rows @ z <= limits)
     model.optimize()
-    proved = model.Status == gurobipy.GRB.OPTIMAL
-    return _solution(problem, graph, z.X if model.SolCount else None, proved, began)
+    bound = model.ObjBound if model.Status == gurobipy.GRB.OPTIMAL else None
+    return _solution(problem, graph, z.X if model.SolCount else None, bound, began)
 
 
 def by_cpsat(problem: str, graph: Graph, limit: float) -> Solution:
-    """OR-tools' CP-SAT on the same program."""
+    """OR-tools' CP-SAT on the same program.
+
+    Raises:
+        UserError: weights with more than six decimals.
+    """
     from ortools.sat.python import cp_model
 
     began, (gain, rows, limits) = time.process_time(), program(problem, graph)
+    weights = _weights(problem, graph)
+    scale = next((k for k in (1, 2, 10, 100, 1000, 10**6) if _whole((weights * k).round(9))), None)
+    if scale is None:
+        raise UserError(f"{graph.name}: cpsat takes weights of at most six decimals; milp takes others, too")
+    gain = np.round(gain * (scale * np.abs(weights).max(initial=0)))
     model = cp_model.CpModel()
     z = [model.NewBoolVar(str(k)) for k in range(len(gain))]
     for k, upper in enumerate(limits):
@@ -128,31 +134,14 @@ def by_cpsat(problem: str, graph: Graph, limit: float) -> Solution:
     solver.parameters.max_time_in_seconds, solver.parameters.num_workers = limit, 1
     status = solver.Solve(model)
     found = [solver.Value(v) for v in z] if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
-    return _solution(problem, graph, found, status == cp_model.OPTIMAL, began)
-
-
-def by_local_search(problem: str, graph: Graph, limit: float) -> Solution:
-    """networkx: a maximal independent set at random, or one-exchange for the cut; the better of sixteen."""
-    import networkx as nx  # only here: importing it takes a while
-
-    began, tries = time.process_time(), np.zeros((16, graph.nodes), np.uint8)
-    network = nx.empty_graph(graph.nodes)
-    network.add_edges_from(graph.edges.tolist())
-    for seed, z in enumerate(tries):
-        if problem == "mis":
-            side = nx.maximal_independent_set(network, seed=seed)
-        else:
-            side = nx.algorithms.approximation.one_exchange(network, seed=seed)[1][0]
-        z[list(side)] = 1
-    values = tuple(value_of(problem, graph, z) for z in tries)
-    return Solution(tries[int(np.argmax(values))], max(values), False, time.process_time() - began, values)
+    bound = float(gain @ found) if status == cp_model.OPTIMAL else None
+    return _solution(problem, graph, found, bound and bound / np.abs(gain).max(), began)
 
 
 EXACT: dict[str, tuple[Callable[[str, Graph, float], Solution], str | None]] = {
     "milp": (by_milp, None),
     "gurobi": (by_gurobi, "gurobipy"),
     "cpsat": (by_cpsat, "ortools"),
-    "local_search": (by_local_search, None),
 }
 """Method -> (solver of one graph, the package it needs besides this one's own)."""
 
@@ -171,51 +160,59 @@ def solver(method: str) -> Callable[[str, Graph, float], Solution]:
     return solve
 
 
-def solved(method: str, target: GraphTarget, numbers: Iterable[int], limit: float) -> list[Solution]:
-    """Solutions of the graphs with these numbers, each in at most `limit` seconds.
+def solved(method: str, problem: str, graphs: Iterable[Graph], limit: float) -> list[Solution]:
+    """Solutions of `mis` or `maxcut` on these graphs, each in at most `limit` seconds.
 
     Raises:
-        UserError: there is no such solver, or its package is not installed.
+        UserError: there is no such solver, its package is not installed, or it does not take such weights.
     """
     solve = solver(method)
-    return [solve(target.problem, target.graph(number), limit) for number in numbers]
+    return [solve(problem, graph, limit) for graph in graphs]
 
 
-def value_of(problem: str, graph: Graph, x: NDArray[Any]) -> int:
-    """Size of an independent set, or of a cut.
+def value_of(problem: str, graph: Graph, x: NDArray[Any]) -> NDArray[np.float64]:
+    """Weight of an independent set, or of a cut.
+
+    Args:
+        problem: `mis` or `maxcut`.
+        graph: with its weights.
+        x: 0 or 1, [..., n].
+
+    Returns:
+        Float64 [...].
 
     Raises:
         ValueError: the nodes are not independent.
     """
-    ends = x[graph.edges].astype(int)
+    ends = x[..., graph.edges].astype(bool)
+    found: NDArray[np.float64]
     if problem == "maxcut":
-        return int((ends[:, 0] != ends[:, 1]).sum())
-    if bool((ends.sum(1) == 2).any()):
+        found = (ends[..., 0] != ends[..., 1]) @ graph.of_edges
+        return found
+    if bool(ends.all(-1).any()):
         raise ValueError(f"{graph.name}: two neighbours are selected")
-    return int(x.astype(int).sum())
+    found = x.astype(float) @ graph.of_nodes
+    return found
 
 
-def _solution(problem: str, graph: Graph, found: Any, proved: bool, began: float) -> Solution:
-    x = np.zeros(graph.nodes, np.uint8) if found is None else np.round(found[: graph.nodes]).astype(np.uint8)
-    value = value_of(problem, graph, x)
-    return Solution(x, value, proved and found is not None, time.process_time() - began)
+def _weights(problem: str, graph: Graph) -> NDArray[np.float64]:
+    return graph.of_nodes if problem == "mis" else graph.of_edges
 
 
-def by_heat_bath(
-    target: GraphTarget, numbers: Tensor, chains: int, sweeps: int, seed: int
-) -> tuple[Tensor, Tensor, float]:
-    """Annealed heat bath from uniform states to p_1 [Kirkpatrick 1983], every graph with as many chains; no network.
+def _whole(weights: NDArray[np.float64]) -> bool:
+    return bool((weights == np.round(weights)).all())
+
+
+def _solution(problem: str, graph: Graph, found: Any, bound: float | None, began: float) -> Solution:
+    """The solution, proved if a whole value is less than 1 below the bound, and another next to it.
 
     Args:
-        target: the problem.
-        numbers: of graphs, int64 [G].
-        chains: of each.
-        sweeps: of each chain; with 0 the states are uniform, and only repaired.
-        seed: of all draws.
-
-    Returns:
-        Solutions uint8 [G, chains, d], their values int64 [G, chains], and seconds of processor time.
+        bound: on the value over that of the greatest weight; None if the solver has not ended.
     """
-    began, on = time.process_time(), target.of(numbers.repeat_interleave(chains))
-    found, values = on.solutions(anneal(on, chains * len(numbers), sweeps, seed).states.x)
-    return found.view(len(numbers), chains, -1), values.view(len(numbers), chains), time.process_time() - began
+    x = np.zeros(graph.nodes, np.uint8) if found is None else np.round(found[: graph.nodes]).astype(np.uint8)
+    value, weights = float(value_of(problem, graph, x)), _weights(problem, graph)
+    proved = False
+    if bound is not None and found is not None:
+        greatest = float(np.abs(weights).max(initial=0))
+        proved = bound * greatest <= value + (0.999 if _whole(weights) else 1e-9 * max(greatest, abs(value)))
+    return Solution(x, value, proved, time.process_time() - began)

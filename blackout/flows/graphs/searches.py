@@ -1,0 +1,134 @@
+"""Greedy and annealing for independent sets and cuts: sparse, and many chains of many graphs at once."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blackout.flows.graphs.graphs import Graph
+
+Array = NDArray[Any]
+_HOT, _COLD = {"mis": 1.0, "maxcut": 0.6}, {"mis": 0.2, "maxcut": 0.04}
+"""Temperatures: over the mean weight of a node (mis), or the root of its mean sum of squared edges (maxcut)."""
+
+
+def greedy(problem: str, graph: Graph, tries: int, seconds: float, seed: int) -> Array:
+    """The greedy solutions, ties broken at random, of up to so many tries, at least one: uint8 [tries, n].
+
+    For `mis` the node of greatest weight over degree + 1 among those left is next [Sakai 2003]; for `maxcut` nodes go
+    in any order to the side that cuts more [Sahni and Gonzalez 1976].
+    """
+    began, rng, matrix = time.process_time(), np.random.default_rng(seed), graph.matrix()
+    rows = np.split(matrix.indices, matrix.indptr[1:-1])
+    weights = np.split(matrix.data, matrix.indptr[1:-1])
+    found: list[Array] = []
+    while len(found) < tries and not (found and time.process_time() - began > seconds):
+        if problem == "mis":
+            found.append(_least_degree(rows, graph.of_nodes, rng))
+            continue
+        spins = np.zeros(graph.nodes)
+        for node in rng.permutation(graph.nodes):
+            spins[node] = -np.sign(weights[node] @ spins[rows[node]]) or rng.choice([-1.0, 1.0])
+        found.append((spins > 0).astype(np.uint8))
+    return np.stack(found)
+
+
+def _least_degree(rows: Sequence[Array], weights: Array, rng: np.random.Generator) -> Array:
+    degree, ties = [len(row) for row in rows], rng.random(len(rows)).tolist()
+    neighbours, gain = [row.tolist() for row in rows], weights.tolist()
+    heap = [(-gain[node] / (degree[node] + 1), tie, node) for node, tie in enumerate(ties)]
+    heapq.heapify(heap)
+    x, left = np.zeros(len(rows), np.uint8), [w > 0 for w in gain]
+    while heap:
+        score, _, node = heapq.heappop(heap)
+        if not left[node] or score != -gain[node] / (degree[node] + 1):
+            continue  # gone, or its degree has changed since
+        x[node], left[node] = 1, False
+        gone = [other for other in neighbours[node] if left[other]]
+        for other in gone:
+            left[other] = False
+        for other in gone:
+            for third in neighbours[other]:
+                degree[third] -= 1
+                if left[third]:
+                    heapq.heappush(heap, (-gain[third] / (degree[third] + 1), ties[third], third))
+    return x
+
+
+def annealed(problem: str, graphs: Sequence[Graph], chains: int, sweeps: int, seconds: float, seed: int) -> list[Array]:
+    """Simulated annealing [Kirkpatrick 1983] of all graphs together: the best state of each chain, uint8 [chains, n].
+
+    Nodes of one colour move together. A node joins an independent set and drives its neighbours out, in proportion to
+    exp(gain / T): where it replaces one of equal weight, that is a swap. Spins of a cut flip [Metropolis 1953], and at
+    last only upwards.
+
+    Args:
+        problem: `mis` or `maxcut`.
+        graphs: each with as many chains.
+        chains: of every graph.
+        sweeps: at most so many, of all nodes.
+        seconds: of processor time, for all graphs; the temperature falls with whichever ends first.
+        seed: of all draws.
+    """
+    from scipy.sparse import block_diag  # only here: importing it takes a second
+
+    began, rng, sizes = time.process_time(), np.random.default_rng(seed), [graph.nodes for graph in graphs]
+    matrix = block_diag([graph.matrix() for graph in graphs], format="csr")
+    groups = _coloured(matrix)
+    starts, gain = np.cumsum([0, *sizes[:-1]]), np.concatenate([graph.of_nodes for graph in graphs])
+    if problem == "mis":
+        matrix.data[:] = 1
+        scale = np.repeat([np.abs(graph.of_nodes).mean() for graph in graphs], sizes)
+    else:
+        scale = np.repeat([np.sqrt(2 * (graph.of_edges**2).sum() / graph.nodes) for graph in graphs], sizes)
+    exact = bool(((gain if problem == "mis" else matrix.data) == 1).all())
+    kind: Any = np.float32 if exact else np.float64
+    matrix, gain = matrix.astype(kind), gain.astype(kind)[:, None]
+    if problem == "mis":
+        groups = [group[gain[group, 0] > 0] for group in groups]
+    parts = [(group, matrix[group], matrix[:, group].tocsr(), scale[group].astype(kind)[:, None]) for group in groups]
+    shape = (len(gain), chains)
+    x = np.zeros(shape, kind) if problem == "mis" else np.where(rng.random(shape) < 0.5, kind(-1), kind(1))
+    best, value = np.zeros(shape, bool), np.zeros((len(graphs), chains))
+    sweep, share = 0, 0.0
+    while share < 1:
+        warmth = _HOT[problem] * (_COLD[problem] / _HOT[problem]) ** share
+        for part in rng.permutation(len(parts)):  # one order would choose among swaps
+            group, rows, columns, unit = parts[part]
+            gained = gain[group] - rows @ x if problem == "mis" else x[group] * (rows @ x)
+            moved = -rng.standard_exponential(gained.shape, kind) * (warmth * unit) < gained
+            if problem == "mis":
+                moved &= x[group] == 0
+                x[columns @ moved.astype(kind) > 0] = 0
+                x[group] = np.where(moved, gain[group], x[group])
+            else:
+                x[group] = np.where(moved, -x[group], x[group])
+        if problem == "mis":
+            now = np.add.reduceat(x, starts, 0)
+            better = np.repeat(now > value, sizes, 0)
+            np.copyto(best, x > 0, where=better)
+            np.maximum(value, now, out=value)
+        sweep += 1
+        share = max(sweep / sweeps, (time.process_time() - began) / seconds)
+    while problem == "maxcut":
+        before = x.copy()
+        for group, rows, _, unit in parts:  # gains of rounding are none
+            x[group] = np.where(x[group] * (rows @ x) > 1e-9 * unit, -x[group], x[group])
+        if (before == x).all():
+            best = x > 0
+            break
+    return [part.T.astype(np.uint8) for part in np.split(best, starts[1:])]
+
+
+def _coloured(matrix: Any) -> list[Array]:
+    """Nodes in groups without edges inside, greedily, nodes of many neighbours first [Welsh and Powell 1967]."""
+    colours, rows = np.full(matrix.shape[0], -1), np.split(matrix.indices, matrix.indptr[1:-1])
+    for node in np.argsort(-np.diff(matrix.indptr), kind="stable"):
+        taken = set(colours[rows[node]].tolist())
+        colours[node] = next(colour for colour in range(len(taken) + 1) if colour not in taken)
+    return [np.flatnonzero(colours == colour) for colour in range(colours.max() + 1)]

@@ -1,0 +1,155 @@
+"""Graphs in files: read as their formats say, or refused in one line; numbering, weights and headers."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blackout.errors import UserError
+from blackout.flows.graphs.files import read_graphs
+from blackout.flows.graphs.reductions import problem_of
+
+CYCLE = [(k, k % 5 + 1) for k in range(1, 6)]
+FIVE = "".join(f"{i} {j}\n" for i, j in CYCLE)
+GML = (
+    'graph [ node [ id 1 ] node [ id 2 label "7" ] node [ id 3 ] '
+    "edge [ source 1 target 2 %s ] edge [ source 2 target 3 %s ] ]"
+)
+GRAPHML = (
+    '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><key id="w" for="edge" attr.name="weight" '
+    'attr.type="double"><default>7</default></key><graph edgedefault="undirected"><node id="a"/><node id="b"/>'
+    '<node id="c"/><edge source="a" target="b"><data key="w">3</data></edge><edge source="b" target="c"/></graph>'
+    "</graphml>"
+)
+MTX = "%%MatrixMarket matrix coordinate "
+BQM = {
+    "type": "BinaryQuadraticModel", "version": {"bqm_schema": "3.0.0"}, "use_bytes": False, "index_type": "int32",
+    "bias_type": "float64", "num_variables": 2, "num_interactions": 1, "variable_labels": ["a", "b"],
+    "variable_type": "SPIN", "offset": 0.5, "info": {}, "linear_biases": [1.0, -1.5], "quadratic_biases": [2.0],
+    "quadratic_head": [0], "quadratic_tail": [1],
+}  # fmt: skip
+
+READ = {  # file: content, number of nodes, edges with weights, weights of nodes
+    "weights.gml": (GML % ("weight 1", "weight 100"), 3, {(0, 1): 1, (1, 2): 100}, None),
+    "of_nodes.gml": ("graph [ node [ id 0 weight 50 ] node [ id 1 weight 1 ] edge [ source 0 target 1 ] ]", 2,
+                     {(0, 1): 1}, [50, 1]),
+    "cycle.edges": (FIVE, 5, {(0, 1): 1, (1, 2): 1, (2, 3): 1, (3, 4): 1, (0, 4): 1}, None),
+    "isolated.edges": ("# nodes: 3\n1 2\n", 3, {(1, 2): 1}, None),
+    "all_of_them.edges": ("# nodes: 2\n1 2\n", 2, {(0, 1): 1}, None),
+    "said.edges": ("# first: 0, nodes: 3\n1 2\n", 3, {(1, 2): 1}, None),
+    "three.csv": ("source,target,weight\n0,1,2.5\n1,2,-3\n", 3, {(0, 1): 2.5, (1, 2): -3}, None),
+    "rudy.txt": ("3 2\n1 2 5\n2 3 6\n", 3, {(0, 1): 5, (1, 2): 6}, None),
+    "G7": ("4 2\n1 2 1\n2 3 -1\n", 4, {(0, 1): 1, (1, 2): -1}, None),
+    "plain.gset": ("3 2\n1 2\n2 3\n", 3, {(0, 1): 1, (1, 2): 1}, None),
+    "col.col": ("c 9 9\np edge 4 2\nn 1 8\ne 1 2\ne 2 3\n", 4, {(0, 1): 1, (1, 2): 1}, [8, 1, 1, 1]),
+    "both.col": ("p col 3 4\ne 1 2\ne 2 1\ne 2 3\ne 3 2\n", 3, {(0, 1): 1, (1, 2): 1}, None),
+    "metis.graph": ("% c\n4 3 11\n5 2 7\n6 1 7 3 8\n7 2 8 4 9\n8 3 9\n", 4, {(0, 1): 7, (1, 2): 8, (2, 3): 9},
+                    [5, 6, 7, 8]),
+    "lone.graph": ("3 1\n2\n1\n\n", 3, {(0, 1): 1}, None),
+    "m.mtx": (MTX + "real symmetric\n% c\n3 3 2\n2 1 4\n3 2 -5\n", 3, {(0, 1): 4, (1, 2): -5}, None),
+    "general.mtx": (MTX + "pattern general\n3 3 2\n2 1\n1 2\n", 3, {(0, 1): 1}, None),
+    "defaults.graphml": (GRAPHML, 3, {(0, 1): 3, (1, 2): 7}, None),
+    "pajek.net": ('*Vertices 3\n1 "a"\n2 "b"\n3 "c"\n*Edges\n1 2 4\n2 3 1\n', 3, {(0, 1): 4, (1, 2): 1}, None),
+    "g.g6": ("Bw\n", 3, {(0, 1): 1, (0, 2): 1, (1, 2): 1}, None),
+    "spin.coo": ("# vartype=SPIN\n3 3 1\n3 8 2e0\n", 2, {(0, 1): 8}, [-2, -4]),
+    "bqm.json": (json.dumps(BQM), 2, {(0, 1): 8}, [-2, -7]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_is_read_as_its_format_says(name: str, tmp_path: Path) -> None:
+    content, nodes, edges, of_nodes = READ[name]
+    (tmp_path / name).write_text(content)
+    (graph,) = read_graphs(tmp_path / name)
+    assert graph.nodes == nodes and graph.of_nodes.tolist() == (of_nodes or [1] * nodes)
+    assert dict(zip(map(tuple, graph.edges.tolist()), graph.of_edges.tolist(), strict=True)) == edges
+
+
+REFUSED = {
+    "header.edges": ("5 5\n" + FIVE, "header"),
+    "header4.txt": ("4 3\n1 2\n2 3\n3 4\n", "header"),
+    "gap.edges": ("0 1\n4 5\n", "nodes: N"),
+    "far.edges": ("17 18\n", "nodes: N"),
+    "few.edges": ("# nodes: 2\n0 4\n", "nodes"),
+    "twice.edges": ("0 1\n0 1\n", "twice"),
+    "some.edges": ("0 1 2\n1 2\n", "line 2"),
+    "four.edges": ("0 1 2 3\n", "line 1"),
+    "nan.edges": ("0 1 nan\n", "finite"),
+    "loop.mtx": (MTX + "real symmetric\n2 2 2\n1 1 3\n2 1 1\n", "itself"),
+    "directed.mtx": (MTX + "real general\n3 3 1\n2 1 4\n", "symmetric"),
+    "wide.mtx": (MTX + "real general\n2 3 1\n2 1 4\n", "square"),
+    "short.mtx": (MTX + "real symmetric\n3 3 3\n2 1 4\n", "MatrixMarket"),
+    "complex.mtx": (MTX + "complex symmetric\n2 2 1\n2 1 4 1\n", "real"),
+    "short.col": ("p edge 3 3\ne 1 2\ne 2 3\n", "header"),
+    "arcs.col": ("p sp 2 1\na 1 2 5\n", "line 1"),
+    "beyond.col": ("p edge 2 1\ne 1 3\n", "from 1 to 2"),
+    "no_p.col": ("e 1 2\n", "whole number"),
+    "sizes.graph": ("2 1 100\n1 2\n1 1\n", "METIS"),
+    "one_way.graph": ("2 1\n2\n\n", "both ends"),
+    "lines.graph": ("3 1\n2\n1\n", "nodes"),
+    "short.gset": ("3 3\n1 2 1\n", "header says 3"),
+    "zero.gset": ("2 1\n0 1 1\n", "from 1"),
+    "noise": ("a b\nc\n", "Gset"),
+    "loose.coo": ("0 0 -1\n0 1 2\n", "vartype"),
+    "twice.coo": ("# vartype=BINARY\n0 0 1\n0 0 2\n", "twice"),
+    "bytes.json": (json.dumps(BQM | {"use_bytes": True}), "use_bytes"),
+    "list.json": ("[1]", "dimod"),
+    "value.gml": (GML % ("value 1", "value 100"), "'value'"),
+    "part.gml": (GML % ("weight 1", ""), "weight"),
+    "directed.gml": ("graph [ directed 1 node [ id 0 ] ]", "directed"),
+    "parallel.gml": ("graph [ multigraph 1" + 2 * " edge [ source 0 target 1 ]" + " node [ id 0 ] node [ id 1 ] ]",
+                     "twice"),
+    "arcs.net": ('*Vertices 2\n1 "a"\n2 "b"\n*Arcs\n1 2 1\n', "directed"),
+    "list.net": ('*Vertices 3\n1 "a"\n2 "b"\n3 "c"\n*Edgeslist\n1 2 3\n', "lists"),
+    "graph.gpickle": ("x", "ends in none"),
+    "words.edges": ("a b\n", "whole number"),
+    "binary.txt": (b"\xff\xfe\x00", "no text"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_understood_is_one_line(name: str, tmp_path: Path) -> None:
+    content, said = REFUSED[name]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=name) as refused:
+        read_graphs(tmp_path / name)
+    assert said in str(refused.value) and len(str(refused.value).splitlines()) == 1
+
+
+def test_numbering_and_files_left_out_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.edges").write_text(FIVE)
+    (tmp_path / "b.edges").write_text("0 1\n")
+    (tmp_path / "c.pkl").write_text("x")
+    os.mkfifo(tmp_path / "d.edges")
+    one, two = read_graphs(tmp_path)
+    said = capsys.readouterr().err
+    assert one.labels == tuple("12345") and two.labels is None
+    assert (
+        "numbered from 1" in said and "c.pkl" in said and "2 in all" not in said.splitlines()[0].replace("1 in all", "")
+    )
+    assert all(len(line) < 200 for line in said.splitlines())
+
+
+def test_energies_are_those_of_dimod(tmp_path: Path) -> None:
+    dimod = pytest.importorskip("dimod")
+    from dimod.serialization import coo
+
+    rng = np.random.default_rng(0)
+    pairs = {(i, j): float(rng.integers(-8, 9)) / 4 for i, j in pairwise(range(6))} | {(0, 3): 1.25}
+    for vartype in ("SPIN", "BINARY"):
+        model = dimod.BinaryQuadraticModel({k: k - 2.5 for k in range(6)}, pairs, 0.0, vartype)
+        (tmp_path / "a.coo").write_text(coo.dumps(model, vartype_header=True))
+        (tmp_path / "a.json").write_text(json.dumps(model.to_serializable()))
+        for file in ("a.coo", "a.json"):
+            problem = problem_of("qubo", read_graphs(tmp_path / file)[0])
+            best = dimod.ExactSolver().sample(model).first
+            x = np.array([best.sample[k] > 0 for k in range(6)], np.uint8)
+            cut = problem.graph
+            side = np.append(x, 0)
+            value = (side[cut.edges[:, 0]] != side[cut.edges[:, 1]]) @ cut.of_edges
+            assert abs(problem.value(value) - best.energy) < 1e-9
