@@ -90,20 +90,16 @@ def _graph(name: str, found: _Found) -> Graph:
         raise _NotUnderstood(f"node {labels[loops[0]] if labels else loops[0]} has an edge to itself")
     once = {(min(pair), max(pair)): k for k, pair in enumerate(pairs)}
     if len(once) < len(pairs):
-        if any((j, i) in set(pairs) for i, j in pairs):
-            raise _NotUnderstood("it is directed: an edge stands in it both ways; give each edge once")
-        raise _NotUnderstood("an edge stands in it twice; give each edge once")
-    weights = None
+        raise _NotUnderstood("it is directed, or an edge stands in it twice: give each edge once, one way")
     order = sorted(once)
-    if found.weights is not None:
-        weights = np.array([found.weights[once[pair]] for pair in order], dtype=np.float64)
-    node_weights = None if found.node_weights is None else np.array(found.node_weights, dtype=np.float64)
-    if any(part is not None and not np.isfinite(part).all() for part in (weights, node_weights)):
+    of_edges = None if found.weights is None else np.array([found.weights[once[pair]] for pair in order], float)
+    of_nodes = None if found.node_weights is None else np.array(found.node_weights, float)
+    if any(part is not None and not np.isfinite(part).all() for part in (of_edges, of_nodes)):
         raise _NotUnderstood("a weight is not finite")
     if found.offset is None:
-        weights, node_weights = (None if w is None or (w == 1).all() else w for w in (weights, node_weights))
+        of_edges, of_nodes = (None if w is None or (w == 1).all() else w for w in (of_edges, of_nodes))
     edges = np.array(order, dtype=np.int64).reshape(-1, 2)
-    return Graph(name, nodes, edges, weights, node_weights, tuple(labels) if labels else None, found.offset)
+    return Graph(name, nodes, edges, of_edges, of_nodes, tuple(labels) if labels else None, found.offset)
 
 
 def _lines(file: Path) -> list[str]:

@@ -91,7 +91,7 @@ def problem_of(name: str, graph: Graph, colours: int = 3, unit_weights: bool = F
             name, graph, "mis", Graph(graph.name, graph.nodes * colours, edges),
             lambda x: (x.reshape(*x.shape[:-1], -1, colours) * numbers).sum(-1, dtype=np.uint8),
         )  # fmt: skip
-    if name == "qubo":  # a cut with one node more, whose side is that of zeros [Barahona, Juenger and Reinelt 1989]
+    if name == "qubo":  # a cut with one node more, whose side is that of zeros [Barahona 1989]
         fields = graph.of_nodes.copy()
         for ends in graph.edges.T:
             np.add.at(fields, ends, graph.of_edges / 2)

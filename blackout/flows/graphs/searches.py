@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -39,24 +38,17 @@ def greedy(problem: str, graph: Graph, tries: int, seconds: float, seed: int) ->
 
 
 def _least_degree(rows: Sequence[Array], weights: Array, rng: np.random.Generator) -> Array:
-    degree, ties = [len(row) for row in rows], rng.random(len(rows)).tolist()
-    neighbours, gain = [row.tolist() for row in rows], weights.tolist()
-    heap = [(-gain[node] / (degree[node] + 1), tie, node) for node, tie in enumerate(ties)]
-    heapq.heapify(heap)
-    x, left = np.zeros(len(rows), np.uint8), [w > 0 for w in gain]
-    while heap:
-        score, _, node = heapq.heappop(heap)
-        if not left[node] or score != -gain[node] / (degree[node] + 1):
-            continue  # gone, or its degree has changed since
-        x[node], left[node] = 1, False
-        gone = [other for other in neighbours[node] if left[other]]
-        for other in gone:
-            left[other] = False
-        for other in gone:
-            for third in neighbours[other]:
-                degree[third] -= 1
-                if left[third]:
-                    heapq.heappush(heap, (-gain[third] / (degree[third] + 1), ties[third], third))
+    degree, ties = np.array([len(row) for row in rows]), 1 + 1e-9 * rng.random(len(rows))
+    x, score = np.zeros(len(rows), np.uint8), np.maximum(weights, 0) * ties / (degree + 1)
+    while score[node := score.argmax()] > 0:
+        x[node], score[node] = 1, 0
+        gone = rows[node][score[rows[node]] > 0]
+        score[gone] = 0
+        if len(gone):
+            seen = np.concatenate([rows[other] for other in gone])
+            np.subtract.at(degree, seen, 1)
+            left = seen[score[seen] > 0]
+            score[left] = weights[left] * ties[left] / (degree[left] + 1)
     return x
 
 
@@ -64,8 +56,7 @@ def annealed(problem: str, graphs: Sequence[Graph], chains: int, sweeps: int, se
     """Simulated annealing [Kirkpatrick 1983] of all graphs together: the best state of each chain, uint8 [chains, n].
 
     Nodes of one colour move together. A node joins an independent set and drives its neighbours out, in proportion to
-    exp(gain / T): where it replaces one of equal weight, that is a swap. Spins of a cut flip [Metropolis 1953], and at
-    last only upwards.
+    exp(gain / T): where it replaces one of equal weight, that is a swap. Spins of a cut flip, and at last only upwards.
 
     Args:
         problem: `mis` or `maxcut`.
