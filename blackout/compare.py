@@ -12,7 +12,7 @@ from blackout.component import leaves
 from blackout.errors import UserError
 from blackout.programs.cli import one_line_errors
 from blackout.programs.curves import draw_curves
-from blackout.programs.report import embedded, picture, save_page, scores_of, settings_of
+from blackout.programs.report import embedded, picture, save_page, scores_of, settings_of, under
 from blackout.training.descriptions import plain
 
 _WHERE = ("run_id", "runs_dir", "data_dir")
@@ -49,7 +49,7 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
 def _flat(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """All values of a run; those of folders of samples are named by the folder."""
     return {
-        name if place == "metrics.json" else f"{place.removesuffix('/metrics.json')}: {name}": value
+        name if place == "metrics.json" else f"{under(place.removesuffix('/metrics.json'), content)}: {name}": value
         for place, content in scores.items()
         for name, value in content.get("values", {}).items()
     }

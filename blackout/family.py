@@ -86,6 +86,7 @@ class OutputNames:
         array: the array `samples` in it.
         picture: the .png of the first samples, without suffix.
         shape: of one sample in the file; None for its own, images [C, H, W] as [H, W, C].
+        units: offset and gain: the file holds offset + gain x counts.
     """
 
     folder: str = "samples"
@@ -93,6 +94,7 @@ class OutputNames:
     array: str = "samples"
     picture: str = "grid"
     shape: tuple[int, ...] | None = None
+    units: tuple[int, int] = (0, 1)
 
 
 class Outputs(Protocol):

@@ -52,6 +52,7 @@ class CountData:
         sample_shape: of one sample where the data come from, such as (H, W) of one channel; None for the usual one.
         annotated: the data come from AnnData, and samples are to go there.
         condition: what these are all samples under, where they are a part of the data (`under`).
+        offset, gain: the file they are from holds offset + gain x counts.
 
     Raises:
         ValueError: counts that are not integers, negative, or above `max_count`; an empty split; shapes that differ
@@ -73,6 +74,8 @@ class CountData:
     sample_shape: tuple[int, ...] | None = None
     annotated: bool = False
     condition: Mapping[str, Any] = field(default_factory=dict)
+    offset: int = 0
+    gain: int = 1
     _served: Tensor = field(init=False, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
@@ -205,27 +208,23 @@ class CountData:
         Classes that have names give class_names too. Moments are max_count, mean, std, total_dispersion and
         covariance_excess (`blackout.data.moments`). With continuous conditions, `covariates`, `covariate_levels` and
         `label_counts`, how often each label occurs in training; where a file has them, `sample_shape` and AnnData's
-        `features`.
+        `features` and, if they are not (0, 1), `units`, offset and gain.
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
         facts["total_dispersion"], facts["covariance_excess"] = self._dispersion
+        labels, number = self.train_labels, self.num_classes or 0
+        told = self.covariates and number <= _MOST_COUNTED
         known = {
             "num_classes": self.num_classes,
             "covariates": {name: list(values) for name, values in self.covariates.items()} or None,
             "covariate_levels": [len(values) for values in self.covariates.values()] or None,
-            "label_counts": self._label_counts if self.covariates else None,
+            "label_counts": labels.bincount(minlength=number).tolist() if told and labels is not None else None,
             "sample_shape": None if self.sample_shape is None else list(self.sample_shape),
             "features": list(self.features) if self.annotated else None,
             "class_names": list(self.class_names) or None,
+            "units": [self.offset, self.gain] if (self.offset, self.gain) != (0, 1) else None,
         }
         return facts | {name: value for name, value in known.items() if value is not None}
-
-    @property
-    def _label_counts(self) -> list[int] | None:
-        if self.train_labels is None or (self.num_classes or 0) > _MOST_COUNTED:
-            return None
-        counts: list[int] = torch.bincount(self.train_labels, minlength=self.num_classes or 0).tolist()
-        return counts
 
     @cached_property
     def sums(self) -> Sums:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import CountData, group_split, held_out_split
+from blackout.data.doctor import Finding, findings
 from blackout.data.labels import TOTAL, classes, label_file, levels, named_column
 from blackout.data.missing import FINITE, filled, without_missing
 from blackout.data.moments import parts as parts_of
@@ -23,8 +23,6 @@ from blackout.data.readers import COUNTS, Store, is_number, read_store, to_count
 from blackout.errors import UserError
 
 Array = npt.NDArray[Any]
-_MOST_COMPARED = 20_000
-"""Columns among which duplicates are looked for."""
 
 
 @component("dataset", ask="dataset=counts dataset.path=<file>")
@@ -40,6 +38,10 @@ def counts(
     series: bool | None = None,
     mask: str | None = None,
     covariates: str | Sequence[str] | None = None,
+    columns: str | Sequence[str | int] | None = None,
+    exclude: str | Sequence[str | int] | None = None,
+    offset: int = 0,
+    gain: int = 1,
 ) -> CountData:
     """Counts from a file: [N, D], [N, C, L], [N, H, W] (one channel), [N, C, H, W] or [N, C, D, H, W].
 
@@ -61,6 +63,12 @@ def counts(
         mask: which entries were seen, others being missing: "finite" for those that are not NaN, the name of another
             array of the file, or a file; see `missing.without_missing`.
         covariates: column(s) of numbers that a conditional model is told as numbers, "total" for the total count.
+        columns: the elements of vectors, by name or number; None for all.
+        exclude: elements of vectors to leave out, by name or number.
+        offset, gain: what the file holds is offset + gain x counts, as of a camera; samples are written like that, too.
+
+    Warns:
+        Finding: something looks wrong, see `blackout.data.doctor`.
 
     Raises:
         UserError: a file that is missing, damaged or not of this form; counts that are negative, not whole, or above
@@ -70,6 +78,9 @@ def counts(
     asked = {*class_columns, *scales, *([group] if group else ())}
     store = read_store(file, layer)
     arrays = store.arrays
+    for name, value, least in (("offset", offset, 0), ("gain", gain, 1)):
+        if type(value) is not int or value < least:
+            raise UserError(f"dataset.{name} must be a whole number of at least {least}, not {value!r}")
     parts: dict[str, Any] = {"name": file.stem, "features": store.features, "annotated": bool(store.features)}
     try:
         if {"train", "test"} & arrays.keys() and not store.tabular and not store.features:
@@ -78,40 +89,82 @@ def counts(
                 raise ValueError(f"'train' and 'test' are given: {advice}")
             if "train" not in arrays or "test" not in arrays:
                 raise ValueError(f"'train' and 'test' must come together, found {_names(arrays)}")
-            matrix = arrays["train"]  # of the split that the file gives
-            for split in ("train", "test"):
-                parts[split], parts[f"{split}_seen"] = _read(split, arrays[split], mask, arrays, series)
+            for split in ("test", "train"):  # the split that the file gives
+                matrix, _ = _selected(arrays[split], (), _listed(columns), _listed(exclude))
+                data, seen = _read(split, matrix, mask, arrays, series)
+                parts |= {split: (data := _in_units(data, seen, offset, gain)), f"{split}_seen": seen}
                 parts[f"{split}_labels"] = _to_labels(f"{split}_labels", arrays.get(f"{split}_labels"))
         else:
-            name, matrix, columns, features = _divided(store, {*asked, mask or ""})  # to be split here
-            data, seen = _read(name, matrix, mask, columns, series)
+            left_out = set(map(str, _listed(exclude)))
+            name, whole, observed, features = _divided(store, {*asked, mask or ""}, left_out)  # to be split here
+            numbers = [one for one in _listed(exclude) if not (store.tabular and str(one) in observed)]
+            matrix, features = _selected(whole, features, _listed(columns), numbers)
+            data, seen = _read(name, matrix, mask, observed, series)
+            data = _in_units(data, seen, offset, gain)
             totals = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
-            columns = {TOTAL: torch.cat([torch.zeros(0, dtype=torch.int64), *totals]).numpy(), **columns}
-            codes, words = _classes(class_columns, columns, bins, bool(scales))
+            observed = {TOTAL: torch.cat([torch.zeros(0, dtype=torch.int64), *totals]).numpy(), **observed}
+            codes, words = _classes(class_columns, observed, bins, bool(scales))
             if codes is not None and codes.shape != data.shape[:1]:
                 raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
             if group is None:
                 rows = held_out_split(len(data), holdout, seed, codes)
             else:
-                rows = group_split(named_column(group, columns), holdout, seed)
+                rows = group_split(named_column(group, observed), holdout, seed)
             values: dict[str, tuple[float, ...]] = {}
             for scale in scales:
-                level, values[scale] = levels(scale, columns)
+                level, values[scale] = levels(scale, observed)
                 codes = level + (0 if codes is None else codes) * len(values[scale])
             parts |= {"class_names": words, "features": features, "covariates": values}
             for split, chosen in zip(("train", "test"), rows, strict=True):
                 of_split = {"": data, "_labels": codes, "_seen": seen}
                 parts |= {split + part: None if of is None else of[chosen] for part, of in of_split.items()}
-        return _made(parts | {"sample_shape": tuple(matrix.shape[1:])}, max_count)
+        for finding in findings(data, parts["features"]):
+            warnings.warn(finding, stacklevel=2)
+        parts |= {"sample_shape": tuple(matrix.shape[1:]), "offset": offset, "gain": gain}
+        return _made(parts, max_count)
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
 
 
-def _listed(names: str | Sequence[str] | None) -> list[str]:
-    return [names] if isinstance(names, str) else list(names or ())
+def _listed(names: Any) -> list[Any]:
+    return [names] if isinstance(names, str | int) else list(names or ())
 
 
-def _divided(store: Store, asked: set[str]) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
+def _selected(
+    matrix: Any, features: tuple[str, ...], columns: list[Any], exclude: list[Any]
+) -> tuple[Any, tuple[str, ...]]:
+    """The columns [N, d] of a matrix [N, D] that are asked for, and their names, where they have names."""
+    if not columns and not exclude:
+        return matrix, features
+    if len(matrix.shape) != 2:
+        raise ValueError(f"columns and exclude are for vectors [N, D], not {list(matrix.shape)}")
+    places = {name: k for k, name in enumerate(features or map(str, range(matrix.shape[1])))}
+    for name in map(str, [*columns, *exclude]):
+        if name not in places:
+            raise ValueError(f"there is no column {name!r}, only {_few(list(places))}")
+    left = [name for name in (map(str, columns) if columns else places) if name not in set(map(str, exclude))]
+    if not left:
+        raise ValueError("columns and exclude leave no column")
+    chosen = (matrix if hasattr(matrix, "tocsr") else np.asarray(matrix))[:, [places[name] for name in left]]
+    return chosen, tuple(left) if features else ()
+
+
+def _in_units(data: Tensor, seen: Tensor | None, offset: int, gain: int) -> Tensor:
+    """Counts from what a file holds, offset + gain x counts, 0 where entries are missing."""
+    if (offset, gain) == (0, 1):
+        return data
+    above = data.long() - offset
+    above = above if seen is None else above * seen
+    wrong = (above < 0) | (above % gain != 0)
+    if bool(wrong.any()):
+        value = int(data[wrong][0])
+        raise ValueError(
+            f"{value} is not {offset} and a whole number of {gain}: dataset.offset or dataset.gain is wrong"
+        )
+    return torch.div(above, gain, rounding_mode="floor").to(data.dtype)
+
+
+def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, Any, dict[str, Array], tuple[str, ...]]:
     """(name, counts, columns of observations, names of features) of a store."""
     arrays = store.arrays
     if not store.tabular:
@@ -124,11 +177,13 @@ def _divided(store: Store, asked: set[str]) -> tuple[str, Any, dict[str, Array],
     if not head:
         raise ValueError(f"no column of numbers is left for the counts, found {_names(arrays)}")
     columns = {name: column for name, column in arrays.items() if name not in head}
-    for name in columns.keys() - asked:
+    for name in sorted(columns.keys() - asked - left_out):
         fields = [field for field in columns[name].tolist() if field]
         odd = [field for field in fields if not is_number(str(field))]
         if 0 < len(odd) < len(fields) / 2:
             raise ValueError(f"column {name!r} mixes numbers with text such as {str(odd[0])!r}")
+        what = f"column {name!r} is text and is left out (dataset.labels={name} makes classes of it)"
+        warnings.warn(Finding(what, exclude=[name]), stacklevel=3)
     return COUNTS, np.stack([arrays[name] for name in head], axis=1), columns, tuple(head)
 
 
@@ -169,6 +224,10 @@ def _names(arrays: dict[str, Any]) -> str:
     return ", ".join(map(repr, arrays)) or "nothing"
 
 
+def _few(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+
+
 def _made(parts: dict[str, Any], max_count: int | None) -> CountData:
     """The dataset of its parts by name, where missing entries have something in their place."""
     for split in ("train", "test"):
@@ -178,24 +237,4 @@ def _made(parts: dict[str, Any], max_count: int | None) -> CountData:
         max_count = max(int(parts[split].max()) if parts[split].numel() else 1 for split in ("train", "test"))
         if max_count == 0:
             raise ValueError("all counts are zero: there is nothing to learn")
-    data = CountData(**parts, max_count=max_count)
-    _warn_of_features(data)
-    return data
-
-
-def _warn_of_features(data: CountData) -> None:
-    """Warn of elements that are constant, or equal to an earlier one, in vectors."""
-    if len(data.shape) != 1 or data.shape[0] > _MOST_COMPARED or len(data.train) < 2:
-        return
-    marked: dict[str, list[int]] = {"constant": [], "equal to another": []}
-    first: dict[bytes, int] = {}
-    for k, column in enumerate(data.train.T.numpy()):
-        if (column == column[0]).all():
-            marked["constant"].append(k)
-        elif first.setdefault(hashlib.sha256(column.tobytes()).digest(), k) != k:
-            marked["equal to another"].append(k)
-    for what, which in marked.items():
-        if which:
-            few = ", ".join(data.features[k] if data.features else str(k) for k in which[:5])
-            more = f" and {len(which) - 5} more" if len(which) > 5 else ""
-            warnings.warn(f"{data.name}: elements that are {what} in training: {few}{more}", stacklevel=3)
+    return CountData(**parts, max_count=max_count)

@@ -176,6 +176,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sample_shape": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
     "features": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
     "class_names": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
+    "units": (
+        lambda v: isinstance(v, list) and len(v) == 2 and type(v[0]) is int and v[0] >= 0 and _whole(v[1]),
+        "offset and gain, two whole numbers",
+    ),
     "name": (lambda v: isinstance(v, str), "text"),
 }
 

@@ -62,7 +62,13 @@ class CountDraw(BaseDraw):
         """Samples are laid out as the data were."""
         shape = self._data.get("sample_shape") or ()
         fits = bool(shape) and math.prod(shape) == math.prod(self.model.shape)
-        return OutputNames(shape=tuple(shape)) if fits else OutputNames()
+        return OutputNames(shape=tuple(shape) if fits else None, units=self._units)
+
+    @property
+    def _units(self) -> tuple[int, int]:
+        """Offset and gain of the data's file."""
+        offset, gain = self._data.get("units") or (0, 1)
+        return offset, gain
 
     @property
     def _data(self) -> Mapping[str, Any]:
@@ -70,8 +76,10 @@ class CountDraw(BaseDraw):
         return data
 
     def about(self, seed: int) -> Mapping[str, int]:
-        """The seed, and the largest count there can be."""
-        return {"seed": seed, "max_count": self.model.process.max_count}
+        """The seed, the largest count there can be, in the units of the data's file, and its offset and gain."""
+        offset, gain = self._units
+        camera = {} if self._units == (0, 1) else {"offset": offset, "gain": gain}
+        return {"seed": seed, "max_count": self.model.process.max_count * gain + offset, **camera}
 
     def outputs(self, seed: int) -> Outputs | None:
         """An .h5ad, where the data came from AnnData."""
@@ -79,7 +87,8 @@ class CountDraw(BaseDraw):
         if len(data.get("features") or ()) != math.prod(self.model.shape):
             return None
         covariates = data.get("covariates") or {}
-        return AnnotatedSamples(data["features"], data.get("class_names") or (), covariates, self.about(seed))
+        words = data.get("class_names") or ()
+        return AnnotatedSamples(data["features"], words, covariates, self.about(seed), self._units)
 
     def compared_with(self, source: Source) -> Source:
         """The part of a dataset that is of the classes and covariates of the samples."""
@@ -152,12 +161,14 @@ class AnnotatedSamples:
         classes: names of the classes; none for models without.
         covariates: values of the levels of each covariate, which labels count fastest.
         about: numbers for `uns`.
+        units: offset and gain of the data's file.
     """
 
     features: Sequence[str]
     classes: Sequence[str]
     covariates: Mapping[str, Sequence[float]]
     about: Mapping[str, int]
+    units: tuple[int, int] = (0, 1)
     _rows: list[Any] = field(default_factory=list)
     _columns: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -165,7 +176,8 @@ class AnnotatedSamples:
         """Take the next samples."""
         from scipy.sparse import csr_matrix
 
-        self._rows.append(csr_matrix(samples["samples"].cpu().numpy().astype(np.int32)))
+        offset, gain = self.units
+        self._rows.append(csr_matrix(samples["samples"].cpu().numpy().astype(np.int32) * gain + offset))
         columns = {"index": indices.numpy()}
         if "classes" in samples:
             columns |= self._conditions(samples["classes"].cpu().numpy())
@@ -223,11 +235,11 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     classes = labels_asked(model, request.get("classes"), covariates)
     if classes is None and sampler.guidance.scale != 1:
         raise UserError("sampler.guidance: guidance needs classes to guide towards")
-    inpaint = request.get("inpaint")
+    inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
     known = (
         None
         if inpaint is None
-        else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"])
+        else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"], units)
     )
     condition = {name: request[name] for name in ("classes", "covariates", "inpaint") if request.get(name)}
     condition |= {"guidance": sampler.guidance.scale} if sampler.guidance.scale != 1 else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,7 +141,10 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         return known | {"class_mean": class_means(source.train, labels, source.num_classes, mean)}
 
     def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """`label_dropout` and `validation_draws`."""
+        """`label_dropout` and `validation_draws`; warns of scores of samples that are never learnt."""
+        if settings.get("conditional") and settings["label_dropout"] == 0 and settings.get("metrics"):
+            told = "scores while training are of samples without a class, which such a model never learns"
+            warnings.warn(f"label_dropout=0: {told}: label_dropout=0.1, or metrics=none", stacklevel=2)
         return {name: settings[name] for name in ("label_dropout", "validation_draws")}
 
     def assemble(

@@ -8,6 +8,7 @@ loop that resamples by them (`blackout.diffusion.particles`). Ours (tests/laws/t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,8 +107,12 @@ class KnownPath:
         return torch.where(self.mask, self._state.repeat_interleave(self._copies, 0).to(xt.dtype), xt)
 
 
-def read_known(path: Path, sample_shape: tuple[int, ...], max_count: int, num_samples: int) -> KnownElements:
+def read_known(
+    path: Path, sample_shape: tuple[int, ...], max_count: int, num_samples: int, units: Sequence[int] = (0, 1)
+) -> KnownElements:
     """Read `x0` and `mask` from an .npz: arrays of one sample or of num_samples, images channels last.
+
+    `x0` is in the units of the data's file, offset + gain x counts.
 
     Raises:
         UserError: not such a file, or not for this model.
@@ -119,6 +124,11 @@ def read_known(path: Path, sample_shape: tuple[int, ...], max_count: int, num_sa
         raise file_error(path, "inpaint= needs an .npz with the arrays x0 and mask", error) from None
     if not np.issubdtype(x0.dtype, np.integer) or mask.dtype != bool:
         raise UserError(f"inpaint={path}: x0 must be integers and mask booleans, not {x0.dtype} and {mask.dtype}")
+    if tuple(units) != (0, 1):
+        above = np.where(mask, x0.astype(np.int64) - units[0], 0)
+        if (above % units[1]).any():
+            raise UserError(f"inpaint={path}: x0 must be {units[0]} and whole numbers of {units[1]}, as the data are")
+        x0 = above // units[1]
     if x0.size and not 0 <= x0.min() <= x0.max() <= max_count:
         raise UserError(f"inpaint={path}: x0 must be counts in 0..{max_count}, not {x0.min()}..{x0.max()}")
     counts, known = (_channels_first(array, sample_shape) for array in (x0.astype(np.int64), mask))

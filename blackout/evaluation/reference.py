@@ -229,6 +229,11 @@ def read_samples(path: Path, data: CountData) -> Tensor:
         counts = counts.permute(0, 3, 1, 2).contiguous()
     if tuple(counts.shape[1:]) != data.shape:
         raise UserError(f"{path}: samples of shape {tuple(counts.shape[1:])} cannot be compared with {data.shape}")
+    if (data.offset, data.gain) != (0, 1):
+        above = counts.long() - data.offset
+        if bool((above % data.gain != 0).any()):
+            raise UserError(f"{path}: samples must be {data.offset} and whole numbers of {data.gain}, as the data are")
+        counts = above // data.gain
     low, high = int(counts.min()), int(counts.max())
     if low < 0 or high > data.max_count:
         raise UserError(f"{path}: counts {low}..{high} leave {data.name}'s range 0..{data.max_count}")

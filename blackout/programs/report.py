@@ -113,15 +113,20 @@ def _score_table(place: str, content: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in content.get("values", {}).items() if not name.startswith("share_")}
     beside = content.get("beside") or {}
     others = list(dict.fromkeys(what for one in beside.values() for what in one))
-    given = ", ".join(f"{name} {value}" for name, value in (content.get("condition") or {}).items())
     return {
-        "head": (f"{place}, given {given}" if given else place, "value", *(what.replace("_", " ") for what in others)),
+        "head": (under(place, content), "value", *(what.replace("_", " ") for what in others)),
         "rows": [
             (name, value, *(beside.get(name, {}).get(what, "") for what in others)) for name, value in values.items()
         ],
         "warnings": content.get("warnings", ()),
         "how": {name: value for name, value in content.items() if name not in ("held_out_data", "baseline", "beside")},
     }
+
+
+def under(place: str, content: Mapping[str, Any]) -> str:
+    """The place of a metrics.json, with the condition of its samples, where they have one."""
+    given = ", ".join(f"{name} {value}" for name, value in (content.get("condition") or {}).items())
+    return f"{place}, given {given}" if given else place
 
 
 def _pictures(run: Path) -> tuple[list[Picture], str | None]:

@@ -41,7 +41,7 @@ class SampleFile:
         self, path: Path, num_samples: int, names: OutputNames = OutputNames(), about: Mapping[str, int] | None = None
     ) -> None:
         self._path, self._missing, self.num_samples = path, num_samples, num_samples
-        self._array, self._shape, self._about = names.array, names.shape, about or {}
+        self._array, self._shape, self._units, self._about = names.array, names.shape, names.units, about or {}
         self._member: IO[bytes] | None = None
         self._others: dict[str, list[Tensor]] = {}
 
@@ -63,6 +63,8 @@ class SampleFile:
             main = main.reshape(len(main), *self._shape)
         elif main.ndim == 4:
             main = main.permute(0, 2, 3, 1)
+        if self._units != (0, 1):
+            main = main.int() * self._units[1] + self._units[0]
         rows = main.contiguous().cpu().numpy()
         if self._member is None:
             self._member = self._archive.open(f"{self._array}.npy", "w", force_zip64=True)

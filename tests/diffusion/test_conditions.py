@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from blackout.data import CountData
 from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
 from blackout.diffusion.conditions import labels_asked
 from blackout.diffusion.draw import CountDraw, requested
-from blackout.diffusion.family import elements_of
+from blackout.diffusion.family import CountDiffusion, elements_of
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.samplers import make_sampler
@@ -145,3 +146,13 @@ def test_what_was_asked_for_is_the_condition() -> None:
     asked = {"classes": ["b"], "sampler": {"guidance": {"_target_": "blackout.diffusion.Guidance", "scale": 2.0}}}
     assert requested(model, asked).condition == {"classes": ["b"], "guidance": 2.0}
     assert requested(model, {}).condition == {}
+
+
+def test_scores_of_a_class_that_is_never_trained_are_warned_of() -> None:
+    settings = {"conditional": True, "label_dropout": 0, "metrics": {"_target_": "x"}, "validation_draws": 1}
+    with pytest.warns(UserWarning, match="samples without a class, which such a model never learns"):
+        CountDiffusion().training(settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CountDiffusion().training({**settings, "label_dropout": 0.1})
+        CountDiffusion().training({**settings, "metrics": None})

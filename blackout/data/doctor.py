@@ -1,0 +1,159 @@
+"""What in a file of counts looks like something else: numbers of samples, batches, a camera's offset and gain, ...
+
+Every finding names the setting that mends it. The rules are ours; files of each kind test them, and files with nothing
+wrong (`tests/data/test_doctor.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+Array = npt.NDArray[Any]
+_MOST_COMPARED = 20_000
+"""Columns among which duplicates are looked for, and rows."""
+_FEWEST = 20
+"""Rows from which an order of rows is no chance."""
+_MOST_NUMBERS = 1 << 22
+"""Numbers of which moments are taken."""
+_ABOUT_SAMPLES = re.compile(
+    r"(id|index|idx|unnamed.*|(sample|cell|row)_?(id|index|number)|batch|plate|lane|donor|patient|subject|animal|mouse"
+    r"|replicate|cluster|labels?|class|target|group|condition|treatment|cell_?type|sex|age|day|date|time|timepoint|year)"
+)
+_NUMBERS = "number the samples, and are no counts"
+_ABOUT = "look like a batch or class of the samples, not like counts (or dataset.labels, dataset.group)"
+_CONSTANT, _EQUAL = "are constant", "are equal to another"
+_LISTED = 20
+"""Names in a setting that is proposed, at most."""
+_BARCODE = re.compile(r"[ACGT]{8,}([-_.]\w+)?")
+
+
+class Finding(UserWarning):
+    """Something in a file that looks wrong.
+
+    Args:
+        what: in words.
+        settings: of `blackout.data.counts` that mend it.
+    """
+
+    def __init__(self, what: str, **settings: Any) -> None:
+        self.settings = settings
+        words = [f"dataset.{name}={plain(value)}" for name, value in settings.items()]
+        super().__init__(": ".join([what, " ".join(words)] if words else [what]))
+
+
+def plain(value: Any) -> str:
+    """A setting as it is typed."""
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
+
+def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
+    """What looks wrong in counts [N, *shape].
+
+    Args:
+        counts: whole numbers, on the CPU.
+        names: of the elements of vectors, where they have names.
+    """
+    if len(counts) > 1 and counts.numel():
+        yield from _units(counts)
+        if counts.ndim == 2:
+            yield from _columns(counts.numpy(), list(names) or list(map(str, range(counts.shape[1]))))
+            yield from _rows(counts.numpy(), names)
+
+
+def _units(counts: Tensor) -> Iterator[Finding]:
+    """A camera's offset and gain: a least value that is none by chance, and a common divisor of what is above it."""
+    few = counts[:: max(1, counts.numel() // _MOST_NUMBERS)].flatten(1).numpy().astype(np.int64)
+    low = int(counts.min())
+    gain = int(np.gcd.reduce(np.unique(few - low)))
+    gain = gain if gain > 1 and not bool(((counts.long() - low) % gain).any()) else 1
+    mean, varying = few.mean(0), few.var(0) > 0
+    narrow = bool(varying.any()) and float(np.median(few.var(0)[varying] / mean[varying])) < 0.5 * gain
+    if low >= 10 and (narrow or float((few.min(0) == low).mean()) > 0.3):
+        what = f"no count is below {low}, as of a camera's offset"
+        if gain > 1:
+            yield Finding(f"{what}, and all are in steps of {gain}, as of a gain", offset=low, gain=gain)
+        else:
+            yield Finding(what, offset=low)
+    elif gain > 1:
+        offset = {"offset": low % gain} if low % gain else {}
+        yield Finding(f"all counts are in steps of {gain}, as of a camera's gain", **offset, gain=gain)
+
+
+def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
+    """Columns that are numbers of samples, batches, constants, or copies of others."""
+    if counts.shape[1] > _MOST_COMPARED:
+        return
+    marked: dict[str, list[str]] = {what: [] for what in (_NUMBERS, _ABOUT, _CONSTANT, _EQUAL)}
+    first: dict[bytes, int] = {}
+    for k, column in enumerate(counts.T):
+        if (kind := _kind(column, _ABOUT_SAMPLES.fullmatch(names[k].lower()) is not None)) is not None:
+            marked[kind].append(names[k])
+        elif first.setdefault(hashlib.sha256(column.tobytes()).digest(), k) != k:
+            marked[_EQUAL].append(names[k])
+    for what, which in marked.items():
+        if which:
+            few = ", ".join(which[:5]) + (f" and {len(which) - 5} more" if len(which) > 5 else "")
+            yield Finding(f"elements that {what}: {few}", **({"exclude": which} if len(which) <= _LISTED else {}))
+
+
+def _kind(column: Array, named: bool) -> str | None:
+    """What a column [N] is in place of counts, by its values and by whether its name says so.
+
+    Numbers of samples rise or fall throughout, or are consecutive in any order, or merely different, by name. Batches
+    have few values, by which rows are sorted, each of at least five rows.
+    """
+    if (column == column[0]).all():
+        return _CONSTANT
+    start = np.sign(np.diff(column[:_FEWEST].astype(np.int64)))
+    sorted_ = bool((start >= 0).all() or (start <= 0).all())
+    consecutive = int(column.max()) - int(column.min()) == len(column) - 1
+    if len(column) < _FEWEST or not (sorted_ or consecutive or named):
+        return _ABOUT if named else None
+    steps, times = np.diff(column.astype(np.int64)), np.unique(column, return_counts=True)[1]
+    sorted_ = bool((steps >= 0).all() or (steps <= 0).all())
+    if len(times) == len(column) and (sorted_ or consecutive or named):
+        return _NUMBERS
+    return _ABOUT if named or (sorted_ and int(times.min()) >= 5) else None
+
+
+def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
+    """Rows that occur twice, have one total, or are genes rather than cells."""
+    number, size = counts.shape
+    totals = counts.sum(1, dtype=np.int64) - int(counts.min()) * size
+    if number >= _FEWEST and size > 2 and totals.mean() >= 100 and np.ptp(totals) <= 0.01 * totals.mean():
+        yield Finding(f"all samples have a total of about {totals.mean():,.0f}, as if normalised: give the raw counts")
+    if (twice := _duplicates(counts[:_MOST_COMPARED])) is not None:
+        yield Finding(f"{twice}: held-out samples would be among the training samples; keep one of each")
+    of_cells = sum(_BARCODE.fullmatch(name) is not None for name in names) > 0.8 * max(len(names), 1)
+    if number >= _FEWEST and size >= _FEWEST:
+        rows, columns = (float(np.log1p(sums).std()) for sums in (totals, counts.sum(0, dtype=np.int64)))
+        of_cells |= rows > 1.5 and rows > 3 * columns
+    if of_cells:
+        yield Finding("rows differ as genes do and columns as cells: rows must be samples; give the transpose")
+
+
+def _duplicates(counts: Array) -> str | None:
+    """How many rows occur before, where they are more than ten times those that independent elements would make."""
+    if counts.max() < 2:
+        return None
+    first: dict[bytes, int] = {}
+    again = [
+        (first[key], k)
+        for k, row in enumerate(counts)
+        if (row != row[0]).any() and first.setdefault(key := hashlib.sha256(row.tobytes()).digest(), k) != k
+    ]
+    if len(again) < max(2, 0.01 * len(counts)):
+        return None
+    alike = 1.0
+    for column in counts.T:
+        alike *= float(((np.unique(column, return_counts=True)[1] / len(counts)) ** 2).sum())
+    if alike * len(counts) ** 2 / 2 > 0.1 * len(again):
+        return None
+    return f"{len(again)} of {len(counts)} samples occur before, as number {again[0][1]}, which is number {again[0][0]}"

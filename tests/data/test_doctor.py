@@ -1,0 +1,170 @@
+"""Twenty faults planted in files of counts are named, with settings that mend them; ten files with none are passed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from sklearn.datasets import load_digits
+
+from blackout.data import counts
+from blackout.errors import UserError
+from blackout.inspect import main
+
+N, GENES = 300, 30
+Files = dict[str, Callable[[], Any]]
+
+
+def cells(seed: int = 0) -> np.ndarray:
+    """Negative binomial counts of genes whose means differ a hundredfold."""
+    source = np.random.default_rng(seed)
+    rate = source.gamma(3.0, 1 / 3, (N, 1)) * np.geomspace(0.2, 20, GENES) * source.gamma(2.0, 0.5, (N, GENES))
+    return source.poisson(rate)
+
+
+def photons(mean: float = 3.0) -> np.ndarray:
+    """Images [N, 12, 12] of a bright disc."""
+    x = np.linspace(-1, 1, 12)
+    return np.random.default_rng(1).poisson(np.broadcast_to(mean * np.exp(-3 * (x**2 + x[:, None] ** 2)), (N, 12, 12)))
+
+
+def table(**columns: Any) -> str:
+    """A .csv of eight genes and further columns."""
+    every = {f"g{k}": cells()[:, 8 + k] for k in range(8)} | columns
+    rows = zip(*every.values(), strict=True)
+    return "\n".join([",".join(every), *(",".join(map(str, row)) for row in rows)])
+
+
+def beside(column: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(column)[:, None], cells()], 1)
+
+
+RUNNING = np.arange(N)
+FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "an id column": (lambda: beside(RUNNING), r"number the samples.* dataset\.exclude=\[0\]"),
+    "an id column, shuffled": (
+        lambda: beside(np.random.default_rng(2).permutation(N) + 1),
+        r"number the samples.*exclude=\[0\]",
+    ),
+    "an id column of a table": (lambda: table(id=RUNNING), r"number the samples.*exclude=\[id\]"),
+    "identifiers with gaps": (
+        lambda: table(sample_id=np.random.default_rng(2).permutation(9 * N)[:N]),
+        r"exclude=\[sample_id\]",
+    ),
+    "times": (
+        lambda: beside(np.cumsum(np.random.default_rng(2).poisson(5.0, N) + 1)),
+        r"number the samples.*exclude=\[0\]",
+    ),
+    "offset and gain": (lambda: photons() * 2 + 100, r"below 100.*steps of 2.*dataset\.offset=100 dataset\.gain=2"),
+    "an offset": (lambda: photons() + 100, r"below 100.*dataset\.offset=100$"),
+    "an offset of vectors": (lambda: np.random.default_rng(2).poisson(3.0, (N, 12)) + 500, r"dataset\.offset=500$"),
+    "a gain": (lambda: photons(20.0) * 4, r"in steps of 4.*: dataset\.gain=4$"),
+    "masks of 0 and 255": (lambda: (photons() > 1) * 255, r"in steps of 255.*dataset\.gain=255"),
+    "channels last": (lambda: np.stack([photons()] * 3, -1), r"numpy\.moveaxis"),
+    "logarithms": (lambda: np.log1p(cells()), "log-transformed or normalised"),
+    "shares": (lambda: cells() / cells().sum(1, keepdims=True), "look like shares"),
+    "standardised": (lambda: (cells() - cells().mean(0)) / cells().std(0), "standardised or centred"),
+    "equal totals": (lambda: np.round(1e4 * cells() / cells().sum(1, keepdims=True)), "as if normalised"),
+    "rows that occur twice": (lambda: np.concatenate([cells(), cells()[:20]]), "20 of 320 samples occur before"),
+    "a constant column": (lambda: beside(np.full(N, 7)), r"constant: 0: dataset\.exclude=\[0\]"),
+    "batches": (
+        lambda: table(batch=np.random.default_rng(2).integers(1, 4, N)),
+        r"batch or class.*batch.*exclude=\[batch\]",
+    ),
+    "samples in blocks": (lambda: beside(np.repeat([0, 1, 2], N // 3)), r"batch or class.*exclude=\[0\]"),
+    "text": (lambda: table(kind=np.array(["B cell", "T cell"])[RUNNING % 2]), r"'kind' is text.*labels=kind"),
+    "genes x cells": (lambda: (cells() * np.geomspace(0.01, 100, GENES)).astype(int).T, "give the transpose"),
+}
+CLEAN: Files = {
+    "cells": cells,
+    "a sparse matrix": lambda: scipy.sparse.csr_matrix(cells()),
+    "a table of genes": table,
+    "photons": photons,
+    "bright vectors": lambda: np.random.default_rng(3).poisson(np.full((N, 12), 1000.0)),
+    "digits": lambda: load_digits().images,
+    "a lattice": lambda: np.random.default_rng(4).integers(0, 2, (N, 16)),
+    "ratings": lambda: np.random.default_rng(5).integers(1, 6, (N, 9)),
+    "spike trains": lambda: np.random.default_rng(6).poisson(0.3 + 0.2 * np.sin(np.arange(80)), (N, 2, 80)),
+    "volumes": lambda: np.random.default_rng(7).poisson(2.0, (40, 1, 4, 6, 5)),
+}
+
+
+def write(made: Any, folder: Path) -> Path:
+    if isinstance(made, str):
+        (folder / "x.csv").write_text(made)
+        return folder / "x.csv"
+    if scipy.sparse.issparse(made):
+        scipy.sparse.save_npz(folder / "x.npz", made)
+        return folder / "x.npz"
+    np.save(folder / "x.npy", made)
+    return folder / "x.npy"
+
+
+def said_of(path: Path, **settings: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            counts(path, **settings)
+        except UserError as error:
+            return [str(error)]
+    return [str(one.message) for one in said]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_named(name: str, tmp_path: Path) -> None:
+    make, words = FAULTS[name]
+    (said,) = said_of(write(make(), tmp_path))
+    assert re.search(words, said), said
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_file_is_passed(name: str, tmp_path: Path) -> None:
+    assert said_of(write(CLEAN[name](), tmp_path)) == []
+
+
+def test_what_is_proposed_mends_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The proposed command is accepted without a finding, and gives the counts that were there before the faults."""
+    right = photons().reshape(N, -1)[:, 60:90]
+    path = write(np.concatenate([RUNNING[:, None], right], 1) * 2 + 100, tmp_path)
+    with pytest.raises(SystemExit) as found:
+        main([str(path)])
+    out = capsys.readouterr().out
+    assert found.value.code == 1 and out.count("found:") == 2
+    settings = shlex.split(out.splitlines()[-1])[5:]
+    assert settings == ["dataset.offset=100", "dataset.gain=2", "dataset.exclude=[0]"]
+    main([str(path), *settings])
+    assert "found:" not in capsys.readouterr().out
+    data = counts(path, offset=100, gain=2, exclude=[0])
+    assert sorted(torch.cat([data.train, data.test]).tolist()) == sorted(right.tolist())
+    assert data.facts["units"] == [100, 2] and data.facts["sample_shape"] == [30]
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"exclude": ["x"]}, "there is no column 'x', only 'g0', 'g1'"),
+    ({"columns": ["g1"], "exclude": ["g1"]}, "columns and exclude leave no column"),
+    ({"offset": 1}, "0 is not 1 and a whole number of 1: dataset.offset or dataset.gain is wrong"),
+    ({"gain": 2}, "is not 0 and a whole number of 2"), ({"gain": 0}, "dataset.gain must be a whole number of at least"),
+    ({"offset": 1.5}, "dataset.offset must be a whole number"),
+])  # fmt: skip
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        counts(write(table(), tmp_path), **settings)
+    with pytest.raises(UserError, match="columns and exclude are for vectors"):
+        counts(write(photons(), tmp_path), columns=[0])
+
+
+def test_columns_are_chosen_by_name_and_number_in_their_order(tmp_path: Path) -> None:
+    named = counts(write(table(kind=np.array(["a", "b"])[RUNNING % 2]), tmp_path), columns=["g3", "g1"], labels="kind")
+    assert named.features == ("g3", "g1") and named.num_classes == 2
+    whole = counts(write(cells(), tmp_path), columns=[4, 2, 0], exclude=[2])
+    assert torch.equal(whole.test, counts(tmp_path / "x.npy").test[:, [4, 0]])
+    sparse = counts(write(scipy.sparse.csr_matrix(cells()), tmp_path), columns=[4, 0])
+    assert torch.equal(sparse.test, whole.test)

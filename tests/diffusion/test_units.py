@@ -1,0 +1,58 @@
+"""Counts of a camera, offset + gain x photons, go back to the units of its file, and come from there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from blackout.data import CountData
+from blackout.diffusion import BlackoutDiffusion, GammaHead, PureDeath
+from blackout.diffusion.draw import CountDraw
+from blackout.diffusion.family import elements_of
+from blackout.diffusion.inpainting import read_known
+from blackout.errors import UserError
+from blackout.evaluation.reference import read_samples
+from blackout.networks import CountInputs, CountNetwork, ElementwiseMLP, measure
+from blackout.programs.results import save_samples
+
+PHOTONS = torch.poisson(torch.ones(60, 5) * 3, generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+DATA = CountData("camera", PHOTONS, PHOTONS[:20], 20, sample_shape=(5,), offset=100, gain=2)
+
+
+def model() -> BlackoutDiffusion:
+    elements = elements_of(PHOTONS, PHOTONS.float().mean(0))
+    network = CountNetwork(ElementwiseMLP((5,), width=8, depth=1), CountInputs((5,)))
+    measure(network, elements)
+    made = BlackoutDiffusion(network, GammaHead(elements), PureDeath(20), elements.mean).eval()
+    made.config = {"data": {"name": "camera", **DATA.facts}}
+    return made
+
+
+def test_samples_are_written_in_the_units_of_the_file_and_read_from_them(tmp_path: Path) -> None:
+    draw = CountDraw(model(), model().sampler, {})
+    save_samples({"samples": PHOTONS}, tmp_path / "s.npz", draw.names, draw.about(seed=7))
+    written = np.load(tmp_path / "s.npz")
+    assert np.array_equal(written["samples"], PHOTONS.numpy().astype(int) * 2 + 100)
+    assert {name: int(written[name]) for name in ("max_count", "offset", "gain")} == {
+        "max_count": 140, "offset": 100, "gain": 2,
+    }  # fmt: skip
+    assert torch.equal(read_samples(tmp_path / "s.npz", DATA), PHOTONS.long())
+    with pytest.raises(UserError, match="samples must be 100 and whole numbers of 3, as the data are"):
+        read_samples(tmp_path / "s.npz", replace(DATA, gain=3))
+    plain = CountDraw(model(), model().sampler, {})
+    plain.model.config = {"data": {"name": "plain", **replace(DATA, offset=0, gain=1).facts}}
+    assert plain.names.units == (0, 1) and plain.about(seed=7) == {"seed": 7, "max_count": 20}
+
+
+def test_known_elements_are_in_the_units_of_the_file(tmp_path: Path) -> None:
+    mask = np.array([True, True, False, False, False])
+    np.savez(tmp_path / "k.npz", x0=np.array([106, 100, 0, 1, 3]), mask=mask)
+    known = read_known(tmp_path / "k.npz", (5,), 20, 1, (100, 2))
+    assert known.x0[0, :2].tolist() == [3, 0] and known.mask[0].tolist() == mask.tolist()
+    np.savez(tmp_path / "k.npz", x0=np.array([105, 100, 0, 1, 3]), mask=mask)
+    with pytest.raises(UserError, match="x0 must be 100 and whole numbers of 2"):
+        read_known(tmp_path / "k.npz", (5,), 20, 1, (100, 2))
