@@ -19,7 +19,8 @@ _MOST_ELEMENTS = 2048
 _LEAST_SHAPE, _MOST_SHAPE = 1e-3, 1e6
 _MOST_ROWS, _MOST_NUMBERS = 2000, 1 << 24
 """Training samples to which the copula is fitted, and numbers in them, at most."""
-COPULA = "gaussian_copula"
+COPULA, MOST_DRAWN = "gaussian_copula", 10_000
+"""Its name, and how many of its samples are scored at most."""
 
 
 def copula_samples(train: Tensor, number: int, seed: int = 0) -> Tensor:

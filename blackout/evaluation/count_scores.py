@@ -18,7 +18,7 @@ from blackout.component import component
 from blackout.counts import count_dtype
 from blackout.data import CountData
 from blackout.errors import UserError
-from blackout.evaluation.baselines import COPULA, copula_samples
+from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.features import SampleRows
 from blackout.evaluation.image_scores import library_versions
 from blackout.evaluation.reference import read_labels, read_samples
@@ -80,9 +80,9 @@ class CountScorer:
         """The same of a Gaussian copula."""
         if not self.baselines:
             return None
-        data = _counts(source)
-        values = compare(_flat(copula_samples(data.train, num_samples, self.seed)), data, self.most, self.seed)
-        return {"name": COPULA, "num_samples": num_samples, "values": values}
+        data, number = _counts(source), min(num_samples, MOST_DRAWN)
+        values = compare(_flat(copula_samples(data.train, number, self.seed)), data, self.most, self.seed)
+        return {"name": COPULA, "num_samples": number, "values": values}
 
     def read(self, path: Path, source: Source) -> Samples:
         """Samples in a file, checked against the source, and their `classes` if it has them.

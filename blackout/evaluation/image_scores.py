@@ -19,7 +19,7 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.distributed import computed_once, my_batches
 from blackout.errors import UserError
-from blackout.evaluation.baselines import COPULA, copula_samples
+from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.extractors import ModuleExtractor, full_float32
 from blackout.evaluation.features import FeatureStatistics, SampleLedger, SampleRows
 from blackout.evaluation.fid import frechet_distance
@@ -382,7 +382,7 @@ class Scorer:
 
     def baseline(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The same scores of a Gaussian copula; every process must call it."""
-        made = copula_samples(count_images(source).train, num_samples)
+        made = copula_samples(count_images(source).train, min(num_samples, MOST_DRAWN))
         return {"name": COPULA, **self._of(source, made, device)}
 
     def _of(self, source: Source, samples: Tensor, device: torch.device | str) -> dict[str, Any]:
