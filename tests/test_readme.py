@@ -16,6 +16,7 @@ from blackout import compare, table
 from blackout.compress import __main__ as compress
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
 
+pytestmark = pytest.mark.drawn
 README = (ROOT / "README.md").read_text()
 LISTED = [
     line.split("  #")[0].strip()

@@ -30,6 +30,7 @@ def table(path):
     return counts
 
 
+@pytest.mark.drawn
 def test_a_table_with_classes_to_samples_of_one(run, tmp_path):
     counts = table(tmp_path / "cells.csv")
     options = ("dataset=counts", f"dataset.path={tmp_path / 'cells.csv'}", "dataset.labels=kind", "conditional=true")

@@ -40,6 +40,7 @@ def metrics(out):
     return json.loads((out / "metrics.json").read_text())
 
 
+@pytest.mark.drawn
 def test_all_files_are_there_and_agree(run, model):
     outcome = run("sample", f"ckpt={model}", *QUICK, "task=photons", "measurement=test:3-5", "trajectory=true")
     assert outcome.code == 0, outcome.err

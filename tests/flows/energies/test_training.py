@@ -23,6 +23,7 @@ SMALL = (
 COUPLINGS = ("~dataset", "target=ising", "target.size=3", "energy=pairs", "energy.l1=0.01", "number=200")
 
 
+@pytest.mark.drawn
 def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
     settings = [*SMALL, *COUPLINGS, "trainer.max_steps=14", "pretraining=2", f"runs_dir={tmp_path}"]
     ckpt = killed_and_continued(run, settings, tmp_path / "ising")
@@ -61,6 +62,7 @@ def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_
     assert torch.equal(load_model(other).target.log_density(x), model.target.log_density(x))
 
 
+@pytest.mark.drawn
 def test_points_of_the_plane_are_learned_and_shown(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
     settings = [*SMALL, "experiment=dnfs_densities", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")

@@ -1,0 +1,76 @@
+"""Hydra's compositions, remembered: a process that runs hundreds of command lines reads the same YAML files each time.
+
+The list of files depends on the choices of groups alone, and the configuration before what the command line sets
+on that list alone; both are kept by exactly that. Folders of the user's are read anew each time, and programs that
+tests start as processes of their own compose as ever.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hydra._internal import config_loader_impl as loader
+from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.defaults_list import DefaultsList, Overrides
+from hydra.core.default_element import ResultDefault
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from blackout.files import CONF
+from blackout.programs import choices  # noqa: F401  (changes Hydra where it reads groups, before this does)
+
+_lists: dict[Any, DefaultsList] = {}
+_configs: dict[Any, DictConfig] = {}
+_files: dict[tuple[str, int], Any] = {}
+_make_list = loader.create_defaults_list
+_compose = loader.ConfigLoaderImpl._compose_config_from_defaults_list
+_load = OmegaConf.load
+
+
+def _places(repo: IConfigRepository) -> tuple[tuple[str, str, str], ...] | None:
+    """Where a repository reads; None where that may change."""
+    places = tuple((source.scheme(), source.provider, source.path) for source in repo.get_sources())
+    return None if any(scheme == "file" and path != str(CONF) for scheme, _, path in places) else places
+
+
+def _defaults_list(
+    repo: IConfigRepository, config_name: str | None, overrides_list: list[Override], *rest: Any, **named: Any
+) -> DefaultsList:
+    places = _places(repo)
+    if places is None:
+        return _make_list(repo, config_name, overrides_list, *rest, **named)
+    of_config = Overrides(repo, overrides_list).config_overrides
+    of_groups = [override for override in overrides_list if not any(override is other for other in of_config)]
+    key = (places, config_name, rest, tuple(named.items()), tuple(override.input_line for override in of_groups))
+    if key not in _lists:
+        _lists[key] = _make_list(repo, config_name, of_groups, *rest, **named)
+    return replace(_lists[key], config_overrides=of_config)
+
+
+def _composed(self: Any, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+    places = _places(repo)
+    if places is None:
+        return _compose(self, defaults, repo)
+    key = (places, repr(defaults))
+    if key not in _configs:
+        _configs[key] = _compose(self, defaults, repo)
+    return copy.deepcopy(_configs[key])
+
+
+def _loaded(file: Any) -> Any:
+    if not isinstance(file, str | Path) or CONF not in Path(file).parents:
+        return _load(file)
+    key = (str(file), Path(file).stat().st_mtime_ns)
+    if key not in _files:
+        _files[key] = _load(file)
+    return copy.deepcopy(_files[key])
+
+
+def remember() -> None:
+    """From now on, in this process."""
+    OmegaConf.load = staticmethod(_loaded)
+    loader.create_defaults_list = _defaults_list
+    loader.ConfigLoaderImpl._compose_config_from_defaults_list = _composed

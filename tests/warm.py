@@ -1,0 +1,203 @@
+"""The programs in processes of their own, without the seconds that a fresh interpreter needs to import torch.
+
+A server has everything imported and has done nothing else; a program is a fork of it that becomes `python train.py
+<arguments>`: the same file run as `__main__`, with its own arguments, folder, environment and output, ended by the same
+signals. It starts with the first program that is asked for and ends with the tests, whose processor time holds it.
+Whether a fresh interpreter does the same is for the tests that start one; each program has some.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WHERE = "BLACKOUT_TESTS_SERVER"
+"""The environment variable with the server's socket."""
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+class Process:
+    """A program that runs; `pid` is for signals. As `subprocess.Popen`, as far as tests need it."""
+
+    def __init__(self, program: str, arguments: Sequence[object], cwd: Path = ROOT, **environment: str) -> None:
+        self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  (closed with this)
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.connect(os.environ[WHERE])
+        words = [str(ROOT / f"{program}.py"), *map(str, arguments)]
+        request = {"argv": words, "cwd": str(cwd), "environment": {**os.environ, **ENVIRONMENT, **environment}}
+        message = json.dumps(request).encode()
+        socket.send_fds(self._server, [len(message).to_bytes(4, "big")], [file.fileno() for file in self._files])
+        self._server.sendall(message)
+        self.pid, self.returncode = self._number(), None
+
+    def _number(self) -> int:
+        return int.from_bytes(_exactly(self._server, 4), "big", signed=True)
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self.returncode is None and select.select([self._server], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, seconds: float = 300) -> int:
+        """The exit code at the end; a program that takes longer is killed, and raises TimeoutError."""
+        if self.returncode is None:
+            self._server.settimeout(seconds)
+            try:
+                self.returncode = self._number()
+            except TimeoutError:
+                self.send_signal(signal.SIGKILL)
+                raise
+            self._server.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """To the program alone, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def outcome(self) -> subprocess.CompletedProcess[str]:
+        """What it said and how it ended."""
+        code, told = self.wait(), []
+        for file in self._files:
+            file.seek(0)
+            told.append(file.read().decode())
+        return subprocess.CompletedProcess([], code, *told)
+
+
+def run(program: str, *arguments: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`python <program>.py <arguments>`, to its end."""
+    return Process(program, arguments, cwd, **environment).outcome()
+
+
+def together(program: str, *arguments: object, processes: int = 2) -> subprocess.CompletedProcess[str]:
+    """`torchrun --nproc-per-node=<processes> <program>.py <arguments>`: what all of them said, and the worst end."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "tests", "GROUP_RANK": "0"}
+    shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    started = [Process(program, arguments, **shared, **rank) for rank in ranks]
+    while None in (codes := [one.poll() for one in started]) and not any(codes):
+        time.sleep(0.02)
+    for one in started if any(codes) else ():  # the others would wait for the one that failed
+        one.send_signal(signal.SIGKILL)
+    done = [one.outcome() for one in started]
+    code = next((one.returncode for one in done if one.returncode), 0)
+    return subprocess.CompletedProcess([], code, "".join(one.stdout for one in done), "".join(o.stderr for o in done))
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[None]:
+    """A server for this process and those it starts."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(where := str(Path(folder) / "socket"))
+        listener.listen(64)
+        command = [sys.executable, "-m", "tests.warm", str(listener.fileno())]
+        os.environ[WHERE] = where
+        server = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, pass_fds=[listener.fileno()])
+        try:
+            yield
+        finally:
+            server.terminate()
+            server.wait()
+            del os.environ[WHERE]
+
+
+def serve(listener: socket.socket) -> None:
+    """Answer requests until SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    ready = False
+    while True:
+        waiting, _, _ = select.select([listener], [], [], 1)
+        if waiting:
+            client, _ = listener.accept()
+            if not ready:
+                _import_everything()
+                ready = True
+            if not os.fork():
+                listener.close()
+                os._exit(_answer(client))
+            client.close()
+        with contextlib.suppress(ChildProcessError):  # so that the system adds their processor time to this process's
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _answer(client: socket.socket) -> int:
+    size, descriptors, _, _ = socket.recv_fds(client, 4, 2)
+    request = json.loads(_exactly(client, int.from_bytes(size, "big")))
+    child = os.fork()
+    if not child:
+        client.close()
+        _become(request["argv"], request["cwd"], request["environment"], descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    client.sendall(child.to_bytes(4, "big", signed=True))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(OSError):  # whoever asked has gone
+        client.sendall(code.to_bytes(4, "big", signed=True))
+    return 0
+
+
+def _become(argv: list[str], cwd: str, environment: Mapping[str, str], descriptors: Sequence[int]) -> None:
+    """Be `python argv`, and end as it does."""
+    from lightning_fabric.utilities import rank_zero
+
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for target, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *descriptors]):
+            os.dup2(descriptor, target)
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environment)
+        rank_zero.rank_zero_only.rank = rank_zero._get_rank() or 0  # Lightning reads it once, when it is imported
+        sys.argv = argv
+        sys.path.insert(0, str(ROOT))
+        runpy.run_path(argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        if not (part := connection.recv(size - len(found))):
+            raise ConnectionError("the server of the tests has ended")
+        found += part
+    return found
+
+
+def _import_everything() -> None:
+    from tests.soak import forks
+
+    forks.preload()
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
