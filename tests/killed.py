@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,10 +12,8 @@ from typing import Any
 
 import torch
 
-from tests.cli.conftest import ROOT
+from tests import warm
 from tests.soak.result import timeless
-
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def killed_and_continued(run: Callable[..., Any], settings: Sequence[object], directory: Path) -> Path:
@@ -54,8 +49,7 @@ def kill(settings: Sequence[object], directory: Path, seconds: float = 120) -> N
     """Start or continue a run in a process of its own, and kill it at its next checkpoint; it may end before."""
     last = directory / "checkpoints/last.ckpt"
     before = last.stat().st_mtime_ns if last.exists() else None
-    command = [sys.executable, str(ROOT / "train.py"), *map(str, settings)]
-    process, deadline = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT), time.monotonic() + seconds
+    process, deadline = warm.Process("train", settings), time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
         if last.exists() and last.stat().st_mtime_ns != before:
             break

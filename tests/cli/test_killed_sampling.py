@@ -1,16 +1,14 @@
 """`sample.py` that is killed goes on where it stopped, with the same bits, and leaves nothing behind."""
 
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
 from blackout.files import remove_parts
-from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
-from tests.killed import ENVIRONMENT
+from tests import warm
+from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
 SIZE = ("num_samples=400", "sampler.batch_size=20", "sampler.num_steps=100", "seed=3", "device=cpu")
 
@@ -18,19 +16,17 @@ SIZE = ("num_samples=400", "sampler.batch_size=20", "sampler.num_steps=100", "se
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     runs = tmp_path_factory.mktemp("killed")
-    command = [sys.executable, ROOT / "train.py", *TINY, "trainer.max_steps=4", f"runs_dir={runs}", "run_id=a"]
-    subprocess.run(command, check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    done = warm.run("train", *TINY, "trainer.max_steps=4", f"runs_dir={runs}", "run_id=a")
+    assert done.returncode == 0, done.stderr
     return runs / "digits/a"
 
 
 def sampling(model, out):
-    command = [sys.executable, ROOT / "sample.py", f"ckpt={model}", f"out={out}", *SIZE]
-    return subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return warm.Process("sample", [f"ckpt={model}", f"out={out}", *SIZE])
 
 
 def test_it_goes_on_where_it_stopped(model, tmp_path):
-    whole = sampling(model, tmp_path / "whole")
-    assert whole.communicate() and whole.returncode == 0
+    assert sampling(model, tmp_path / "whole").wait() == 0
     out = tmp_path / "cut"
     for number, least in ((signal.SIGKILL, 3), (signal.SIGTERM, 6)):
         cut = sampling(model, out)
@@ -39,8 +35,8 @@ def test_it_goes_on_where_it_stopped(model, tmp_path):
             assert cut.poll() is None
             time.sleep(0.005)
         cut.send_signal(number)
-        _, errors = cut.communicate()
-        assert cut.returncode == (-9 if number == signal.SIGKILL else 75), errors
+        ended = cut.outcome()
+        assert ended.returncode == (-9 if number == signal.SIGKILL else 75), ended.stderr
     stamps = {path: path.stat().st_mtime_ns for path in kept}
     assert not [path for path in out.iterdir() if not path.name.startswith(".")]
     again = sampling(model, out)
@@ -51,7 +47,7 @@ def test_it_goes_on_where_it_stopped(model, tmp_path):
             except FileNotFoundError:
                 break
         time.sleep(0.01)
-    assert again.communicate() and again.returncode == 0
+    assert again.wait() == 0
     assert (out / "samples.npz").read_bytes() == (tmp_path / "whole/samples.npz").read_bytes()
     assert (out / "grid.png").read_bytes() == (tmp_path / "whole/grid.png").read_bytes()
     remove_parts(out)  # of a process that could not clean up; the next command does so after a week

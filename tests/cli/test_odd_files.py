@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from blackout import load_model
+from tests import warm
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
 
 TRAIN = (*TINY, "trainer.max_steps=2")
@@ -21,8 +22,8 @@ SAMPLE = ("num_samples=2", "device=cpu")
 def trained(tmp_path_factory):
     """A short run, to be copied."""
     runs = tmp_path_factory.mktemp("odd")
-    command = [sys.executable, ROOT / "train.py", *TRAIN, f"runs_dir={runs}", "run_id=a"]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
+    done = warm.run("train", *TRAIN, f"runs_dir={runs}", "run_id=a")
+    assert done.returncode == 0, done.stderr
     return runs / "digits/a"
 
 

@@ -1,13 +1,12 @@
 """Tasks of their own: exact laws in place of a model, a classifier that learns first, and two processes."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from tests.cli.conftest import ROOT, TINY
+from tests import warm
+from tests.cli.conftest import TINY
 
 
 def made(run, out, *options):
@@ -45,6 +44,7 @@ def test_dna_at_every_scale(run, tmp_path):
     assert (tmp_path / "tilt.png").stat().st_size > 0
 
 
+@pytest.mark.drawn
 def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
     options = ("task=music_toy", "law.elements=48", "measurement=model:0-11", "posterior.sweeps=30")
     values = made(run, tmp_path, *options)["values"]
@@ -70,8 +70,7 @@ def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
 def test_two_processes_draw_what_one_does(run, tmp_path):
     options = ("task=dna_toy", "num_samples=7", "posterior.sweeps=2", "law.batch_size=8", "device=cpu")
     made(run, tmp_path / "one", *options)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "sample.py"]
-    shared = subprocess.run([*command, *options, f"out={tmp_path / 'two'}"], capture_output=True, text=True, cwd=ROOT)
+    shared = warm.together("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
     one, two = ((tmp_path / name / "samples.npz").read_bytes() for name in ("one", "two"))
     assert one == two

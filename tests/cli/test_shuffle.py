@@ -1,8 +1,6 @@
 """Shuffle diffusion by its commands: train, be killed, continue, solve; and what is refused."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,8 +8,8 @@ import torch
 
 from blackout import load_model
 from blackout.permutations.datasets import jigsaw_digits
-from tests.cli.conftest import ROOT
-from tests.killed import ENVIRONMENT, assert_same, kill, outcome
+from tests import warm
+from tests.killed import assert_same, kill, outcome
 
 SMALL = (
     "network.width=16", "network.depth=1", "network.heads=2", "batch_size=8", "dataset.held_out=12",
@@ -29,8 +27,8 @@ LABEL_FREE = (*JIGSAW, "loss=label_free", "trainer.max_steps=12")
 def trained(tmp_path_factory):
     """A label-free run, not disturbed, in a process of its own."""
     runs = tmp_path_factory.mktemp("shuffle")
-    command = [sys.executable, ROOT / "train.py", *LABEL_FREE, f"runs_dir={runs}", "run_id=whole"]
-    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True)
+    done = warm.run("train", *LABEL_FREE, f"runs_dir={runs}", "run_id=whole")
+    assert done.returncode == 0, done.stderr
     return runs / "symmetric_jigsaw/whole"
 
 
@@ -52,6 +50,7 @@ def test_a_run_leaves_solved_puzzles(trained):
     assert (trained / "samples/final.png").exists() and (trained / "model/README.md").exists()
 
 
+@pytest.mark.drawn
 def test_sample_k_alone_and_scores(run, trained, tmp_path):
     options = [f"ckpt={trained}", "device=cpu", "num_samples=10", "sampler=sample"]
     whole = run("sample", *options, "evaluate=true", "trajectory=true", f"out={tmp_path / 'whole'}")
@@ -97,9 +96,7 @@ def test_an_exported_model_is_loaded_without_its_training(trained):
 def test_two_processes_solve_alike(run, trained, tmp_path):
     options = [f"ckpt={trained}", "device=cpu", "num_samples=160", "sampler=sample"]
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "sample.py"]
-    shared = subprocess.run([*launch, *options, f"out={tmp_path / 'two'}"], capture_output=True, text=True, cwd=ROOT,
-                            env=ENVIRONMENT)  # fmt: skip
+    shared = warm.together("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
     assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
 

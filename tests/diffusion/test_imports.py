@@ -5,28 +5,18 @@ import sys
 
 import pytest
 
-HEAVY = ("pytorch_lightning", "lightning", "torchmetrics", "scipy", "matplotlib", "torchvision", "sklearn", "hydra")
-
 
 def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_the_package_needs_torch_and_numpy_alone():
-    loaded = run("import sys, blackout.diffusion; print(*{name.split('.')[0] for name in sys.modules})")
-    assert "torch" in loaded and not set(loaded) & set(HEAVY)
-
-
-@pytest.mark.parametrize("code", [
-    "from blackout.diffusion import BlackoutDiffusion", "from blackout import BlackoutDiffusion",
-])  # fmt: skip
-def test_the_module_comes_when_it_is_asked_for(code):
-    assert run(f"{code}; print(BlackoutDiffusion.__module__)") == ["blackout.diffusion.model"]
-
-
-def test_scipy_comes_with_the_first_sparse_matrix(tmp_path):
+def test_the_model_comes_when_it_is_asked_for_and_scipy_with_the_first_sparse_matrix(tmp_path):
     code = f"""
 import sys, numpy as np
+assert "blackout.diffusion.model" not in sys.modules
+from blackout import BlackoutDiffusion as first
+from blackout.diffusion import BlackoutDiffusion as second
+assert first is second and first.__module__ == "blackout.diffusion.model"
 from blackout.diffusion import DiscreteTimeChain, from_generator
 np.save(r"{tmp_path}/q.npy", np.array([[-1.0, 1.0], [1.0, -1.0]]))
 DiscreteTimeChain(1, 3, np.full((2, 2), 0.5))

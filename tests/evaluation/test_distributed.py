@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from blackout.distributed import computed_once, first_process_first, my_batches, my_samples
 from blackout.errors import UserError
 from blackout.evaluation import ScoreOptions, Scorer
+from tests import warm
 from tests.evaluation.networks import colour_data, images, tiny_extractor
 
 SAMPLES = 75
@@ -48,7 +49,6 @@ def refused(rank: int) -> str:
 
 
 def work(rank: int, folder: Path) -> None:
-    os.environ["LOCAL_RANK"] = str(rank)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     with first_process_first():
@@ -70,7 +70,8 @@ def work(rank: int, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("processes")
-    mp.spawn(work, (folder,), nprocs=2)
+    done = warm.together("tests/evaluation/test_distributed", folder)
+    assert done.returncode == 0, done.stderr
     assert len(list((folder / "cache").iterdir())) == 1
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
@@ -91,3 +92,7 @@ def test_every_process_hears_of_a_failure(results: list[dict[str, Any]]) -> None
 def test_processes_share_batches_and_samples(results: list[dict[str, Any]]) -> None:
     assert results[0]["shares"] == [[[10, 11], [14]], [0, 2, 4]]
     assert results[1]["shares"] == [[[12, 13]], [1, 3]]
+
+
+if __name__ == "__main__":
+    work(int(os.environ["RANK"]), Path(sys.argv[1]))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,8 +12,9 @@ from PIL import Image
 from blackout import load_model
 from blackout.flows.targets import exact_values
 from blackout.flows.weights import effective_sample_size
-from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
-from tests.killed import ENVIRONMENT, killed_and_continued
+from tests import warm
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
+from tests.killed import killed_and_continued
 
 SMALL = (
     "family=flow", "callbacks.progress=null", "network.channels=8", "trainer.accelerator=cpu", "trainer.devices=1",
@@ -33,6 +32,7 @@ def couplings(tmp_path_factory):
     return path
 
 
+@pytest.mark.drawn
 def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, couplings, tmp_path):  # noqa: F811
     settings = [*SMALL, "target=couplings", f"target.path={couplings}", "trainer.max_steps=20", f"runs_dir={tmp_path}"]
     directory = killed_and_continued(run, settings, tmp_path / "couplings")
@@ -52,8 +52,7 @@ def test_two_processes_hold_one_buffer_and_train_like_one(run, tmp_path):  # noq
     settings = [*SMALL, "target.size=3", "trainer.max_steps=12", f"runs_dir={tmp_path}"]
     assert run("train", *settings, "run_id=one").code == 0
     settings = [option for option in settings if option != "trainer.devices=1"]
-    command = [sys.executable, str(ROOT / "train.py"), *settings, "trainer.devices=2", "trainer.strategy=ddp"]
-    two = subprocess.run([*command, "run_id=two"], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    two = warm.together("train", *settings, "trainer.devices=2", "trainer.strategy=ddp", "run_id=two")
     assert two.returncode == 0, two.stderr
     one, two = (tmp_path / "ising" / name for name in ("one", "two"))
     states = [torch.load(part / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for part in (one, two)]

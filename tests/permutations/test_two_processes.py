@@ -2,14 +2,12 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
+from tests import warm
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.training.wandb_file import read_run
 
 SMALL = (
@@ -30,9 +28,7 @@ def test_two_processes_train_like_one(run, tmp_path, name):  # noqa: F811
     outcome = run("train", *options, "trainer.devices=1", "run_id=one")
     assert outcome.code == 0, outcome.err
     two = ("trainer.devices=2", "trainer.strategy=ddp", "run_id=two", "logger=wandb", "logger.wandb.mode=offline")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    shared = subprocess.run([sys.executable, ROOT / "train.py", *options, *two], env=environment, cwd=tmp_path,
-                            capture_output=True, text=True, timeout=300)  # fmt: skip
+    shared = warm.together("train", *options, *two)
     assert shared.returncode == 0, shared.stderr
     tables = [list(csv.DictReader((tmp_path / name / run_id / "metrics.csv").open())) for run_id in ("one", "two")]
     loss = "train/loss" if "train/loss" in tables[0][0] else "train/nll_bits"

@@ -6,6 +6,7 @@ The process that forks must not have trained anything itself: torch's autograd d
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -89,5 +90,12 @@ def _run(program: str, arguments: list[str], before: Callable[[], object]) -> in
 def preload() -> None:
     """Import what the programs need, once."""
     sys.path.insert(0, str(ROOT))
-    for name in ("train", "blackout.programs.train", "sklearn.datasets", "torch.optim", "hydra._internal.core_plugins"):
+    for name in (
+        "train", "sample", "blackout.programs.train", "blackout.programs.sample", "blackout.programs.score",
+        "blackout.diffusion", "blackout.flows.energies", "blackout.permutations.shuffle", "blackout.permutations.coded",
+        "blackout.posterior.draw", "blackout.evaluation", "blackout.random.counts", "matplotlib.backends.backend_agg",
+        "sklearn.datasets", "torch.optim", "torch._dynamo", "hydra._internal.core_plugins",
+    ):  # fmt: skip
         importlib.import_module(name)
+    if importlib.util.find_spec("numba"):
+        importlib.import_module("blackout.random.numba_draws")

@@ -2,23 +2,17 @@
 
 import csv
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import warm
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
-from tests.killed import ENVIRONMENT
 from tests.soak.kills import TINY
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_killed_runs_come_out_the_same():
-    command = [sys.executable, "-m", "tests.soak.kills", "--points", "3", "--variants", "accumulated", "--seed", "1"]
-    outcome = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    outcome = warm.run("tests/soak/kills", "--points", "3", "--variants", "accumulated", "--seed", "1")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert outcome.stdout.count("identical") >= 1
 
@@ -28,8 +22,7 @@ def test_two_processes_train_sample_and_score_like_one(run, tmp_path):  # noqa: 
     options = [*dropout_is_per_process, "trainer.precision=32-true", f"runs_dir={tmp_path}", "batch_size=30"]
     assert run("train", *options, "trainer.devices=1", "run_id=one").code == 0
     options += ["trainer.devices=2", "trainer.strategy=ddp", "run_id=two"]
-    command = [sys.executable, str(ROOT / "train.py"), *options]
-    outcome = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    outcome = warm.together("train", *options)
     assert outcome.returncode == 0, outcome.stderr
     one, two = (tmp_path / "digits" / name for name in ("one", "two"))
     assert sorted(p.name for p in two.rglob("*")) == sorted(p.name for p in one.rglob("*"))

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,8 +9,9 @@ import torch
 
 from blackout import load_model
 from blackout.permutations.group import is_permutation
-from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
-from tests.killed import ENVIRONMENT, assert_same
+from tests import warm
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
+from tests.killed import assert_same
 
 TINY = (
     "network.width=16", "network.depth=1", "network.heads=2", "batch_size=32", "trainer.val_check_interval=4",
@@ -82,6 +81,7 @@ def test_samples_are_drawn_scored_and_made_again_alone(run, trained, tmp_path): 
     assert values["cyclic"] == pytest.approx(report["values"]["cyclic"])
 
 
+@pytest.mark.drawn
 def test_figures_over_the_number_of_passes_stand_beside_a_perfect_network(run, trained, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr("blackout.permutations.coded.report._SAMPLES", 50)
     outcome = run("sample", f"ckpt={trained}", "num_samples=4", "curve=true", f"out={tmp_path}")
@@ -154,9 +154,7 @@ def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: 
 def test_two_processes_draw_alike(run, trained, tmp_path):  # noqa: F811
     options = [f"ckpt={trained}", "device=cpu", "num_samples=1200", "passes=3"]
     assert run("sample", *options, f"out={tmp_path / 'one'}").code == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "sample.py"]
-    shared = subprocess.run([*launch, *options, f"out={tmp_path / 'two'}"], capture_output=True, text=True, cwd=ROOT,
-                            env=ENVIRONMENT)  # fmt: skip
+    shared = warm.together("sample", *options, f"out={tmp_path / 'two'}")
     assert shared.returncode == 0, shared.stderr
     assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
 
