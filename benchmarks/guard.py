@@ -1,0 +1,218 @@
+"""Whether this checkout is slower than another commit: `python -m benchmarks.guard BASE`.
+
+The other commit is checked out into a folder of its own, and a process of each works in turns with the other's, so that
+a disturbance of the machine strikes both alike: a round does every case once in both, in changing order. Told are the
+medians of both in milliseconds of processor time, the median over rounds of the ratio (2: twice as slow as BASE), and
+the quartiles of the ratio. The exit code is 1 where a median ratio is above 1 + `--limit`. The cases call only what is
+promised to stay (docs/python.md, the commands), so that they run in commits apart; one that BASE lacks is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parents[1]
+WORK = Path(__file__).resolve()
+START_UP = {
+    "start-up: a refusal": ["train.py", "batch_size=0"],
+    "start-up: a plan": ["train.py", "plan=true"],
+    "start-up: the package": ["-c", "import blackout.diffusion"],
+}
+"""What `python` is given, in processes of their own."""
+
+
+def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
+    """Name and maker of what is timed in a process: the maker prepares, what it returns is timed."""
+    import torch
+
+    def training(family: str, data: Any, size: int) -> Callable[[], object]:
+        import pytorch_lightning as pl
+
+        from blackout import from_data
+
+        model = from_data(data, family=family, batch_size=size)
+        quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+        return lambda: pl.Trainer(max_steps=10, limit_val_batches=0, accelerator="cpu", devices=1, **quiet).fit(model)
+
+    def images(levels: int = 256, size: int = 16, number: int = 256) -> Any:
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(0, levels, (number, 1, size, size), generator=generator)
+
+    def model(**given: Any) -> Any:
+        from blackout import from_data
+
+        return from_data(images(), batch_size=64, **given)
+
+    def death() -> tuple[Any, Any, Any]:
+        from blackout.diffusion.processes import PureDeath
+
+        x0 = torch.randint(0, 256, (64, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+        return PureDeath(255), x0, torch.linspace(0.05, 4, 64)
+
+    def drawn() -> Callable[[], object]:
+        process, x0, t = death()
+        return lambda: process.sample(x0, t, torch.Generator().manual_seed(0))
+
+    def bridged() -> Callable[[], object]:
+        process, x0, t = death()
+        xt = process.sample(x0, t, torch.Generator().manual_seed(0))
+        return lambda: process.bridge(x0, xt, 0.5 * t, t, torch.Generator().manual_seed(0))
+
+    def sampling(name: str) -> Callable[[], object]:
+        made = model()
+        return lambda: made.sample(32, seed=0, sampler=name, num_steps=10)
+
+    def distance() -> Callable[[], object]:
+        from blackout.evaluation import FeatureStatistics, frechet_distance
+
+        features = torch.randn(2000, 256, generator=torch.Generator().manual_seed(0))
+
+        def score() -> None:
+            statistics = [FeatureStatistics(256) for _ in range(2)]
+            for one, part in zip(statistics, features.chunk(2), strict=True):
+                one.update(part)
+            (mu_a, sigma_a, *_), (mu_b, sigma_b, *_) = (one.compute() for one in statistics)
+            frechet_distance(mu_a, sigma_a, mu_b, sigma_b)
+
+        return score
+
+    def bound() -> Callable[[], object]:
+        made = model()
+        made.model.eval()
+        (batch, *_) = iter(made.val_dataloader())
+        return lambda: made.model.validation_step(batch)
+
+    yield "training step: counts", lambda: training("blackout", images(), 64)
+    yield "training step: a flow", lambda: training("flow", {"_target_": "blackout.flows.Ising", "size": 4}, 128)
+    yield "sampling step: trapezoidal", lambda: sampling("trapezoidal")
+    yield "sampling step: binomial_bridge", lambda: sampling("binomial_bridge")
+    yield "draws: x_t given x_0", drawn
+    yield "draws: x_s given x_0 and x_t", bridged
+    yield "scores: a Frechet distance", distance
+    yield "scores: bits per dimension", bound
+
+
+def work() -> None:
+    """In a process of a checkout: prepare every case, then time those that are named on standard input."""
+    import torch
+
+    torch.set_num_threads(1)
+    ready: dict[str, Callable[[], object]] = {}
+    missing: dict[str, str] = {}
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what is printed is no answer
+    for name, make in cases():
+        torch.manual_seed(0)
+        try:
+            ready[name] = make()
+            ready[name]()
+        except Exception as error:
+            missing[name] = f"{type(error).__name__}: {str(error)[:100]}"
+    print(json.dumps({"ready": list(ready), "missing": missing}), file=out, flush=True)
+    for line in sys.stdin:
+        start, number = time.process_time(), 0
+        while number == 0 or time.process_time() - start < 0.2:
+            ready[line.strip()]()
+            number += 1
+        print(json.dumps((time.process_time() - start) / number), file=out, flush=True)
+
+
+class Checkout:
+    """A checkout and the process that works in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+        command = [sys.executable, str(WORK), "--work"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.process = subprocess.Popen(command, cwd=root, env=self.environment, **pipes)  # type: ignore[call-overload]
+        self.cases: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Wait until every case is prepared."""
+        self.cases = json.loads(self.process.stdout.readline())
+
+    def seconds(self, name: str) -> float:
+        """Processor time of a case."""
+        if name in START_UP:
+            return self._of_a_process(START_UP[name])
+        print(name, file=self.process.stdin, flush=True)
+        return float(json.loads(self.process.stdout.readline()))
+
+    def _of_a_process(self, words: list[str]) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        with tempfile.TemporaryDirectory() as folder:
+            script = [str(self.root / words[0]) if words[0].endswith(".py") else words[0], *words[1:]]
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            subprocess.run([sys.executable, *script], cwd=folder, env=self.environment, **quiet)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def end(self) -> None:
+        """Let the process end."""
+        self.process.stdin.close()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def other(commit: str) -> Iterator[Path]:
+    """A folder with another commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(["git", "archive", commit], cwd=HERE, capture_output=True)
+        if archive.returncode:
+            raise SystemExit(f"error: {commit}: {archive.stderr.decode().strip()}")
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        yield Path(folder)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", help="a commit, branch or tag, such as main or HEAD~3")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--limit", type=float, default=0.1, help="how much slower is too much (default: %(default)s)")
+    parser.add_argument("--cases", default="", help="those whose names contain this")
+    options = parser.parse_args(argv)
+    with other(options.base) as folder:
+        here, base = checkouts = Checkout(HERE), Checkout(folder)
+        for checkout in checkouts:
+            checkout.begin()
+        absent = {name: why for one in checkouts for name, why in one.cases["missing"].items()}
+        names = [name for name in [*here.cases["ready"], *START_UP] if name not in absent and options.cases in name]
+        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        for round_ in range(options.rounds):
+            for name in names:
+                pair = {one: one.seconds(name) for one in (checkouts if round_ % 2 else checkouts[::-1])}
+                seconds[name].append((pair[here], pair[base]))
+        for checkout in checkouts:
+            checkout.end()
+    slower = []
+    print(f"{'case':<32} {'here, ms':>9} {'base, ms':>9} {'ratio':>6}   quartiles")
+    for name, pairs in seconds.items():
+        ratios = [one / two for one, two in pairs]
+        low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        slower += [name] if ratio > 1 + options.limit else []
+        medians = [f"{1e3 * statistics.median(side):9.2f}" for side in zip(*pairs, strict=True)]
+        print(f"{name:<32} {' '.join(medians)} {ratio:6.3f}   {low:.3f} to {high:.3f}{'  slower' * (name in slower)}")
+    for name, why in absent.items():
+        print(f"{name:<32} cannot be compared: {why}")
+    return int(bool(slower))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--work"]:
+        sys.path[0] = os.getcwd()
+        work()
+    else:
+        sys.exit(main())
