@@ -6,7 +6,7 @@ SEED ?= 0
 # tested versions; LOCK=/dev/null takes the newest that pyproject.toml allows
 LOCK ?= requirements.lock
 
-.PHONY: train sample test docs soak lock clean
+.PHONY: train sample test test-deep docs soak lock clean
 
 train: $(VENV)/installed  ## train, sample and score the embedded default (two to five minutes on two cores)
 	$(RUN) train.py
@@ -14,10 +14,13 @@ train: $(VENV)/installed  ## train, sample and score the embedded default (two t
 sample: $(VENV)/installed  ## more samples from the default run
 	$(RUN) sample.py ckpt=$$(ls -td runs/digits/*/model | head -1) num_samples=256 trajectory=true
 
-test: $(VENV)/installed  ## formatting, types, tests
+test: $(VENV)/installed  ## before every commit: formatting, types, tests
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy blackout train.py sample.py tests/structure/test_protocols.py
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "not deep" -n 2 --dist loadfile
+
+test-deep: $(VENV)/installed  ## before a merge: the tests that take long, or look at what rarely breaks
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m deep -n 2 --dist worksteal
 
 docs: $(VENV)/documents  ## the site in site/; a broken link or an unreadable docstring is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet

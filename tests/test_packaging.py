@@ -8,6 +8,7 @@ import sysconfig
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.cli.conftest import TINY
@@ -33,6 +34,7 @@ def test_the_installed_torchvision_fits_the_installed_torch():
     assert nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist() == [0, 2]
 
 
+@pytest.mark.deep
 def test_a_wheel_trains_in_another_folder(tmp_path):
     """As `pip install .` would: built, installed and used outside the repository, without a network."""
     source, home, work = tmp_path / "source", tmp_path / "home", tmp_path / "work"

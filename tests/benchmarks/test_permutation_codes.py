@@ -10,6 +10,8 @@ from benchmarks import permutations
 from benchmarks.permutation_codes import SUBJECTS, cycle_rows, ranking_rows
 from blackout.programs.choices import CONF
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.mark.parametrize("scale", ["cpu", "paper"])
 @pytest.mark.parametrize("what", SUBJECTS)

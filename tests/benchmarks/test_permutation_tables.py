@@ -10,6 +10,8 @@ from benchmarks import permutations
 from benchmarks.permutation_tables import SCALES, TABLES, runs
 from blackout.programs.choices import CONF
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("table", TABLES)

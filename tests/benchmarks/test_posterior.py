@@ -7,6 +7,8 @@ import pytest
 from benchmarks.posterior import ALONE, OF_A_MODEL, main
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):

@@ -18,6 +18,7 @@ from blackout.networks import LESite
 from tests.random.test_counts import assert_law
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("benchmark", [counts, training, sampling, device_counts, scores, permutations, flows])
 def test_quick_mode_prints_a_table_and_writes_json(benchmark, tmp_path, capsys):
     benchmark.main(["--quick", "--threads", "1", "--device", "cpu", "--json", str(tmp_path / "result.json")])
@@ -27,12 +28,14 @@ def test_quick_mode_prints_a_table_and_writes_json(benchmark, tmp_path, capsys):
     assert all(value > 0 for row in result["rows"] for value in row.values() if isinstance(value, float))
 
 
+@pytest.mark.deep
 def test_all_of_them_in_one_file(tmp_path):
     everything.main(["--quick", "--threads", "1", "--device", "cpu", "--json", str(tmp_path / "result.json")])
     found = json.loads((tmp_path / "result.json").read_text())
     assert list(found) == ["counts", "training", "sampling"] and all(part["rows"] for part in found.values())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("table", flow_tables.TABLES)
 def test_tables_of_flows(table, capsys):
     flow_tables.main([table, "--quick", "--threads", "1"])

@@ -13,6 +13,8 @@ FILES = sorted((CONF / "experiment").glob("*.yaml"))
 OTHERS = re.compile(r"override /family|- dnfs_")
 EXPERIMENTS = [path.stem for path in FILES if not OTHERS.search(path.read_text())]
 """Of the default family."""
+DEEP = ("blackout_celeba64", "blackout_cifar10_legacy", "d3pm_gaussian", "tauldr")
+"""Like another one, or large."""
 SMALL = [
     "network.body.channels=8", "network.body.multipliers=[1,1]", "network.body.blocks_per_level=1",
     "network.body.attention_resolutions=[]", "batch_size=4", "trainer.max_steps=2", "trainer.val_check_interval=2",
@@ -37,7 +39,9 @@ def stand_in(name):
     return component("dataset", passed=("source",), ask=ask)(load)
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "experiment", [pytest.param(name, marks=[pytest.mark.deep] if name in DEEP else []) for name in EXPERIMENTS]
+)
 def test_two_steps(run, tmp_path, monkeypatch, experiment):
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))

@@ -103,6 +103,7 @@ def ours(
     return scores.compute()
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:fid from 12 images")
 def test_inception(inception_weights: Path) -> None:
     fake, real = images(12, 3, spread=3, size=32), images(14, 4, size=32)

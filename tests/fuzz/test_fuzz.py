@@ -15,6 +15,8 @@ from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.fuzz.cases import cases
 from tests.fuzz.families import FAMILIES
 
+pytestmark = pytest.mark.deep
+
 CASES, SEED = int(os.environ.get("FUZZ_CASES", "30")), int(os.environ.get("FUZZ_SEED", "0"))
 SECONDS = 60
 

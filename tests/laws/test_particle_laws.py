@@ -48,12 +48,17 @@ def distance(x, law, levels=16):
 
 def guided_draws(plain, given, g, number, n, kernel, times=TIMES):
     denoiser = GuidedDenoiser(ExactDenoiser(given), ExactDenoiser(plain), g, 15)
-    streams, shape, mean = SampleStreams(0, torch.arange(n)), (n, plain.pixels), plain.mean ** (1 - g) * given.mean**g
-    if number == 1:
-        return sample(denoiser, PureDeath(15), times, shape, streams, kernel=kernel, mean=torch.tensor(mean)), None
-    drawn = sample_particles(denoiser, PureDeath(15), times, shape, streams, kernel=kernel, mean=torch.tensor(mean),
-                             number=number, potentials=[GuidanceWeight(PureDeath(15))])  # fmt: skip
-    return drawn.samples, drawn.log_normaliser
+    how = {"kernel": kernel, "mean": torch.tensor(plain.mean ** (1 - g) * given.mean**g)}
+    samples, weights = [], []
+    for indices in torch.arange(n).split(500):  # all at once they take gigabytes
+        common = (denoiser, PureDeath(15), times, (len(indices), plain.pixels), SampleStreams(0, indices))
+        if number == 1:
+            samples.append(sample(*common, **how))
+            continue
+        drawn = sample_particles(*common, **how, number=number, potentials=[GuidanceWeight(PureDeath(15))])
+        samples.append(drawn.samples)
+        weights.append(drawn.log_normaliser)
+    return torch.cat(samples), torch.cat(weights) if weights else None
 
 
 # --- the potential, by matrices

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.deep
+
 triton = pytest.importorskip("triton", reason="Triton comes with PyTorch's CUDA builds for Linux")
 
 
