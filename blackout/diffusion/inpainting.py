@@ -102,6 +102,12 @@ class KnownPath:
         self._time = time
         return self.put(xt)
 
+    def hold(self) -> Tensor:
+        """Let the first copy of every sample follow the whole path; where it is now, states [B * copies, ...]."""
+        first = torch.arange(len(self.mask), device=self.mask.device) % self._copies == 0
+        self.mask = self.mask | first.view(-1, *[1] * (self.mask.ndim - 1))
+        return self._state.repeat_interleave(self._copies, 0)
+
     def put(self, xt: Tensor) -> Tensor:
         """xt [B * copies, ...] with its observed elements replaced by where the path is."""
         return torch.where(self.mask, self._state.repeat_interleave(self._copies, 0).to(xt.dtype), xt)

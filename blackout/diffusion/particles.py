@@ -261,6 +261,7 @@ def sample_particles(
     mean: Tensor | None = None,
     known: KnownElements | None = None,
     threshold: float = THRESHOLD,
+    held: bool = False,
     device: torch.device | str = "cpu",
 ) -> Weighed:
     """Walk `number` particles of every sample of a batch back from times[-1] to times[0].
@@ -274,11 +275,17 @@ def sample_particles(
         correction: corrector steps, which must leave the weighted law as it is: they are not weighed.
         known: elements of X_0 that are given; all particles of a sample share their path.
         threshold: see `THRESHOLD`; 0 never resamples before the end, 1 after every step.
+        held: x0 of `known` is a whole sample, which decays to times[-1], where all particles begin; the first one then
+            follows its path back. With no resampling in between this is a move of iterated importance sampling on
+            paths, which leaves the law given the known elements as it is, for any number of particles
+            [Andrieu 2010, section 4.2].
 
     Raises:
         ValueError: as for `sample`; a kernel that remembers steps, which resampling would mix up; known elements of a
-            process whose steps have no likelihood.
+            process whose steps have no likelihood; a held sample among particles that are resampled.
     """
+    if held and (known is None or threshold > 0):
+        raise ValueError("a held sample is known, and its particles are never resampled: threshold=0")
     times, device, start_mean, path = times.cpu(), torch.device(device), mean, None
     streams = generator.particles(number) if isinstance(generator, SampleStreams) else generator
     if mean is not None and mean.ndim == len(shape) and len(mean) > 1:
@@ -294,6 +301,7 @@ def sample_particles(
         path = known.path(process, times, shape, generator, device, number)
         start = path.overwrite(len(times) - 1, start)
         weights.append(KnownWeight(process, path.x0, path.mask))
+        start = path.hold() if held else start
     swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
     unweighed = Correction(correction.steps, _Unweighed(correction.corrector, kernel, path), correction.between)
 

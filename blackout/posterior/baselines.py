@@ -20,8 +20,6 @@ from blackout.diffusion.processes import JumpProcess, PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import step_fraction
 from blackout.posterior.chains import Coupling, Method, Run
-from blackout.posterior.noise import Exact
-from blackout.posterior.operators import Separable
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem, repeated
 from blackout.posterior.split_gibbs import make_step
@@ -259,17 +257,16 @@ class Overwrite(Method):
             x = sample(*given, **options)
         else:
             x = sample_particles(*given, number=self.particles, **options).samples
-        run.record(prior.final_time, x, calls=self.particles)
+        run.record(prior.final_time, x, calls=self.particles, evaluations=self.particles * run.spent)
         return x
 
     @staticmethod
     def _known(problem: Problem, prior: Prior) -> tuple[Tensor, Tensor]:
         """The known counts [n or 1, *shape], and where they are known, bool [*shape]."""
-        exact = isinstance(problem, Measured) and type(problem.noise) is Exact
-        if not isinstance(problem, Measured) or not exact or not isinstance(problem.operator, Separable):
+        known = problem.known(prior.shape) if isinstance(problem, Measured) else None
+        if known is None:
             raise ValueError("posterior=overwrite needs elements that are known exactly: operator=inpaint_box, ...")
-        y, seen = problem.y(prior.shape), problem.operator.seen(prior.shape)
-        mask = torch.ones(prior.shape, dtype=torch.bool) if seen is None else seen
+        y, mask = known
         return y.to(prior.device, count_dtype(prior.process.max_count)), mask.to(prior.device)
 
 

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from blackout.diffusion.plots import grid
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampling import INPAINTING_PARTICLES
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context
 from blackout.family import BaseDraw, OutputNames, Samples, Watch
@@ -27,11 +28,11 @@ from blackout.posterior.chains import Method, Posterior, anneal, suggested
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.measurements import STRIDE, Measurements, read
-from blackout.posterior.noise_denoise import NoiseDenoise
+from blackout.posterior.noise_denoise import NoiseDenoise, known_mask
 from blackout.posterior.outputs import PosteriorOutputs
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem
-from blackout.posterior.split_gibbs import SplitGibbs
+from blackout.posterior.split_gibbs import Annealed, SplitGibbs
 from blackout.random import SampleStreams
 from blackout.training.components import make
 
@@ -145,6 +146,7 @@ class Sgdd(Command):
     step: str = "auto"
     proposals: int | None = None
     passes: int | None = None
+    kind: ClassVar[type[SplitGibbs]] = SplitGibbs
 
     def method(self, prior: Prior, problem: Problem) -> Method:
         for name in ("passes", "proposals"):
@@ -158,23 +160,31 @@ class Sgdd(Command):
         first = min(_FIRST, prior.final_time) if self.first_level is None else self.first_level
         levels = anneal(self.sweeps, first, min(default, first) if self.last_level is None else self.last_level)
         passes = self.passes or (2 if largest == 1 else 1)
-        return SplitGibbs(levels, self.step, self.proposals, passes, self.polish, self.start)
+        return self.kind(levels, self.step, self.proposals, passes, self.polish, self.start)
 
 
 @dataclass(frozen=True)
 class Auto(Sgdd):
-    """Direct where the measurement is the forward process itself, else split Gibbs sampling."""
+    """Direct where the measurement is the forward process itself; where elements are known exactly and particles can be
+    weighed beside them, these, as of `inpaint=`; else split Gibbs sampling and moves that mend it.
+    """
+
+    sweeps: int = 42
+    polish: int = 20
+    kind: ClassVar[type[SplitGibbs]] = Annealed
 
     def method(self, prior: Prior, problem: Problem) -> Method:
         found = conjugate(prior.process, problem, prior.shape)
         direct = found is not None and found[1] <= prior.final_time
+        particles = not direct and known_mask(prior, problem) is not None
+        name = "direct" if direct else f"{INPAINTING_PARTICLES} particles" if particles else "sgdd, then noise_denoise"
         if rank() == 0:
-            print(f"posterior=auto: {'direct' if direct else 'sgdd'}")
-        if not direct:
+            print(f"posterior=auto: {name}")
+        if not (direct or particles):
             return super().method(prior, problem)
         if given := [one.name for one in dataclasses.fields(self) if getattr(self, one.name) != one.default]:
-            raise UserError(f"posterior.{given[0]}: one reverse run is exact here and has none: posterior=sgdd has")
-        return Direct()
+            raise UserError(f"posterior.{given[0]}: auto takes {name} here, which has none: posterior=sgdd has")
+        return Direct() if direct else Overwrite(INPAINTING_PARTICLES)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,13 @@ class Measured:
         impossible = impossible if seen is None else impossible & seen.to(x.device)
         return torch.where(impossible, y.to(x.dtype), x)
 
+    def known(self, shape: Shape) -> tuple[Tensor, Tensor] | None:
+        """What is known of x exactly: y [n or 1, *shape], and where, bool [*shape]; None of any other noise."""
+        if type(self.noise) is not Exact or not isinstance(self.operator, Separable):
+            return None
+        seen = self.operator.seen(shape)
+        return self.y(shape), torch.ones(shape, dtype=torch.bool) if seen is None else seen
+
     def y(self, shape: Shape) -> Tensor:
         """The measurement with a first axis, [n or 1, *measured]."""
         return self._checked(self.operator.measured(shape))

@@ -40,6 +40,8 @@ from blackout.posterior.prior import Prior
 from blackout.posterior.problem import LocalProblem, Measured, Problem
 from blackout.random import RandomSource, SampleStreams, categorical, uniform
 
+_POLISH = (3.0, 1.0, 0.4, 0.1)
+"""Levels of the moves after the last sweep, in turn: the first go from one mode to another, the last mend details."""
 _MOST_COLOURS = 64
 """Beyond this a pass of the heat bath evaluates the likelihood more often than Metropolis needs."""
 _CHUNK = 1 << 22
@@ -103,16 +105,19 @@ class SplitGibbs(Method):
             x = prior.reverse(z, t, streams.fold(3 * k + 1))
             run.record(t, x, z, acceptance=moved.acceptance, calls=moved.calls + 1)
         if self.polish:
-            x = NoiseDenoise(moves=self.polish).walk(run, x, streams.fold(3 * len(self.levels)))
+            x = self._moves(prior).walk(run, x, streams.fold(3 * len(self.levels)))
         return x
 
     def check(self, prior: Prior, problem: Problem) -> None:
         check_levels(self.levels, prior)
         if self.polish:
-            NoiseDenoise(moves=self.polish).check(prior, problem)
+            self._moves(prior).check(prior, problem)
         self.likelihood_step(prior, problem)
         if self.published and isinstance(problem, Measured) and type(problem.noise) is Exact:
             raise ValueError("as published, a chain needs a likelihood that is nowhere 0: noise=flips")
+
+    def _moves(self, prior: Prior) -> NoiseDenoise:
+        return NoiseDenoise(tuple(min(t, prior.final_time) for t in _POLISH), self.polish)
 
     def likelihood_step(self, prior: Prior, problem: Problem) -> HeatBath | Metropolis:
         """z given x; raises ValueError for one that the problem does not allow."""
@@ -126,6 +131,17 @@ class SplitGibbs(Method):
             return Coupling(prior.process)
         uniform = isinstance(prior.process, Uniform)
         return Coupling(prior.process, float(prior.process.max_count) if uniform else 1.0, rescaled=False)
+
+
+@dataclass(frozen=True)
+class Annealed(SplitGibbs):
+    """Split Gibbs sampling and moves that mend it, every sample being a run of its own.
+
+    The sweeps find the posterior, the moves take away what the last level leaves of a bias, and shift the weights of
+    far modes, whatever the likelihood is. Nothing is asked of runs beyond their end, so that R-hat says nothing here.
+    """
+
+    mixes: ClassVar[bool] = False
 
 
 def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: SampleStreams) -> Tensor:

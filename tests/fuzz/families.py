@@ -47,7 +47,7 @@ REQUESTS = (
 """Of `sample.py`, besides the settings that all families share."""
 FILES = (
     ("sample", "digits", ("inpaint={}",), "npz"), ("sample", "codes", ("given={}",), "npy"),
-    ("sample", "digits", ("posterior=auto", "operator=inpaint_random", "posterior.sweeps=2", "measurement={}"), "npz"),
+    ("sample", "digits", ("posterior=sgdd", "operator=inpaint_random", "posterior.sweeps=2", "measurement={}"), "npz"),
     ("sample", "digits", ("posterior=auto", "operator=matrix", "posterior.sweeps=2", "measurement=test:0",
                           "operator.matrix={}"), "npy"),
     ("sample", "flow", ("likelihood={}",), "npz"), ("sample", "shuffle", ("input={}",), "npz"),

@@ -8,9 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
+from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
-from blackout.laws.kernels import histogram, numbers
+from blackout.errors import UserError
+from blackout.laws.kernels import ExactDenoiser, histogram, numbers
 from blackout.laws.posteriors import (
     BlackBoxed,
     ExactPrior,
@@ -22,11 +24,13 @@ from blackout.laws.posteriors import (
     matrices,
     uniform_element,
 )
-from blackout.laws.toys import Toy, total_variation
+from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.posterior import (
     SMC,
+    Auto,
     Binomial,
     Exact,
+    Gaussian,
     Identity,
     Inpaint,
     Matrix,
@@ -139,6 +143,65 @@ def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
     found = SMC(40).sample(prior, problem, 1500)
     weight = p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()
     assert above_the_floor(found.samples, weight / weight.sum(), 5) <= 0.035
+
+
+BLUR, THIRD = torch.tensor([[0.7, 0.3, 0.0], [0.15, 0.7, 0.15], [0.0, 0.3, 0.7]]), torch.tensor([1.0, 2.0, 0.0])
+FIVE = {
+    "sum": Measured(Matrix(torch.ones(1, 3)), Poisson(1.0, 0.5), torch.tensor([6.0])),
+    "thinning with zeros": Measured(Identity(), Binomial([0.3, 0.5, 0.4]), THIRD),
+    "blur": Measured(Matrix(BLUR), Poisson(), torch.tensor([2.0, 1.0, 3.0])),
+    "exposure map": Measured(Identity(), Poisson([0.5, 2.0, 1.0]), torch.tensor([1.0, 3.0, 0.0])),
+    "gaussian": Measured(Identity(), Gaussian(0.8), torch.tensor([1.5, 2.2, 0.3])),
+}
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_the_default_leaves_no_bias_whatever_the_likelihood(name):
+    """posterior=auto as it comes; its sweeps alone are off by .07 (exposure map) and .2 (gaussian)."""
+    p, _, _ = problem_of_counts(5)
+    problem, axes = FIVE[name], np.stack(np.meshgrid(*[np.arange(5)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    toy = SplitToy(p, problem.log_likelihood(torch.from_numpy(axes).double()).exp().numpy(), 5, 3, death_element(5))
+    prior = ExactPrior(None, PureDeath(4), (3,), toy=toy)
+    found = Auto().method(prior, problem).sample(prior, problem, 3000)
+    assert above_the_floor(found.samples, toy.posterior, 5) <= 0.02 and not found.pasted.any()
+
+
+def test_two_islands_have_their_weights():
+    """Seven and three tenths, far apart: annealing alone freezes at others."""
+    at = np.indices((16, 16))
+    p = sum(w * np.exp(-((at - centre) ** 2).sum(0) / 2) for w, centre in ((0.7, 3.0), (0.3, 12.0))).ravel()
+    problem = Measured(Identity(), Gaussian(3.0), torch.tensor([7.5, 7.5]))
+    likelihood = problem.log_likelihood(torch.from_numpy(at.reshape(2, -1).T).double()).exp().numpy()
+    toy = SplitToy(p / p.sum(), likelihood, 16, 2, death_element(16))
+    prior = ExactPrior(None, PureDeath(15), (2,), toy=toy)
+    found = Auto().method(prior, problem).sample(prior, problem, 3000)
+    assert float((found.samples.sum(1) < 15).double().mean()) == pytest.approx(0.7, abs=0.02)
+
+
+@pytest.mark.parametrize("start", ["right", "wrong"])
+def test_moves_beside_known_elements_keep_their_law_and_find_it(start):
+    """One pixel of a pair is known; proposals that must hit it by chance would hardly move."""
+    pair, n = pixel_pair(), 1200
+    given = pair.cube[8] / pair.cube[8].sum()
+    hidden = np.random.default_rng(0).choice(16, n, p=given) if start == "right" else np.zeros(n, dtype=int)
+    x = torch.from_numpy(np.stack([np.full(n, 8), hidden], 1)).to(torch.uint8)
+    times = logit_times(25, 6.0, -6.0)
+    prior = Prior(ExactDenoiser(pair), PureDeath(15), (2,), Trapezoidal(), times=times, steps_per_logit=2.0)
+    problem = Measured(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([8.0, 0.0]))
+    found = NoiseDenoise((3.0, 1.0, 0.4), 6).sample(prior, problem, n, start=x)
+    assert (found.samples[:, 0] == 8).all() and min(row["acceptance"] for row in found.trace) > 0.3
+    assert above_the_floor(found.samples, np.outer(np.eye(16)[8], given).ravel(), 16) <= 0.03
+    assert found.trace[0]["evaluations"] > 4  # four particles
+
+
+def test_auto_takes_what_is_best_for_a_problem(capsys):
+    known = Measured(Inpaint(torch.tensor([True, False])), Exact(), torch.tensor([1.0, 0.0]))
+    sums = Measured(Matrix(torch.ones(1, 2)), Poisson(), torch.tensor([2.0]))
+    prior = Prior(None, PureDeath(4), (2,))
+    names = [type(Auto().method(prior, problem)).__name__ for problem in (known, sums)]
+    assert names == ["Overwrite", "Annealed"] and "16 particles" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"posterior\.sweeps: auto takes 16 particles"):
+        Auto(sweeps=5).method(prior, known)
 
 
 def test_a_chain_that_y_allows_stays_where_it_does(monkeypatch):
