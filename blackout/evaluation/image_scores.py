@@ -179,7 +179,8 @@ class ImageScores:
         for score, (least, what, counted) in limits.items():
             for kind in counted:
                 if score in scores and sizes[kind] < least:
-                    raise UserError(f"{what} needs at least {least} {kind}, but there are {sizes[kind]}")
+                    told = f"{what} needs at least {least} {kind}, but there are {sizes[kind]}"
+                    raise UserError(f"{told}: less by metrics.options, or metrics.scores without {score}")
         real = None if reference is None else reference.num_samples
         fewest = self.num_samples if real is None else min(self.num_samples, real)
         if "fd" in scores and fewest <= extractor.num_features:

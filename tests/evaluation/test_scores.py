@@ -14,7 +14,16 @@ from torch import Tensor
 
 from blackout.data import CountData, digits
 from blackout.errors import UserError
-from blackout.evaluation import ImageScores, Reference, ScoreOptions, Scorer, over_seeds
+from blackout.evaluation import (
+    ImageScores,
+    Reference,
+    ScoreOptions,
+    Scorer,
+    copula_samples,
+    dataset_reference,
+    over_seeds,
+    write_reference,
+)
 from blackout.evaluation.digit_classifier import Classifier
 from blackout.evaluation.extractors import Features, ModuleExtractor
 from tests.evaluation.networks import FEATURES, TinyNet, colour_data, images, tiny_extractor
@@ -105,7 +114,28 @@ def test_held_out_images_are_scored_like_samples(tmp_path: Path) -> None:
     choice, data = scorer(tmp_path), colour_data()
     held_out = choice.held_out(data, 50)
     assert held_out == {"num_samples": 50, "values": scored(choice.begin(data, 50), data.test[:50], batch=512)}
-    assert choice.held_out(data, 39) is None  # fewer than the kernel distance needs
+    with pytest.warns(UserWarning, match="held-out images are left out: .* needs at least 40 samples"):
+        assert choice.held_out(data, 39) is None
+    against = scorer(tmp_path, ["fd"], reference="test").held_out(data, 50)
+    assert against is not None and against["values"]["fd_tiny"] > 0.01  # training images, not the reference itself
+
+
+def test_a_fitted_model_is_scored_like_samples(tmp_path: Path) -> None:
+    choice, data = scorer(tmp_path), colour_data()
+    values = scored(choice.begin(data, 60), copula_samples(data.train, 60), batch=512)
+    assert choice.baseline(data, 60) == {"name": "gaussian_copula", "num_samples": 60, "values": values}
+
+
+def test_images_of_a_class_are_compared_with_those_of_the_class(tmp_path: Path) -> None:
+    train, test = images(150, 1), images(90, 2)
+    data = CountData("colours", train, test, 255, torch.arange(150) % 3, torch.arange(90) % 3)
+    part = data.under(torch.tensor([2]))
+    run, alone = scorer(tmp_path, ["fd"]).begin(part, 30), CountData("alone", train[2::3], test[2::3], 255)
+    assert scored(run, test[2::3]) == scored(scorer(tmp_path, ["fd"]).begin(alone, 30), test[2::3])
+    assert run.provenance()["reference"]["condition"] == {"classes": [2]}
+    write_reference(tmp_path / "r.npz", dataset_reference(data, "train", tiny_extractor(), cache=tmp_path))
+    with pytest.raises(UserError, match=r"these samples are under \{'classes': \[2\]\}, which its images may not be"):
+        scorer(tmp_path, ["fd"], reference=str(tmp_path / "r.npz")).begin(part, 30)
 
 
 def test_samples_are_read_as_images_of_the_source(tmp_path: Path) -> None:
