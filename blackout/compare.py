@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from blackout.component import leaves
-from blackout.errors import UserError
-from blackout.programs.cli import one_line_errors
+from blackout.errors import UserError, run_command
+from blackout.files import new_file
 from blackout.programs.curves import draw_curves
 from blackout.programs.report import embedded, picture, save_page, scores_of, settings_of, under
 from blackout.training.descriptions import plain
@@ -64,13 +64,16 @@ def main(arguments: list[str] | None = None) -> None:
     """Write the page and print where it is."""
     parser = argparse.ArgumentParser(prog="python -m blackout.compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--out", type=Path, default=Path("compare.html"))
-    given = parser.parse_args(arguments)
-    with one_line_errors():
-        if not (runs := [run for run in given.runs if run.is_dir()]):
-            raise UserError(f"{given.runs[0]}: no such run directory")
-        save_comparison(runs, given.out)
-        print(given.out)
+    parser.add_argument("--out", type=Path, help="a new .html; compare.html if it is left out, then compare-2.html")
+    run_command(_run, parser, arguments)
+
+
+def _run(given: argparse.Namespace) -> None:
+    if not (runs := [run for run in given.runs if run.is_dir()]):
+        raise UserError(f"{given.runs[0]}: no such run directory")
+    out = new_file(given.out or Path("compare.html"), given.out is not None)
+    save_comparison(runs, out)
+    print(out)
 
 
 if __name__ == "__main__":

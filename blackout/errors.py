@@ -6,11 +6,14 @@ their traceback.
 
 from __future__ import annotations
 
+import argparse
+import errno
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
 _LIBRARIES = frozenset(
     ("torch", "torchvision", "torchmetrics", "torch_fidelity", "pytorch_lightning", "lightning_fabric", "hydra")
@@ -70,8 +73,9 @@ def is_user_error(error: BaseException) -> bool:
     It is not, if code outside this package and its libraries took part; nor if this package itself made a slip (a wrong
     type, a missing key or attribute).
     """
-    frames = traceback.walk_tb(error.__traceback__)
-    packages = [str(frame.f_globals.get("__name__", "")).split(".")[0] for frame, _ in frames]
+    modules = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [getattr(module.get("__spec__"), "name", None) or module.get("__name__", "") for module in modules]
+    packages = [str(name).split(".")[0] for name in names]  # of a module that is run the name is __main__
     if set(packages) - {"blackout"} - _LIBRARIES - sys.stdlib_module_names:
         return False
     defined_by_library = any(kind.__module__.split(".")[0] in _LIBRARIES for kind in type(error).__mro__)
@@ -83,3 +87,106 @@ def summary(error: BaseException) -> str:
     line = (str(error).splitlines() or [""])[0]
     plain = isinstance(error, ValueError | TypeError | ImportError) or "Misconfiguration" in type(error).__name__
     return line if plain and line else f"{type(error).__name__} {line}".strip()
+
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.ENAMETOOLONG}
+_DISK |= {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+"""What the disk may refuse: full, over quota, read-only, not ours, too large; and names it cannot have."""
+
+
+@contextmanager
+def ends_in_one_line(continues: bool = False) -> Iterator[None]:
+    """Around a whole program: what the user can mend is one line on stderr and exit code 2.
+
+    Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks. Ctrl-C gives code 130.
+
+    Args:
+        continues: the program is one of those that go on where they stopped.
+    """
+    _check_environment()
+    if not isinstance(sys.stdout, _Unbroken):
+        sys.stdout = _Unbroken(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (None where `>&-` closed it)
+    usage = argparse.ArgumentParser.error
+    argparse.ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    except UserError as error:
+        _leave(str(error))
+    except Preempted as error:
+        print(str(error), file=sys.stderr)
+        sys.exit(error.code)
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        _leave(refused(error))
+    except KeyboardInterrupt:
+        print("interrupted" + "; the same command continues from the last checkpoint" * continues, file=sys.stderr)
+        sys.exit(130)
+    finally:
+        argparse.ArgumentParser.error = usage  # type: ignore[method-assign]
+
+
+def refused(error: OSError) -> str:
+    """Which file the system refused, and why."""
+    return f"{error.filename or 'writing a file'}: {error.strerror or error}"
+
+
+def run_command(
+    run: Callable[[argparse.Namespace], object], parser: argparse.ArgumentParser, words: list[str] | None = None
+) -> None:
+    """Run a program beside `train.py` and `sample.py`, by the same rules: see `ends_in_one_line`.
+
+    Args:
+        run: gets what the command line says.
+        parser: of the command line.
+        words: of the command line; None for that of this process.
+    """
+    with ends_in_one_line():
+        try:
+            run(parser.parse_args(words))
+        except OSError as error:
+            raise UserError(refused(error)) from error
+        except Exception as error:
+            if isinstance(error, UserError) or not is_user_error(error):
+                raise
+            raise UserError(summary(error)) from error
+
+
+class _Unbroken:
+    """Standard output whose reader may leave (`python train.py | head -1`): what is printed afterwards is lost."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream: Any = stream
+
+    def write(self, text: str) -> int:
+        """Print text, or nothing."""
+        self._try(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Pass on what was printed, or nothing."""
+        self._try(self._stream.flush)
+
+    def _try(self, method: Callable[..., object], *arguments: str) -> None:
+        try:
+            method(*arguments)
+        except BrokenPipeError:  # Python flushes the descriptor once more when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _check_environment() -> None:
+    """Leave with one line where a launcher's variables are not numbers."""
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_PORT"):
+        value = os.environ.get(name)
+        if value is not None and not value.isdecimal():
+            _leave(f"the environment variable {name} must be a whole number, not {value!r}")
+
+
+def _leave(message: str) -> NoReturn:
+    if debugging():
+        traceback.print_exc()
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from blackout.programs.cli import one_line_errors
+from blackout.errors import run_command
 from blackout.programs.report import save_report
 
 
@@ -13,10 +13,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Write the pages and print where they are."""
     parser = argparse.ArgumentParser(prog="python -m blackout.report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
-    given = parser.parse_args(arguments)
-    with one_line_errors():
-        for run in given.runs:
-            print(save_report(run))
+    run_command(lambda given: [print(save_report(run)) for run in given.runs], parser, arguments)
 
 
 if __name__ == "__main__":

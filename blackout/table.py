@@ -23,9 +23,8 @@ from typing import Any
 
 import yaml
 
-from blackout.errors import UserError
+from blackout.errors import UserError, run_command
 from blackout.programs.choices import CONF
-from blackout.programs.cli import one_line_errors
 
 TABLES = Path(__file__).with_name("tables")
 
@@ -120,17 +119,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--runs_dir", default="runs")
     parser.add_argument("--train", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every training")
     parser.add_argument("--sample", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every sampling")
-    given = parser.parse_args(arguments)
-    with one_line_errors():
-        table = read_table(given.table)
-        trainings, samplings = jobs(given.table, table, given.runs_dir, given.train, given.sample)
-        for job in (*trainings, *samplings):
-            if given.plan:
-                state = "to do" if job.values() is None else "done "
-                print(f"{state} {job.program} {' '.join(job.settings)}")
-            else:
-                run(job)
-        print("\n".join(lines(table, samplings)))
+    run_command(_run, parser, arguments)
+
+
+def _run(given: argparse.Namespace) -> None:
+    table = read_table(given.table)
+    trainings, samplings = jobs(given.table, table, given.runs_dir, given.train, given.sample)
+    for job in (*trainings, *samplings):
+        if given.plan:
+            state = "to do" if job.values() is None else "done "
+            print(f"{state} {job.program} {' '.join(job.settings)}")
+        else:
+            run(job)
+    print("\n".join(lines(table, samplings)))
 
 
 if __name__ == "__main__":

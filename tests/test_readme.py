@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -143,21 +144,13 @@ def test_sampling(command, here):
         assert (where / "trajectory.webp").exists()
 
 
-def test_other_commands(here, capsys):
+def test_other_commands(here, capsys, monkeypatch):
     rest = [c for c in COMMANDS if c.startswith("python -m")]
     assert [c.split()[2] for c in rest] == ["blackout.compare", "blackout.table", "blackout.compress"]
     compare.main(["runs/digits/a"])
     table.main(["blackout_cifar10", "--plan"])
-    compress.main.__globals__["sys"].argv = [
-        "compress",
-        "encode",
-        "runs/digits/a",
-        "counts.npy",
-        "--out",
-        "counts.bits",
-        "--steps",
-        "3",
-    ]
+    words = "compress encode runs/digits/a counts.npy --out counts.bits --steps 3"
+    monkeypatch.setattr(sys, "argv", words.split())
     compress.main()
     assert Path("compare.html").exists() and Path("counts.bits").exists()
     assert "(4.77)" in capsys.readouterr().out

@@ -14,7 +14,6 @@ import hashlib
 import io
 import lzma
 import struct
-import sys
 import time
 import zlib
 from pathlib import Path
@@ -29,8 +28,8 @@ from blackout.counts import count_dtype
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.report import finite_time_bits
-from blackout.errors import UserError
-from blackout.files import opened, replacing
+from blackout.errors import UserError, run_command
+from blackout.files import new_file, opened, replacing
 from blackout.training.export import load_model
 
 _HEADER = struct.Struct("<4sIHHH16s")
@@ -150,14 +149,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=100, help="of the sampler: more are tighter and slower")
     parser.add_argument("--batch-size", type=int, default=64)
-    given = parser.parse_args()
-    try:
-        if not (1 <= given.steps < 1 << 16 and 1 <= given.batch_size < 1 << 16):
-            raise UserError("--steps and --batch-size must be from 1 to 65,535")
-        (encode if given.what == "encode" else decode)(given)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(_run, parser)
+
+
+def _run(given: argparse.Namespace) -> None:
+    if not (1 <= given.steps < 1 << 16 and 1 <= given.batch_size < 1 << 16):
+        raise UserError("--steps and --batch-size must be from 1 to 65,535")
+    given.out = new_file(given.out, given=True)
+    (encode if given.what == "encode" else decode)(given)
 
 
 if __name__ == "__main__":

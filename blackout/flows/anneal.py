@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from blackout.errors import UserError
-from blackout.files import write_json
+from blackout.errors import UserError, run_command
+from blackout.files import numbered, request_key, results_folder, write_json
 from blackout.flows.annealing import anneal
-from blackout.flows.outputs import made_folder, named, run_command, save_arrays
+from blackout.flows.outputs import named, save_arrays
 from blackout.flows.plots import save_diagnostics
 from blackout.flows.targets import Target, make_target, read_couplings, read_energy_network
 from blackout.flows.weights import estimates, known_values
@@ -54,32 +54,34 @@ def run(given: argparse.Namespace) -> None:
     """
     if given.chains < 2 or given.sweeps < 1 or not (given.resample_below is None or 0 < given.resample_below <= 1):
         raise UserError("--chains must be at least 2, --sweeps 1, and --resample-below in (0, 1]")
-    target, out = _target(given), made_folder(given.out)
-    began = time.process_time()
-    paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below)
-    seconds = time.process_time() - began
-    arrays = named(paths, target.shape)
-    del arrays["jumps"], arrays["evaluations"]
-    values = estimates(target, arrays["samples"].flatten(1), arrays["log_weights"], arrays["log_density"])
-    values |= known_values(target)
-    save_arrays(out / "samples.npz", **arrays)
-    save_diagnostics(target, arrays, paths, values, out / "diagnostics.png")
-    how = {"method": "SMC" if given.resample_below else "AIS", "sweeps": given.sweeps, "num_samples": given.chains}
-    write_json({"values": values, **how, "cpu_seconds": seconds, "seed": given.seed}, out / "metrics.json")
+    target, folders = _target(given), [given.out] if given.out else numbered(Path("runs/anneal"))
+    with results_folder(folders, request_key(vars(given))) as out:
+        began = time.process_time()
+        paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below)
+        seconds = time.process_time() - began
+        arrays = named(paths, target.shape)
+        del arrays["jumps"], arrays["evaluations"]
+        values = estimates(target, arrays["samples"].flatten(1), arrays["log_weights"], arrays["log_density"])
+        values |= known_values(target)
+        save_arrays(out / "samples.npz", **arrays)
+        save_diagnostics(target, arrays, paths, values, out / "diagnostics.png")
+        how = {"method": "SMC" if given.resample_below else "AIS", "sweeps": given.sweeps, "num_samples": given.chains}
+        write_json({"values": values, **how, "cpu_seconds": seconds, "seed": given.seed}, out / "metrics.json")
     names = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")
-    print("  ".join(f"{name} {values[name]:.5g}" for name in names if name in values), f"({seconds:.2f} CPU s)")
+    said = "  ".join(f"{name} {values[name]:.5g}" for name in names if name in values)
+    print(f"{said} ({seconds:.2f} CPU s); all of it in {out}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.flows.anneal", description=(__doc__ or "").split(": ")[1])
-    parser.add_argument("--ckpt", help="a trained flow: its target")
+    parser.add_argument("--ckpt", type=Path, help="a trained flow: its target")
     parser.add_argument("--target", choices=[*_TARGETS, *_FROM_FILES])
     parser.add_argument("settings", nargs="*", help="of the target: size=10 sigma=0.2, or path=mine.npz")
     parser.add_argument("--chains", type=int, default=4096)
     parser.add_argument("--sweeps", type=int, default=256)
     parser.add_argument("--resample-below", type=float, help="ESS below which chains are resampled: SMC")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("runs/anneal"))
+    parser.add_argument("--out", type=Path, help="a folder; runs/anneal if it is left out")
     run_command(run, parser)
 
 

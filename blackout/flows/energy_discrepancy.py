@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blackout.files import replacing
+from blackout.errors import UserError, run_command
+from blackout.files import new_file, replacing
 from blackout.flows.energies.negative import discrepancy
 from blackout.flows.planar import BITS, DENSITIES, Planar, code_scale, encode, sample_density
 from blackout.flows.targets import save_energy_network
@@ -45,6 +46,19 @@ def save(network: Planar, path: Path) -> None:
         save_energy_network(network, part, scale=network.scale)
 
 
+def run(given: argparse.Namespace) -> None:
+    """Train the network, and write it.
+
+    Raises:
+        UserError: numbers out of range, or a file that is there already.
+    """
+    if min(given.steps, given.batch_size, *given.widths) < 1 or not given.lr > 0:
+        raise UserError("steps, batch size and widths must be at least 1, and lr positive")
+    out = new_file(given.out or Path("data") / f"planar_{given.density}.npz", given=True)
+    save(pretrain(given.density, given.steps, given.lr, given.batch_size, given.widths, given.seed), out)
+    print(f"{given.density}: energy network of {2 * BITS} bits in {out}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.flows.energy_discrepancy", description=__doc__)
     parser.add_argument("density", choices=DENSITIES)
@@ -54,13 +68,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 256, 256])
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    if min(given.steps, given.batch_size, *given.widths) < 1 or not given.lr > 0:
-        parser.error("steps, batch size and widths must be at least 1, and lr positive")
-    network = pretrain(given.density, given.steps, given.lr, given.batch_size, given.widths, given.seed)
-    out = given.out or Path("data") / f"planar_{given.density}.npz"
-    save(network, out)
-    print(f"{given.density}: energy network of {2 * BITS} bits in {out}")
+    run_command(run, parser)
 
 
 if __name__ == "__main__":

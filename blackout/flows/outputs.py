@@ -1,12 +1,9 @@
-"""What draws and commands of flows leave behind: arrays, figures, folders, and one line for what a user can mend."""
+"""What draws and commands of flows leave behind: arrays and figures."""
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.errors import UserError
 from blackout.family import Samples
 from blackout.files import replacing
 from blackout.flows.simulation import Paths
@@ -67,25 +63,3 @@ def save_figure(figure: Figure, path: Path, dpi: int) -> None:
     """Write a figure as PNG, whole or not at all."""
     with replacing(path) as part:
         figure.savefig(part, format="png", dpi=dpi)
-
-
-def made_folder(out: Path) -> Path:
-    """The folder of `--out`.
-
-    Raises:
-        UserError: it cannot be made.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out}: {error.strerror}") from None
-    return out
-
-
-def run_command(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
-    """Run a command with what it was given; what a user can mend is one line, and exit code 2."""
-    try:
-        run(parser.parse_args())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from blackout.errors import UserError
-from blackout.files import replacing, save_picture, write_json
+from blackout.errors import UserError, run_command
+from blackout.files import numbered, replacing, request_key, results_folder, save_picture, write_json
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph, save_graph
 from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
@@ -25,7 +25,7 @@ from blackout.flows.graphs.problems import GraphTarget
 from blackout.flows.graphs.reductions import TAKES, Array, Problem, problem_of
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import EXACT, Solution, solved, value_of
-from blackout.flows.outputs import made_folder, run_command, save_arrays
+from blackout.flows.outputs import save_arrays
 from blackout.training.export import load_model
 
 
@@ -57,7 +57,13 @@ def run(given: argparse.Namespace) -> None:
     if given.chains < 1 or given.sweeps < 1 or not given.seconds > 0 or not 1 <= given.colours < 256:
         raise UserError("--chains and --sweeps must be at least 1, --seconds positive, and --colours 1 to 255")
     problems = [problem_of(given.problem, graph, given.colours, given.unit_weights) for graph in _graphs(given)]
-    base, out, sign = problems[0].base, made_folder(given.out), problems[0].sign
+    folders = [given.out] if given.out else numbered(Path("runs/solve"))
+    with results_folder(folders, request_key(vars(given))) as out:
+        _solve(problems, given, out)
+
+
+def _solve(problems: list[Problem], given: argparse.Namespace, out: Path) -> None:
+    base, sign = problems[0].base, problems[0].sign
     found, proved, seconds = solutions(problems, given)
     values = [problem.value(value_of(base, problem.graph, x)) for problem, x in zip(problems, found, strict=True)]
     first = [int((sign * part).argmax()) for part in values]
@@ -92,7 +98,8 @@ def run(given: argparse.Namespace) -> None:
         "value": torch.from_numpy(reached),
     }
     save_picture(graphs_picture(lambda k: problems[k].given, given.problem, samples, sign), out / "graphs.png")
-    print("  ".join(f"{name} {value:.8g}" for name, value in said.items()), f"proved {sum(proved)} of {len(best)}")
+    shown = "  ".join(f"{name} {value:.8g}" for name, value in said.items())
+    print(f"{shown}  proved {sum(proved)} of {len(best)}; all of it in {out}")
 
 
 def _write_best(problems: list[Problem], best: list[Array], path: Path) -> None:
@@ -118,17 +125,17 @@ def _graphs(given: argparse.Namespace) -> list[Graph]:
         raise UserError(f"--ckpt {given.ckpt} is no flow on graphs for {given.problem}")
     graphs = [target.graph(number) for number in target.numbers.tolist()]
     if given.save_graphs is not None:
-        given.save_graphs.mkdir(parents=True, exist_ok=True)
-        for graph in graphs:
-            save_graph(graph, given.save_graphs / f"{int(graph.name):06d}.edges")
+        with results_folder([given.save_graphs], request_key(given.ckpt)) as folder:
+            for graph in graphs:
+                save_graph(graph, folder / f"{int(graph.name):06d}.edges")
     return graphs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.flows.solve", description=(__doc__ or "").split(": ")[1])
     parser.add_argument("problem", choices=TAKES)
-    parser.add_argument("graphs", nargs="?", help="a file or folder of graphs")
-    parser.add_argument("--ckpt", help="a trained flow: the graphs it held out")
+    parser.add_argument("graphs", nargs="?", type=Path, help="a file or folder of graphs")
+    parser.add_argument("--ckpt", type=Path, help="a trained flow: the graphs it held out")
     parser.add_argument("--save-graphs", type=Path, help="with --ckpt: write them to this folder as edge lists")
     parser.add_argument("--method", choices=(*EXACT, "anneal", "greedy"), default="milp")
     parser.add_argument("--oracle", choices=EXACT, help="another method, whose values drops are counted from")
@@ -138,7 +145,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=1000, help="of anneal, at most")
     parser.add_argument("--seconds", type=float, default=60.0, help="of processor time for every graph, at most")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("runs/solve"))
+    parser.add_argument("--out", type=Path, help="a folder; runs/solve if it is left out")
     run_command(run, parser)
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+from blackout.errors import UserError, run_command
+from blackout.files import new_file, replacing
 from blackout.permutations.group import class_size, eulerian_numbers, stirling_numbers
 from blackout.permutations.shuffles import LARGEST, type_probabilities
 
@@ -141,19 +143,24 @@ def _plot(n: int, path: Path) -> None:
     image = right.imshow(between, origin="lower", vmin=0, vmax=1)
     right.set(xlabel="riffles s", ylabel="riffles t", title=f"schedule {denoising_schedule(n)}")
     figure.colorbar(image, ax=right, label="total variation of t to s")
-    figure.savefig(path)
+    with replacing(path, durably=True) as part:
+        figure.savefig(part)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.permutations.mixing", description=__doc__)
     parser.add_argument("cards", type=int, help="n, at least 2")
     parser.add_argument("--plot", type=Path, default=None, help="where to draw the distances too, a .png")
-    options = parser.parse_args(argv)
-    if options.cards < 2:
-        parser.error(f"cards must be at least 2, not {options.cards}")
-    print("\n".join(_table(options.cards)))
-    if options.plot is not None:
-        _plot(options.cards, options.plot)
+    run_command(_run, parser, argv)
+
+
+def _run(given: argparse.Namespace) -> None:
+    if given.cards < 2:
+        raise UserError(f"cards must be at least 2, not {given.cards}")
+    plot = given.plot and new_file(given.plot, given=True)
+    print("\n".join(_table(given.cards)))
+    if plot is not None:
+        _plot(given.cards, plot)
 
 
 if __name__ == "__main__":

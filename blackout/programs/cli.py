@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
-import errno
 import inspect
 import json
 import os
 import re
 import sys
 import textwrap
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -24,7 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from blackout.errors import Preempted, UserError, debugging
+from blackout.errors import UserError, ends_in_one_line, refused
 from blackout.programs.choices import CONF, PROGRAMS, options
 from blackout.training.components import find
 
@@ -103,79 +100,24 @@ os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # hand composition errors to us 
 
 T = TypeVar("T")
 _in_job = False  # Hydra has parsed the command line: any other kind of error from now on is a bug
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.ENAMETOOLONG}
-_DISK |= {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
-"""What the disk may refuse: full, over quota, read-only, not ours, too large; and names it cannot have."""
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn what the user can mend into one line on stderr and exit code 2.
-
-    Any other error is a bug and keeps its traceback; `BLACKOUT_DEBUG=1` shows all tracebacks.
-    """
+    """`blackout.errors.ends_in_one_line` for what Hydra raises, too."""
     global _in_job
     _in_job = False
-    _check_environment()
-    if not isinstance(sys.stdout, _Unbroken):
-        sys.stdout = _Unbroken(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (None where `>&-` closed it)
-    usage = argparse.ArgumentParser.error
-    argparse.ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
-    try:
-        yield
-    except UserError as error:
-        _leave(str(error))
-    except Preempted as error:
-        print(str(error), file=sys.stderr)
-        sys.exit(error.code)
-    except (HydraException, OmegaConfBaseException) as error:
-        _leave(explain(error))
-    except OSError as error:
-        if error.errno not in _DISK and _in_job:
-            raise
-        _leave(f"{error.filename or 'writing a file'}: {error.strerror}")
-    except Exception as error:
-        if _in_job:
-            raise
-        _leave(misunderstood((str(error).splitlines() or [type(error).__name__])[0]))
-    except KeyboardInterrupt:
-        print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
-    finally:
-        argparse.ArgumentParser.error = usage  # type: ignore[method-assign]
-
-
-class _Unbroken:
-    """Standard output whose reader may leave (`python train.py | head -1`): what is printed afterwards is lost."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream: Any = stream
-
-    def write(self, text: str) -> int:
-        """Print text, or nothing."""
-        self._try(self._stream.write, text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Pass on what was printed, or nothing."""
-        self._try(self._stream.flush)
-
-    def _try(self, method: Callable[..., object], *arguments: str) -> None:
+    with ends_in_one_line(continues=True):
         try:
-            method(*arguments)
-        except BrokenPipeError:  # Python flushes the descriptor once more when it exits
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-def _check_environment() -> None:
-    """Leave with one line where a launcher's variables are not numbers."""
-    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_PORT"):
-        value = os.environ.get(name)
-        if value is not None and not value.isdecimal():
-            _leave(f"the environment variable {name} must be a whole number, not {value!r}")
+            yield
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(explain(error)) from error
+        except Exception as error:
+            if _in_job or isinstance(error, UserError):
+                raise
+            line = (str(error).splitlines() or [type(error).__name__])[0]
+            said = refused(error) if isinstance(error, OSError) else misunderstood(line)
+            raise UserError(said) from error
 
 
 def task(function: Callable[..., T]) -> Callable[..., T]:
@@ -202,13 +144,6 @@ def end_of_sweep() -> None:
         sweeps.failures.clear()
         print(f"{len(failed)} job(s) failed: {failed[-1]}", file=sys.stderr)
         sys.exit(1)
-
-
-def _leave(message: str) -> NoReturn:
-    if debugging():
-        traceback.print_exc()
-    print("error: " + " ".join(message.split()), file=sys.stderr)
-    sys.exit(2)
 
 
 _EXAMPLES = {

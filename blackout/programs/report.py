@@ -134,9 +134,10 @@ def _pictures(run: Path) -> tuple[list[Picture], str | None]:
     previews = sorted((run / "samples").glob("step_*.png"))
     last = len(previews) - 1
     chosen = sorted({round(i * last / (_PREVIEWS - 1)) for i in range(_PREVIEWS)}) if previews else []
-    drawn = [path for path in sorted(run.glob("*/*.png")) if path not in previews]
+    places = ("*/*", "samples/final/*")
+    drawn, moving = (sorted(path for place in places for path in run.glob(place + kind)) for kind in (".png", ".webp"))
     shown, room = list[Picture](), _MOST
-    for path in [*drawn, *sorted(run.glob("*/*.webp")), *(previews[number] for number in chosen)]:
+    for path in [*(path for path in drawn if path not in previews), *moving, *(previews[number] for number in chosen)]:
         name = str(path.relative_to(run))
         if (found := picture(path, name)) is None:
             continue

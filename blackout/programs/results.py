@@ -139,8 +139,6 @@ class Results:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:  # the old samples' scores are not those of the new ones
-            (self._out / "metrics.json").unlink(missing_ok=True)
         self._file.__exit__(kind, error, trace)
 
     def finish(self, scored: Mapping[str, Any], how: Mapping[str, Any]) -> None:

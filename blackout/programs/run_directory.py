@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 import shutil
 import socket
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,17 @@ import yaml
 from filelock import FileLock, Timeout
 from lightning_utilities.core.rank_zero import rank_zero_only
 
+from blackout.distributed import computed_once
 from blackout.errors import UserError
-from blackout.files import opened, refuse_links, remove_parts, replacing
+from blackout.files import numbered, opened, refuse_links, remove_parts, replacing, results_folder
 from blackout.programs.settings import decisive, differences
 from blackout.programs.sweeps import claim, job_folder, sweeping
 from blackout.training.components import with_defaults
 from blackout.training.descriptions import plain
+from blackout.training.export import check_replaceable
 
-_WRITTEN = 60.0
-"""Seconds in which a picture is written."""
-_FORGOTTEN = 7 * 86400.0
-"""Seconds after which nobody goes on with samples that were not finished."""
+_FOUND = ("checkpoints", "metrics.csv", "nonfinite_step_*.json", "samples/*")
+"""What a run that fails leaves to whoever asks why."""
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -38,8 +38,8 @@ def run_id(config: Mapping[str, Any]) -> str:
     """
     if config["run_id"] is not None:
         name = str(config["run_id"])
-        if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
-            raise UserError(f"run_id must be a plain directory name, not '{name}'")
+        if not name.isprintable() or name in ("", ".", "..") or any(c in name for c in "/\\"):
+            raise UserError(f"run_id must be a plain directory name, not {reprlib.repr(name)}")
         return name
     settings = json.dumps(with_defaults(decisive(config), ""), sort_keys=True, default=str)
     return hashlib.sha256(settings.encode()).hexdigest()[:8]
@@ -52,8 +52,9 @@ def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
         UserError: one of the names would leave `runs`.
     """
     experiment = Path(str(config["experiment_name"] or dataset))
-    if experiment.is_absolute() or ".." in experiment.parts:
-        raise UserError(f"experiment_name must stay within runs_dir, not '{experiment}'")
+    if experiment.is_absolute() or ".." in experiment.parts or not str(experiment).isprintable():
+        name = reprlib.repr(str(experiment))
+        raise UserError(f"experiment_name must be printable and stay within runs_dir, not {name}")
     return Path(config["runs_dir"]) / experiment / run_id(config)
 
 
@@ -62,7 +63,7 @@ def running(directory: Path) -> Iterator[Path]:
     """Inside, no other process trains in a run directory; a killed process holds nothing.
 
     `.holder` says which process has it, and `.lock` is locked by that process as long as it lives. A run that is
-    refused before its first checkpoint leaves no directory, if there was none.
+    refused before it has found anything leaves no directory, if there was none.
 
     Raises:
         UserError: another process has it (the message says which), or it cannot be made.
@@ -88,7 +89,7 @@ def running(directory: Path) -> Iterator[Path]:
     try:
         yield directory
     except UserError:
-        if new and not (directory / "checkpoints").exists():
+        if new and not any(found for name in _FOUND for found in directory.glob(name)):
             shutil.rmtree(directory, ignore_errors=True)
             with suppress(OSError):  # somebody else has put something there
                 for folder in new[1:]:
@@ -100,31 +101,37 @@ def running(directory: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove what killed runs left; a `sample.py` may write in `samples`: batches for hours, the rest for seconds."""
-    for folder in (directory, directory / "checkpoints"):
+    """Remove what killed runs left; a `sample.py` may write beside training's own files in `samples`."""
+    for folder in (directory, directory / "checkpoints", directory / "samples" / "final"):
         remove_parts(folder)
     for names in ("step_*", "final*"):
         remove_parts(directory / "samples", names)
-    remove_parts(directory / "samples", older_than=_WRITTEN, suffix="")
 
 
 def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     """Make or reopen `runs/<experiment>/<run_id>` and write the resolved configuration there.
 
     Raises:
-        UserError: the directory cannot be written, holds a run with other settings, or a link out of itself.
+        UserError: the directory cannot be written, holds a run with other settings, files of others, or a link out of
+            itself.
     """
     directory = run_directory(config, dataset)
-    path = directory / "config.yaml"
+    path, text = directory / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False)
+    if plain(yaml.safe_load(text), "settings") != plain(dict(config), "settings"):
+        raise UserError(f"the settings could not be read again from {path}")
     try:
         refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():
             for name, was, now in differences(with_defaults(_read(path), ""), with_defaults(config, "")):
                 advice = "give another run_id, or remove the directory"
                 raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")
+        elif directory.exists() and not (directory / "checkpoints").exists():
+            for found in directory.glob("[!.]*"):
+                raise UserError(f"{directory} holds {found.name}, which is no run's: give another run_id")
+        check_replaceable(directory / "model")
         if getattr(rank_zero_only, "rank", 0) == 0:
             with replacing(path) as part:
-                part.write_text(yaml.safe_dump(dict(config), sort_keys=False))
+                part.write_text(text)
     except OSError as error:
         raise _unwritable(directory, error) from None
     return directory
@@ -145,32 +152,31 @@ def _unwritable(directory: Path, error: OSError) -> UserError:
     return UserError(f"cannot write the run directory {directory}: {error.strerror or error}")
 
 
-def default_output(ckpt: Path, folder: str = "samples") -> Path:
-    """`folder` in the run directory a checkpoint or model belongs to, or beside the model; in a sweep the job's own."""
-    if sweeping():
-        return job_folder() / folder
-    parent = ckpt.parent
-    if ckpt.is_dir() and not (ckpt / "config.json").exists():
-        parent = ckpt
-    elif parent.name == "checkpoints":
-        parent = parent.parent
-    refuse_links(parent, folder.split("/")[0])
-    return parent / folder
+def output_folders(out: str | None, ckpt: Path, folder: str = "samples") -> Iterator[Path]:
+    """Where results may go: `out` alone, if it is given; or `folder`, `folder-2`, ... in the run directory.
 
-
-def open_output(out: Path) -> Path:
-    """Make the output directory and find out now, not after an hour of sampling, whether it can be written.
+    That of a checkpoint or model, or beside the model; in a sweep the job's own.
 
     Raises:
-        UserError: it cannot, or another job of the sweep writes there.
+        UserError: a link out of the run directory, or another job of the sweep has the folder.
     """
-    if sweeping():
-        claim(out, "out")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-        remove_parts(out, older_than=_FORGOTTEN)
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror or error}") from None
-    return out
+    if out is not None:
+        if sweeping():
+            claim(Path(out), "out")
+        yield Path(out)
+        return
+    parent = job_folder() if sweeping() else ckpt.parent
+    if not sweeping() and ckpt.is_dir() and not (ckpt / "config.json").exists():
+        parent = ckpt
+    elif not sweeping() and parent.name == "checkpoints":
+        parent = parent.parent
+    for chosen in numbered(parent / folder):
+        refuse_links(parent, folder.split("/")[0], str(chosen.relative_to(parent)))
+        yield chosen
+
+
+@contextmanager
+def shared_folder(folders: Iterable[Path], key: str, **how: Any) -> Iterator[Path]:
+    """`results_folder`, chosen by process 0 for all."""
+    with ExitStack() as stack:
+        yield computed_once(lambda: stack.enter_context(results_folder(folders, key, **how)))

@@ -6,7 +6,6 @@ Batches are kept in `SampleCache` until all are drawn, so that a command that wa
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +23,10 @@ from torch import Tensor
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, error_context
 from blackout.family import Draw, Family, Samples, Scores, Watch
-from blackout.files import PART, replacing, save_tensors
+from blackout.files import PART, replacing, request_key, save_tensors
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, sample_provenance
-from blackout.programs.run_directory import default_output, open_output
+from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.random import compiled_by
 from blackout.training.components import make
@@ -43,6 +42,7 @@ _SHARED = frozenset(
     + ("evaluate", "samples", "seeds", "likelihood", "indices", "shown")
 )
 """Settings of this program; the others are the model's family's."""
+_OF_SCORES = ("metrics", "dataset", "seeds", "likelihood")
 _MOST_SAMPLES, _MOST_SEEDS, _MOST_SHOWN = 10**8, 10**4, 2500
 """In one call: the indices alone of so many samples need 0.8 GB; further seeds give further samples."""
 
@@ -84,24 +84,29 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
         rows = draw.rows(config["num_samples"])
     model.to(device)
     scoring = _scoring(config, model, family, draw)
-    out = open_output(Path(path(config, "out") or default_output(place, draw.names.folder)))
     indices = torch.arange(rows) if chosen is None else chosen
+    drawn = drawn_key(request, model, indices, config["seed"])
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
     trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
-    cache = SampleCache(
-        draw, indices, config["seed"], size, out, cache_key(request, model, indices, config["seed"], size)
-    )
-    taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
-    with error_context("sample"), taken as results:
-        draw_all(draw, cache, my_batches(indices, size), results, scoring, trajectory)
-    scored = {} if scoring is None else scoring.report(draw, out)
-    if trajectory is not None:
-        trajectory.save(draw, out)
-    if results is not None:
-        cache.forget()
-        source = None if scoring is None else scoring.source
-        results.finish(scored, sample_provenance(config, model, draw, began, source))
+    folders = output_folders(path(config, "out"), place, draw.names.folder)
+    with shared_folder(folders, request_key([drawn, {name: config[name] for name in _asked(config)}])) as out:
+        cache = SampleCache(draw, indices, config["seed"], size, out, cache_key(drawn, model, size))
+        taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
+        with error_context("sample"), taken as results:
+            draw_all(draw, cache, my_batches(indices, size), results, scoring, trajectory)
+        scored = {} if scoring is None else scoring.report(draw, out)
+        if trajectory is not None:
+            trajectory.save(draw, out)
+        if results is not None:
+            cache.forget()
+            source = None if scoring is None else scoring.source
+            results.finish(scored, sample_provenance(config, model, draw, began, source))
     return out
+
+
+def _asked(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of the settings decides a request besides the samples themselves."""
+    return ("shown", "trajectory", "evaluate", *(_OF_SCORES if config["evaluate"] else ()))
 
 
 def _model(config: Mapping[str, Any]) -> tuple[Model, Family, Path]:
@@ -253,13 +258,14 @@ def _read_batch(file: Path) -> Samples | None:
     return None
 
 
-def cache_key(request: Mapping[str, Any], model: Model, indices: Tensor, seed: int, size: int) -> str:
-    """32 hexadecimal digits that are the same for commands that draw the same bits: settings, weights, machine."""
-    sha256 = hashlib.sha256()
+def drawn_key(request: Mapping[str, Any], model: Model, indices: Tensor, seed: int) -> str:
+    """The same for requests for the same samples: settings with the files that they name, weights, indices, seed."""
+    sha256 = hashlib.sha256(indices.numpy().tobytes())
     for name, value in sorted(model.state_dict().items()):
         sha256.update(name.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    sha256.update(indices.numpy().tobytes())
-    circumstances = [str(torch.__version__), model.device.type, torch.get_num_threads(), compiled_by(), seed, size]
-    plain = [circumstances, dict(request), model.config]
-    sha256.update(json.dumps(plain, sort_keys=True, default=str).encode())
-    return sha256.hexdigest()[:32]
+    return request_key([sha256.hexdigest(), request, model.config, seed])
+
+
+def cache_key(drawn: str, model: Model, size: int) -> str:
+    """The same for commands that draw the same bits: a `drawn_key` on one kind of machine, in batches of one size."""
+    return request_key([drawn, torch.__version__, model.device.type, torch.get_num_threads(), compiled_by(), size])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +16,11 @@ from blackout.distributed import my_batches, rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
 from blackout.family import Conditional, Draw, Family, FitsBaselines, Samples, Scorer, Scores, Source
-from blackout.files import replacing
+from blackout.files import replacing, request_key
 from blackout.programs.results import provenance, write_scores
-from blackout.programs.run_directory import open_output
+from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import path
-from blackout.programs.sweeps import job_folder, sweeping
+from blackout.programs.sweeps import sweeping
 from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file
 from blackout.training.model import Model
@@ -29,6 +31,8 @@ INCEPTION = {
     "extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True},
     "scores": ["fid", "is", "kid", "prc"],
 }
+_WRITTEN = ("metrics.json", "scores.png", "config.yaml")
+"""Names that scores of a file need for themselves; the last is a run's, whose directory is its own."""
 _AT_ONCE = 512
 """Samples of a file that are scored together."""
 
@@ -95,7 +99,8 @@ def save_figure(scores: Scores | None, out: Path) -> None:
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
-    """Score samples in a file or folder against a dataset; `metrics.json` is written beside them, or to `out`.
+    """Score samples in a file or folder against a dataset; `metrics.json` is written to `out`, or beside them,
+    or where other scores are there to a folder `scores`.
 
     Jobs of a sweep write it to their own folders.
 
@@ -113,17 +118,22 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     if "classes" in samples and isinstance(source, Conditional):
         source = source.under(samples["classes"])
         condition = {"condition": dict(source.condition)}
-    beside = job_folder() if sweeping() else samples_path if samples_path.is_dir() else samples_path.parent
-    out = open_output(Path(path(config, "out") or beside))
     number = len(samples["samples"])
     scores = scorer.begin(source, number, device)
-    report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
-    report |= condition | provenance(device, began, source)
-    report |= compared(scorer, source, number, device)
-    save_figure(scores, out)
-    if rank() == 0:
-        write_scores(report, out / "metrics.json")
-        print(f"scores of {number} samples in {out / 'metrics.json'}")
+    beside = samples_path if samples_path.is_dir() else samples_path.parent
+    chosen = config["out"] or sweeping()
+    folders = output_folders(path(config, "out"), beside, "scores")
+    folders = folders if chosen else itertools.chain([beside], folders)
+    of = hashlib.sha256(samples["samples"].contiguous().numpy().tobytes()).hexdigest()
+    key = request_key([of, condition, config["dataset"], config["metrics"]])
+    with shared_folder(folders, key, names=_WRITTEN, mark=".scored") as out:
+        report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
+        report |= condition | provenance(device, began, source)
+        report |= compared(scorer, source, number, device)
+        save_figure(scores, out)
+        if rank() == 0:
+            write_scores(report, out / "metrics.json")
+            print(f"scores of {number} samples in {out / 'metrics.json'}")
     return out
 
 

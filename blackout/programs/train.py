@@ -38,7 +38,7 @@ from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_c
 from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
 from blackout.training.components import check_arguments, find, make
 from blackout.training.data_module import SourceDataModule
-from blackout.training.export import export_model, start_from
+from blackout.training.export import check_loadable, export_model, start_from
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.loggers import KeepWandbRun, continue_run, dashboards, log_results
 from blackout.training.metrics_csv import MetricsCSV
@@ -205,6 +205,7 @@ def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Mod
     model: Model = family.build(
         description, family.tensors(source), settings=config, ema_decay=ema_decay(config), seed=config["seed"]
     )
+    check_loadable(model.config)
     model.source = lambda: source
     return model
 
@@ -412,14 +413,18 @@ def closing_draw(family: Family, model: Model, budget: int) -> Draw:
 
 
 def draw_samples(draw: Draw, directory: Path) -> dict[str, Any]:
-    """Write the closing samples to final.npz and, where the family has pictures, final.png and the way there."""
-    trajectory = Trajectory(_SHOWN)
+    """Write the closing samples to final.npz and, where the family has pictures, final.png and the way there.
+
+    That, and what else the family makes of samples, is in the folder `final`: `sample.py` has files of these names.
+    """
+    trajectory, more = Trajectory(_SHOWN), directory / "final"
     samples = draw_first(draw, _SAMPLES, seed=0, watch=trajectory.add)
-    trajectory.save(draw, directory)
+    trajectory.save(draw, more)
     save_picture(draw.picture(samples), directory / "final.png")
     save_samples(samples, directory / "final.npz", draw.names, draw.about(seed=0))
     outputs = draw.outputs(seed=0)
     if outputs is None:
         return {}
     outputs.update(samples, torch.arange(_SAMPLES))
-    return outputs.write(directory)
+    more.mkdir(exist_ok=True)
+    return outputs.write(more)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import re
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,8 @@ _WORDS = {"reference": ("train", "test")}
 _FROM_THE_USER = ("data_dir", "download")
 """Arguments of datasets that are never taken from a file."""
 _DEEPEST, _MOST, _LONGEST, _LONGEST_KEY = 32, 10_000_000, 10_000, 200
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes, in names of files for instance, that are no UTF-8."""
 _OWN = ("_target_", "_partial_")
 
 
@@ -97,10 +100,8 @@ def _name(key: Any, where: str) -> str:
 def _leaf(value: Any, where: str) -> Any:
     if type(value) not in (type(None), bool, int, float, str):
         raise UserError(f"{where} holds more than plain values: {type(value).__name__}")
-    if isinstance(value, str) and ("${" in value or len(value) > _LONGEST):
-        raise UserError(
-            f"{where}: {reprlib.repr(value)} is an interpolation or too long; a file holds plain values only"
-        )
+    if isinstance(value, str) and ("${" in value or len(value) > _LONGEST or _NO_TEXT.search(value)):
+        raise UserError(f"{where}: {reprlib.repr(value)} is an interpolation, too long or no text: no plain value")
     if (isinstance(value, float) and math.isnan(value)) or (isinstance(value, int) and not -(2**63) <= value < 2**63):
         raise UserError(f"{where}: {reprlib.repr(value)} is no number that a model is made of")
     return value

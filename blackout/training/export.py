@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import reprlib
+import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from blackout.component import leaves
 from blackout.errors import UserError, error_context
 from blackout.family import Family, Source
 from blackout.files import opened, replacing_folder, save_tensors
@@ -27,7 +30,8 @@ from blackout.version import __version__
 
 _LARGEST = 2**28
 """Bytes of a description."""
-_HASH = "weights_sha256"
+_HASH, _CARD = "weights_sha256", "card_sha256"
+_FILES = ("model.safetensors", "config.json", "README.md")
 _SWAP = 0.05
 """Seconds, more than it takes to put a new folder in an old one's place."""
 
@@ -48,7 +52,8 @@ def export_model(
 ) -> None:
     """Write `model.safetensors` (averaged weights where there are any), `config.json` and `README.md` to a directory.
 
-    The directory appears whole or not at all; an existing one is replaced. config.json holds the hash of the weights.
+    The directory appears whole or not at all. The model in an existing one is replaced; what others have put there
+    stays, a card that somebody has changed too. config.json holds the hashes of weights and card.
 
     Args:
         model: to be written.
@@ -57,10 +62,9 @@ def export_model(
         license: of the weights, for the model card: an identifier such as cc-by-4.0.
 
     Raises:
-        UserError: `directory` is a link, or the model has no description from which it could be made again.
+        UserError: `directory` is a link or no model's; or the model has no description to be made again from.
     """
-    if directory.is_symlink():
-        raise UserError(f"{directory} is a link; a model is not written to where it leads")
+    check_replaceable(directory)
     if not {"model", "family"} <= model.config.keys():
         raise UserError("a model put together by hand has no description to be saved: make it with `from_data`")
     weights = {f"network.{name}": value.contiguous().cpu() for name, value in model.averaged.state_dict().items()}
@@ -71,9 +75,62 @@ def export_model(
     card = family.card(description, parameters)
     with replacing_folder(directory) as part:
         save_tensors(weights, part / "model.safetensors")
-        description[_HASH] = digest(part / "model.safetensors")
-        (part / "config.json").write_text(json.dumps(description, indent=2) + "\n")
         (part / "README.md").write_text(with_front_matter(card, description, scores or {}, license))
+        description |= {_HASH: digest(part / "model.safetensors"), _CARD: digest(part / "README.md")}
+        (part / "config.json").write_text(json.dumps(description, indent=2) + "\n")
+        if directory.exists():
+            _keep_of_others(directory, part)
+
+
+def check_loadable(description: Mapping[str, Any]) -> None:
+    """Refuse a description that could not be written, or not be read again: names from data can be anything.
+
+    Raises:
+        UserError: which of its values it is, and why.
+    """
+    written = {"format": FORMAT, "blackout": __version__, **description}
+    try:
+        for form in (written, json.loads(json.dumps(written))):
+            read = checked(form, Path("its description"))
+        if all(str(name).startswith("blackout.") for key, name in leaves(read) if key.endswith("_target_")):
+            check(read["model"], "model")
+        with_front_matter(make(read["family"], "family").card(read, 0), read, {}, None).encode()
+    except (UserError, ValueError, TypeError) as error:
+        raise UserError(f"a model of these data could not be loaded again: {error}") from None
+
+
+def check_replaceable(directory: Path) -> None:
+    """Refuse a folder in which files are, but no model: a model would take their place.
+
+    Raises:
+        UserError: it is one, or a link.
+    """
+    if directory.is_symlink():
+        raise UserError(f"{directory} is a link; a model is not written to where it leads")
+    if directory.exists() and not _written(directory):
+        for path in directory.iterdir():
+            raise UserError(f"{directory} holds {path.name} and no model of this program: name another folder")
+
+
+def _written(directory: Path) -> dict[str, Any]:
+    """What this program wrote into config.json there; nothing if it has not."""
+    with suppress(OSError, ValueError, RecursionError), opened(directory / "config.json") as file:
+        content = json.loads(file.read())
+        if isinstance(content, dict) and "blackout" in content:
+            return content
+    return {}
+
+
+def _keep_of_others(old: Path, new: Path) -> None:
+    """Copy what is in the folder of a model besides the model; its card too, where somebody has written in it."""
+    card = digest(old / "README.md") if (old / "README.md").is_file() else None
+    changed = card != _written(old).get(_CARD, card)
+    for path in old.iterdir():
+        if path.name not in _FILES or (path.name == "README.md" and changed):
+            if path.is_dir() and not path.is_symlink():
+                shutil.copytree(path, new / path.name, symlinks=True)
+            else:
+                shutil.copy2(path, new / path.name, follow_symlinks=False)
 
 
 def with_front_matter(
@@ -233,6 +290,7 @@ def _read_export(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, SafetensorError) as error:
         raise UserError(f"{directory} is damaged: {error}") from None
     description = checked(description, directory)
+    description.pop(_CARD, None)
     if description.pop(_HASH, None) != digest(directory / "model.safetensors"):
         raise UserError(f"{directory} is damaged: model.safetensors does not match its hash in config.json")
     return description, tensors

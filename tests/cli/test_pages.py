@@ -41,6 +41,7 @@ def test_pages_of_runs(runs, run, capsys):
         "samples/metrics.json",
         "samples/grid.png",
         "samples/trajectory.webp",
+        "samples/final/trajectory.webp",
         "of metrics.csv",
     ):
         assert words in page, words

@@ -44,7 +44,7 @@ def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, coupling
     assert "replay" not in " ".join(model.state_dict())
     report = json.loads((directory / "metrics.json").read_text())["values"]
     assert {"val/ess", "log_z", "ess", "log_z_exact", "mean_energy_error"} <= report.keys()
-    for picture in ("diagnostics.png", "snapshots.png", "final.png"):
+    for picture in ("final/diagnostics.png", "final/snapshots.png", "final.png"):
         assert min(Image.open(directory / "samples" / picture).size) > 40
 
 

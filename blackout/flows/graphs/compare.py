@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blackout.errors import UserError
-from blackout.flows.outputs import run_command, save_figure
+from blackout.errors import UserError, run_command
+from blackout.files import new_file
+from blackout.flows.outputs import save_figure
 
 
 class Table(NamedTuple):
@@ -117,12 +118,13 @@ def run(given: argparse.Namespace) -> None:
     """Compare, and write the picture.
 
     Raises:
-        UserError: a folder without a table, or tables of different graphs.
+        UserError: a folder without a table, tables of different graphs, or a picture that is there already.
     """
+    out = new_file(given.out or Path("drops.png"), given.out is not None)
     tables = [read_table(folder) for folder in given.folders]
     lines, proved = compared(tables)
-    save_picture(lines, given.title, given.out)
-    print(f"{len(tables[0].graphs)} graphs, {proved} optima proved; picture in {given.out}")
+    save_picture(lines, given.title, out)
+    print(f"{len(tables[0].graphs)} graphs, {proved} optima proved; picture in {out}")
     print(f"{'method':32} {'drop, mean':>10} {'best':>8} {'seconds':>9} {'p':>9}")
     for line in lines:
         print(f"{line.name:32} {line.mean:10.3%} {line.best:8.3%} {line.seconds:9.4f} {line.p:9.1e}")
@@ -132,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.flows.graphs.compare", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="with a table.csv each; p is against the first")
     parser.add_argument("--title", default="solutions of graphs")
-    parser.add_argument("--out", type=Path, default=Path("drops.png"))
+    parser.add_argument("--out", type=Path, help="a .png; drops.png if it is left out")
     run_command(run, parser)
 
 

@@ -29,7 +29,7 @@ def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_pat
     ckpt = killed_and_continued(run, settings, tmp_path / "ising")
     values = json.loads((ckpt / "metrics.json").read_text())["values"]
     assert {"val/nll", "val/ess", "minus_log_rmse", "minus_log_rmse_of_zero", "log_z_exact"} <= values.keys()
-    assert (ckpt / "samples/couplings.png").stat().st_size > 1000
+    assert (ckpt / "samples/final/couplings.png").stat().st_size > 1000
     model = load_model(ckpt)
     assert isinstance(model, EnergySampler) and isinstance(model.target, PairEnergy)
     assert float(model.target.couplings.detach().abs().sum()) > 0 and model.sample(3).shape == (3, 9)
@@ -68,7 +68,7 @@ def test_points_of_the_plane_are_learned_and_shown(run, tmp_path):  # type: igno
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
     for picture in ("landscape", "snapshots"):
-        assert (tmp_path / f"dnfs_ebm_moons/a/samples/{picture}.png").stat().st_size > 1000
+        assert (tmp_path / f"dnfs_ebm_moons/a/samples/final/{picture}.png").stat().st_size > 1000
 
 
 WRONG = {
