@@ -28,6 +28,8 @@ from blackout.training.export import check_replaceable
 
 _FOUND = ("checkpoints", "metrics.csv", "nonfinite_step_*.json", "samples/*")
 """What a run that fails leaves to whoever asks why."""
+_LONGEST_NAME = 256
+"""Bytes, more than file systems have for the name of a directory."""
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -38,11 +40,16 @@ def run_id(config: Mapping[str, Any]) -> str:
     """
     if config["run_id"] is not None:
         name = str(config["run_id"])
-        if not name.isprintable() or name in ("", ".", "..") or any(c in name for c in "/\\"):
+        if not _possible(name) or name in ("", ".", "..") or any(c in name for c in "/\\"):
             raise UserError(f"run_id must be a plain directory name, not {reprlib.repr(name)}")
         return name
     settings = json.dumps(with_defaults(decisive(config), ""), sort_keys=True, default=str)
     return hashlib.sha256(settings.encode()).hexdigest()[:8]
+
+
+def _possible(name: str) -> bool:
+    """Whether a file system has such a name, and a line can show it."""
+    return name.isprintable() and len(name.encode()) < _LONGEST_NAME
 
 
 def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
@@ -52,9 +59,9 @@ def run_directory(config: Mapping[str, Any], dataset: str) -> Path:
         UserError: one of the names would leave `runs`.
     """
     experiment = Path(str(config["experiment_name"] or dataset))
-    if experiment.is_absolute() or ".." in experiment.parts or not str(experiment).isprintable():
+    if experiment.is_absolute() or ".." in experiment.parts or not all(map(_possible, experiment.parts)):
         name = reprlib.repr(str(experiment))
-        raise UserError(f"experiment_name must be printable and stay within runs_dir, not {name}")
+        raise UserError(f"experiment_name must be a directory's name within runs_dir, not {name}")
     return Path(config["runs_dir"]) / experiment / run_id(config)
 
 
@@ -116,9 +123,10 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
             itself.
     """
     directory = run_directory(config, dataset)
-    path, text = directory / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False)
-    if plain(yaml.safe_load(text), "settings") != plain(dict(config), "settings"):
-        raise UserError(f"the settings could not be read again from {path}")
+    path, settings = directory / "config.yaml", plain(dict(config), "settings")
+    text = yaml.safe_dump(settings, sort_keys=False)
+    if yaml.safe_load(text) != settings:
+        raise UserError(f"the settings could not be read again from {path}: some name in them is odd")
     try:
         refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ class Outcome:
     code: int
     out: str
     err: str
+
+    @property
+    def folder(self) -> Path:
+        """Where `sample.py` says that its results are."""
+        return Path(re.findall(r"network evaluations in (.+)", self.out)[-1])
 
     def assert_refused(self, *words: str) -> None:
         """Exit code 2 and one line on stderr that says why."""

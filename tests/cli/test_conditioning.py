@@ -33,8 +33,8 @@ def conditional(run, runs):
     return runs / "digits" / "a"
 
 
-def samples(directory):
-    return np.load(directory / "samples" / "samples.npz")["samples"]
+def samples(outcome):
+    return np.load(outcome.folder / "samples.npz")["samples"]
 
 
 def test_classes_are_chosen_and_guided(run, conditional):
@@ -49,7 +49,7 @@ def test_classes_are_chosen_and_guided(run, conditional):
     }.items():  # fmt: skip
         outcome = run("sample", f"ckpt={conditional}", "num_samples=64", *options)
         assert outcome.code == 0, outcome.err
-        drawn[name] = samples(conditional)
+        drawn[name] = samples(outcome)
     assert np.array_equal(drawn["three"], drawn["one"]) and np.array_equal(drawn["three"], drawn["nowhere"])
     assert np.array_equal(drawn["zero"], drawn["none"])
     assert np.array_equal(drawn["turns"][::2], drawn["three"][::2])
@@ -76,10 +76,10 @@ def test_every_sampler_runs_on_the_fitted_grid_with_correctors(run, conditional,
     )  # fmt: skip
     outcome = run("sample", *options, "num_samples=5", "trajectory=true")
     assert outcome.code == 0, outcome.err
-    drawn = samples(conditional)
+    drawn = samples(outcome)
     assert drawn.dtype == np.uint8 and drawn.max() <= 16 and len(np.unique(drawn)) > 3
     again = run("sample", *options, "num_samples=3", "sampler.batch_size=2")
-    assert again.code == 0 and np.array_equal(samples(conditional), drawn[:3])
+    assert again.code == 0 and np.array_equal(samples(again), drawn[:3])
 
 
 def test_known_pixels_are_kept(run, conditional, tmp_path):
@@ -89,7 +89,7 @@ def test_known_pixels_are_kept(run, conditional, tmp_path):
     np.savez(tmp_path / "known.npz", x0=x0, mask=mask)
     outcome = run("sample", f"ckpt={conditional}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=3")
     assert outcome.code == 0, outcome.err
-    drawn = samples(conditional)
+    drawn = samples(outcome)
     assert (drawn[:, :4] == x0[:4]).all() and not (drawn[0, 4:] == drawn[1, 4:]).all()
     for wrong in ({"x0": x0}, {"x0": x0 + 20, "mask": mask}, {"x0": x0[:7], "mask": mask}, {"x0": x0, "mask": x0},
                   {"x0": np.stack([x0] * 2), "mask": mask}):  # fmt: skip
@@ -109,7 +109,7 @@ def test_particles_from_the_command_line(run, conditional, tmp_path):
     def drawn(*options):
         outcome = run("sample", *options)
         assert outcome.code == 0, outcome.err
-        with np.load(conditional / "samples" / "samples.npz") as file:
+        with np.load(outcome.folder / "samples.npz") as file:
             return outcome.out, dict(file)
 
     said, weighed = drawn(*known)
@@ -158,11 +158,12 @@ def test_guidance_of_other_processes(run, tmp_path):
             leaps = (one.replace("sampler.guidance_particles", "+sampler.guidance_particles") for one in guided)
             first = run("sample", *leaps, "sampler=tau_leap", "sampler.num_steps=8")
         assert first.code == 0, first.err
-        assert np.isfinite(np.load(trained / "samples" / "samples.npz")["log_normaliser"]).all()
+        assert np.isfinite(np.load(first.folder / "samples.npz")["log_normaliser"]).all()
         if word:
             np.savez(tmp_path / "known.npz", x0=np.full((8, 8, 1), 5), mask=np.ones((8, 8, 1), dtype=bool))
             known = (f"ckpt={trained}", f"inpaint={tmp_path / 'known.npz'}", "num_samples=2", "sampler.num_steps=8")
-            assert run("sample", *known).code == 0 and (samples(trained) == 5).all()
+            inpainted = run("sample", *known)
+            assert inpainted.code == 0 and (samples(inpainted) == 5).all()
             run("sample", *known, "sampler.inpainting_particles=4").assert_refused("inpainting_particles")
 
 

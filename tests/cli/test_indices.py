@@ -11,9 +11,9 @@ def drawn(run, tmp_path):
     assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
 
     def drawn(*arguments):
-        outcome = run("sample", f"ckpt={tmp_path / 'digits/a'}", "seed=5", f"out={tmp_path / 'out'}", *arguments)
+        outcome = run("sample", f"ckpt={tmp_path / 'digits/a'}", "seed=5", *arguments)
         assert outcome.code == 0, outcome.err
-        return np.load(tmp_path / "out/samples.npz")["samples"]
+        return np.load(outcome.folder / "samples.npz")["samples"]
 
     return drawn
 

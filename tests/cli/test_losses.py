@@ -1,0 +1,317 @@
+"""What is good stays: each case is a way in which files were lost, or could be; after it every file is as it was."""
+
+import hashlib
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from blackout import compare, load_model, report
+from blackout.compress import __main__ as compress
+from blackout.errors import UserError, run_command
+from blackout.files import new_file, request_key, results_folder
+from blackout.flows import anneal, energy_discrepancy, solve
+from blackout.flows.graphs import compare as graphs_compare
+from blackout.laws import __main__ as laws
+from blackout.permutations import mixing
+from blackout.programs.run_directory import open_run, running
+from blackout.training.export import export_model
+from tests.cli.conftest import TINY, Outcome
+
+FEW = ("num_samples=4", "device=cpu", "sampler.num_steps=3")
+SCORED = ("evaluate=true", "metrics=none", "likelihood.images=3")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("losses")
+
+
+@pytest.fixture
+def trained(run, runs):
+    """One run for all tests of this file, trained by the first of them, with scored samples of four."""
+    if not (runs / "digits/a").exists():
+        assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={runs}", "run_id=a", "metrics=none").code == 0
+        assert run("sample", f"ckpt={runs / 'digits/a'}", *FEW, *SCORED).code == 0
+    return runs / "digits/a"
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """That run, for a test that trains it further."""
+    return shutil.copytree(trained, tmp_path / "digits/a")
+
+
+def state(*folders):
+    """A hash of every file that is not hidden."""
+    files = [path for folder in folders for path in folder.rglob("[!.]*") if path.is_file()]
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def assert_kept(before):
+    lost = [path for path, digest in before.items() if not path.exists() or state(path.parent)[path] != digest]
+    assert not lost, lost
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """A side program with a command line, as an outcome."""
+
+    def command(main, *words):
+        monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+        said = capsys.readouterr()
+        return Outcome(code, said.out, said.err)
+
+    return command
+
+
+ANOTHER = {
+    "fewer samples": ["num_samples=2"],
+    "another seed": ["seed=1"],
+    "no scores": [],
+    "other scores": ["evaluate=true", "metrics=none", "likelihood.images=2"],
+    "another sampler": ["sampler=poisson"],
+    "more steps": ["sampler.num_steps=4"],
+    "an animation": ["trajectory=true"],
+    "a larger picture": ["shown=2"],
+    "one of them alone": ["indices=[1]"],
+    "a posterior": ["task=photons", "measurement=test:0", "posterior.sweeps=2", "~sampler.num_steps"],
+}
+
+
+@pytest.mark.parametrize("name", ANOTHER)
+def test_another_request_gets_another_folder(run, trained, name):
+    before = state(trained)
+    given = [word for word in FEW if name != "a posterior" or "sampler" not in word]
+    words = {word.split("=")[0]: word for word in (*given, *ANOTHER[name]) if not word.startswith("~")}
+    done = run("sample", f"ckpt={trained}", *words.values())
+    assert done.code == 0, done.err
+    assert_kept(before)
+    new = {path.parent for path in state(trained).keys() - before.keys()}
+    assert len(new) == 1 and str(new.pop()) in done.out
+    assert name == "a posterior" or "holds other files" in done.out
+
+
+def test_the_same_request_is_made_again_in_its_place_and_says_so(run, trained):
+    before = state(trained)
+    done = run("sample", f"ckpt={trained}", *FEW, *SCORED)
+    assert done.code == 0 and "the same request, which are made again" in done.out
+    after = state(trained)
+    assert [path.name for path in after if after[path] != before.get(path)] in ([], ["metrics.json"])  # it has a date
+
+
+def test_a_mask_that_has_changed_is_another_request(run, trained, tmp_path):
+    mask = np.zeros((8, 8, 1), dtype=bool)
+    for rows in (2, 4):
+        mask[:rows] = True
+        np.savez(tmp_path / "known.npz", x0=np.full((8, 8, 1), 5), mask=mask)
+        before = state(trained)
+        done = run("sample", f"ckpt={trained}", *FEW, f"inpaint={tmp_path / 'known.npz'}")
+        assert done.code == 0 and len(state(trained)) == len(before) + 2, done.err
+        assert_kept(before)
+    assert run("sample", f"ckpt={trained}", *FEW, f"inpaint={tmp_path / 'known.npz'}", "seed=9").code == 0
+    assert_kept(before)
+
+
+@pytest.mark.parametrize("place", [".", "model", "checkpoints", "samples"])
+def test_a_folder_with_files_of_others_is_refused(run, trained, place):
+    before = state(trained)
+    run("sample", f"ckpt={trained}", *FEW, "seed=5", f"out={trained / place}").assert_refused("nothing there")
+    assert state(trained) == before
+
+
+def test_the_folder_of_an_input_or_of_another_request_is_refused(run, trained, tmp_path):
+    np.savez(tmp_path / "known.npz", x0=np.full((8, 8, 1), 5), mask=np.ones((8, 8, 1), dtype=bool))
+    asked = ("sample", f"ckpt={trained}", *FEW)
+    run(*asked, f"inpaint={tmp_path / 'known.npz'}", f"out={tmp_path}").assert_refused("known.npz")
+    assert run(*asked, f"out={tmp_path / 'out'}").code == 0
+    before = state(tmp_path)
+    run(*asked, "seed=1", f"out={tmp_path / 'out'}").assert_refused("name a new folder")
+    assert state(tmp_path) == before
+
+
+def test_a_request_that_comes_to_nothing_leaves_no_folder(run, trained, tmp_path):
+    run("sample", f"ckpt={trained}", *FEW, "sampler.num_steps=0", f"out={tmp_path / 'out'}").assert_refused("num_steps")
+    with pytest.raises(KeyError), results_folder([tmp_path / "out"], "key"):
+        raise KeyError("a bug")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_request_has_drawn_is_its_own(tmp_path):
+    drawn = tmp_path / "out/.drawn-x.part.batches"
+    with results_folder([tmp_path / "out"], "one"):
+        drawn.mkdir()
+    with pytest.raises(UserError, match="another request"), results_folder([tmp_path / "out"], "two"):
+        pass
+    with results_folder([tmp_path / "out", tmp_path / "out-2"], "two") as folder:
+        assert folder == tmp_path / "out-2"
+    with results_folder([tmp_path / "out"], "one") as folder:
+        assert drawn.exists()
+
+
+def test_scores_of_a_file_do_not_replace_others(run, trained, tmp_path):
+    digits = ("dataset=digits", "metrics=digits", "metrics.scores=[classes]", "evaluate=true", "device=cpu")
+    before, samples = state(trained), trained / "samples/samples.npz"
+    done = run("sample", f"samples={samples}", *digits)
+    assert done.code == 0 and str(trained / "samples/scores/metrics.json") in done.out, done.err
+    run("sample", f"samples={samples}", *digits, f"out={trained}").assert_refused("nothing there")
+    assert_kept(before)
+    before = state(trained)
+    other = run("sample", f"samples={trained / 'samples/final.npz'}", *digits)
+    assert other.code == 0 and "scores-2" in other.out
+    assert_kept(before)
+
+
+def test_a_run_that_goes_on_keeps_samples_and_what_others_have_put_into_its_model(run, copied, tmp_path):
+    (copied / "model/notes.txt").write_text("mine")
+    (copied / "model/figures").mkdir()
+    (copied / "model/figures/one.png").write_text("mine")
+    card = copied / "model/README.md"
+    card.write_text(card.read_text() + "\nTrained on a rainy day.\n")
+    before = {path: digest for path, digest in state(copied).items() if path.parent == copied / "samples"}
+    before = {path: digest for path, digest in before.items() if not path.name.startswith("final")}
+    before |= state(copied / "model/figures") | {card: state(card.parent)[card]}
+    options = (f"runs_dir={tmp_path}", "run_id=a", "metrics=none")
+    assert run("train", *TINY, "trainer.max_steps=4", *options).code == 0
+    assert_kept(before)
+    assert (copied / "model/notes.txt").read_text() == "mine" and load_model(copied / "model") is not None
+
+
+def test_a_card_that_nobody_has_changed_follows_the_model(trained, tmp_path):
+    model = load_model(trained)
+    for score in (1.0, 2.0):
+        export_model(model, tmp_path / "model", {"fid": score})
+    assert "| fid | 2 |" in (tmp_path / "model/README.md").read_text()
+
+
+@pytest.mark.parametrize("theirs", ["notes.txt", "config.json"])
+def test_a_model_takes_no_folder_of_others(trained, tmp_path, theirs):
+    (tmp_path / theirs).write_text(json.dumps({"architectures": ["another program's"]}))
+    with pytest.raises(UserError, match="no model of this program"):
+        export_model(load_model(trained), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [theirs]
+
+
+@pytest.mark.parametrize("theirs", ["metrics.csv", "model/thesis.pdf", "samples/final.npz"])
+def test_a_run_takes_no_folder_of_others(tmp_path, theirs):
+    (tmp_path / "x/a" / theirs).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "x/a" / theirs).write_text("mine")
+    before = state(tmp_path)
+    with pytest.raises(UserError, match="no run's"):
+        open_run({"experiment_name": None, "run_id": "a", "runs_dir": str(tmp_path)}, "x")
+    assert state(tmp_path) == before
+
+
+def test_what_a_run_that_fails_has_found_is_kept(run, tmp_path):
+    wild = (*TINY, "optimizer.lr=1e30", "trainer.max_steps=9", "metrics=none", "callbacks.samples=null")
+    options = ("trainer.val_check_interval=100", "callbacks.checkpoints.every_n_steps=100", f"runs_dir={tmp_path}")
+    refused = run("train", *wild, *options, "run_id=a")
+    refused.assert_refused("is not finite")
+    (found,) = (tmp_path / "digits/a").glob("nonfinite_step_*.json")
+    assert str(found) in refused.err and json.loads(found.read_text())["batches"]
+
+
+def test_a_start_that_is_refused_leaves_nothing(tmp_path):
+    with pytest.raises(UserError), running(tmp_path / "x/a"):
+        raise UserError("refused")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pages_and_pictures_do_not_replace_files(command, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = state(trained)
+    for name in ("config.yaml", "samples/final.png", "model/config.json"):
+        command(compare.main, trained, "--out", trained / name).assert_refused("is there already")
+    assert [command(compare.main, trained).out.strip() for _ in range(2)] == ["compare.html", "compare-2.html"]
+    assert state(trained) == before
+    table = "graph,nodes,edges,mean,best,optimum,proved,seconds\ng,3,2,2.0,2,2,True,0.1\n"
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/table.csv").write_text(table)
+    command(graphs_compare.main, "m", "--out", "m/table.csv").assert_refused("is there already")
+    command(mixing.main, "5", "--plot", "m/table.csv").assert_refused("is there already")
+    command(laws.main, "--chain", "m/table.csv").assert_refused("is there already")
+    command(energy_discrepancy.main, "moons", "--steps", "1", "--out", "m/table.csv").assert_refused("there already")
+    assert (tmp_path / "m/table.csv").read_text() == table
+
+
+def test_compression_does_not_replace_its_input_or_another_file(command, trained, tmp_path):
+    np.save(tmp_path / "counts.npy", np.random.default_rng(0).integers(0, 17, (3, 1, 8, 8)))
+    words = ("encode", trained, tmp_path / "counts.npy", "--steps", "2", "--out")
+    before = state(tmp_path)
+    command(compress.main, *words, tmp_path / "counts.npy").assert_refused("is there already")
+    assert command(compress.main, *words, tmp_path / "counts.bits").code == 0
+    before = state(tmp_path)
+    command(compress.main, *words, tmp_path / "counts.bits").assert_refused("is there already")
+    back = ("decode", trained, tmp_path / "counts.bits", "--out")
+    for name in ("counts.bits", "counts.npy"):
+        command(compress.main, *back, tmp_path / name).assert_refused("is there already")
+    assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("program", ["solve", "anneal"])
+def test_other_solutions_get_another_folder(command, tmp_path, monkeypatch, program):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "g.edges").write_text("0 1\n1 2\n")
+    main, words = {
+        "solve": (solve.main, ("mis", "g.edges", "--method", "anneal", "--chains", "2", "--sweeps", "2")),
+        "anneal": (anneal.main, ("--target", "ising", "--chains", "4", "--sweeps", "2", "size=2")),
+    }[program]
+    assert command(main, *words).code == 0
+    before = state(tmp_path / "runs")
+    done = command(main, *words, "--seed", "1")
+    assert done.code == 0 and f"{program}-2" in done.out, done.err
+    command(main, *words, "--seed", "2", "--out", f"runs/{program}").assert_refused("nothing there")
+    assert_kept(before)
+    again = command(main, *words)
+    assert again.code == 0 and "the same request" in again.out
+
+
+def test_files_get_numbers_and_given_names_do_not(tmp_path):
+    (tmp_path / "x.png").symlink_to(tmp_path / "nowhere")
+    assert new_file(tmp_path / "x.png", given=False) == tmp_path / "x-2.png"
+    with pytest.raises(UserError, match="there already"):
+        new_file(tmp_path / "x.png", given=True)
+    with pytest.raises(UserError, match="cannot write"):
+        new_file(tmp_path / "x.png/y.png", given=True)
+
+
+def test_a_request_is_known_by_the_files_it_names(tmp_path):
+    (tmp_path / "x").write_text("1")
+    keys = [request_key({"a": [str(tmp_path / "x")]})]
+    assert request_key({"a": [str(tmp_path / "x")]}) == keys[0]
+    (tmp_path / "x").write_text("12")
+    assert request_key({"a": [str(tmp_path / "x")]}) != keys[0] != request_key({"a": []})
+
+
+def raising(error):
+    def act(given):
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize("error, code, said", [
+    (UserError("bad\n input"), 2, "error: bad input\n"), (KeyboardInterrupt(), 130, "interrupted\n"),
+    (OSError(28, "No space left on device", "x.npz"), 2, "error: x.npz: No space left on device\n"),
+    (FileNotFoundError(2, "No such file or directory", "y"), 2, "error: y: No such file or directory\n"),
+])  # fmt: skip
+def test_programs_end_in_one_line(capsys, error, code, said):
+    import argparse
+
+    with pytest.raises(SystemExit) as left:
+        run_command(raising(error), argparse.ArgumentParser("x"), [])
+    assert left.value.code == code and capsys.readouterr().err == said
+
+
+def test_every_program_has_this_entry(command):
+    for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graphs_compare.main, laws.main,
+                 energy_discrepancy.main, mixing.main):  # fmt: skip
+        command(main, "--no-such-option").assert_refused("")
