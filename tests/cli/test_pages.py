@@ -46,7 +46,7 @@ def test_pages_of_runs(runs, run, capsys):
     ):
         assert words in page, words
     assert f"blackout-train {TINY[0]}" in page and "optimizer.lr" in both and "0.001" in both
-    assert page.count("<img") == 6 and both.count("<img") == 3
+    assert page.count("<img") == 8 and both.count("<img") == 3
     for content in (page, both):
         assert len(content) < 5_000_000
         check(content)

@@ -75,8 +75,8 @@ def test_a_sample_alone_is_the_same(run, model, tmp_path):
 def test_measurements_in_a_file(run, model, tmp_path):
     x0 = np.random.default_rng(0).integers(0, 17, (2, 8, 8, 1))
     np.savez(tmp_path / "y.npz", y=x0.reshape(2, 4, 2, 4, 2, 1).sum((2, 4)), x0=x0)
-    draw(run, model, tmp_path, *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
-    assert np.array_equal(np.load(tmp_path / "posterior.npz")["truth"], x0)
+    draw(run, model, tmp_path / "two", *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
+    assert np.array_equal(np.load(tmp_path / "two/posterior.npz")["truth"], x0)
     np.savez(tmp_path / "y.npz", y=x0[0].reshape(4, 2, 4, 2, 1).sum((1, 3)))
     draw(run, model, tmp_path / "one", *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
     assert "psnr" not in metrics(tmp_path / "one")["values"]
@@ -91,15 +91,15 @@ def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_p
     stuck = ("posterior.sweeps=12", "posterior.first_level=0.01", "posterior.last_level=0.01", "posterior.start=prior")
     outcome = run("sample", f"ckpt={model}", "posterior=sgdd", *stuck, *given)
     assert outcome.code == 0 and "R-hat up to" in outcome.out and "predictive p below" in outcome.out
-    found = metrics(model / "posterior" / "pool")
+    found = metrics(outcome.folder)
     assert [f"warning: {line}" for line in found["warnings"]] == [
         line for line in outcome.out.splitlines() if line.startswith("warning: ")
     ]
     assert all(f"<strong>Warning:</strong> {line}" in save_report(model).read_text() for line in found["warnings"])
     assert found["values"]["r_hat"] > 1.05 and found["values"]["predictive_p"] < 1e-3
     far = ("operator=inpaint_random", "measurement=test:0", "posterior.last_level=1")
-    outcome = draw(run, model, tmp_path, *QUICK, *far)
-    assert "known elements contradicted y" in outcome.out and metrics(tmp_path)["values"]["pasted_share"] > 0.05
+    outcome = draw(run, model, tmp_path / "far", *QUICK, *far)
+    assert "known elements contradicted y" in outcome.out and metrics(tmp_path / "far")["values"]["pasted_share"] > 0.05
 
 
 def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
@@ -107,7 +107,7 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     assert "posterior=auto: direct" in outcome.out
     y = np.load(tmp_path / "posterior.npz")["measurement"]
     assert (np.load(tmp_path / "samples.npz")["samples"] >= y.repeat(2, 0)).all()
-    outcome = draw(run, model, tmp_path, *SMALL, "task=photons", "measurement=test:0", "posterior.sweeps=2")
+    outcome = draw(run, model, tmp_path / "all", *SMALL, "task=photons", "measurement=test:0", "posterior.sweeps=2")
     assert "posterior=auto: sgdd" in outcome.out
 
 
@@ -162,7 +162,7 @@ def test_masks_and_matrices_from_files(run, model, tmp_path):
         f"operator=inpaint operator.mask={tmp_path}/mask.npy",
         f"operator=matrix operator.matrix={tmp_path}/matrix.npy",
     ):
-        draw(run, model, tmp_path, *QUICK, *operator.split(), "measurement=test:1")
+        draw(run, model, tmp_path / operator[9:14], *QUICK, *operator.split(), "measurement=test:1")
 
 
 def files(path):
