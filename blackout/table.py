@@ -23,8 +23,10 @@ from typing import Any
 
 import yaml
 
-from blackout.errors import UserError, run_command
+from blackout.errors import UserError, run_command, summary
+from blackout.files import opened
 from blackout.programs.choices import CONF
+from blackout.training.descriptions import plain
 
 TABLES = Path(__file__).with_name("tables")
 
@@ -57,7 +59,12 @@ def read_table(name: str) -> Mapping[str, Any]:
     path = Path(name) if name.endswith(".yaml") else TABLES / f"{name}.yaml"
     if not path.is_file():
         raise UserError(f"{name}: no such table; one of {', '.join(sorted(p.stem for p in TABLES.glob('*.yaml')))}")
-    return yaml.safe_load(path.read_text())
+    try:
+        with opened(path) as file:
+            table: Mapping[str, Any] = plain(yaml.safe_load(file), str(path))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is no table: {summary(error)}") from None
+    return table
 
 
 def jobs(
@@ -124,7 +131,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(given: argparse.Namespace) -> None:
     table = read_table(given.table)
-    trainings, samplings = jobs(given.table, table, given.runs_dir, given.train, given.sample)
+    try:
+        trainings, samplings = jobs(given.table, table, given.runs_dir, given.train, given.sample)
+        "\n".join(lines(table, samplings))  # what it lacks is said before anything runs
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{given.table} is no table of trainings and rows: {summary(error)}") from None
     for job in (*trainings, *samplings):
         if given.plan:
             state = "to do" if job.values() is None else "done "

@@ -6,6 +6,7 @@ By energy discrepancy, as in the paper [Ou 2025, appendix E.1]; see `discrepancy
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import torch
@@ -52,8 +53,8 @@ def run(given: argparse.Namespace) -> None:
     Raises:
         UserError: numbers out of range, or a file that is there already.
     """
-    if min(given.steps, given.batch_size, *given.widths) < 1 or not given.lr > 0:
-        raise UserError("steps, batch size and widths must be at least 1, and lr positive")
+    if min(given.steps, given.batch_size, *given.widths) < 1 or not 0 < given.lr < math.inf:
+        raise UserError("steps, batch size and widths must be at least 1, and lr positive and finite")
     out = new_file(given.out or Path("data") / f"planar_{given.density}.npz", given=True)
     save(pretrain(given.density, given.steps, given.lr, given.batch_size, given.widths, given.seed), out)
     print(f"{given.density}: energy network of {2 * BITS} bits in {out}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import reprlib
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -92,6 +93,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     parts = checkpoint if isinstance(checkpoint, dict) else {}
     if not all(isinstance(parts.get(name), dict) for name in ("state_dict", "blackout")):
         raise UserError(f"{path} is not a checkpoint of this program")
+    if odd := [name for name in parts["state_dict"] if not isinstance(name, str)]:
+        raise UserError(f"{path} is not a checkpoint of this program: {reprlib.repr(odd[0])} is no name of a weight")
     plain(parts["blackout"], f"{path}: the description of its model")
     return parts
 

@@ -240,3 +240,9 @@ def check_fits(checkpoint: Mapping[str, Any], model: Model, path: Path) -> None:
             raise UserError(f"{path} does not fit: weight {key} is only {'there' if key in saved else 'here'}")
         if getattr(saved[key], "shape", None) != mine[key].shape:
             raise UserError(f"{path} does not fit: weight {key} has another shape")
+    shapes = {torch.Size(), *(value.shape for value in mine.values())}
+    for part in checkpoint["optimizer_states"]:
+        for key, value in leaves(part):
+            shape = getattr(value, "shape", torch.Size())
+            if shape not in shapes or (key.endswith(".step") and shape):
+                raise UserError(f"{path} does not fit: {key} of the optimizer has another shape")

@@ -298,7 +298,7 @@ def _read_export(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     checkpoint = read_checkpoint(path)
-    state = {name: value for name, value in checkpoint["state_dict"].items() if _is_weight(name, value)}
+    state = {name: value for name, value in checkpoint["state_dict"].items() if isinstance(value, Tensor)}
     prefix = "ema.module." if any(name.startswith("ema.module.") for name in state) else "network."
     tensors = {
         f"network.{name.removeprefix(prefix)}": value for name, value in state.items() if name.startswith(prefix)
@@ -306,10 +306,6 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     # what a model keeps beside its networks
     tensors |= {name: value for name, value in state.items() if not name.startswith(("ema.", "network."))}
     return checked({"format": FORMAT, **checkpoint["blackout"]}, path), tensors
-
-
-def _is_weight(name: Any, value: Any) -> bool:
-    return isinstance(name, str) and isinstance(value, Tensor)
 
 
 def checked(description: Any, path: Path) -> dict[str, Any]:

@@ -23,6 +23,17 @@ from blackout.training.export import Exportable, export_model, load_model
 CHECKPOINTS = "a model is loaded with blackout.load_model(path); a Trainer continues with fit(model, ckpt_path=path)"
 
 
+def finite_output(values: Tensor) -> Tensor:
+    """What a network says while nothing is trained, if all of it is finite.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not torch.is_grad_enabled() and not bool(torch.isfinite(values).all()):
+        raise UserError("the network's output is not finite (NaN or infinity): its weights cannot be sampled with")
+    return values
+
+
 class Pretrained:
     """What every model can do with files.
 

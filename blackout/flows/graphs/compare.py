@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blackout.errors import UserError, run_command
-from blackout.files import new_file
+from blackout.errors import UserError, run_command, summary
+from blackout.files import new_file, opened
 from blackout.flows.outputs import save_figure
 
 
@@ -57,13 +58,15 @@ def read_table(folder: Path) -> Table:
         UserError: there is none, or it is not such a table.
     """
     try:
-        with (folder / "table.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        with opened(folder / "table.csv") as file:
+            rows = list(csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True))
         mean, best, seconds = (np.array([float(row[name]) for row in rows]) for name in ("mean", "best", "seconds"))
         known = np.array([float(row["optimum"] or "nan") for row in rows])
         names, proved = [row["graph"] for row in rows], np.array([row["proved"] == "True" for row in rows])
-    except (OSError, KeyError, ValueError) as error:
-        raise UserError(f"{folder} holds no table.csv of solutions: {error}") from None
+    except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
+        raise UserError(f"{folder} holds no table.csv of solutions: {summary(error)}") from None
+    if not all(np.isfinite(values).all() for values in (mean, best, seconds)):
+        raise UserError(f"{folder}/table.csv: mean, best and seconds must be finite numbers")
     return Table(folder.name, names, mean, best, known, proved, seconds)
 
 

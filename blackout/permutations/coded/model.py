@@ -31,7 +31,7 @@ from blackout.permutations.factorized import (
 from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import arranged
 from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
-from blackout.training.model import Model
+from blackout.training.model import Model, finite_output
 
 Context = Mapping[str, Tensor]
 """`items` [B, n] or [B, n, ...], `condition` [B, d], by name, where the model has them."""
@@ -289,8 +289,7 @@ class CodeModel(Model):
 
         def logits(codes: Tensor) -> Tensor:
             here = {name: values.expand(len(codes), *values.shape[1:]) for name, values in shown.items()}
-            found: Tensor = net(codes, here)
-            return found
+            return finite_output(net(codes, here))
 
         return logits
 

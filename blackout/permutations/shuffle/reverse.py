@@ -35,6 +35,7 @@ from blackout.permutations.mixing import (
 )
 from blackout.permutations.shuffles import LARGEST, RandomInsertion, RandomTransposition, Riffle, Shuffle, trajectory
 from blackout.random import RandomSource
+from blackout.training.model import finite_output
 
 _FIRST = 0.46
 """The distance from uniform at which a schedule without a rule of its own looks first."""
@@ -172,7 +173,7 @@ class Denoiser:
         rows = torch.arange(b, device=full.device).view(b, 1, 1)
         lists = self.features[rows, full].flatten(0, 1)
         times = torch.as_tensor(t, device=full.device).expand(b, r).reshape(-1)
-        scores = self.network.scores(lists, times).unflatten(0, (b, r))  # type: ignore[operator]
+        scores = finite_output(self.network.scores(lists, times)).unflatten(0, (b, r))  # type: ignore[operator]
         if self.first_fixed:
             scores = scores[..., 1:, 1:] if self.reverse.places else scores[..., 1:]
         return self.reverse(scores, width)
