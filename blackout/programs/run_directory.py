@@ -21,7 +21,7 @@ from blackout.distributed import computed_once
 from blackout.errors import UserError
 from blackout.files import numbered, opened, refuse_links, remove_parts, replacing, results_folder
 from blackout.programs.settings import decisive, differences
-from blackout.programs.sweeps import claim, job_folder, sweeping
+from blackout.programs.sweeps import job_folder, sweeping
 from blackout.training.components import with_defaults
 from blackout.training.descriptions import plain
 from blackout.training.export import check_replaceable
@@ -166,18 +166,17 @@ def output_folders(out: str | None, ckpt: Path, folder: str = "samples") -> Iter
     That of a checkpoint or model, or beside the model; in a sweep the job's own.
 
     Raises:
-        UserError: a link out of the run directory, or another job of the sweep has the folder.
+        UserError: a link out of the run directory.
     """
     if out is not None:
-        if sweeping():
-            claim(Path(out), "out")
         yield Path(out)
         return
-    parent = job_folder() if sweeping() else ckpt.parent
-    if not sweeping() and ckpt.is_dir() and not (ckpt / "config.json").exists():
+    parent = ckpt.parent
+    if ckpt.is_dir() and not (ckpt / "config.json").exists():
         parent = ckpt
-    elif not sweeping() and parent.name == "checkpoints":
+    elif parent.name == "checkpoints":
         parent = parent.parent
+    parent = job_folder() if sweeping() else parent
     for chosen in numbered(parent / folder):
         refuse_links(parent, folder.split("/")[0], str(chosen.relative_to(parent)))
         yield chosen

@@ -89,7 +89,8 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
     trajectory = Trajectory(config["shown"]) if config["trajectory"] and rank() == 0 else None
     folders = output_folders(path(config, "out"), place, draw.names.folder)
-    with shared_folder(folders, request_key([drawn, {name: config[name] for name in _asked(config)}])) as out:
+    asked = ("shown", "trajectory", "evaluate", *(_OF_SCORES if config["evaluate"] else ()))
+    with shared_folder(folders, request_key([drawn, [config[name] for name in asked]])) as out:
         cache = SampleCache(draw, indices, config["seed"], size, out, cache_key(drawn, model, size))
         taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
         with error_context("sample"), taken as results:
@@ -102,11 +103,6 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
             source = None if scoring is None else scoring.source
             results.finish(scored, sample_provenance(config, model, draw, began, source))
     return out
-
-
-def _asked(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What of the settings decides a request besides the samples themselves."""
-    return ("shown", "trajectory", "evaluate", *(_OF_SCORES if config["evaluate"] else ()))
 
 
 def _model(config: Mapping[str, Any]) -> tuple[Model, Family, Path]:

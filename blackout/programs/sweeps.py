@@ -39,12 +39,11 @@ def job_folder() -> Path:
     return Path(job.sweep.dir) / job.sweep.subdir
 
 
-def claim(folder: Path, setting: str) -> None:
+def claim(folder: Path) -> None:
     """Keep a folder for this job of the sweep, on whatever machine the others are.
 
     Args:
         folder: what the job writes to.
-        setting: that names it.
 
     Raises:
         UserError: another job of the sweep has it.
@@ -56,7 +55,7 @@ def claim(folder: Path, setting: str) -> None:
     with FileLock(mark.with_suffix(".lock")):
         if mark.exists() and mark.read_text() != number:
             what = f"job {mark.read_text()} of this sweep has {folder}"
-            raise UserError(f"{what}: leave out {setting}=, or vary it too")
+            raise UserError(f"{what}: leave out run_id=, or vary it too")
         mark.write_text(number)
 
 

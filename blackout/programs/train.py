@@ -101,7 +101,7 @@ def _train(config: dict[str, Any]) -> Path:
         plan(config, module, data_module, family.draw(model, {}).nfe)
         return Path(config["runs_dir"])
     if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
-        claim(run_directory(config, source.name), "run_id")
+        claim(run_directory(config, source.name))
     with running(run_directory(config, source.name)) as directory:
         last, checkpoint = continued(directory, path(config, "ckpt_path"))
         if last is None and config["init_from"] is not None:

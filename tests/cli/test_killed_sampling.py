@@ -72,4 +72,4 @@ def test_jobs_of_a_sweep_have_folders_of_their_own(run, model, monkeypatch):  # 
     first, second = (np.load(file)["samples"] for file in files)
     assert (first != second).any() and not list((model / "samples").glob("samples.npz"))
     shared = run("sample", "-m", f"ckpt={model}", "num_samples=4", "device=cpu", "seed=8,9", f"out={model / 'shared'}")
-    assert shared.code == 1 and "job 0 of this sweep has" in shared.err
+    assert shared.code == 1 and "nothing there is replaced" in shared.err

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from blackout import load_model
+from blackout.errors import UserError
 from blackout.permutations.datasets import jigsaw_digits
 from tests import warm
 from tests.killed import assert_same, kill, outcome
@@ -190,3 +191,11 @@ def test_baselines_report_like_models(run, tmp_path):
     run("sample", *options, "sampler=two_opt").assert_refused("points")
     run("train", "experiment=symmetric_jigsaw", "baseline=two_opt", *common).assert_refused("points")
     run("train", "experiment=symmetric_jigsaw", "loss=sinkhorn", *common).assert_refused("reverse=assignment")
+
+
+def test_weights_that_say_nothing_finite_are_refused_in_words(trained):
+    model = load_model(trained)
+    with torch.no_grad():
+        next(model.averaged.parameters()).fill_(torch.nan)
+    with pytest.raises(UserError, match="not finite"):
+        model.sample(3)

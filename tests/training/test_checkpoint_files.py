@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from blackout.training.checkpoint_files import (
     set_damaged_aside,
     write_checkpoint,
 )
+from blackout.training.checkpoints import check_fits
 
 
 def content(step):
@@ -232,3 +234,20 @@ def test_a_description_of_more_than_plain_values_is_refused(tmp_path, value):
     torch.save({"state_dict": {}, "blackout": {"model": {"head": value}}}, path)
     with pytest.raises(UserError, match="more than plain values"):
         read_checkpoint(path)
+
+
+def test_a_weight_whose_name_is_no_text_is_refused(tmp_path):
+    torch.save(content(1) | {"state_dict": {"w": torch.ones(1), 5: torch.ones(1)}}, tmp_path / "last.ckpt")
+    with pytest.raises(UserError, match="5 is no name of a weight"):
+        read_checkpoint(tmp_path / "last.ckpt")
+
+
+@pytest.mark.parametrize("name, shape, fits", [
+    ("exp_avg", (3, 2), True), ("step", (), True), ("exp_avg", (7,), False), ("step", (3, 2), False),
+])  # fmt: skip
+def test_moments_of_another_shape_are_refused(tmp_path, name, shape, fits):
+    model = SimpleNamespace(config={}, state_dict=lambda: {"w": torch.ones(3, 2)})
+    parts = {"loops": {}, "callbacks": {}, "lr_schedulers": [], "blackout": {}, "state_dict": model.state_dict()}
+    parts["optimizer_states"] = [{"state": {0: {name: torch.zeros(shape)}}, "param_groups": [{"lr": 0.1}]}]
+    with contextlib.nullcontext() if fits else pytest.raises(UserError, match=name):
+        check_fits(parts, model, tmp_path / "last.ckpt")

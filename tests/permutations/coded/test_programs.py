@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from blackout import load_model
+from blackout.errors import UserError
 from blackout.permutations.group import is_permutation
 from tests import warm
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
@@ -166,3 +167,11 @@ def test_a_sweep_over_codes_and_objectives(run, tmp_path):  # noqa: F811
     (table,) = tmp_path.glob("sweeps/*/results.csv")
     rows = list(csv.DictReader(table.open()))
     assert [row["state"] for row in rows] == ["done"] * 4 and all(float(row["val/nll_bits"]) > 0 for row in rows)
+
+
+def test_weights_that_say_nothing_finite_are_refused_in_words(trained):
+    model = load_model(trained)
+    with torch.no_grad():
+        next(model.averaged.parameters()).fill_(torch.nan)
+    with pytest.raises(UserError, match="not finite"):
+        model.sample(3)
