@@ -52,7 +52,7 @@ def test_samples_go_to_the_run_directory_and_the_sampler_can_be_changed(run, tra
     assert np.load(trained / "samples" / "samples.npz")["samples"].shape == (3, 8, 8, 1)
     before = np.load(trained / "samples" / "samples.npz")["samples"]
     assert run("sample", f"ckpt={trained}", "num_samples=3", "sampler.num_steps=6").code == 0
-    assert not np.array_equal(before, np.load(trained / "samples" / "samples.npz")["samples"])
+    assert not np.array_equal(before, np.load(trained / "samples-2" / "samples.npz")["samples"])
 
 
 def test_a_stopped_run_continues_to_the_same_weights(run, tmp_path):
