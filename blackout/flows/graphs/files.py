@@ -132,6 +132,7 @@ def _edge_list(file: Path) -> _Found:
     for number, line in enumerate(_lines(file), 1):
         edge, _, comment = line.partition("#")
         said |= dict(_LIST_SAYS.findall(comment))
+        edge = re.sub(r"\{(?:'weight': ([^,{}]*))?\}$", r"\1", edge.rstrip())  # as networkx writes them
         if words := edge.replace(",", " ").split():
             rows.append((number, words))
     if rows and [word.lower() for word in rows[0][1]] in (["source", "target"], ["source", "target", "weight"]):
@@ -332,6 +333,8 @@ def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], list[_Found]]:
             raise
         except Exception as error:  # every format has errors of its own
             raise _NotUnderstood(f"it is no such graph: {summary(error)[:200]}") from None
+        if name == "read_adjlist" and (odd := [node for node in found if not re.fullmatch(r"\w+", node)]):
+            raise _NotUnderstood(f"{odd[0]!r} is no name of a node in a list of neighbours")
         return [_of_networkx(graph) for graph in (found if isinstance(found, list) else [found])]
 
     return read
