@@ -35,12 +35,8 @@ class _Found(NamedTuple):
     pairs: Sequence[tuple[int, int]]
     weights: Sequence[float] | None = None
     node_weights: Sequence[float] | None = None
-    labels: Sequence[str] | None = None
+    labels: Sequence[Any] | None = None
     offset: float | None = None
-
-
-class _NotUnderstood(Exception):
-    """Why a file is refused."""
 
 
 def read_graphs(path: str | Path) -> list[Graph]:
@@ -64,18 +60,18 @@ def read_graphs(path: str | Path) -> list[Graph]:
     for file in files:
         try:
             if file.suffix.lower() not in READERS:
-                raise _NotUnderstood(f"its name ends in none of {known}")
+                raise UserError(f"its name ends in none of {known}")
             if file.stat().st_size > _MOST_BYTES:
-                raise _NotUnderstood("it is larger than 1 GiB")
+                raise UserError("it is larger than 1 GiB")
             found = READERS[file.suffix.lower()](file)
             several = found if isinstance(found, list) else [found]
             names = [file.stem] if len(several) == 1 else [f"{file.stem}_{k}" for k in range(len(several))]
             graphs += [_graph(*both) for both in zip(names, several, strict=True)]
-        except (_NotUnderstood, UserError) as error:
+        except UserError as error:
             raise UserError(f"target.path: {file}: {error}") from None
         except OSError as error:
             raise UserError(f"target.path: {file} cannot be read: {error.strerror}") from None
-    if shifted := [graph for graph in graphs if graph.labels and graph.labels[0] == "1"]:
+    if shifted := [graph for graph in graphs if graph.labels and str(graph.labels[0]) == "1"]:
         said = f"nodes of {shifted[0].name}" + (f" and {len(shifted) - 1} more" if shifted[1:] else "")
         print(f"{said} are numbered from 1: node 1 comes first in solutions", file=sys.stderr)
     return graphs
@@ -85,21 +81,21 @@ def _graph(name: str, found: _Found) -> Graph:
     """A graph of at least one node, without loops, repeated edges and weights that are not finite."""
     nodes, pairs, labels = found.nodes, found.pairs, found.labels
     if not 1 <= nodes <= _MOST_NODES:
-        raise _NotUnderstood(f"it has {nodes} nodes: a graph has 1 to {_MOST_NODES:,}" if nodes else "it is empty")
+        raise UserError(f"it has {nodes} nodes: a graph has 1 to {_MOST_NODES:,}" if nodes else "it is empty")
     if loops := [i for i, j in pairs if i == j]:
-        raise _NotUnderstood(f"node {labels[loops[0]] if labels else loops[0]} has an edge to itself")
+        raise UserError(f"node {labels[loops[0]] if labels else loops[0]} has an edge to itself")
     once = {(min(pair), max(pair)): k for k, pair in enumerate(pairs)}
     if len(once) < len(pairs):
-        raise _NotUnderstood("it is directed, or an edge stands in it twice: give each edge once, one way")
+        raise UserError("it is directed, or an edge stands in it twice: give each edge once, one way")
     order = sorted(once)
     of_edges = None if found.weights is None else np.array([found.weights[once[pair]] for pair in order], float)
     of_nodes = None if found.node_weights is None else np.array(found.node_weights, float)
     if any(part is not None and not np.isfinite(part).all() for part in (of_edges, of_nodes)):
-        raise _NotUnderstood("a weight is not finite")
+        raise UserError("a weight is not finite")
     if found.offset is None:
         of_edges, of_nodes = (None if w is None or (w == 1).all() else w for w in (of_edges, of_nodes))
     edges = np.array(order, dtype=np.int64).reshape(-1, 2)
-    return Graph(name, nodes, edges, of_edges, of_nodes, tuple(labels) if labels else None, found.offset)
+    return Graph(name, nodes, edges, of_edges, of_nodes, labels, found.offset)
 
 
 def _lines(file: Path) -> list[str]:
@@ -107,12 +103,12 @@ def _lines(file: Path) -> list[str]:
         try:
             return stream.read().decode("utf-8-sig").splitlines()
         except UnicodeDecodeError:
-            raise _NotUnderstood("it is no text") from None
+            raise UserError("it is no text") from None
 
 
 def _whole(word: str, least: int, most: int, line: int) -> int:
     if not (word.isascii() and word.isdecimal() and len(word) < 19) or not least <= int(word) <= most:
-        raise _NotUnderstood(f"line {line}: {word[:40]!r} is no whole number from {least} to {most}")
+        raise UserError(f"line {line}: {word[:40]!r} is no whole number from {least} to {most}")
     return int(word)
 
 
@@ -122,7 +118,7 @@ def _number(word: Any, line: int | str) -> float:
             return number
     except (TypeError, ValueError):
         pass
-    raise _NotUnderstood(f"{f'line {line}' if isinstance(line, int) else line}: {str(word)[:40]!r} is no finite number")
+    raise UserError(f"{f'line {line}' if isinstance(line, int) else line}: {str(word)[:40]!r} is no finite number")
 
 
 def _edge_list(file: Path) -> _Found:
@@ -141,7 +137,7 @@ def _edge_list(file: Path) -> _Found:
         return _gset(file)
     for number, words in rows:
         if len(words) not in (2, 3) or len(words) != len(rows[0][1]):
-            raise _NotUnderstood(f"line {number}: an edge is two node numbers, all with a weight or none, not {words}")
+            raise UserError(f"line {number}: an edge is two node numbers, all with a weight or none, not {words}")
     pairs = [(_whole(a, 0, _MOST_NODES, k), _whole(b, 0, _MOST_NODES, k)) for k, (a, b, *_) in rows]
     weights = [_number(words[2], k) for k, words in rows if words[2:]] or None
     if "vartype" in said or (any(i == j for i, j in pairs) and weights):
@@ -152,7 +148,7 @@ def _edge_list(file: Path) -> _Found:
         and len(pairs) - 1 == (pairs or [(0, 0)])[0][1]
         and max(map(max, pairs[1:])) <= pairs[0][0]
     ):
-        raise _NotUnderstood(
+        raise UserError(
             f"line {rows[0][0]} reads as a header of {pairs[0][0]} nodes and {pairs[0][1]} edges: "
             "a file with a header is named .gset, and in one without a comment `# nodes: N` says how many there are"
         )
@@ -162,17 +158,12 @@ def _edge_list(file: Path) -> _Found:
     first = _whole(said["first"], 0, 1, 1) if "first" in said else int(least > 0 and nodes in (None, most))
     count = most + 1 - first if nodes is None else nodes
     if least < first or most >= first + count or (nodes is None and len(used) < count):
-        raise _NotUnderstood(
+        raise UserError(
             f"{len(used)} nodes with numbers {least} to {most} are in edges: `# nodes: N, first: 0` in a comment says "
             "how many there are and what the first is called (0 or 1)"
         )
-    labels = _from_one(count) if first else None
+    labels = range(1, count + 1) if first else None
     return _Found(count, [(i - first, j - first) for i, j in pairs], weights, labels=labels)
-
-
-def _from_one(nodes: int) -> list[str]:
-    """What nodes are called that are numbered from 1."""
-    return [str(k + 1) for k in range(nodes)]
 
 
 def _coo(pairs: Sequence[tuple[int, int]], biases: Sequence[float], vartype: str | None) -> _Found:
@@ -181,7 +172,7 @@ def _coo(pairs: Sequence[tuple[int, int]], biases: Sequence[float], vartype: str
     place, linear = {name: k for k, name in enumerate(names)}, [0.0] * len(names)
     loops = Counter(i for i, j in pairs if i == j)
     if (loops and max(loops.values()) > 1) or len(biases) < len(pairs):
-        raise _NotUnderstood("a linear bias stands in it twice, or a bias is missing")
+        raise UserError("a linear bias stands in it twice, or a bias is missing")
     quadratic = [((place[i], place[j]), bias) for (i, j), bias in zip(pairs, biases, strict=True) if i != j]
     for (i, j), bias in zip(pairs, biases, strict=True):
         linear[place[i]] += bias * (i == j)
@@ -197,7 +188,7 @@ def _quadratic(
 ) -> _Found:
     """A quadratic model of numbers 0 and 1; spins are 2x - 1."""
     if vartype not in ("BINARY", "SPIN"):
-        raise _NotUnderstood("it is a quadratic model: `# vartype=BINARY` or `# vartype=SPIN` says of what")
+        raise UserError("it is a quadratic model: `# vartype=BINARY` or `# vartype=SPIN` says of what")
     a, b = list(linear), [bias for _, bias in quadratic]
     if vartype == "SPIN":
         offset += math.fsum(b) - math.fsum(a)
@@ -212,31 +203,31 @@ def _json(file: Path) -> _Found:
     try:
         said = json.loads("\n".join(_lines(file)))
         if said["type"] != "BinaryQuadraticModel" or said["use_bytes"]:
-            raise _NotUnderstood("of JSON, only dimod's BinaryQuadraticModel with use_bytes=False is read")
+            raise UserError("of JSON, only dimod's BinaryQuadraticModel with use_bytes=False is read")
         ends = list(zip(said["quadratic_head"], said["quadratic_tail"], strict=True))
         biases = [float(bias) for bias in said["quadratic_biases"]]
         linear, labels = [float(bias) for bias in said["linear_biases"]], [str(k) for k in said["variable_labels"]]
         if (said["num_variables"], said["num_interactions"]) != (len(labels), len(ends)) or len(linear) != len(labels):
-            raise _NotUnderstood("its numbers of variables and interactions are not those it says")
+            raise UserError("its numbers of variables and interactions are not those it says")
         if not all(type(k) is int and 0 <= k < len(labels) for pair in ends for k in pair):
-            raise _NotUnderstood("an interaction is not between its variables")
+            raise UserError("an interaction is not between its variables")
         quadratic = list(zip(ends, biases, strict=True))
         return _quadratic(labels, linear, quadratic, float(said["offset"]), said["variable_type"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _NotUnderstood(f"no BinaryQuadraticModel of dimod ({summary(error)})") from None
+        raise UserError(f"no BinaryQuadraticModel of dimod ({summary(error)})") from None
 
 
 def _gset(file: Path) -> _Found:
     """`nodes edges`, then `node node [weight]` from 1 on, as rudy writes them."""
     rows = [(number, words) for number, line in enumerate(_lines(file), 1) if (words := line.split())]
     if not rows or len(rows[0][1]) != 2 or {len(words) for _, words in rows[1:]} not in ({2}, {3}, set()):
-        raise _NotUnderstood("a Gset file says `nodes edges`, then `node node weight` on every line, or no weights")
+        raise UserError("a Gset file says `nodes edges`, then `node node weight` on every line, or no weights")
     nodes, edges = (_whole(word, 0, _MOST_BYTES, rows[0][0]) for word in rows[0][1])
     pairs = [(_whole(a, 1, nodes, line) - 1, _whole(b, 1, nodes, line) - 1) for line, (a, b, *_) in rows[1:]]
     if len(pairs) != edges:
-        raise _NotUnderstood(f"its header says {edges} edges, and there are {len(pairs)}")
+        raise UserError(f"its header says {edges} edges, and there are {len(pairs)}")
     weights = [_number(w, line) for line, (_, _, *rest) in rows[1:] for w in rest]
-    return _Found(nodes, pairs, weights or None, None, _from_one(nodes))
+    return _Found(nodes, pairs, weights or None, None, range(1, nodes + 1))
 
 
 def _dimacs(file: Path) -> _Found:
@@ -255,15 +246,15 @@ def _dimacs(file: Path) -> _Found:
             case ["n", i, w] if int(_whole(i, 1, nodes, line)) - 1 not in of_nodes:
                 of_nodes[int(i) - 1] = _number(w, line)
             case _:
-                raise _NotUnderstood(f"line {line} is none of `p edge N M`, `e I J`, `n I WEIGHT`: {text[:40]!r}")
+                raise UserError(f"line {line} is none of `p edge N M`, `e I J`, `n I WEIGHT`: {text[:40]!r}")
     if weights and len(weights) != len(pairs):
-        raise _NotUnderstood("some edges have a weight and others none")
+        raise UserError("some edges have a weight and others none")
     if said != len(pairs) and said != len(set(map(frozenset, pairs))):
-        raise _NotUnderstood(f"its header says {said} edges, and there are {len(pairs)}")
+        raise UserError(f"its header says {said} edges, and there are {len(pairs)}")
     if not weights and set(pairs) == {(j, i) for i, j in pairs}:  # some list every edge both ways
         pairs = [pair for pair in pairs if pair[0] <= pair[1]]
     by_node = [of_nodes.get(k, 1.0) for k in range(nodes)] if of_nodes else None
-    return _Found(nodes, pairs, weights or None, by_node, _from_one(nodes))
+    return _Found(nodes, pairs, weights or None, by_node, range(1, nodes + 1))
 
 
 def _metis(file: Path) -> _Found:
@@ -273,28 +264,28 @@ def _metis(file: Path) -> _Found:
         lines.pop()
     header = lines[0][1] if lines else []
     if not 2 <= len(header) <= 4 or (header[2:3] and header[2].zfill(3) not in ("000", "001", "010", "011")):
-        raise _NotUnderstood("a METIS file says `nodes edges`, and weights by 1, 10 or 11 as its format")
+        raise UserError("a METIS file says `nodes edges`, and weights by 1, 10 or 11 as its format")
     nodes, edges, *rest = (_whole(word, 0, _MOST_BYTES, lines[0][0]) for word in header)
     by_node, by_edge = rest[:1] in ([10], [11]), rest[:1] in ([1], [11])
     if rest[1:] not in ([], [1]) or len(lines) - 1 != nodes:
-        raise _NotUnderstood(f"its header says {nodes} nodes of one weight, and there are {len(lines) - 1} lines")
+        raise UserError(f"its header says {nodes} nodes of one weight, and there are {len(lines) - 1} lines")
     step, there, of_nodes = 1 + by_edge, {}, []
     for node, (line, words) in enumerate(lines[1:]):
         if by_node and words:
             of_nodes.append(_number(words.pop(0), line))
         if len(words) % step:
-            raise _NotUnderstood(f"line {line}: a neighbour has no weight")
+            raise UserError(f"line {line}: a neighbour has no weight")
         for word, weight in zip(words[::step], words[1::step] if by_edge else words, strict=True):
             pair = node, _whole(word, 1, nodes, line) - 1
             if pair in there:
-                raise _NotUnderstood(f"line {line}: neighbour {word} stands in it twice")
+                raise UserError(f"line {line}: neighbour {word} stands in it twice")
             there[pair] = _number(weight, line) if by_edge else 1.0
     if len(there) != 2 * edges or any(there.get((j, i)) != w for (i, j), w in there.items()):
-        raise _NotUnderstood(f"its header says {edges} edges, each from both ends, and it does not hold them so")
+        raise UserError(f"its header says {edges} edges, each from both ends, and it does not hold them so")
     if by_node and len(of_nodes) < nodes:
-        raise _NotUnderstood("a node has no weight")
+        raise UserError("a node has no weight")
     pairs = [pair for pair in there if pair[0] < pair[1]]
-    return _Found(nodes, pairs, [there[pair] for pair in pairs], of_nodes or None, _from_one(nodes))
+    return _Found(nodes, pairs, [there[pair] for pair in pairs], of_nodes or None, range(1, nodes + 1))
 
 
 def _matrix_market(file: Path) -> _Found:
@@ -306,15 +297,15 @@ def _matrix_market(file: Path) -> _Found:
             stream.seek(0)
             matrix = mmread(stream)
     except (ValueError, OverflowError, TypeError, MemoryError) as error:
-        raise _NotUnderstood(f"no MatrixMarket file: {summary(error)}") from None
+        raise UserError(f"no MatrixMarket file: {summary(error)}") from None
     if b"coordinate" not in banner or matrix.dtype.kind == "c" or matrix.shape[0] != matrix.shape[1]:
-        raise _NotUnderstood("of MatrixMarket, square real coordinate matrices are graphs")
+        raise UserError("of MatrixMarket, square real coordinate matrices are graphs")
     there = dict(zip(zip(*(part.tolist() for part in matrix.coords), strict=True), matrix.data.tolist(), strict=True))
     if len(there) != matrix.nnz or any(there.get((j, i)) != w for (i, j), w in there.items()):
-        raise _NotUnderstood("its matrix is not symmetric, or an entry stands in it twice")
+        raise UserError("its matrix is not symmetric, or an entry stands in it twice")
     pairs = [pair for pair in there if pair[0] <= pair[1]]
     weights = None if b"pattern" in banner else [there[pair] for pair in pairs]
-    return _Found(matrix.shape[0], pairs, weights, None, _from_one(matrix.shape[0]))
+    return _Found(matrix.shape[0], pairs, weights, None, range(1, matrix.shape[0] + 1))
 
 
 def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], list[_Found]]:
@@ -322,19 +313,19 @@ def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], list[_Found]]:
         try:
             import networkx as nx  # only here: importing it takes a while
         except ImportError:
-            raise _NotUnderstood("networkx reads it, which is not installed: pip install 'blackout[graphs]'") from None
+            raise UserError("networkx reads it, which is not installed: pip install 'blackout[graphs]'") from None
         try:
             with opened(file) as stream:
                 if name == "read_pajek" and re.search(rb"(?i)^\s*\*(arcs|edges)list", stream.read(), re.MULTILINE):
-                    raise _NotUnderstood("networkx does not know lists of edges in Pajek")
+                    raise UserError("networkx does not know lists of edges in Pajek")
                 stream.seek(0)
                 found: Any = getattr(nx, name)(stream, **arguments)
-        except (_NotUnderstood, UserError, OSError):
+        except (UserError, OSError):
             raise
         except Exception as error:  # every format has errors of its own
-            raise _NotUnderstood(f"it is no such graph: {summary(error)[:200]}") from None
+            raise UserError(f"it is no such graph: {summary(error)[:200]}") from None
         if name == "read_adjlist" and (odd := [node for node in found if not re.fullmatch(r"\w+", node)]):
-            raise _NotUnderstood(f"{odd[0]!r} is no name of a node in a list of neighbours")
+            raise UserError(f"{odd[0]!r} is no name of a node in a list of neighbours")
         return [_of_networkx(graph) for graph in (found if isinstance(found, list) else [found])]
 
     return read
@@ -342,7 +333,7 @@ def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], list[_Found]]:
 
 def _of_networkx(graph: Any) -> _Found:
     if graph.is_directed():
-        raise _NotUnderstood("it is directed; a graph here is undirected")
+        raise UserError("it is directed; a graph here is undirected")
     place = {node: k for k, node in enumerate(graph)}
     pairs = [(place[i], place[j]) for i, j in graph.edges()]
     # GraphML's defaults stay with the graph
@@ -357,7 +348,7 @@ def _weights(what: str, attributes: Iterable[Mapping[str, Any]]) -> list[float] 
     rows = list(attributes)
     for name, value in (item for row in rows for item in row.items()):
         if isinstance(value, int | float) and name != "weight" and name.lower() not in _NOT_WEIGHTS:
-            raise _NotUnderstood(f"its {what} have numbers called {name!r}: call them weight, or take them out")
+            raise UserError(f"its {what} have numbers called {name!r}: call them weight, or take them out")
     if not any("weight" in row for row in rows):
         return None
     return [_number(row.get("weight"), f"a weight of its {what}") for row in rows]

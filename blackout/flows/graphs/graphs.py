@@ -34,7 +34,7 @@ class Graph:
     edges: Edges
     weights: NDArray[np.float64] | None = None
     node_weights: NDArray[np.float64] | None = None
-    labels: tuple[str, ...] | None = None
+    labels: Sequence[Any] | None = None
     offset: float | None = None
 
     @property
