@@ -121,6 +121,11 @@ class Draw(Protocol):
         """What the results are called."""
         ...
 
+    @property
+    def fewest(self) -> int:
+        """Samples that are drawn at least where the user does not say how many."""
+        ...
+
     def rows(self, num_samples: int) -> int:
         """Samples in all where the user asks for `num_samples`: of each measurement, for instance."""
         ...
@@ -192,6 +197,7 @@ class BaseDraw:
     """What most families' draws have in common: a file of samples, a grid, and nothing else."""
 
     names = OutputNames()
+    fewest = 1
     resumable = False
     condition: Mapping[str, Any] = {}
 

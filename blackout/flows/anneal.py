@@ -1,6 +1,7 @@
 """`python -m blackout.flows.anneal`: annealed importance sampling and SMC with Gibbs sweeps, the baseline of flows.
 
-The same path, weights and files as `sample.py`, without a network: w += (t_{k+1} - t_k) f(x), then a sweep at t_{k+1}.
+The same path, weights and files as `sample.py`, without a network: w += (t_{k+1} - t_k) f(x), then a sweep at t_{k+1},
+with times that are closer near the target.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from blackout.errors import UserError, run_command
 from blackout.files import numbered, request_key, results_folder, write_json
-from blackout.flows.annealing import anneal
+from blackout.flows.annealing import anneal, group_size
+from blackout.flows.checks import judge
 from blackout.flows.outputs import named, save_arrays
 from blackout.flows.plots import save_diagnostics
 from blackout.flows.targets import Target, make_target, read_couplings, read_energy_network
 from blackout.flows.weights import estimates, known_values
+from blackout.random import fold_seed
 from blackout.training.export import load_model
 
+_CHECKED = 13
+"""Key of the annealings that check this one, among the uses of a seed."""
 _TARGETS = {"ising": "Ising", "potts": "Potts", "spin_glass": "SpinGlass"}
 _FROM_FILES = {"couplings": read_couplings, "energy_network": read_energy_network}
 
@@ -54,22 +60,31 @@ def run(given: argparse.Namespace) -> None:
     """
     if given.chains < 2 or given.sweeps < 1 or not (given.resample_below is None or 0 < given.resample_below <= 1):
         raise UserError("--chains must be at least 2, --sweeps 1, and --resample-below in (0, 1]")
+    if not 0.1 <= given.power <= 10:
+        raise UserError(f"--power must be in [0.1, 10], not {given.power}")
     target, folders = _target(given), [given.out] if given.out else numbered(Path("runs/anneal"))
     with results_folder(folders, request_key(vars(given))) as out:
+        anneal(target, 2, 1)  # what is compiled is compiled before the clock runs
         began = time.process_time()
-        paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below)
+        paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below, power=given.power)
         seconds = time.process_time() - began
         arrays = named(paths, target.shape)
         del arrays["jumps"], arrays["evaluations"]
-        values = estimates(target, arrays["samples"].flatten(1), arrays["log_weights"], arrays["log_density"])
-        values |= known_values(target)
+        groups = torch.arange(given.chains) // group_size(given.chains) if given.resample_below else None
+        x, weights = arrays["samples"].flatten(1), arrays["log_weights"]
+        values = estimates(target, x, weights, arrays["log_density"], groups) | known_values(target)
+        verdict = judge(target, x, weights, values, fold_seed(given.seed, _CHECKED), groups)
+        values |= verdict.values
         save_arrays(out / "samples.npz", **arrays)
         save_diagnostics(target, arrays, paths, values, out / "diagnostics.png")
-        how = {"method": "SMC" if given.resample_below else "AIS", "sweeps": given.sweeps, "num_samples": given.chains}
-        write_json({"values": values, **how, "cpu_seconds": seconds, "seed": given.seed}, out / "metrics.json")
+        how: dict[str, Any] = {"method": "SMC" if given.resample_below else "AIS", "sweeps": given.sweeps}
+        how |= {"num_samples": given.chains, "cpu_seconds": seconds, "seed": given.seed, **verdict.said}
+        write_json({"values": values, **how}, out / "metrics.json")
     names = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")
     said = "  ".join(f"{name} {values[name]:.5g}" for name in names if name in values)
     print(f"{said} ({seconds:.2f} CPU s); all of it in {out}")
+    if verdict.flags:
+        print(f"warning: {verdict.said['warning']}")
 
 
 def main() -> None:
@@ -80,6 +95,7 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=4096)
     parser.add_argument("--sweeps", type=int, default=256)
     parser.add_argument("--resample-below", type=float, help="ESS below which chains are resampled: SMC")
+    parser.add_argument("--power", type=float, default=2.0, help="t = 1 - (1 - k / sweeps)^power")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a folder; runs/anneal if it is left out")
     run_command(run, parser)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+from typing import Protocol
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
-from blackout.flows.simulation import Paths, record
+from blackout.flows.simulation import Paths, record, resampled
 from blackout.flows.targets import Target, can_enumerate, enumerated
-from blackout.flows.weights import effective_sample_size, log_mean_exp, systematic_resample
-from blackout.random import SampleStreams, fold_seed
+from blackout.random import SampleStreams
+
+_STRAY = 0.1
+"""Probability that a site starts elsewhere than in the mode that its chain is annealed from."""
 
 
 def anneal(
@@ -20,10 +27,12 @@ def anneal(
     seed: int = 0,
     resample_below: float | None = None,
     refine: Refinement | None = None,
+    group: int | None = None,
+    power: float = 1.0,
 ) -> Paths:
     """Annealed importance sampling [Neal 2001]; sequential Monte Carlo [Del Moral 2006] where chains are resampled.
 
-    w += (t_{k+1} - t_k) f(x), then moves at t_{k+1}; all chains are resampled together.
+    w += (t_{k+1} - t_k) f(x), then moves at t_{k+1}; chains are resampled in groups, so that groups are independent.
 
     Args:
         target: the law.
@@ -32,25 +41,116 @@ def anneal(
         seed: of all draws.
         resample_below: ESS, as a share, below which chains are resampled; None for never.
         refine: moves at every law; None for a Gibbs sweep.
+        group: chains resampled together; None for a sixteenth of them.
+        power: t_k = 1 - (1 - k / sweeps)^power; above 1 more sweeps near the target, where the energy fluctuates more.
     """
-    moves = Gibbs() if refine is None else refine
-    streams = SampleStreams(seed, torch.arange(chains, device=target.device))
+    numbers, size = torch.arange(chains, device=target.device), group or group_size(chains)
+    streams = SampleStreams(seed, numbers)
     states = States.uniform(target, streams.at(0).next_draw().uniform((chains, target.sites)))
     weights = torch.zeros(chains, dtype=torch.float64, device=target.device)
     none = torch.zeros(chains, dtype=torch.int64, device=target.device)
-    paths = Paths(states, weights, none, none)
-    for k in range(sweeps):
-        if k % max(1, sweeps // 32) == 0:
-            record(paths, k / sweeps, weights, states)
-        weights = weights + states.dlogp_dt / sweeps
-        if resample_below is not None and effective_sample_size(weights) < resample_below:
-            uniform = torch.rand((), generator=torch.Generator().manual_seed(fold_seed(seed, k))).double()
-            states = states.rows(systematic_resample(weights, uniform))
-            weights = log_mean_exp(weights).expand(chains)
-        states = moves(target, states, (k + 1) / sweeps, streams.at(k + 1))
+    paths, times = (
+        Paths(states, weights, none, none),
+        1 - torch.linspace(1, 0, sweeps + 1, dtype=torch.float64) ** power,
+    )
+    walk, seen = _walk(target, refine), max(1, sweeps // 32)
+    block = seen if resample_below is None else 1
+    for k in range(0, sweeps, block):
+        if k % seen == 0:
+            record(paths, float(times[k]), weights, states)
+        if resample_below is not None and k:
+            states, weights = resampled(states, weights, numbers, seed, k, resample_below, size)
+        states, gain = walk(target, states, times[k : k + block + 1], streams, k + 1)
+        weights = weights + gain
     record(paths, 1.0, weights, states)
     paths.states, paths.log_weights = states, weights
     return paths
+
+
+class _Walk(Protocol):
+    """States at t_0 -> states at t_K and the gains of their weights, w += (t_{k+1} - t_k) f(x), then a move at t_{k+1}.
+
+    The draws of the first move are those of the streams' step `first`.
+    """
+
+    def __call__(
+        self, target: Target, states: States, times: Tensor, streams: SampleStreams, first: int
+    ) -> tuple[States, Tensor]: ...
+
+
+def _walk(target: Target, refine: Refinement | None) -> _Walk:
+    """By compiled sweeps where the moves are Gibbs sweeps of spins on a CPU; the same draws otherwise, one by one."""
+    near = target if isinstance(target, Near) else None
+    pairs = (target if near is None else near.inner).pairs()
+    if refine is None and pairs is not None and target.levels == 2 and target.device.type == "cpu":
+        try:
+            from blackout.flows.targets.numba_sweeps import Spins
+        except ImportError:
+            pass
+        else:
+            spins = Spins(*pairs, torch.cat(target.independent_sites()))
+
+            def compiled(
+                target: Target, states: States, times: Tensor, streams: SampleStreams, first: int
+            ) -> tuple[States, Tensor]:
+                keys = torch.stack([streams.at(first + k).next_draw().keys for k in range(len(times) - 1)])
+                start = (None, 0.0) if near is None else (near.centres, near.pull)
+                x, log_density, gain = spins.swept(states.x, states.log_density, keys, times, *start)
+                return States(x, log_density, target), gain + target.log_volume * (times[-1] - times[0])
+
+            return compiled
+    moves = Gibbs() if refine is None else refine
+
+    def one_by_one(
+        target: Target, states: States, times: Tensor, streams: SampleStreams, first: int
+    ) -> tuple[States, Tensor]:
+        gain = torch.zeros_like(states.log_density)
+        for k, (before, t) in enumerate(pairwise(times.tolist())):
+            gain = gain + (t - before) * states.dlogp_dt
+            states = moves(target, states, t, streams.at(first + k))
+        return states, gain
+
+    return one_by_one
+
+
+class Near(Target):
+    """A law for annealing from a product law b around states of its own in place of noise: p_t ~ rho^t b^(1 - t).
+
+    Args:
+        inner: the law.
+        centres: uint8 [B, d], of the chains with numbers 0, ..., B - 1.
+    """
+
+    log_volume = 0.0
+
+    def __init__(self, inner: Target, centres: Tensor) -> None:
+        super().__init__(inner.levels, inner.shape)
+        self.inner, self.centres = inner, centres
+        away = math.log(_STRAY / (inner.levels - 1))
+        self.pull = math.log1p(-_STRAY) - away
+        self._start = away + F.one_hot(centres.long(), inner.levels).double() * self.pull
+
+    def uniform(self, uniforms: Tensor) -> Tensor:
+        """States drawn from b by uniforms [B, d]: uint8."""
+        other = (uniforms / _STRAY * (self.levels - 1)).long() + 1
+        moved = (self.centres + other) % self.levels
+        return torch.where(uniforms < _STRAY, moved, self.centres).to(torch.uint8)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log rho - log b of states [B, d]: what the path gains along its way."""
+        start = self._start.gather(-1, x.long()[..., None]).sum((-1, -2))
+        return self.inner.log_density(x).double() - start
+
+    def independent_sites(self) -> list[Tensor]:
+        return self.inner.independent_sites()
+
+    def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
+        return self.inner.conditional(x, where, t) + (1 - t) * self._start[:, where]
+
+
+def group_size(chains: int) -> int:
+    """So many chains are resampled together that there are sixteen groups, from whose spread errors are told."""
+    return max(2, chains // 16)
 
 
 def samples_of(target: Target, number: int, sweeps: int, seed: int) -> Tensor:
@@ -59,8 +159,7 @@ def samples_of(target: Target, number: int, sweeps: int, seed: int) -> Tensor:
         states, log_density = enumerated(target)
         share = torch.softmax(log_density, 0).cpu()
         return states[torch.multinomial(share, number, True, generator=torch.Generator().manual_seed(seed))]
-    streams, gibbs = SampleStreams(seed, torch.arange(number, device=target.device)), Gibbs()
+    streams = SampleStreams(seed, torch.arange(number, device=target.device))
     chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
-    for sweep in range(sweeps):
-        chains = gibbs(target, chains, 1.0, streams.at(sweep + 1))
+    chains, _ = _walk(target, None)(target, chains, torch.ones(sweeps + 1, dtype=torch.float64), streams, 1)
     return chains.x.cpu()

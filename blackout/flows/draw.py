@@ -17,11 +17,12 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import BaseDraw, OutputNames, Outputs, Samples, Watch, refuse_unknown
+from blackout.flows.checks import judge
 from blackout.flows.likelihood import run_backwards
 from blackout.flows.model import BATCH, ChainSampler
 from blackout.flows.outputs import Collected, add_array, named
 from blackout.flows.planar import Planar
-from blackout.flows.plots import grid, save_diagnostics, save_snapshots, save_trajectories
+from blackout.flows.plots import EXACT, grid, reference, save_diagnostics, save_snapshots, save_trajectories
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.targets import Target
@@ -37,11 +38,11 @@ _REVERSED = 16
 """Reverse chains of every state whose likelihood is bounded."""
 _CLOSING = 1024
 """Samples from which the estimates at the end of a run are made."""
-_UNRELIABLE = 0.05
-"""ESS below which the error of log Z means nothing."""
 _COMPARED = 2048
 """Exact chains with which a simulation in time steps is compared."""
-_RESAMPLED, _EXACT = 11, 12
+_BOUNDED = 256
+"""States of the target from which the upper bound of log Z is made."""
+_RESAMPLED, _EXACT, _CHECKED = 11, 12, 13
 """Keys among the uses of a seed."""
 
 
@@ -82,6 +83,7 @@ class FlowDraw(ChainDraw):
     own: int | None = None
 
     batch_size: int = BATCH
+    fewest = BATCH
 
     def run(self, indices: Tensor, seed: int, watch: Watch | None = None, observe: bool = False) -> Paths:
         """Chains with these numbers, int64 [b], on the model's device."""
@@ -99,6 +101,10 @@ class FlowDraw(ChainDraw):
 
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
             yield part, named(self.run(part, seed, shown), shape)
+
+    def groups(self, indices: Tensor) -> Tensor | None:
+        """Which chains with these numbers, int64 [b], are resampled together; None where none are."""
+        return None if self.simulation.resample_below is None else indices // self.simulation.group
 
     def outputs(self, seed: int) -> Outputs | None:
         return FlowOutputs(self, seed)
@@ -134,13 +140,16 @@ class FlowOutputs(Collected):
         if draw.own is not None:
             arrays = {name: values.cpu() for name, values in named(observed, draw.model.shape).items()}
             number = len(arrays["samples"])
-        values = estimates(target, arrays["samples"].flatten(1), arrays["log_weights"], arrays["log_density"])
+        groups = draw.groups(self.indices() if draw.own is None else torch.arange(number))
+        x, weights = arrays["samples"].flatten(1), arrays["log_weights"]
+        values = estimates(target, x, weights, arrays["log_density"], groups)
         for name in ("evaluations", "jumps"):
             values[f"{name}_per_sample"] = float(arrays[name].double().mean())
         values |= known_values(target)
-        said: dict[str, Any] = {"values": values, "estimated_from": number}
-        if values["ess"] < _UNRELIABLE:
-            said["warning"] = f"ESS below {_UNRELIABLE}: the estimates and their errors are not to be trusted"
+        verdict = judge(target, x, weights, values, fold_seed(self._seed, _CHECKED), groups)
+        values |= verdict.values | upper_bound(draw.model, fold_seed(self._seed, _CHECKED))
+        said: dict[str, Any] = {"values": values, "estimated_from": number, **verdict.said}
+        if verdict.flags:
             print(f"warning: {said['warning']}")
         if not isinstance(draw.simulation, Events):
             said["time_steps"] = compared_with_truth(draw, values, self._seed)
@@ -174,6 +183,21 @@ def compared_with_truth(draw: FlowDraw, values: dict[str, float], seed: int) -> 
         f"that does: the weighted energy is {100 * off:+.1f} +- {100 * spread:.1f} % from {how}"
     )
     return {"note": note, "energy": mean, "relative_difference": off, "relative_difference_error": spread}
+
+
+def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
+    """EUBO: the mean over states x of the target of log rho(x) - log p(x), log p bounded by the chain run backwards.
+
+    At least log Z, as `log_z_lower` is at most [Blessing 2024, section 3]; nothing for targets without exact states.
+    """
+    states, how = reference(model.target, _BOUNDED)
+    if how != EXACT:
+        return {}
+    x = states[:_BOUNDED].to(model.device)
+    steps, indices = model.simulation.num_steps, torch.arange(len(x), device=model.device)
+    bound = run_backwards(model.target, model.rates(), x, steps, indices, seed).log_weights
+    gap = model.target.log_density(x).double() - bound
+    return {"eubo": float(gap.mean()), "eubo_error": float(gap.std()) / math.sqrt(len(x))}
 
 
 @dataclass

@@ -24,10 +24,16 @@ class Collected:
 
     def __init__(self) -> None:
         self._taken: list[Samples] = []
+        self._indices: list[Tensor] = []
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Keep a batch."""
         self._taken.append(samples)
+        self._indices.append(indices.cpu())
+
+    def indices(self) -> Tensor:
+        """The numbers of all samples, int64 [n]."""
+        return torch.cat(self._indices)
 
     def arrays(self) -> dict[str, Tensor]:
         """All batches."""

@@ -23,6 +23,8 @@ from blackout.flows.weights import effective_sample_size, log_mean_exp
 
 _REFERENCE, _SWEEPS = 512, 200
 """Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""
+EXACT = "exact"
+"""What `reference` calls states that were drawn independently from the target itself."""
 _SHOWN, _COLUMNS = 4, 9
 """Rows and columns of snapshots."""
 _POINTS, _TIMES, _ANNEALED = 512, 6, 64
@@ -48,7 +50,7 @@ def grid(states: Tensor, levels: int, columns: int | None = None, pixels: int = 
 def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
     """States of the target itself, uint8 [n, d], and how they were made: exact draws, or a long Gibbs sampler."""
     if can_enumerate(target):
-        return samples_of(target, 16 * number, 0, 0), "exact"
+        return samples_of(target, 16 * number, 0, 0), EXACT
     return samples_of(target, number, _SWEEPS, 0), f"Gibbs, {_SWEEPS} sweeps"
 
 

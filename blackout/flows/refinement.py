@@ -1,13 +1,17 @@
-"""Moves that leave p_t invariant: Gibbs sweeps, locally informed proposals, and discrete Langevin proposals (DMALA)."""
+"""Moves that leave p_t invariant: Gibbs sweeps, clusters, locally informed and discrete Langevin proposals (DMALA)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from blackout.errors import UserError
 from blackout.flows.path import States
 from blackout.flows.targets import Target
 from blackout.random import StepStreams, cumulative
@@ -50,6 +54,51 @@ class Gibbs(Refinement):
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
         return States.of(target, target.swept(states.x, stream.next_draw().uniform(tuple(states.x.shape)), t))
+
+
+class Clusters(Refinement):
+    """Clusters of equal states, bound with probability 1 - e^(-t w) a bond, drawn together: for ferromagnets.
+
+    [Swendsen 1987], in fields too, every cluster from its own law; `single` moves the cluster of one site to another
+    state, which is the move of [Wolff 1989] without a field.
+
+    Args:
+        moves: how many each time.
+        single: one cluster of every state in place of all of them.
+    """
+
+    def __init__(self, moves: int = 1, single: bool = False) -> None:
+        super().__init__(moves)
+        self.single = single
+
+    def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        pairs = target.pairs()
+        if pairs is None or bool((pairs[0] < 0).any()) or (self.single and bool((pairs[1] != pairs[1][:, :1]).any())):
+            field = ", single ones no field" if self.single else ""
+            raise UserError(
+                f"refine: clusters need an energy of pairs that attract each other{field}: use refine=gibbs"
+            )
+        x, (number, sites) = states.x.cpu().long(), states.x.shape
+        one, two = torch.triu(pairs[0]).cpu().nonzero().T
+        bound = -torch.expm1(-t * pairs[0].cpu()[one, two])
+        u = stream.next_draw().uniform((number, len(one))).cpu()
+        chain, bond = ((x[:, one] == x[:, two]) & (u < bound)).nonzero().numpy().T
+        ends = (chain * sites + part[bond].numpy() for part in (one, two))
+        graph = coo_array((np.ones(len(chain), bool), tuple(ends)), shape=(number * sites,) * 2)
+        names = torch.from_numpy(connected_components(graph, directed=False)[1]).long()
+        places = stream.next_draw().uniform((number, sites)).cpu().flatten()
+        count = int(names.max()) + 1
+        root = torch.full((count,), number * sites).scatter_reduce(0, names, torch.arange(number * sites), "amin")
+        if self.single:
+            chosen = (places.view(number, sites)[:, 0] * sites).long() + torch.arange(number) * sites
+            other = (stream.next_draw().uniform((number, 1)).cpu() * (target.levels - 1)).long() + 1
+            inside = names.view(number, sites) == names[chosen][:, None]
+            moved = torch.where(inside, (x + other) % target.levels, x)
+        else:
+            log_law = t * pairs[1].cpu().repeat(number, 1)
+            law = torch.zeros(count, target.levels, dtype=torch.float64).index_add(0, names, log_law).softmax(-1)
+            moved = (law[:, :-1].cumsum(-1) <= places[root][:, None]).sum(-1)[names].view(number, sites)
+        return States.of(target, moved.to(states.x))
 
 
 class LocallyInformed(Refinement):

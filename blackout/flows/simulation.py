@@ -85,7 +85,7 @@ class Simulation(ABC):
         ValueError: no steps, a group below 2, or a share outside (0, 1].
     """
 
-    def __init__(self, num_steps: int = 64, resample_below: float | None = None, group: int = 256) -> None:
+    def __init__(self, num_steps: int = 64, resample_below: float | None = None, group: int = 64) -> None:
         if not 1 <= num_steps <= _MOST_STEPS or group < 2:
             raise ValueError(
                 f"num_steps must be in 1..{_MOST_STEPS:,} and group at least 2, not {num_steps} and {group}"
@@ -125,7 +125,7 @@ class Simulation(ABC):
             states, weights = step.states, weights + step.gain
             paths.jumps, paths.evaluations = paths.jumps + step.jumps, paths.evaluations + step.evaluations
             if self.resample_below is not None:
-                states, weights = self._resampled(states, weights, indices, seed, k)
+                states, weights = resampled(states, weights, indices, seed, k, self.resample_below, self.group)
             if refine is not None:
                 states = refine(target, states, b, stream)
         if watch is not None:
@@ -134,30 +134,42 @@ class Simulation(ABC):
             record(paths, 1.0, weights, states)
         return replace(paths, states=states, log_weights=weights)
 
-    def _resampled(self, states: States, weights: Tensor, indices: Tensor, seed: int, k: int) -> tuple[States, Tensor]:
-        """Groups whose ESS is low, drawn again by their weights, which become their mean: log Z stays unbiased."""
-        size = min(self.group, len(indices))
-        whole = len(indices) // size * size  # what is left over is a group of its own
-        parts = [(weights[:whole].view(-1, size), indices[:whole])]
-        if whole < len(indices):
-            parts.append((weights[None, whole:], indices[whole:]))
-        drawn = [self._redrawn(grouped, numbers, seed, k) for grouped, numbers in parts]
-        if not any(low for _, _, low in drawn):
-            return states, weights
-        chosen = torch.cat([first + rows for (rows, _, _), first in zip(drawn, (0, whole), strict=False)])
-        return states.rows(chosen), torch.cat([kept for _, kept, _ in drawn])
 
-    def _redrawn(self, grouped: Tensor, indices: Tensor, seed: int, k: int) -> tuple[Tensor, Tensor, bool]:
-        """(rows that take the places, their weights, whether any ESS is low) of groups [g, size]."""
-        size = grouped.shape[1]
-        low = effective_sample_size(grouped) < (self.resample_below or 0)
-        of_group = SampleStreams(fold_seed(seed, _RESAMPLING), indices.view(-1, size)[:, 0].contiguous())
-        uniform = of_group.at(k).next_draw().uniform((len(grouped), 1))[:, 0]
-        stay = torch.arange(size, device=grouped.device).expand_as(grouped)
-        chosen = torch.where(low[:, None], systematic_resample(grouped, uniform), stay)
-        first = torch.arange(len(grouped), device=grouped.device)[:, None] * size
-        mean = log_mean_exp(grouped)[:, None].expand_as(grouped)
-        return (first + chosen).flatten(), torch.where(low[:, None], mean, grouped).flatten(), bool(low.any())
+def resampled(
+    states: States, weights: Tensor, indices: Tensor, seed: int, k: int, below: float, group: int
+) -> tuple[States, Tensor]:
+    """Groups whose ESS is low, drawn again by their weights, which become their mean: log Z stays unbiased.
+
+    Args:
+        states, weights: of chains, [B].
+        indices: their numbers, int64 [B].
+        seed, k: of the draws, and of which step.
+        below: ESS, as a share, below which a group is drawn again.
+        group: chains in each; what is left over is a group of its own.
+    """
+    size = min(group, len(indices))
+    whole = len(indices) // size * size
+    parts = [(weights[:whole].view(-1, size), indices[:whole])]
+    if whole < len(indices):
+        parts.append((weights[None, whole:], indices[whole:]))
+    drawn = [_redrawn(grouped, numbers, seed, k, below) for grouped, numbers in parts]
+    if not any(low for _, _, low in drawn):
+        return states, weights
+    chosen = torch.cat([first + rows for (rows, _, _), first in zip(drawn, (0, whole), strict=False)])
+    return states.rows(chosen), torch.cat([kept for _, kept, _ in drawn])
+
+
+def _redrawn(grouped: Tensor, indices: Tensor, seed: int, k: int, below: float) -> tuple[Tensor, Tensor, bool]:
+    """(rows that take the places, their weights, whether any ESS is low) of groups [g, size]."""
+    size = grouped.shape[1]
+    low = effective_sample_size(grouped) < below
+    of_group = SampleStreams(fold_seed(seed, _RESAMPLING), indices.view(-1, size)[:, 0].contiguous())
+    uniform = of_group.at(k).next_draw().uniform((len(grouped), 1))[:, 0]
+    stay = torch.arange(size, device=grouped.device).expand_as(grouped)
+    chosen = torch.where(low[:, None], systematic_resample(grouped, uniform), stay)
+    first = torch.arange(len(grouped), device=grouped.device)[:, None] * size
+    mean = log_mean_exp(grouped)[:, None].expand_as(grouped)
+    return (first + chosen).flatten(), torch.where(low[:, None], mean, grouped).flatten(), bool(low.any())
 
 
 @component("simulation")
@@ -207,7 +219,7 @@ class _Stepwise(Simulation):
         self,
         num_steps: int = 64,
         resample_below: float | None = None,
-        group: int = 256,
+        group: int = 64,
         quadrature: Literal["trapezoid", "riemann"] = "trapezoid",
     ) -> None:
         super().__init__(num_steps, resample_below, group)

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from blackout.flows.targets import Target, exact_values
 from blackout.random import cumulative
 
+NORMAL = 1.96
+"""Errors on either side of an estimate that make an interval of 95 %."""
 Estimator: TypeAlias = Literal["plain", "stein", "stein_optimal"]
 
 
@@ -51,17 +54,77 @@ def log_mean_exp(log_weights: Tensor) -> Tensor:
     return torch.logsumexp(log_weights, -1) - math.log(log_weights.shape[-1])
 
 
-def relative_error(log_weights: Tensor) -> Tensor:
-    """Standard error of the mean of e^w [N] relative to it, which is that of log Z; no use below an ESS of 0.05."""
-    weights = (log_weights - log_weights.max()).exp()
-    return weights.std() / (weights.mean() * math.sqrt(len(weights)))
+def jackknife(log_weights: Tensor, groups: Tensor | None = None, values: Tensor | None = None) -> float:
+    """An error of log-mean-exp(w), or of sum softmax(w) h: the estimate +- 1.96 of it is an interval of 95 %.
 
+    The standard error by leaving out one independent group after the other [Efron 1981], times what Student's t of so
+    few groups asks for, and for log Z the skewness of their sums [Johnson 1978]; the laws of flows count how often
+    intervals hold the truth.
 
-def weighted_mean(values: Tensor, log_weights: Tensor) -> tuple[float, float]:
-    """sum softmax(w) h and its standard error by the delta method, of values and weights [N] [Ou 2025, eq. 39]."""
+    Args:
+        log_weights: [N].
+        groups: int64 [N], which group each is of: those resampled together; None where all are independent.
+        values: h, [N]; None for log Z.
+
+    Returns:
+        Infinity for a single group.
+    """
     share = torch.softmax(log_weights.double(), 0)
-    mean = share @ values.double()
-    return float(mean), float((share * (values.double() - mean)).square().sum().sqrt())
+    numerator, size = share if values is None else share * values.double(), torch.ones_like(share)
+    if groups is not None:
+        names, groups = groups.unique(return_inverse=True)
+        empty = torch.zeros(len(names), dtype=share.dtype, device=share.device)
+        share, numerator, size = (empty.index_add(0, groups, part) for part in (share, numerator, size))
+    number = len(size)
+    if number < 2:
+        return math.inf
+    # what rounding leaves of a sum whose one great term is taken away is no weight
+    others = (share.sum() - share).clamp(min=1e-300)
+    without = (others / (size.sum() - size)).log() if values is None else (numerator.sum() - numerator) / others
+    error = float(((number - 1) / number * (without - without.mean()).square().sum()).sqrt())
+    quantile = float(stats.t.ppf(0.975, number - 1))
+    if values is None:
+        apart = share / size - (share / size).mean()
+        skewness = float((apart**3).mean() / apart.square().mean().pow(1.5).clamp(min=1e-300))
+        quantile += max(0.0, skewness) * (1 + 2 * quantile**2) / (6 * math.sqrt(number))
+    return error * quantile / NORMAL
+
+
+def potential_scale_reduction(values: Tensor, groups: Tensor) -> float:
+    """R-hat of values [N] over groups, int64 [N]: near 1 where all groups tell the same [Gelman 1992]."""
+    parts = [values[groups == name].double() for name in groups.unique()]
+    parts = [part for part in parts if len(part) == len(parts[0]) > 1]  # what is left over is no whole group
+    within = torch.stack([part.var() for part in parts]).mean() if parts else torch.zeros(())
+    if len(parts) < 2 or not float(within):
+        return math.nan
+    size, between = len(parts[0]), torch.stack([part.mean() for part in parts]).var()
+    return float(((size - 1) / size + between / within).sqrt())
+
+
+def pareto_shape(log_weights: Tensor) -> float:
+    """Shape of the generalised Pareto law of the largest weights: above 0.7 their variance is as good as infinite.
+
+    The fit of [Zhang 2009] with the prior of [Vehtari 2024]; minus infinity for fewer than 25 weights, or equal ones.
+    """
+    number = len(log_weights)
+    most = math.ceil(min(number / 5, 3 * math.sqrt(number)))
+    tail = log_weights.double().cpu().sort().values[-most - 1 :]
+    excess = torch.expm1(tail[1:] - tail[0])
+    quartile = float(excess[int(most / 4 + 0.5) - 1]) if most >= 5 else 0.0
+    if not quartile > 0 or not bool(torch.isfinite(excess).all()):
+        return -math.inf
+    points = torch.arange(1, 31 + int(math.sqrt(most)), dtype=torch.float64)
+    scale = 1 / excess[-1] + (1 - (len(points) / (points - 0.5)).sqrt()) / (3 * quartile)
+    shape = torch.log1p(-scale[:, None] * excess).mean(1)
+    likelihood = most * ((-scale / shape).log() - shape - 1)
+    best = torch.softmax(likelihood, 0) @ scale
+    return float((most * torch.log1p(-best * excess).mean() + 5) / (most + 10))
+
+
+def weighted_mean(values: Tensor, log_weights: Tensor, groups: Tensor | None = None) -> tuple[float, float]:
+    """sum softmax(w) h and its error (`jackknife`), of values and weights [N] [Ou 2025, eq. 39]."""
+    mean = torch.softmax(log_weights.double(), 0) @ values.double()
+    return float(mean), jackknife(log_weights, groups, values)
 
 
 def systematic_resample(log_weights: Tensor, uniform: Tensor) -> Tensor:
@@ -80,22 +143,35 @@ def systematic_resample(log_weights: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(edges, points, right=True).clamp_(max=number - 1)
 
 
-def estimates(target: Target, x: Tensor, log_weights: Tensor, log_density: Tensor) -> dict[str, float]:
+def estimates(
+    target: Target, x: Tensor, log_weights: Tensor, log_density: Tensor, groups: Tensor | None = None
+) -> dict[str, float]:
     """log Z with error and lower bound, ESS, and weighted means with errors.
+
+    The ESS of chains that were resampled is that of as many independent ones whose log Z has the same standard error;
+    one group has none.
 
     Args:
         x: states, integers [N, d].
         log_weights, log_density: [N].
+        groups: int64 [N], which chains were resampled together; None where none were.
     """
     w = log_weights.double()
     values = {
         "log_z": float(log_mean_exp(w)),
-        "log_z_error": float(relative_error(w)) if len(w) > 1 else math.nan,
+        "log_z_error": jackknife(w, groups),
         "log_z_lower": float(w.mean()),
         "ess": float(effective_sample_size(w)),
+        "pareto_k": pareto_shape(w),
     }
+    if groups is not None:
+        sums = torch.stack([log_mean_exp(w[groups == name]) for name in groups.unique()])
+        spread = 1 / float(effective_sample_size(sums)) - 1  # relative variance of a group's estimate of Z
+        values["ess"] = min(values["ess"], 1 / (1 + spread * len(w) / len(sums))) if len(sums) > 1 else math.nan
+        values["r_hat"] = potential_scale_reduction(log_density, groups)
+        del values["pareto_k"]
     for name, value in {"energy": -log_density, **target.statistics(x)}.items():
-        values[f"mean_{name}"], values[f"mean_{name}_error"] = weighted_mean(value, w)
+        values[f"mean_{name}"], values[f"mean_{name}_error"] = weighted_mean(value, w, groups)
     return values
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from blackout.flows.likelihood import run_backwards
 from blackout.flows.path import States, integrated_residual, outgoing, residual, stein
-from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
+from blackout.flows.refinement import DMALA, Clusters, Gibbs, LocallyInformed, Refinement
 from blackout.flows.simulation import Events, Leap, Scores, Simulation, Single
-from blackout.flows.targets import Ising, Potts, SpinGlass, Target, all_states
+from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, all_states
 from blackout.laws.claims import Claim, verify_claims
 from blackout.laws.kernels import histogram, independent, numbers, p_value
 from blackout.laws.toys import Array
@@ -231,14 +231,23 @@ def _residuals() -> Iterator[Claim]:
 
 
 def _invariance() -> Iterator[Claim]:
-    target = SpinGlass([2, 3], seed=1)
-    toy = Enumeration(target)
-    moves: tuple[Refinement, ...] = (Gibbs(), LocallyInformed(2), DMALA(2))
-    for move in moves:
+    glass, ferromagnet = SpinGlass([2, 3], seed=1), Ising([2, 3], 0.2)
+    in_field = Couplings(ferromagnet.pair, [0.3, -0.2, 0.1, 0.0, 0.0, 0.2])
+    moves: tuple[tuple[Target, Refinement], ...] = (
+        (glass, Gibbs()),
+        (glass, LocallyInformed(2)),
+        (glass, DMALA(2)),
+        (in_field, Clusters()),
+        (ferromagnet, Clusters(single=True)),
+        (Potts([2, 3], 3, 0.7), Clusters()),
+        (Potts([2, 3], 3, 0.7), Clusters(single=True)),
+    )
+    for target, move in moves:
+        toy = Enumeration(target)
         streams = SampleStreams(5, torch.arange(_CHAINS))
         start = torch.multinomial(toy.law(0.8), _CHAINS, True, generator=torch.Generator().manual_seed(0))
         moved = move(target, toy.states.rows(start), 0.8, streams.at(0))
-        name = type(move).__name__
+        name = f"{type(move).__name__}{', single' if getattr(move, 'single', False) else ''}, {type(target).__name__}"
         yield Claim(f"{name} leaves p_t as it is: draws", _p(toy, moved.x, toy.law(0.8)), None)
         one = move(target, toy.states.rows(torch.zeros_like(start)), 0.8, streams.at(1))
         stay = float((one.x == toy.states.x[0]).all(1).double().mean())

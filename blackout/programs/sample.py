@@ -81,6 +81,8 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     with error_context("sample"):
         request = _request(config)
         draw = family.draw(model, request)
+        if not asked_for("num_samples"):
+            config = {**config, "num_samples": max(config["num_samples"], draw.fewest)}
         rows = draw.rows(config["num_samples"])
     model.to(device)
     scoring = _scoring(config, model, family, draw)

@@ -32,7 +32,7 @@ _LOG_FACTORIAL = torch.lgamma(torch.arange(1, 65_537, dtype=torch.float64)).nump
 """log k! as the general path has it, where counts usually are."""
 
 
-def _compiled(signature: str) -> Callable[[Callable[..., Any]], Any]:
+def compiled(signature: str) -> Callable[[Callable[..., Any]], Any]:
     def compiled(function: Callable[..., Any]) -> Any:
         try:
             return numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function)
@@ -93,7 +93,7 @@ def _rows(x: Tensor, keys: Tensor) -> np.ndarray:
     return x.detach().reshape(len(keys), math.prod(x.shape[1:])).numpy()
 
 
-@_compiled("i8(i8)")
+@compiled("i8(i8)")
 def _mix(z: int) -> int:
     """SplitMix64's finaliser; shifts are logical."""
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _FIRST
@@ -101,15 +101,15 @@ def _mix(z: int) -> int:
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
-@_compiled("UniTuple(i8, 2)(i8, i8)")
-def _pair(key: int, attempt: int) -> tuple[int, int]:
+@compiled("UniTuple(i8, 2)(i8, i8)")
+def pair_of(key: int, attempt: int) -> tuple[int, int]:
     """The key of an attempt of one sample and the second one made from it, as in `Draw.uniform`."""
     first = _mix(key + (attempt + 1) * _GOLDEN)
     return first, _mix(first + _TO_SECOND)
 
 
-@_compiled("f8(UniTuple(i8, 2), i8)")
-def _uniform(pair: tuple[int, int], element: int) -> float:
+@compiled("f8(UniTuple(i8, 2), i8)")
+def uniform_of(pair: tuple[int, int], element: int) -> float:
     """`Draw.uniform` of one element."""
     z = element * _GOLDEN + pair[0]
     z = (z ^ (z >> 30)) * _FIRST + pair[1]
@@ -118,15 +118,15 @@ def _uniform(pair: tuple[int, int], element: int) -> float:
     return (z + 0.5) * 2.220446049250313e-16
 
 
-@_compiled("void(i8, i8, f8[::1])")
+@compiled("void(i8, i8, f8[::1])")
 def _uniforms(key: int, attempt: int, numbers: np.ndarray) -> None:
     """`Draw.uniform` of all elements of a sample."""
-    pair = _pair(key, attempt)
+    pair = pair_of(key, attempt)
     for element in range(numbers.size):
-        numbers[element] = _uniform(pair, element)
+        numbers[element] = uniform_of(pair, element)
 
 
-@_compiled("f8(f8, f8[::1])")
+@compiled("f8(f8, f8[::1])")
 def _log_factorial(k: float, table: np.ndarray) -> float:
     """log k!, from the table or by Stirling's series, where its next term is below 1e-18."""
     if k < table.size:
@@ -135,7 +135,7 @@ def _log_factorial(k: float, table: np.ndarray) -> float:
     return (y - 0.5) * math.log(y) - y + 0.9189385332046727 + (1 / 12 - 1 / (360 * y * y)) / y
 
 
-@_compiled("f8(f8, f8, f8, f8, f8)")
+@compiled("f8(f8, f8, f8, f8, f8)")
 def _search(left: float, mass: float, most: float, falls: float, odds: float) -> float:
     """Inversion from P(0) = `mass`, where P(k + 1) / P(k) = (most - falls k) odds / (k + 1); see `counts._search`."""
     k = 0.0
@@ -149,7 +149,7 @@ def _search(left: float, mass: float, most: float, falls: float, odds: float) ->
 def _rejection_of(rates: bool) -> Any:
     """PTRS for Poisson counts or BTRS: compiled once each, because asking at every proposal takes time."""
 
-    @_compiled("f8(i8, i8, f8, f8, f8, f8, f8, f8[::1])")
+    @compiled("f8(i8, i8, f8, f8, f8, f8, f8, f8[::1])")
     def rejection(
         key: int, element: int, u: float, v: float, n: float, p: float, log_odds: float, table: np.ndarray
     ) -> float:
@@ -183,7 +183,7 @@ def _rejection_of(rates: bool) -> Any:
                 if math.log(v * hat / (a / (edge * edge) + b)) <= density:
                     return k
             attempt += 2
-            u, v = _uniform(_pair(key, attempt), element), _uniform(_pair(key, attempt + 1), element)
+            u, v = uniform_of(pair_of(key, attempt), element), uniform_of(pair_of(key, attempt + 1), element)
 
     return rejection
 
@@ -194,7 +194,7 @@ _ptrs, _btrs = _rejection_of(True), _rejection_of(False)
 def _counts_of(rates: bool) -> Any:
     """Poisson counts where the shares are `rates`, else binomial ones; they return whether all are finite."""
 
-    @_compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1])")
+    @compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1])")
     def counts(keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray) -> bool:
         finite = True
         p = odds = log_stays = log_odds = 0.0  # most often many elements share p
@@ -236,7 +236,7 @@ def _counts_of(rates: bool) -> Any:
 _poisson, _binomial = _counts_of(True), _counts_of(False)
 
 
-@_compiled("void(i8[::1], f8[:, :, ::1], u1[:, ::1], u1[:, ::1], i8)")
+@compiled("void(i8[::1], f8[:, :, ::1], u1[:, ::1], u1[:, ::1], i8)")
 def _bisect(keys: np.ndarray, table: np.ndarray, rows: np.ndarray, drawn: np.ndarray, attempt: int) -> None:
     """Without a branch that depends on the numbers drawn; the steps after the first are powers of two."""
     columns, bits = table.shape[2], 0

@@ -8,12 +8,24 @@ import torch
 from scipy import stats
 
 from benchmarks import all as everything
-from benchmarks import counts, device_counts, flow_quality, flow_tables, flows, permutations, sampling, scores, training
+from benchmarks import (
+    counts,
+    device_counts,
+    flow_quality,
+    flow_tables,
+    flow_worth,
+    flows,
+    permutations,
+    sampling,
+    scores,
+    training,
+)
 from benchmarks.reference import ReferenceTraining, paper_network, reference_network
 from blackout.diffusion.schedules import fisher_times
+from blackout.flows.annealing import anneal
 from blackout.flows.path import States
 from blackout.flows.simulation import Paths
-from blackout.flows.targets import Ising, enumerated
+from blackout.flows.targets import Ising, enumerated, exact_values
 from blackout.networks import LESite
 from tests.random.test_counts import assert_law
 
@@ -82,3 +94,10 @@ def test_the_reference_draw_is_binomial():
     for k in (3, 5):
         drawn = step.draw(torch.full((20,), k))
         assert_law(drawn, stats.binom(100, float(torch.exp(-fisher_times(10)[k + 1]))))
+
+
+def test_what_a_flow_is_worth_is_in_effective_samples_a_second():
+    target = Ising(3, 0.1)
+    rate, ess, log_z = flow_worth.rate(target, lambda seed: (anneal(target, 64, 8, seed), False), 0.05)
+    known = exact_values(target)
+    assert rate > 64 * 0.5 and 0.7 < ess < 1 and known is not None and abs(log_z - known["log_z"]) < 0.1

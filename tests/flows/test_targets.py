@@ -22,6 +22,7 @@ from blackout.flows.targets import (
     read_energy_network,
     save_energy_network,
 )
+from blackout.flows.targets.lattice import kaufman, transfer_matrix
 
 
 class BruteForce(Target):
@@ -73,6 +74,22 @@ def test_enumeration_and_transfer_matrix_agree() -> None:
         listed, solved = exact_values(target), target.exact()
         assert listed is not None and solved is not None
         assert all(abs(listed[name] - solved[name]) < 1e-6 for name in solved)
+
+
+def test_log_z_of_any_torus_without_a_field() -> None:
+    assert abs(kaufman(2 * 0.22035, [10, 10]) - 93.612250) < 1e-6  # published, and by transfer matrix
+    assert abs(kaufman(2 * 0.2203434, [10, 10]) - 93.610301) < 1e-6
+    spins = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    for shape, beta in (((4, 6), 0.2), ((3, 5), 0.9), ((5, 3), 0.4407), ((7, 8), 0.01)):
+        solved = transfer_matrix(beta * spins[:, None] * spins, 0 * spins, shape)
+        assert solved is not None and abs(kaufman(beta, shape) - solved["log_z"]) < 1e-9
+        found = Ising(list(shape), beta / 2).exact()
+        assert found is not None and abs(found["mean_log_density"] - solved["mean_log_density"]) < 1e-6
+    upside_down, frustrated = Ising([4, 4], -0.3).exact(), Ising([3, 4], -0.3).exact()
+    listed = exact_values(Ising([4, 4], -0.3))
+    assert upside_down is not None and listed is not None and abs(upside_down["log_z"] - listed["log_z"]) < 1e-9
+    assert frustrated is not None and abs(frustrated["log_z"] - exact_values(Ising([3, 4], -0.3))["log_z"]) < 1e-6
+    assert (Ising([40, 60], 0.3).exact() or {})["log_z"] > 2400 * 2 * 0.6 and Ising(30, 0.2, 0.1).exact() is None
 
 
 def test_the_diagonal_of_j_only_moves_log_z() -> None:

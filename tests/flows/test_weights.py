@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
+from blackout.flows import FlowSampler
+from blackout.flows.annealing import anneal
+from blackout.flows.checks import judge, modes
+from blackout.flows.draw import upper_bound
+from blackout.flows.targets import Ising, Target, enumerated, exact_values
 from blackout.flows.weights import (
     effective_sample_size,
+    estimates,
+    jackknife,
     log_mean_exp,
+    pareto_shape,
     plain,
     systematic_resample,
     weighted_mean,
     with_optimal_stein,
     with_stein,
 )
+from blackout.networks import LESite
 
 
 def test_the_control_variate_reduces_the_spread() -> None:
@@ -39,3 +50,80 @@ def test_systematic_resampling_is_unbiased_and_even() -> None:
     expected = 40 * torch.softmax(w, 0)
     assert float((counts.mean(0) - expected).abs().max()) < 1e-3
     assert bool((counts - expected).abs().max() < 1 + 1e-9)
+
+
+def test_intervals_of_resampled_chains_hold_the_truth() -> None:
+    target, held, ignored, ess = Ising(3, 0.2), 0, 0, 0.0
+    known = exact_values(target)
+    assert known is not None
+    groups = torch.arange(256) // 16
+    for seed in range(60):
+        paths = anneal(target, 256, 4, seed, resample_below=0.95)
+        values = estimates(target, paths.states.x, paths.log_weights, paths.states.log_density, groups)
+        off = abs(values["log_z"] - known["log_z"])
+        held += off < 1.96 * values["log_z_error"]
+        ignored += off < 1.96 * jackknife(paths.log_weights)
+        ess = max(ess, values["ess"] / float(effective_sample_size(paths.log_weights)))
+        assert values["r_hat"] < 1.5 and values["mean_energy_error"] > 0
+    assert held >= 56 and ignored < 45 and ess < 0.9
+
+
+def test_errors_of_few_or_skewed_groups_are_wide() -> None:
+    w = torch.randn(400, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1.2 - 0.72
+    share = [float(log_mean_exp(row).abs() < 1.96 * jackknife(row)) for row in w]
+    assert 0.93 < sum(share) / 400 < 0.99  # 0.90 without skewness
+    few = [float(log_mean_exp(row).abs() < 1.96 * jackknife(row, torch.arange(64) // 16)) for row in w]
+    assert 0.93 < sum(few) / 400 < 1  # 0.84 with the normal quantile
+    assert jackknife(w[0], torch.zeros(64, dtype=torch.int64)) == math.inf
+
+
+def test_pareto_shapes() -> None:
+    u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    for shape in (0.3, 0.8, 1.2):
+        assert abs(pareto_shape(-shape * u.log()) - shape) < 0.1
+    assert pareto_shape(torch.zeros(100)) == -math.inf and pareto_shape(u) < 0.2
+
+
+class _FirstOrder(Target):
+    """Its ordered states, a few of 2^16, have most of the mass, and no single site leads to them."""
+
+    def log_density(self, x: torch.Tensor) -> torch.Tensor:
+        return 12.5 * (2 * x.double().mean(-1) - 1) ** 4
+
+
+def test_a_missed_mode_is_noticed_and_nothing_else_is() -> None:
+    for target in (Ising(4, 0.5), _FirstOrder(2, [16])):
+        states, log_density = enumerated(target)
+        magnetisation = 2 * states.double().mean(1) - 1
+        seen = magnetisation > 0 if isinstance(target, Ising) else magnetisation.abs() < 0.7
+        for allowed in (torch.ones_like(seen), seen):
+            share = torch.softmax(torch.where(allowed, log_density, -torch.inf), 0)
+            chosen = torch.multinomial(share, 64, True, generator=torch.Generator().manual_seed(0))
+            weights = torch.logsumexp(log_density[allowed], 0).expand(64).clone()  # ESS 1
+            x, true_log_z = states[chosen], float(torch.logsumexp(log_density, 0))
+            values = estimates(target, x, weights, log_density[chosen])
+            verdict = judge(target, x, weights, values, 1)
+            complete = bool(allowed.all())
+            assert ("missed_mode" in verdict.flags) != complete and bool(verdict.flags) != complete
+            assert abs(values["log_z"] - true_log_z) < 1.96 * values["log_z_error"] + 0.02
+    assert len(modes(Ising(4, 0.5), states[:1], 0)) >= 2
+
+
+def test_what_contradicts_an_exact_value_is_said() -> None:
+    target, weights = Ising(3, 0.2), torch.full((64,), 1.0, dtype=torch.float64)
+    x = torch.zeros(64, 9, dtype=torch.uint8)
+    values = estimates(target, x, weights, target.log_density(x)) | {"log_z_exact": 8.456}
+    verdict = judge(target, x, weights, values, 0, torch.zeros(64, dtype=torch.int64))
+    assert {"off_exact_value", "one_group", "annealing_disagrees"} <= verdict.flags.keys()
+    assert "8.4" in verdict.said["warning"] and math.isfinite(values["log_z_error"])
+
+
+def test_the_upper_bound_is_above_log_z() -> None:
+    torch.manual_seed(0)
+    target = Ising(3, 0.2)
+    known = exact_values(target)
+    assert known is not None
+    found = upper_bound(FlowSampler(LESite(9, 2, 4, 1), target), 0)
+    assert found["eubo"] - 4 * found["eubo_error"] > known["log_z"]
+    heat_bath = upper_bound(FlowSampler(LESite(9, 2, 4, 1, heat_bath=True), target), 0)
+    assert known["log_z"] - 4 * heat_bath["eubo_error"] < heat_bath["eubo"] < found["eubo"]

@@ -66,9 +66,9 @@ def test_they_compile_where_nothing_can_be_kept(compiled, monkeypatch):
         raise PermissionError("read-only")
 
     monkeypatch.setattr(caching.IndexDataCacheFile, "save", refuses)
-    assert compiled._compiled("f8(f8)")(lambda x: x + 1)(2.0) == 3.0
+    assert compiled.compiled("f8(f8)")(lambda x: x + 1)(2.0) == 3.0
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
-    assert compiled._compiled("f8(f8)")(lambda x: x + 2)(2.0) == 4.0
+    assert compiled.compiled("f8(f8)")(lambda x: x + 2)(2.0) == 4.0
 
 
 def test_numba_is_loaded_by_the_first_draw_and_can_be_switched_off():

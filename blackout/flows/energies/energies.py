@@ -91,6 +91,10 @@ class PairEnergy(Learned):
                 s[:, site] = spin
             return (s > 0).to(x.dtype)
 
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        field = torch.zeros(self.sites) if self.field is None else self.field.detach()
+        return 4 * self.couplings.detach().double(), torch.stack([-field, field], -1).double()
+
     def penalty(self) -> Tensor:
         """l1 sum_ij |J_ij| [Ou 2025, appendix E.2], a scalar."""
         return self.l1 * 2 * self.upper.abs().sum()

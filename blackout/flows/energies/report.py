@@ -19,7 +19,7 @@ from blackout.flows.likelihood import run_backwards
 from blackout.flows.outputs import save_figure
 from blackout.flows.planar import code_scale, decode, encode, entropy
 from blackout.flows.targets import Target, can_enumerate, exact_values
-from blackout.flows.weights import effective_sample_size, log_mean_exp, relative_error
+from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
 from blackout.random import fold_seed
 
 _CHAINS, _SWEEPS = 1024, 256
@@ -91,7 +91,7 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     estimates = {"ais": annealed.log_weights, "sampler": paths.log_weights, "uniform": uniform}
     for name, weights in estimates.items():
         values[f"nll_{name}"] = mean + float(log_mean_exp(weights))
-        values[f"nll_{name}_error"] = float(relative_error(weights))
+        values[f"nll_{name}_error"] = jackknife(weights)
         values[f"ess_{name}"] = float(effective_sample_size(weights))
     if (known := exact_values(target) if can_enumerate(target) else None) is not None:
         values["nll_exact"] = mean + known["log_z"]

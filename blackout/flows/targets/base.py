@@ -124,6 +124,10 @@ class Target(nn.Module):
         swapped[:, site, :, where] = torch.arange(self.levels, dtype=x.dtype, device=x.device)
         return self.log_density(swapped)
 
+    def conditional(self, x: Tensor, where: Tensor, t: float) -> Tensor:
+        """log p_t(. | x without i) up to a constant for some sites i, int64 [n]: float64 [B, n, S]."""
+        return t * self.ratios_at(x, where).double()
+
     def independent_sites(self) -> list[Tensor]:
         """Sites in groups, int64 [n] each: those of a group are independent given all others."""
         return list(torch.arange(self.sites).split(1))
@@ -146,11 +150,19 @@ class Target(nn.Module):
         x = x.clone()
         for group in self._groups:
             where = group.to(x.device)
-            law = (t * self.ratios_at(x, where).double()).softmax(-1)
+            law = self.conditional(x, where, t).softmax(-1)
             # the last running sum may fall short of 1 by rounding
             drawn = (law[..., :-1].cumsum(-1) <= uniforms[:, where, None]).sum(-1)
             x[:, where] = drawn.to(x.dtype)
         return x
+
+    def pairs(self) -> tuple[Tensor, Tensor] | None:
+        """(w, f) where log rho = sum over i < j of w_ij [x_i = x_j] + sum_i f_i(x_i) + a constant; None of others.
+
+        Returns:
+            [d, d], symmetric and zero on its diagonal, and [d, S], float64; what compiled sweeps and clusters need.
+        """
+        return None
 
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
         """Quantities whose means are reported besides that of log rho: name -> [B] for states [B, d]."""

@@ -1,0 +1,176 @@
+"""Whether a draw's estimates can be believed: short annealings of the same law, made apart from it, and what they say.
+
+One starts from uniform noise, the others near states of high density that were sought. Both are unbiased for Z and for
+the mass of any set of states [Neal 2001], so that a mode which the draw has missed is mass that only they have found.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blackout.flows.annealing import Near, anneal
+from blackout.flows.targets import Target
+from blackout.flows.weights import NORMAL, effective_sample_size, jackknife, log_mean_exp, pareto_shape
+from blackout.random import SampleStreams, fold_seed
+
+_CHAINS, _SWEEPS = 512, 64
+"""Of each annealing."""
+_SOUGHT, _QUENCH, _COLD, _MODES = 32, 16, 1e3, 4
+"""States from which modes are sought, sweeps and inverse temperature of it, and modes that are kept."""
+_SIGMAS = 3.0
+"""Standard errors that are taken for a contradiction."""
+_MISSED = 0.05
+"""Share of Z below which a mode is not missed."""
+_LEAST_ESS, _MOST_SHAPE, _MOST_R_HAT = 0.05, 0.7, 1.1
+
+
+@dataclass
+class Verdict:
+    """Values and flags to go with estimates, and one line that says why they are not to be believed, if so."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    flags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """For metrics.json."""
+        return {"flags": list(self.flags)} | ({"warning": "; ".join(self.flags.values())} if self.flags else {})
+
+
+def modes(target: Target, states: Tensor, seed: int) -> Tensor:
+    """Up to four states of high density that differ in a quarter of the sites or more, uint8 [m, d].
+
+    Args:
+        target: the law.
+        states: some states to seek from besides noise and states all of one level, uint8 [n, d].
+        seed: of the search.
+    """
+    even = torch.arange(target.levels, device=states.device)[:_SOUGHT, None].expand(-1, target.sites)
+    number = 2 * _SOUGHT + len(even)
+    streams = SampleStreams(seed, torch.arange(number, device=states.device))
+    noise = target.uniform(streams.at(0).next_draw().uniform((number, target.sites)))
+    x = torch.cat([even.to(torch.uint8), states[:_SOUGHT].to(torch.uint8), noise])[:number]
+    for k in range(_QUENCH):
+        x = target.swept(x, streams.at(k + 1).next_draw().uniform((number, target.sites)), _COLD)
+    x = x[target.log_density(x).argsort(descending=True, stable=True)]
+    found: list[Tensor] = []
+    for state in x:
+        if len(found) < _MODES and all(int((state != other).sum()) >= target.sites / 4 for other in found):
+            found.append(state)
+    return torch.stack(found)
+
+
+def judge(
+    target: Target, x: Tensor, log_weights: Tensor, values: dict[str, float], seed: int, groups: Tensor | None = None
+) -> Verdict:
+    """Compare estimates with short annealings and with what is known exactly; widen their error of log Z if it must be.
+
+    Args:
+        target: the law.
+        x, log_weights: states [N, d] and weights [N] of the draw.
+        values: its estimates and exact values; `log_z_error` is changed where the annealings contradict it.
+        seed: of the annealings, another than the draw's.
+        groups: int64 [N], which chains were resampled together; None where none were.
+    """
+    x, verdict = x.to(target.device), Verdict()
+    log_weights = log_weights.to(target.device)
+    _look_at_itself(verdict, values, log_weights, groups)
+    _compare_exact(verdict, values)
+    log_z, error = values["log_z"], values["log_z_error"]
+    annealed = anneal(target, _CHAINS, _SWEEPS, fold_seed(seed, 0), power=2).log_weights
+    other, its = float(log_mean_exp(annealed)), jackknife(annealed)
+    verdict.values |= {"log_z_annealed": other, "log_z_annealed_error": its}
+    verdict.values["ess_annealed"] = float(effective_sample_size(annealed))
+    reach = [log_z]
+    # an estimate of a mean of positive weights is seldom far too high, and often far too low
+    sound = pareto_shape(annealed) < _MOST_SHAPE and verdict.values["ess_annealed"] > _LEAST_ESS
+    if other > log_z or sound:
+        spread = math.hypot(its, error) if math.isfinite(error) else its
+        if abs(other - log_z) > 2 * spread:
+            reach += [other - its, other + its]
+        if abs(other - log_z) > _SIGMAS * spread:
+            verdict.flags["annealing_disagrees"] = (
+                f"annealing apart from these samples says log Z {other:.4g} +- {its:.2g}, they say {log_z:.4g} +- "
+                f"{error:.2g}"
+            )
+    missed = missed_mass(target, x, log_weights, values["ess"], fold_seed(seed, 1))
+    if missed > 0:
+        reach.append(log_z + math.log1p(missed))
+        verdict.flags["missed_mode"] = (
+            f"a mode is missed: near states of high density there is mass that these samples lack, at least "
+            f"{100 * missed / (1 + missed):.0f} % of all"
+        )
+    if not math.isfinite(error):
+        error = its + abs(other - log_z) / NORMAL
+    values["log_z_error"] = max(error, *(abs(end - log_z) / NORMAL for end in reach))
+    return verdict
+
+
+def _look_at_itself(verdict: Verdict, values: dict[str, float], log_weights: Tensor, groups: Tensor | None) -> None:
+    ess, flags = values["ess"], verdict.flags
+    if ess < _LEAST_ESS:
+        flags["low_ess"] = f"ESS {ess:.2g} is below {_LEAST_ESS}: estimates and errors are not to be trusted"
+    elif values.get("pareto_k", -math.inf) > _MOST_SHAPE:
+        flags["infinite_variance"] = (
+            f"the largest weights have a Pareto shape of {values['pareto_k']:.2f}, above {_MOST_SHAPE}: their "
+            f"variance is as good as infinite, and errors are too small"
+        )
+    if groups is not None and len(groups.unique()) < 2:
+        flags["one_group"] = "all chains were resampled together and cannot tell their error: draw more of them"
+    if values.get("r_hat", math.nan) > _MOST_R_HAT:
+        flags["groups_disagree"] = f"groups of resampled chains disagree: R-hat of the energy {values['r_hat']:.2f}"
+
+
+def _compare_exact(verdict: Verdict, values: dict[str, float]) -> None:
+    off = []
+    for name in (name.removesuffix("_exact") for name in values if name.endswith("_exact")):
+        error = values.get(f"{name}_error", math.nan)
+        away = abs(values[name] - values[f"{name}_exact"]) if name in values else 0.0
+        if away > max(_SIGMAS * error, 1e-6):
+            exact = values[f"{name}_exact"]
+            off.append(f"{name} is estimated as {values[name]:.4g} +- {error:.2g} and is exactly {exact:.4g}")
+    if off:
+        verdict.flags["off_exact_value"] = ", ".join(off)
+
+
+def missed_mass(target: Target, x: Tensor, log_weights: Tensor, ess: float, seed: int) -> float:
+    """Mass around modes that a draw has not found, as a share of its Z; 0 if that may be chance.
+
+    Both the draw and annealing from near a mode estimate the mass of the states that are nearest to that mode and as
+    near as most of what annealing finds there. Ours; a test has laws with a mode too many.
+
+    Args:
+        target: the law.
+        x, log_weights: the draw, [N, d] and [N].
+        ess: its ESS.
+        seed: of the search and the annealing.
+    """
+    found = modes(target, x, seed)
+    centres = found.repeat(_CHAINS // len(found), 1)
+    paths = anneal(Near(target, centres), len(centres), _SWEEPS, seed, power=2)
+    top = max(float(paths.log_weights.max()), float(log_weights.max()))
+    masses, mine = (paths.log_weights - top).exp(), (log_weights.double() - top).exp()
+    total, effective = float(mine.mean()), max(1.0, ess * len(mine))  # 1 where it is not known
+    mode = torch.arange(len(centres), device=x.device) % len(found)
+    far, far_mine = (torch.stack([(at != one).sum(-1) for one in found], -1) for at in (paths.states.x, x))
+    missed = 0.0
+    for k in range(len(found)):
+        own = mode == k
+        nearest = far[own].argmin(1) == k
+        if not bool(nearest.any()):
+            continue
+        radius = far[own, k][nearest].double().quantile(0.9)
+        inside = masses[own] * (nearest & (far[own, k] <= radius))
+        there = mine * ((far_mine.argmin(1) == k) & (far_mine[:, k] <= radius))
+        mass, error = float(inside.mean()), float(inside.std()) / math.sqrt(len(inside))
+        lack, share = mass - float(there.mean()), mass / (mass + total)
+        expected = total * math.sqrt(share * (1 - share) / effective)
+        chance = max(float(there.std(correction=0)) / math.sqrt(len(there)), expected)
+        if lack > _SIGMAS * math.hypot(error, chance) and lack > _MISSED * max(total, mass):
+            missed += lack / total
+    return missed
