@@ -221,7 +221,7 @@ def _claimed(folders: Iterable[Path], key: str, names: Collection[str] | None, m
                 return folder, new
         if first is None:
             first = folder
-            why = f"holds other files ({found[0]})" if found else "is kept for another request"
+            why = f"holds other files ({found[0]})" if found else f"is kept for another request by its {mark}"
     raise UserError(f"{first} {why}, and nothing there is replaced: name a new folder")
 
 

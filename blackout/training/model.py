@@ -47,12 +47,12 @@ class Pretrained:
         """Write the averaged weights, a description and a model card, for `blackout.load_model`.
 
         Args:
-            directory: where to; replaced if it exists.
+            directory: where to; a model in it is replaced, and files of others are not.
             scores: by name, for the card.
             license: of the weights, for the card, such as cc-by-4.0.
 
         Raises:
-            UserError: the model has no description, or `directory` is a link.
+            UserError: the model has no description, or `directory` is a link or holds files and no model.
         """
         export_model(self, Path(directory), scores, license)
 
