@@ -57,11 +57,10 @@ class CountScorer:
             UserError: no dataset of counts.
         """
         data = _counts(source)
-        if source is not data:
-            warnings.warn(
-                f"{source.name}: scores are of the {len(data.test)} held-out samples of which nothing is missing",
-                stacklevel=2,
-            )
+        filled = data.train_seen is not None or data.test_seen is not None
+        if source is not data or filled:
+            which = "whose missing entries are filled" if filled else "of which nothing is missing"
+            warnings.warn(f"compared with {len(data.test)} held-out samples {which}", stacklevel=2)
         if (fewest := min(num_samples, self.most, len(data.test))) < _FEWEST:
             left = "c2st scores are" if fewest >= _PAIR else "c2st scores, correlation_difference and mmd are"
             warnings.warn(f"{left} left out: they need {_FEWEST} samples and held-out ones, not {fewest}", stacklevel=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,15 @@ def test_few_samples_leave_out_what_needs_more(tmp_path: Path) -> None:
         CountScorer(most=3)
     np.savez(tmp_path / "s.npz", samples=draw(30).numpy().astype(np.int32))
     assert SCORER.read(tmp_path / "s.npz", DATA)["samples"].shape == (30, 6)
+
+
+def test_what_missing_entries_leave_to_compare_with_is_said() -> None:
+    seen = torch.ones(DATA.test.shape, dtype=torch.bool)
+    seen[:300, 2] = False
+    with pytest.warns(UserWarning, match="compared with 500 held-out samples of which nothing is missing"):
+        SCORER.begin(replace(DATA, test_seen=seen), 50)
+    with pytest.warns(UserWarning, match="compared with 800 held-out samples whose missing entries are filled"):
+        SCORER.begin(replace(DATA, test_seen=torch.zeros_like(seen)), 50)
 
 
 def test_samples_laid_out_as_the_file_was_are_read(tmp_path: Path) -> None:
