@@ -117,7 +117,7 @@ class GraphOutputs(Collected):
         seconds = draw.seconds / max(1, len(chosen))
         rivals = {
             "greedy": [greedy(problem, graph, _TRIES, seconds, 0) for graph in graphs],
-            "anneal": annealed(problem, graphs, draw.each, _TRIES, draw.seconds, 0),
+            "anneal": annealed(problem, graphs, draw.each, _TRIES, max(draw.seconds, 1e-3), 0),
         }
         rows = [
             Row(

@@ -1,7 +1,6 @@
 """Graphs and quadratic models in users' files. What is not understood is refused; nothing is left out.
 
-Edge lists, DIMACS, Gset (rudy), METIS and dimod's two text formats are read here, MatrixMarket by SciPy, the rest by
-networkx.
+Edge lists, DIMACS, Gset (rudy), METIS, MatrixMarket and dimod's two text formats are read here, the rest by networkx.
 """
 
 from __future__ import annotations
@@ -146,7 +145,7 @@ def _edge_list(file: Path) -> _Found:
         not said
         and not weights
         and len(pairs) - 1 == (pairs or [(0, 0)])[0][1]
-        and max(map(max, pairs[1:])) <= pairs[0][0]
+        and max(map(max, pairs[1:]), default=0) <= pairs[0][0]
     ):
         raise UserError(
             f"line {rows[0][0]} reads as a header of {pairs[0][0]} nodes and {pairs[0][1]} edges: "
@@ -260,52 +259,52 @@ def _dimacs(file: Path) -> _Found:
 def _metis(file: Path) -> _Found:
     """METIS: a line for each node, with its neighbours from 1 on; `nodes edges [format [1]]` says which weights."""
     lines = [(k, line.split()) for k, line in enumerate(_lines(file), 1) if not line.lstrip().startswith("%")]
-    while lines and not lines[-1][1] and len(lines) - 1 > int(lines[0][1][0] if lines[0][1][:1] else 0):
-        lines.pop()
     header = lines[0][1] if lines else []
-    if not 2 <= len(header) <= 4 or (header[2:3] and header[2].zfill(3) not in ("000", "001", "010", "011")):
+    form = (header[2:3] or ["0"])[0].zfill(3)
+    if not 2 <= len(header) <= 4 or form not in ("000", "001", "010", "011") or header[3:] not in ([], ["1"]):
         raise UserError("a METIS file says `nodes edges`, and weights by 1, 10 or 11 as its format")
-    nodes, edges, *rest = (_whole(word, 0, _MOST_BYTES, lines[0][0]) for word in header)
-    by_node, by_edge = rest[:1] in ([10], [11]), rest[:1] in ([1], [11])
-    if rest[1:] not in ([], [1]) or len(lines) - 1 != nodes:
-        raise UserError(f"its header says {nodes} nodes of one weight, and there are {len(lines) - 1} lines")
-    step, there, of_nodes = 1 + by_edge, {}, []
-    for node, (line, words) in enumerate(lines[1:]):
-        if by_node and words:
-            of_nodes.append(_number(words.pop(0), line))
-        if len(words) % step:
-            raise UserError(f"line {line}: a neighbour has no weight")
-        for word, weight in zip(words[::step], words[1::step] if by_edge else words, strict=True):
-            pair = node, _whole(word, 1, nodes, line) - 1
-            if pair in there:
-                raise UserError(f"line {line}: neighbour {word} stands in it twice")
-            there[pair] = _number(weight, line) if by_edge else 1.0
+    nodes, edges = (_whole(word, 0, _MOST_BYTES, lines[0][0]) for word in header[:2])
+    by_node, by_edge = form[1] == "1", form[2] == "1"
+    if len(lines) <= nodes or any(words for _, words in lines[nodes + 1 :]):
+        raise UserError(f"its header says {nodes} nodes, and there are {len(lines) - 1} lines")
+    there, of_nodes = {}, []
+    for node, (line, words) in enumerate(lines[1 : nodes + 1]):
+        of_nodes += [_number(word, line) for word in words[:by_node]]
+        rest, step = words[by_node:], 1 + by_edge
+        if len(rest) % step or len(of_nodes) < by_node * (node + 1) or len(set(rest[::step])) < len(rest) // step:
+            raise UserError(f"line {line}: a weight is missing, or a neighbour stands in it twice")
+        for word, weight in zip(rest[::step], rest[1::step] if by_edge else ["1"] * len(rest), strict=True):
+            there[node, _whole(word, 1, nodes, line) - 1] = _number(weight, line)
     if len(there) != 2 * edges or any(there.get((j, i)) != w for (i, j), w in there.items()):
         raise UserError(f"its header says {edges} edges, each from both ends, and it does not hold them so")
-    if by_node and len(of_nodes) < nodes:
-        raise UserError("a node has no weight")
     pairs = [pair for pair in there if pair[0] < pair[1]]
     return _Found(nodes, pairs, [there[pair] for pair in pairs], of_nodes or None, range(1, nodes + 1))
 
 
 def _matrix_market(file: Path) -> _Found:
-    from scipy.io import mmread  # only here: importing it takes a second
-
-    try:
-        with opened(file) as stream:
-            banner = stream.readline().lower().split()
-            stream.seek(0)
-            matrix = mmread(stream)
-    except (ValueError, OverflowError, TypeError, MemoryError) as error:
-        raise UserError(f"no MatrixMarket file: {summary(error)}") from None
-    if b"coordinate" not in banner or matrix.dtype.kind == "c" or matrix.shape[0] != matrix.shape[1]:
-        raise UserError("of MatrixMarket, square real coordinate matrices are graphs")
-    there = dict(zip(zip(*(part.tolist() for part in matrix.coords), strict=True), matrix.data.tolist(), strict=True))
-    if len(there) != matrix.nnz or any(there.get((j, i)) != w for (i, j), w in there.items()):
-        raise UserError("its matrix is not symmetric, or an entry stands in it twice")
-    pairs = [pair for pair in there if pair[0] <= pair[1]]
-    weights = None if b"pattern" in banner else [there[pair] for pair in pairs]
-    return _Found(matrix.shape[0], pairs, weights, None, range(1, matrix.shape[0] + 1))
+    """`rows columns entries` from 1 on, read here: SciPy's reader ends the process on damaged files."""
+    lines = [(k, line.split()) for k, line in enumerate(_lines(file), 1) if k == 1 or not line.startswith("%")]
+    (_, banner), *rows = [(k, words) for k, words in lines if words] or [(1, [])]
+    match [word.lower() for word in banner]:
+        case ["%%matrixmarket", "matrix", "coordinate", "real" | "integer" | "pattern" as field, symmetry] if (
+            symmetry in ("symmetric", "general") and rows and len(rows[0][1]) == 3
+        ):
+            width = 2 if field == "pattern" else 3
+        case _:
+            raise UserError("of MatrixMarket, real symmetric coordinate matrices are graphs")
+    nodes, columns, entries = (_whole(word, 1, _MOST_BYTES, rows[0][0]) for word in rows[0][1])
+    if nodes != columns or len(rows) - 1 != entries or any(len(words) != width for _, words in rows[1:]):
+        raise UserError(f"its header says {nodes} x {columns} with {entries} entries, and it does not hold them so")
+    there = {}
+    for line, (i, j, *weight) in rows[1:]:
+        pair = _whole(i, 1, nodes, line) - 1, _whole(j, 1, nodes, line) - 1
+        if pair in there or (symmetry == "symmetric" and pair[::-1] in there):
+            raise UserError(f"line {line}: an entry stands in it twice")
+        there[pair] = _number(weight[0], line) if weight else 1.0
+    if symmetry == "general" and any(there.get((j, i)) != w for (i, j), w in there.items()):
+        raise UserError("its matrix is not symmetric")
+    pairs = [pair for pair in there if symmetry == "symmetric" or pair[0] <= pair[1]]
+    return _Found(nodes, pairs, [there[pair] for pair in pairs], None, range(1, nodes + 1))
 
 
 def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], list[_Found]]:

@@ -126,6 +126,13 @@ def random_graphs(kind: str, nodes: Sequence[int], parameter: float, number: int
 
 
 def save_graph(graph: Graph, file: Path) -> None:
-    """Write an edge list that `read_graphs` reads."""
-    lines = [f"# nodes: {graph.nodes}, first: 0", *(f"{i} {j}" for i, j in graph.edges)]
-    file.write_text("\n".join(lines) + "\n")
+    """Write an edge list, with weights of edges, that `read_graphs` reads.
+
+    Raises:
+        ValueError: weights of nodes, which edge lists do not have.
+    """
+    if graph.node_weights is not None:
+        raise ValueError(f"{graph.name}: an edge list has no weights of nodes")
+    weights = [""] * len(graph.edges) if graph.weights is None else [f" {w!r}" for w in graph.weights.tolist()]
+    edges = [f"{i} {j}{w}" for (i, j), w in zip(graph.edges.tolist(), weights, strict=True)]
+    file.write_text("\n".join([f"# nodes: {graph.nodes}, first: 0", *edges]) + "\n")

@@ -12,6 +12,7 @@ import pytest
 
 from blackout.errors import UserError
 from blackout.flows.graphs.files import read_graphs
+from blackout.flows.graphs.graphs import Graph, save_graph
 from blackout.flows.graphs.reductions import problem_of
 
 CYCLE = [(k, k % 5 + 1) for k in range(1, 6)]
@@ -85,8 +86,8 @@ REFUSED = {
     "nan.edges": ("0 1 nan\n", "finite"),
     "loop.mtx": (MTX + "real symmetric\n2 2 2\n1 1 3\n2 1 1\n", "itself"),
     "directed.mtx": (MTX + "real general\n3 3 1\n2 1 4\n", "symmetric"),
-    "wide.mtx": (MTX + "real general\n2 3 1\n2 1 4\n", "square"),
-    "short.mtx": (MTX + "real symmetric\n3 3 3\n2 1 4\n", "MatrixMarket"),
+    "wide.mtx": (MTX + "real general\n2 3 1\n2 1 4\n", "2 x 3"),
+    "short.mtx": (MTX + "real symmetric\n3 3 3\n2 1 4\n", "3 entries"),
     "complex.mtx": (MTX + "complex symmetric\n2 2 1\n2 1 4 1\n", "real"),
     "short.col": ("p edge 3 3\ne 1 2\ne 2 3\n", "header"),
     "arcs.col": ("p sp 2 1\na 1 2 5\n", "line 1"),
@@ -97,6 +98,10 @@ REFUSED = {
     "lines.graph": ("3 1\n2\n1\n", "nodes"),
     "short.gset": ("3 3\n1 2 1\n", "header says 3"),
     "zero.gset": ("2 1\n0 1 1\n", "from 1"),
+    "point.edges": ("0 0\n", "header"),
+    "words.graph": ("a b\n", "whole number"),
+    "banner.mtx": ("%%MatrixMarket matrix array real general\n1 1\n1\n", "coordinate"),
+    "twice.mtx": (MTX + "real general\n2 2 2\n2 1 4\n2 1 4\n", "twice"),
     "noise": ("a b\nc\n", "Gset"),
     "loose.coo": ("0 0 -1\n0 1 2\n", "vartype"),
     "twice.coo": ("# vartype=BINARY\n0 0 1\n0 0 2\n", "twice"),
@@ -138,6 +143,14 @@ def test_numbering_and_files_left_out_are_said(tmp_path: Path, capsys: pytest.Ca
         "numbered from 1" in said and "c.pkl" in said and "2 in all" not in said.splitlines()[0].replace("1 in all", "")
     )
     assert all(len(line) < 200 for line in said.splitlines())
+
+
+def test_saved_graphs_are_read_again(tmp_path: Path) -> None:
+    for k, weights in enumerate((None, np.array([0.1, -1e-7]))):
+        graph = Graph("g", 4, np.array([[1, 2], [1, 3]]), weights)
+        save_graph(graph, tmp_path / f"{k}.edges")
+        (again,) = read_graphs(tmp_path / f"{k}.edges")
+        assert again.nodes == 4 and (again.edges == graph.edges).all() and (again.of_edges == graph.of_edges).all()
 
 
 def test_energies_are_those_of_dimod(tmp_path: Path) -> None:
