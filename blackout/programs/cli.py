@@ -153,7 +153,7 @@ _EXAMPLES = {
   {command} experiment=blackout_cifar10            as the paper trains it
   {command} run_id=mine trainer.max_steps=5000     a run with a name; the same again continues it
   {command} init_from=runs/digits/mine seed=1      a new run from the weights of another
-  {command} -m seed=1,2,3 optimizer=adam,muon      a sweep
+  {command} -m seed=1,2,3 optimizer=adam,adamw     a sweep
   {command} logger=[tensorboard,wandb]             dashboards""",
     "sample": """\
   {command} ckpt=runs/digits/<run_id> num_samples=64

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim import Muon as MatrixMuon
+from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 
@@ -66,63 +63,3 @@ def sgd(
 ) -> SGD:
     """Stochastic gradient descent; `betas`, which recipes give for Adam, are not used."""
     return SGD(parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
-
-
-class Muon(Optimizer):
-    """Muon [Jordan 2024] for matrices, AdamW [Loshchilov 2019, Algorithm 2] for everything else, as one optimiser.
-
-    Updates of matrices are scaled to the size of AdamW's, so that one learning rate serves both.
-
-    Args:
-        parameters: tensors, or groups of them.
-        lr: learning rate.
-        momentum: of the matrices.
-        betas: of the others.
-        weight_decay: of all.
-    """
-
-    def __init__(
-        self,
-        parameters: Iterable[Any],
-        lr: float,
-        momentum: float = 0.95,
-        betas: Sequence[float] = (0.9, 0.999),
-        weight_decay: float = 0.1,
-    ) -> None:
-        given = list(parameters)
-        groups = given if given and isinstance(given[0], dict) else [{"params": given}]
-        self._inner: list[Optimizer] = []
-        if matrices := _only(groups, lambda parameter: parameter.ndim == 2):
-            self._inner.append(MatrixMuon(matrices, lr, weight_decay, momentum, adjust_lr_fn="match_rms_adamw"))
-        if others := _only(groups, lambda parameter: parameter.ndim != 2):
-            self._inner.append(AdamW(others, lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay))
-        super().__init__([group for inner in self._inner for group in inner.param_groups], {"lr": lr})
-        self._share()
-
-    def _share(self) -> None:
-        """Let both keep their groups and moments here, where schedulers and checkpoints find them."""
-        first = 0
-        for inner in self._inner:
-            number = len(inner.param_groups)
-            inner.param_groups, inner.state = self.param_groups[first : first + number], self.state
-            first += number
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._share()
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of both."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for inner in self._inner:
-            inner.step()
-        return loss
-
-
-def _only(groups: Sequence[dict[str, Any]], wanted: Callable[[Tensor], bool]) -> list[dict[str, Any]]:
-    """The groups with some of their parameters alone; empty ones left out."""
-    chosen = [{**group, "params": list(filter(wanted, group["params"]))} for group in groups]
-    return [group for group in chosen if group["params"]]

@@ -51,7 +51,7 @@ def test_loggers_are_combined():
     assert not settings("logger=none")["logger"] and settings("logger=none") == settings("logger=csv")
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_other_optimisers_train_and_continue_exactly(run, tmp_path, optimizer):
     options = (*QUICK, f"optimizer={optimizer}", f"runs_dir={tmp_path}")
     for name, stops in (("whole", [4]), ("parts", [2, 4])):

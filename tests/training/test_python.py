@@ -4,7 +4,6 @@ import functools
 import re
 import subprocess
 import sys
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from blackout.networks import LESite, ResidualMLP
 from blackout.permutations.datasets import jigsaw_digits
 from blackout.training.components import described, make
 from blackout.training.lightning_module import TrainingModule
-from blackout.training.optimization import Muon, Optimization
 from tests.cli.conftest import ROOT
 
 COUNTS = torch.poisson(torch.full((60, 4), 3.0), generator=torch.Generator().manual_seed(0)).int()
@@ -192,31 +190,3 @@ def test_without_the_hub_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match="pip install huggingface_hub"):
         made().push_to_hub("me/counts")
-
-
-def test_muon_moves_matrices_and_the_rest_and_continues_exactly():
-    def parameters():
-        torch.manual_seed(0)
-        return [torch.nn.Parameter(torch.randn(shape)) for shape in ((4, 3), (4,), (2, 3, 3, 3))]
-
-    def step(optimizer, scheduler, weights):
-        for number, weight in enumerate(weights):
-            weight.grad = torch.sin(weight.detach() + number)
-        optimizer.step()
-        scheduler.step()
-
-    how = Optimization(1e-2, Muon, decay_steps=10)
-    weights = parameters()
-    optimizer, scheduler = how.configure(weights).values()
-    for _ in range(3):
-        step(optimizer, scheduler["scheduler"], weights)
-    assert all(bool((a != b).all()) for a, b in zip(weights, parameters(), strict=True))
-    copy = [torch.nn.Parameter(weight.detach().clone()) for weight in weights]
-    other, following = how.configure(copy).values()
-    other.load_state_dict(deepcopy(optimizer.state_dict()))
-    following["scheduler"].load_state_dict(scheduler["scheduler"].state_dict())
-    for _ in range(2):
-        step(optimizer, scheduler["scheduler"], weights)
-        step(other, following["scheduler"], copy)
-    assert all(torch.equal(a, b) for a, b in zip(weights, copy, strict=True))
-    assert {group["lr"] for group in other.param_groups} == {how.lr * how.factor(5)}
