@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 import torch
 import yaml
-from blackout.programs.provenance import git_commit
+from blackout.programs.results import git_commit
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from pytorch_lightning.callbacks import RichProgressBar
