@@ -8,13 +8,13 @@ from importlib.metadata import version
 import pytest
 import torch
 import yaml
-from blackout.programs.results import git_commit
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from pytorch_lightning.callbacks import RichProgressBar
 
 from blackout import load_model
 from blackout.programs.cli import help_text
+from blackout.programs.results import git_commit
 from tests.cli.conftest import ROOT, TINY
 
 QUICK = (*TINY, "metrics=none", "callbacks.samples=null")
