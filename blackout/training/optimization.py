@@ -17,7 +17,8 @@ class Optimization:
 
     Args:
         lr: peak learning rate.
-        factory: (parameters, lr=...) -> optimiser; the paper's is plain Adam [Kingma 2015, Algorithm 1].
+        factory: (parameters, lr=...) -> optimiser; the paper's is plain Adam [Kingma 2015, Algorithm 1];
+            `adamw` decays weights apart [Loshchilov 2019, Algorithm 2].
         warmup_steps: linear warm-up; 0 for none.
         decay_steps: cosine decay to zero, reached at this step; None keeps lr constant.
 
