@@ -153,13 +153,21 @@ def group_size(chains: int) -> int:
     return max(2, chains // 16)
 
 
-def samples_of(target: Target, number: int, sweeps: int, seed: int) -> Tensor:
-    """Samples of a law, uint8 [number, d]: exact where it can be enumerated, else the ends of long Gibbs chains."""
+def samples_of(target: Target, number: int, sweeps: int, seed: int, refine: Refinement | None = None) -> Tensor:
+    """Samples of a law, uint8 [number, d]: exact where it can be enumerated, else the ends of long chains.
+
+    Args:
+        target: the law.
+        number: of samples, each of a chain of its own.
+        sweeps: of Gibbs, or moves of `refine`.
+        seed: of all draws.
+        refine: another move.
+    """
     if can_enumerate(target):
         states, log_density = enumerated(target)
         share = torch.softmax(log_density, 0).cpu()
         return states[torch.multinomial(share, number, True, generator=torch.Generator().manual_seed(seed))]
     streams = SampleStreams(seed, torch.arange(number, device=target.device))
     chains = States.uniform(target, streams.at(0).next_draw().uniform((number, target.sites)))
-    chains, _ = _walk(target, None)(target, chains, torch.ones(sweeps + 1, dtype=torch.float64), streams, 1)
+    chains, _ = _walk(target, refine)(target, chains, torch.ones(sweeps + 1, dtype=torch.float64), streams, 1)
     return chains.x.cpu()

@@ -18,7 +18,7 @@ from blackout.flows.targets import Target
 from blackout.flows.weights import NORMAL, effective_sample_size, jackknife, log_mean_exp, pareto_shape
 from blackout.random import SampleStreams, fold_seed
 
-_CHAINS, _SWEEPS = 512, 64
+_CHAINS, _SWEEPS = 256, 64
 """Of each annealing."""
 _SOUGHT, _QUENCH, _COLD, _MODES = 32, 16, 1e3, 4
 """States from which modes are sought, sweeps and inverse temperature of it, and modes that are kept."""

@@ -22,7 +22,7 @@ from blackout.flows.likelihood import run_backwards
 from blackout.flows.model import BATCH, ChainSampler
 from blackout.flows.outputs import Collected, add_array, named
 from blackout.flows.planar import Planar
-from blackout.flows.plots import EXACT, grid, reference, save_diagnostics, save_snapshots, save_trajectories
+from blackout.flows.plots import CLUSTERS, EXACT, grid, reference, save_diagnostics, save_snapshots, save_trajectories
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Events, Paths, Simulation
 from blackout.flows.targets import Target
@@ -188,10 +188,10 @@ def compared_with_truth(draw: FlowDraw, values: dict[str, float], seed: int) -> 
 def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
     """EUBO: the mean over states x of the target of log rho(x) - log p(x), log p bounded by the chain run backwards.
 
-    At least log Z, as `log_z_lower` is at most [Blessing 2024, section 3]; nothing for targets without exact states.
+    At least log Z, as `log_z_lower` is at most [Blessing 2024, section 3]; nothing without exact states or clusters.
     """
     states, how = reference(model.target, _BOUNDED)
-    if how != EXACT:
+    if how not in (EXACT, CLUSTERS):
         return {}
     x = states[:_BOUNDED].to(model.device)
     steps, indices = model.simulation.num_steps, torch.arange(len(x), device=model.device)

@@ -17,14 +17,17 @@ from blackout.flows.likelihood import run_backwards
 from blackout.flows.model import ChainSampler
 from blackout.flows.outputs import save_figure
 from blackout.flows.planar import BITS, decode
+from blackout.flows.refinement import Clusters, attracts
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, can_enumerate
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 
 _REFERENCE, _SWEEPS = 512, 200
 """Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""
-EXACT = "exact"
-"""What `reference` calls states that were drawn independently from the target itself."""
+EXACT, CLUSTERS = "exact", "clusters, 48 moves"
+"""What `reference` calls states that are as good as drawn independently from the target itself."""
+_CLUSTERED = 256
+"""Chains of clusters in its place, where the target has them."""
 _SHOWN, _COLUMNS = 4, 9
 """Rows and columns of snapshots."""
 _POINTS, _TIMES, _ANNEALED = 512, 6, 64
@@ -48,9 +51,11 @@ def grid(states: Tensor, levels: int, columns: int | None = None, pixels: int = 
 
 
 def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
-    """States of the target itself, uint8 [n, d], and how they were made: exact draws, or a long Gibbs sampler."""
+    """States of the target itself, uint8 [n, d], and how they were made: exactly, by clusters, or by Gibbs chains."""
     if can_enumerate(target):
         return samples_of(target, 16 * number, 0, 0), EXACT
+    if attracts(target):
+        return samples_of(target, min(number, _CLUSTERED), 48, 0, Clusters()), CLUSTERS
     return samples_of(target, number, _SWEEPS, 0), f"Gibbs, {_SWEEPS} sweeps"
 
 

@@ -73,7 +73,7 @@ class Clusters(Refinement):
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
         pairs = target.pairs()
-        if pairs is None or bool((pairs[0] < 0).any()) or (self.single and bool((pairs[1] != pairs[1][:, :1]).any())):
+        if pairs is None or not attracts(target) or (self.single and bool((pairs[1] != pairs[1][:, :1]).any())):
             field = ", single ones no field" if self.single else ""
             raise UserError(
                 f"refine: clusters need an energy of pairs that attract each other{field}: use refine=gibbs"
@@ -99,6 +99,12 @@ class Clusters(Refinement):
             law = torch.zeros(count, target.levels, dtype=torch.float64).index_add(0, names, log_law).softmax(-1)
             moved = (law[:, :-1].cumsum(-1) <= places[root][:, None]).sum(-1)[names].view(number, sites)
         return States.of(target, moved.to(states.x))
+
+
+def attracts(target: Target) -> bool:
+    """Whether log rho is a sum over pairs that gain by being equal, so that clusters move it."""
+    pairs = target.pairs()
+    return pairs is not None and bool((pairs[0] >= 0).all())
 
 
 class LocallyInformed(Refinement):

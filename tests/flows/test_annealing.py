@@ -30,10 +30,12 @@ def test_annealing_finds_log_z_of_a_large_lattice() -> None:
 
 
 def test_long_chains_are_of_their_law() -> None:
-    energy = -Ising(8, 0.15).log_density(samples_of(Ising(8, 0.15), 400, 60, 0))
-    exact = Ising(8, 0.15).exact()
-    assert exact is not None
-    assert abs(float(energy.mean()) + exact["mean_log_density"]) < 4 * float(energy.std()) / 20
+    for target, refine in ((Ising(8, 0.15), None), (Ising(10, 0.22035), Clusters()), (Ising(8, 0.5), Clusters())):
+        x, exact = samples_of(target, 200, 48, 0, refine), target.exact()
+        density = target.log_density(x)
+        assert exact is not None
+        assert abs(float(density.mean()) - exact["mean_log_density"]) < 4 * float(density.std()) / 200**0.5
+        assert abs(float(target.statistics(x)["magnetisation"].mean())) < 4 / 200**0.5  # both signs
 
 
 def test_clusters_are_for_what_attracts() -> None:

@@ -127,3 +127,6 @@ def test_the_upper_bound_is_above_log_z() -> None:
     assert found["eubo"] - 4 * found["eubo_error"] > known["log_z"]
     heat_bath = upper_bound(FlowSampler(LESite(9, 2, 4, 1, heat_bath=True), target), 0)
     assert known["log_z"] - 4 * heat_bath["eubo_error"] < heat_bath["eubo"] < found["eubo"]
+    large = Ising(5, 0.15)  # by clusters
+    by_clusters = upper_bound(FlowSampler(LESite(25, 2, 4, 1, heat_bath=True), large), 0)
+    assert by_clusters["eubo"] + 4 * by_clusters["eubo_error"] > (large.exact() or {})["log_z"]
