@@ -42,7 +42,7 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
         scores=_rows(dict.fromkeys(name for values in scores for name in values), scores),
         settings=[row for row in _rows(chosen, settings) if any(value != row[1] for value in row[2:])],
         curves=curves,
-        pictures=[picture(run / "samples" / "final.png", name) for name, run in zip(names, runs, strict=True)],
+        pictures=[picture(run / "samples" / "final.png", name, run) for name, run in zip(names, runs, strict=True)],
     )
 
 

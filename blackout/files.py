@@ -1,4 +1,8 @@
-"""Files that appear whole or not at all, and the reading of those that others may have changed."""
+"""Files that appear whole or not at all, and the one way in which files are read that others may have made or changed.
+
+What is read is an ordinary file, and what it says of its sizes is compared with the bytes it has and with the memory
+before anything is made of it.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,36 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import os
 import re
+import resource
 import shutil
 import stat
 import tempfile
 import time
+import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
 
 from blackout.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Array = npt.NDArray[Any]
+_PLAIN, _DENSEST = 1 << 26, 500
+"""Numbers of so many bytes may come from any file; beyond that, of so many for every byte of the file."""
+_MOST_ARRAYS = 10_000
+"""Of one archive."""
+_MOST_TEXT = 1 << 28
+"""Bytes of a file of text."""
 
 PART = ".part"
 """Ends the hidden names of what is not yet whole."""
@@ -231,18 +249,202 @@ def _results(folder: Path, names: Collection[str] | None) -> list[str]:
     return [name for name in found if (not name.startswith(OF_TRAINING) if names is None else name in names)]
 
 
-def opened(path: Path) -> IO[bytes]:
+def opened(path: Path, within: Path | None = None) -> io.BufferedReader:
     """An ordinary file, open for reading: no pipe or device, which might never end.
 
+    Args:
+        path: of the file.
+        within: a folder that it must lie in, wherever links on the way lead.
+
     Raises:
-        UserError: it is something else.
+        UserError: it is something else, or elsewhere.
         OSError: it is not there, or may not be read.
     """
+    if within is not None and not path.resolve().is_relative_to(within.resolve()):
+        raise UserError(f"{path} is a link out of {within}: it is not followed")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UserError(f"{path} is not a file")
     return os.fdopen(descriptor, "rb")
+
+
+def read_text(path: Path, within: Path | None = None, most: int = _MOST_TEXT) -> str:
+    """A file of UTF-8 text, with or without a mark of its byte order, of at most `most` bytes; see `opened`.
+
+    Raises:
+        UserError: it is no such file, larger, or not such text.
+        OSError: it is not there, or may not be read.
+    """
+    with opened(path, within) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UserError(f"{path} is too large: at most {most:,} bytes of text are read")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def file_error(path: Path, problem: str, cause: Exception) -> UserError:
+    """An error that names a file, what is wrong with it and the library's reason, in one line."""
+    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+    return UserError(f"{path}: {problem} ({' '.join(reason.split())[:500] or type(cause).__name__})")
+
+
+@contextmanager
+def reading(path: Path, problem: str) -> Iterator[None]:
+    """Inside, whatever a library raises about a file, which parsers do in many types, is one `file_error`.
+
+    Raises:
+        UserError: as it was raised inside, or in place of any other exception.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise file_error(path, problem, error) from error
+
+
+def memory() -> int:
+    """Bytes of memory that this process may still take: of the machine, of its container, by its own limit."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError):
+        lines = re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
+        found += [1024 * int(line) for line in lines]
+    for place in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no container, or "max"
+            found.append(int(Path("/sys/fs/cgroup", place).read_text()))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        with suppress(OSError):
+            found.append(max(0, limit - _addresses()))
+    return min(found)
+
+
+def check_size(path: Path, declared: int, stored: int | None = None) -> None:
+    """Refuse what a file says it holds where there is no memory for it, or where the file is too small to hold it.
+
+    Args:
+        path: of the file.
+        declared: bytes that reading would take.
+        stored: bytes on the disk that these come from; None where that is not known.
+
+    Raises:
+        UserError: there is no memory for it; or it is beyond 64 MiB, and 500 times what is stored, which a compression
+            reaches only where nearly all numbers are the same.
+    """
+    if declared > (there := memory()):
+        raise UserError(f"{path}: to read it takes {declared:,} bytes, more than the {there:,} bytes of memory left")
+    if stored is not None and declared > _PLAIN + _DENSEST * stored:
+        advice = "counts that are nearly all 0 are given as a sparse matrix"
+        raise UserError(f"{path}: {stored:,} bytes are said to hold {declared:,} bytes of numbers; {advice}")
+
+
+@contextmanager
+def taking_at_most(extra: int) -> Iterator[None]:
+    """Inside, this process may take so many bytes of memory beyond what it has: a library that asks for more fails.
+
+    A few compressed bytes may become any number, which no header needs to say. Where the system does not tell how much
+    a process has, there is no limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    least = min((limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY), default=None)
+    with suppress(OSError, ValueError):
+        limit = _addresses() + extra
+        resource.setrlimit(resource.RLIMIT_AS, (limit if least is None else min(limit, least), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _addresses() -> int:
+    """Bytes that this process has, as its own limit counts them."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def stored_bytes(path: Path) -> int:
+    """Bytes that a file has on the disk, fewer than its length where it has holes; of a folder, all files below it."""
+    if path.is_dir():
+        return sum(stored_bytes(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)
+    status = path.stat()
+    return min(status.st_size, status.st_blocks * 512) if status.st_blocks else status.st_size
+
+
+def load_arrays(path: Path, mapped: bool = False) -> Array | dict[str, Array]:
+    """The array of an .npy file, or those of an .npz by name; objects are never loaded.
+
+    Args:
+        path: of the file.
+        mapped: leave the array of an .npy on the disk until it is asked for.
+
+    Raises:
+        UserError: it is missing or damaged, or says that it holds more than its bytes or than fits into memory.
+    """
+    with reading(path, "not a readable .npy or .npz file of numbers"), opened(path) as file:
+        stored = stored_bytes(path)
+        if file.read(2) == b"PK":
+            with zipfile.ZipFile(file) as archive:
+                return _members(path, archive, stored)
+        file.seek(0)
+        dtype, shape, fortran = _header(file, os.fstat(file.fileno()).st_size)
+        check_size(path, math.prod(shape) * (1 if mapped else int(dtype.itemsize)), stored)
+        if mapped and 0 not in shape and shape:
+            return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def load_array(path: Path, *names: str) -> Array:
+    """The array of an .npy file; of an .npz the first one there is of these names, or the only one.
+
+    Raises:
+        UserError: as `load_arrays`, or an .npz has several, none by these names.
+    """
+    found = load_arrays(path)
+    if not isinstance(found, dict):
+        return found
+    chosen = next((name for name in names if name in found), next(iter(found)) if len(found) == 1 else None)
+    if chosen is None:
+        wanted = " or ".join(names) if names else "one array"
+        raise UserError(f"{path} must hold {wanted}; it has {', '.join(sorted(found)[:20]) or 'none'}")
+    return found[chosen]
+
+
+def _members(path: Path, archive: zipfile.ZipFile, stored: int) -> dict[str, Array]:
+    """All arrays of an .npz, once their sizes are known to be possible."""
+    members = archive.infolist()
+    check_size(path, sum(member.file_size for member in members), stored)
+    if len({member.filename for member in members}) < len(members) or len(members) > _MOST_ARRAYS:
+        raise ValueError(f"it has arrays of the same name, or more than {_MOST_ARRAYS:,}")
+    if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+        raise ValueError("it is compressed in a way that NumPy never uses")
+    arrays = {}
+    for member in members:
+        with archive.open(member) as file:
+            _header(file, member.file_size)
+        with archive.open(member) as file:
+            arrays[member.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays
+
+
+def _header(file: Any, size: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """dtype, shape and whether columns come first of an .npy of `size` bytes; raises ValueError for what is none."""
+    if file.read(6) != b"\x93NUMPY":
+        raise ValueError("these are not the bytes of a NumPy file")
+    file.seek(0)
+    versions = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    read = versions.get(np.lib.format.read_magic(file))
+    if read is None:
+        raise ValueError("named fields are no numbers")
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject or dtype.kind not in "biufcUSmM":
+        raise ValueError(f"{dtype} is no type of numbers or text: objects are never loaded")
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size - file.tell():
+        raise ValueError(f"{size:,} bytes do not hold {dtype} {list(shape)}")
+    return dtype, shape, fortran
 
 
 def read_rows(path: Path) -> dict[int, dict[str, Any]]:
@@ -252,10 +454,11 @@ def read_rows(path: Path) -> dict[int, dict[str, Any]]:
         UserError: no run has written this file so.
     """
     try:
-        with opened(path) as file:
-            lines = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
-            return {int(row["step"]): {name: text for name, text in row.items() if text} for row in lines}
-    except (csv.Error, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        lines = csv.DictReader(io.StringIO(read_text(path, path.parent)), strict=True)
+        return {int(row["step"]): {name: text for name, text in row.items() if text} for row in lines}
+    except UserError:
+        raise
+    except (csv.Error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it to go on") from None
 
 

@@ -29,7 +29,7 @@ from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.report import finite_time_bits
 from blackout.errors import UserError, run_command
-from blackout.files import new_file, opened, replacing
+from blackout.files import load_array, new_file, opened, replacing
 from blackout.training.export import load_model
 
 _HEADER = struct.Struct("<4sIHHH16s")
@@ -104,12 +104,7 @@ def _model(path: Path) -> BlackoutDiffusion:
 
 def _counts(path: Path, model: BlackoutDiffusion) -> Tensor:
     """The array of a .npy file, or `samples` of an .npz, channels first or last."""
-    try:
-        with opened(path) as file:
-            read = np.load(io.BytesIO(file.read()), allow_pickle=False)
-        array = read["samples"] if isinstance(read, np.lib.npyio.NpzFile) else read
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise UserError(f"{path}: no array of counts ({error})") from None
+    array = load_array(path, "samples")
     shape = tuple(model.shape)
     if array.ndim == len(shape) + 1 and array.shape[1:] == (*shape[1:], shape[0]):
         array = np.moveaxis(array, -1, 1)

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import CountData, held_out_split
-from blackout.data.readers import file_error, reading
 from blackout.data.torchvision_sets import StrPath, open_torchvision
 from blackout.errors import UserError
-from blackout.files import replacing
+from blackout.files import check_size, file_error, opened, reading, replacing, stored_bytes
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 # modes to which other 8-bit encodings are converted; palettes are handled separately
@@ -27,6 +26,7 @@ _EQUIVALENT = {"1": "L", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB", "LAB": "RG
 _WORTH_A_BAR = 2000  # files
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those of torchvision's ImageFolder."""
+_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "DIB", "TIFF", "WEBP", "GIF")
 
 
 def square(image: Image.Image, size: int, crop: int | None = None) -> Image.Image:
@@ -49,7 +49,9 @@ def read_image(path: Path, mode: str | None = None) -> Image.Image:
     Raises:
         UserError: the file cannot be decoded, or has more than 8 bits per channel.
     """
-    with reading(path, "cannot be read as an image"), Image.open(path) as image:
+    # formats by name: for some others Pillow starts other programs
+    with reading(path, "cannot be read as an image"), opened(path) as file, Image.open(file, formats=_FORMATS) as image:
+        check_size(path, 4 * image.width * image.height, stored_bytes(path))
         # Pillow silently opens 16-bit colour as 8-bit RGB; only the raw mode of its decoder shows it
         raw = map(str, getattr(image, "tile", []))
         if image.mode.startswith(("I", "F")) or any(";16" in tile for tile in raw):

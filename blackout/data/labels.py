@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.data.readers import reading
-from blackout.files import opened
+from blackout.files import load_array, read_text
 
 Array = npt.NDArray[Any]
 TOTAL = "total"
@@ -114,6 +113,8 @@ def named_column(name: str, columns: Mapping[str, Array]) -> Array:
     column, number = np.asarray(columns[name]), len(columns[TOTAL])
     if column.shape != (number,):
         raise ValueError(f"one label per sample is needed, [{number}], got {list(column.shape)}")
+    if column.dtype.kind not in "iufbU":
+        raise ValueError(f"column {name!r} must hold text or numbers, got {column.dtype}")
     if column.dtype.kind == "f" and not np.isfinite(column).all():
         raise ValueError(f"column {name!r} has missing entries")
     return column
@@ -125,8 +126,4 @@ def label_file(path: Path) -> Array:
     Raises:
         UserError: it cannot be read.
     """
-    with reading(path, "not a readable file of labels"), opened(path) as file:
-        if path.suffix == ".npy":
-            loaded: Array = np.load(file, allow_pickle=False)
-            return loaded
-        return np.array(file.read().decode().splitlines())
+    return load_array(path) if path.suffix == ".npy" else np.array(read_text(path).splitlines())

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from blackout.data.readers import reading
+from blackout.files import load_array
 
 Array = npt.NDArray[Any]
 FINITE = "finite"
@@ -47,16 +47,17 @@ def without_missing(array: Any, mask: str | None, arrays: dict[str, Any]) -> tup
 def _mask(mask: str, arrays: dict[str, Any]) -> Array:
     if mask in arrays:
         stored = arrays[mask]
-        return np.asarray(stored.toarray() if hasattr(stored, "toarray") else stored).astype(bool)
+        return _booleans(np.asarray(stored.toarray() if hasattr(stored, "toarray") else stored))
     file = Path(mask).expanduser()
     if not file.is_file():
         raise ValueError(f"mask={mask} is neither 'finite', nor an array of the file, nor a file")
-    with reading(file, "not a readable file of one mask"):
-        loaded = np.load(file, allow_pickle=False)
-        if not isinstance(loaded, np.ndarray):
-            (name,) = loaded.files
-            loaded = loaded[name]
-    return np.asarray(loaded, dtype=bool)
+    return _booleans(load_array(file))
+
+
+def _booleans(array: Array) -> Array:
+    if array.dtype.kind not in "biuf" or not bool((np.isfinite(array) & (array == np.floor(array))).all()):
+        raise ValueError(f"a mask holds booleans or whole numbers, not 0 where an entry was seen; got {array.dtype}")
+    return array.astype(bool)
 
 
 def filled(counts: Tensor, seen: Tensor, seed: int = 0) -> Tensor:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
+import json
 import math
+import os
+import re
+import stat
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,37 +27,23 @@ from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.errors import UserError
+from blackout.files import check_size, load_arrays, opened, read_text, reading, stored_bytes, taking_at_most
 
 Array = npt.NDArray[Any]
 COUNTS = "counts"
 _EXTRA = 'pip install "blackout[science]"'
 _AT_ONCE = 1 << 24
 """Numbers that are checked at once."""
+LONGEST_TEXT = 1000
+"""Characters of a name, a label or any other text in a file of counts."""
+_OF_TEXT, _OF_FIELDS = 64, 20
+"""Bytes of memory for a text, and for every byte of a table of text."""
+_MOST_PARTS = 10_000
+"""Parts in which an array may be kept, and more for every eighth byte of it."""
+_AROUND = 1 << 30
+"""Bytes that a library may take beside what it is asked for."""
 _SLENDER = 4
 """An image [H, W] is not as much wider than high; a series [C, L] is."""
-
-
-def file_error(path: Path, problem: str, cause: Exception) -> UserError:
-    """An error that names a file, what is wrong with it and the library's reason, in one line."""
-    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
-    if "pickle" in reason:  # NumPy's guess about any bytes that are not its own; pickles are not read on any advice
-        reason = "these are not the bytes of a NumPy file"
-    return UserError(f"{path}: {problem} ({' '.join(reason.split()) or type(cause).__name__})")
-
-
-@contextmanager
-def reading(path: Path, problem: str) -> Iterator[None]:
-    """Inside, whatever a library raises about a file, which parsers do in many types, is one `file_error`.
-
-    Raises:
-        UserError: as it was raised inside, or in place of any other exception.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise file_error(path, problem, error) from error
 
 
 @dataclass(frozen=True)
@@ -77,10 +67,22 @@ class OnDisk:
 
     Args:
         array: of either library, whose object keeps the file open.
+        path: of the file.
+        stored: bytes on the disk that hold it.
+
+    Raises:
+        UserError: it says that it is larger than these bytes or the memory allow.
+        ValueError: it is neither numbers nor text.
     """
 
-    def __init__(self, array: Any) -> None:
-        self._array, self.shape, self.dtype = array, tuple(array.shape), np.dtype(array.dtype)
+    def __init__(self, array: Any, path: Path, stored: int) -> None:
+        self._array, self.shape, self.dtype = array, tuple(array.shape or ()), np.dtype(array.dtype)
+        if self.dtype.kind not in "biufSUOT":
+            raise ValueError(f"{self.dtype} is no type of numbers or text")
+        chunk = math.prod(getattr(array, "chunks", None) or (1,)) * self.dtype.itemsize
+        check_size(path, max(math.prod(self.shape), chunk), stored)
+        if (parts := _parts(self.shape, getattr(array, "chunks", None))) > _MOST_PARTS + stored // 8:
+            raise UserError(f"{path}: {stored:,} bytes are said to hold {parts:,} parts of an array")
 
     def __getitem__(self, rows: slice) -> Array:
         """Those rows.
@@ -88,15 +90,86 @@ class OnDisk:
         Raises:
             ValueError: what lies on disk is damaged.
         """
+        asked = math.prod(self.shape[1:]) * len(range(*rows.indices(self.shape[0]))) if self.shape else 1
+        each = self.dtype.itemsize if self.dtype.kind in "biuf" else max(self.dtype.itemsize, _OF_TEXT)
         try:
-            return np.asarray(self._array[rows])
+            with taking_at_most(_AROUND + 4 * asked * each):
+                return np.asarray(self._array[rows] if self.shape else self._array[()])
         except Exception as error:  # of a dozen decompressors
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error).split())[:500] or type(error).__name__
             raise ValueError(f"rows from {rows.start or 0} on cannot be read ({reason})") from error
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """All of it, for NumPy."""
-        return np.asarray(self[:], dtype)
+        """All of it, for NumPy; text as NumPy's own.
+
+        Raises:
+            ValueError: what lies on disk is damaged, or text is too long.
+        """
+        if self.dtype.kind in "biuf":
+            return np.asarray(self[:], dtype)
+        return np.array(list(map(_text, self[:].ravel().tolist())), dtype=str).reshape(self.shape)
+
+
+def _parts(shape: tuple[int, ...], chunks: tuple[int, ...] | None) -> int:
+    """In how many parts an array is kept."""
+    return math.prod(-(-side // part) for side, part in zip(shape, chunks, strict=True)) if chunks else 1
+
+
+def _text(field: Any) -> str:
+    """Text of a file, which may be bytes.
+
+    Raises:
+        ValueError: it is too long, or no UTF-8 text.
+    """
+    if len(text := field.decode() if isinstance(field, bytes) else str(field)) > LONGEST_TEXT:
+        raise ValueError(f"a text of {len(text):,} characters is too long: at most {LONGEST_TEXT:,} are read")
+    return text
+
+
+def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
+    """A SciPy CSR matrix, whose indices and pointers are all inside: SciPy would write wherever they say.
+
+    Args:
+        kind: csr, csc or coo.
+        shape: rows and columns.
+        parts: `data` and, of the first two, `indices` and `indptr`, of the third `row` and `col`.
+
+    Raises:
+        ValueError: it is no such matrix.
+    """
+    import scipy.sparse
+
+    sides, data = np.asarray(shape), parts["data"]
+    if sides.shape != (2,) or sides.dtype.kind not in "iu" or not 0 <= sides.min() <= sides.max() <= LARGEST_COUNT:
+        raise ValueError(f"a sparse matrix has a shape of two whole numbers, got {sides.tolist()!r:.100}")
+    if kind not in ("csr", "csc", "coo"):
+        raise ValueError(f"sparse matrices are read as csr, csc or coo, not {kind!r:.100}")
+    names = ("row", "col") if kind == "coo" else ("indptr", "indices")
+    first, second = (parts[name] for name in names)
+    if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in (first, second)) or data.ndim != 1:
+        raise ValueError(f"{names[0]} and {names[1]} of a sparse matrix must be lists of whole numbers, data one too")
+    if data.dtype.kind not in "biuf":
+        raise ValueError(f"a sparse matrix must hold numbers, got {data.dtype}")
+    rows, columns = map(int, sides)
+    outer, inner = (columns, rows) if kind == "csc" else (rows, columns)
+    if kind == "coo":
+        inside = len(first) == len(second) == len(data) and _within(first, outer)
+    else:
+        first = first.astype(np.int64)
+        inside = len(first) == outer + 1 and first[0] == 0 and bool((np.diff(first) >= 0).all())
+        inside = inside and first[-1] == len(second) == len(data)
+    if not inside or not _within(second, inner):
+        raise ValueError(f"{names[0]} and {names[1]} of a sparse matrix do not fit its shape [{rows}, {columns}]")
+    if data.dtype.itemsize < 8 and (kind == "coo" or data.dtype == np.float16):
+        data = data.astype(np.float64)  # entries in one place are added
+    if kind == "coo":
+        return scipy.sparse.csr_matrix((data, (first, second)), (rows, columns))
+    made = getattr(scipy.sparse, f"{kind}_matrix")((data, second, first), (rows, columns))
+    return (made if made.has_canonical_format else made.astype(np.float64)).tocsr()
+
+
+def _within(indices: Array, end: int) -> bool:
+    return not len(indices) or 0 <= int(indices.min()) <= int(indices.max()) < end
 
 
 def read_store(path: Path, layer: str | None = None) -> Store:
@@ -112,8 +185,9 @@ def read_store(path: Path, layer: str | None = None) -> Store:
     """
     kind = path.suffix.lower()
     reader = _READERS.get(kind, _numpy)
-    if not path.is_file() and not (kind == ".zarr" and path.is_dir()):
-        raise UserError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    if not (path.is_dir() if kind == ".zarr" else path.is_file()):
+        what = "folder" if kind == ".zarr" else "file"
+        raise UserError(f"{path}: {f'not a {what}' if path.exists() else f'no such {what}'}")
     formats = ".npy or .npz" if reader is _numpy else kind
     with reading(path, f"not a readable {formats} file of numbers"):
         return reader(path, layer)
@@ -127,31 +201,53 @@ def _library(name: str, path: Path) -> Any:
 
 
 def _numpy(path: Path, layer: str | None) -> Store:
-    loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
+    loaded = load_arrays(path, mapped=True)
+    if not isinstance(loaded, dict):
         return Store({COUNTS: loaded})
-    with loaded:
-        if {"format", "shape", "data"} <= set(loaded.files):  # as SciPy saves a sparse matrix
-            import scipy.sparse
-
-            return Store({COUNTS: scipy.sparse.load_npz(path).tocsr()})
-        return Store({name: loaded[name] for name in loaded.files})
+    if {"format", "shape", "data"} <= loaded.keys():  # as SciPy saves a sparse matrix
+        return Store({COUNTS: sparse_matrix(_text(loaded["format"].item()), loaded["shape"], loaded)})
+    return Store(loaded)
 
 
 def _csv(path: Path, layer: str | None) -> Store:
-    with path.open(newline="") as file:
-        rows = [row for row in csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",") if row]
+    check_size(path, _OF_FIELDS * path.stat().st_size)
+    with opened(path) as file:
+        lines = io.TextIOWrapper(file, "utf-8-sig", newline="")
+        rows = [row for row in csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",") if row]
     lengths = sorted({len(row) for row in rows})
     if len(lengths) != 1:
-        raise UserError(f"{path}: every row needs as many fields as the first, found {lengths or 'no row'}")
+        found = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"
+        raise UserError(f"{path}: every row needs as many fields as the first, found {found}")
     headed = not all(map(is_number, rows[0]))
-    head = rows[0] if headed else [f"column {number}" for number in range(lengths[0])]
+    head = list(map(_text, rows[0])) if headed else [f"column {number}" for number in range(lengths[0])]
     return _table(path, head, list(zip(*rows[headed:], strict=True)))
 
 
 def _parquet(path: Path, layer: str | None) -> Store:
-    table = _library("pyarrow.parquet", path).read_table(path)
-    return _table(path, table.column_names, [column.to_numpy() for column in table.columns])
+    library = _library("pyarrow.parquet", path)
+    with opened(path) as file:
+        schema = library.read_schema(file)
+        texts = [field.name for field in schema if str(field.type) in ("string", "large_string", "string_view")]
+        plain = ("int", "uint", "float", "half", "double", "bool", "decimal", "null", "dictionary<values=string")
+        chosen = [field.name for field in schema if field.name in texts or str(field.type).startswith(plain)]
+        parts = library.ParquetFile(file, read_dictionary=texts)
+        size = parts.metadata.num_rows * len(chosen) * 8
+        check_size(path, size, stored_bytes(path))
+        with taking_at_most(_AROUND + 4 * size):
+            table = parts.read(chosen, use_threads=False)
+    return _table(path, table.column_names, [_arrow(path, column) for column in table.columns])
+
+
+def _arrow(path: Path, column: Any) -> Array:
+    """A column of a table; text by the numbers of its words: a file may name a long one any number of times."""
+    if not str(column.type).startswith("dictionary"):
+        return column.to_numpy()
+    parts = []
+    for part in column.chunks:
+        words = np.array(["", *(_text(word or "") for word in part.dictionary.to_pylist())])
+        check_size(path, len(column) * words.itemsize)
+        parts.append(words[1 + part.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=str)
 
 
 def _table(path: Path, head: list[str], columns: list[Any]) -> Store:
@@ -163,13 +259,12 @@ def _table(path: Path, head: list[str], columns: list[Any]) -> Store:
 
 
 def _typed(column: Any) -> Array:
-    array = np.asarray(column)
-    if array.dtype.kind not in "OUS":
-        return array
+    if isinstance(column, np.ndarray) and column.dtype.kind not in "OUS":
+        return column
     try:
-        return np.array([float(field) if field not in ("", None) else np.nan for field in array])
+        return np.array([float(field) if field not in ("", None) else np.nan for field in column])
     except (TypeError, ValueError):
-        return array.astype(str)
+        return np.array(list(map(_text, column)))
 
 
 def is_number(field: str) -> bool:
@@ -181,71 +276,252 @@ def is_number(field: str) -> bool:
     return True
 
 
-def _anndata(path: Path, layer: str | None) -> Store:
-    library = _library("anndata", path)
-    data = library.read_zarr(path) if path.suffix.lower() == ".zarr" else library.read_h5ad(path)
-    if layer is not None and layer not in data.layers:
-        raise UserError(f"{path}: no layer {layer!r}, found {', '.join(map(repr, data.layers)) or 'none'}")
-    matrix = data.X if layer is None else data.layers[layer]
-    arrays = {str(name): other for name, other in data.layers.items() if name != layer}  # one may be a mask
-    arrays[COUNTS] = matrix.tocsr() if hasattr(matrix, "tocsr") else np.asarray(matrix)
-    for name in data.obs.columns:
-        column = np.asarray(data.obs[name])
-        arrays[str(name)] = column if column.dtype.kind in "iufb" else column.astype(str)
-    return Store(arrays, tuple(map(str, data.var_names)))
-
-
 def _zarr(path: Path, layer: str | None) -> Store:
-    _refuse_pickles(path)
-    library = _library("zarr", path)
-    opened = library.open(str(path), mode="r")
-    if not hasattr(opened, "keys"):
-        return Store({COUNTS: OnDisk(opened)})
-    if "obs" in opened:
-        return _anndata(path, layer)
-    return Store(_chosen(path, dict(opened.arrays()), layer))
+    """A .zarr store, whose metadata are looked through before the library sees it: a codec may be Python's pickle."""
+    sizes, library = _check_zarr(path), _library("zarr", path)
+    # a folder, whatever its name: zip::x would be taken for an address
+    folder = library.DirectoryStore if hasattr(library, "DirectoryStore") else library.storage.LocalStore
+    root = library.open(folder(str(path)), mode="r")
+    if not hasattr(root, "keys"):
+        return Store({COUNTS: OnDisk(root, path, sum(sizes.values()))})
+    return _hierarchy(path, {"": root, **{name: root[name] for name in sizes if name}}, sizes, layer)
 
 
-def _refuse_pickles(path: Path) -> None:
-    """A .zarr store can ask for Python's pickle, which executes what it reads."""
-    for name in (".zarray", "zarr.json", ".zmetadata"):
-        for file in path.rglob(name) if path.is_dir() else ():
-            if "pickle" in file.read_text(errors="replace"):
-                raise UserError(f"{path}: {file.relative_to(path)} asks for pickled objects, which are never loaded")
+_ZARR_METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
+_NUMBERS = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
+_FIXED_TEXT = re.compile(r"[<>|][SU][1-9]\d{0,3}")
+_V3_TYPES: tuple[str, ...] = (
+    "bool",
+    "string",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+)
+_V3_TYPES += ("float16", "float32", "float64")
+_V3_TEXTS = ("fixed_length_utf32", "null_terminated_bytes")
+_COMPRESSORS = ("blosc", "zstd", "gzip", "zlib", "lz4")
+_V3_CODECS = ("bytes", "vlen-utf8", "transpose", "blosc", "zstd", "gzip", "crc32c")
+_WORDS: tuple[str, ...] = (
+    "lz4",
+    "lz4hc",
+    "blosclz",
+    "zlib",
+    "zstd",
+    "snappy",
+    "little",
+    "big",
+    "noshuffle",
+    "shuffle",
+    "bitshuffle",
+)
+_WORDS += ("start", "end")
+"""Text in the settings of codecs."""
+_STRUCTURE = {"dtype", "data_type", "chunks", "chunk_grid", "filters", "compressor", "codecs", "storage_transformers"}
+"""What only the metadata of arrays have."""
+
+
+def _check_zarr(path: Path) -> dict[str, int]:
+    """The bytes on the disk of every node of a store, by its place; "" is the store itself.
+
+    Raises:
+        UserError: the store holds a link, a pipe or a device, or metadata that ask for anything but numbers and text
+            with a codec of the lists above.
+    """
+    sizes: dict[str, int] = {}
+    for folder, subfolders, names in os.walk(path):
+        place = Path(folder).relative_to(path)
+        for name in [*subfolders, *names]:
+            status = (file := Path(folder, name)).lstat()
+            if not (stat.S_ISREG(status.st_mode) or (name in subfolders and stat.S_ISDIR(status.st_mode))):
+                raise UserError(f"{file} is a link, a pipe or a device: a store has ordinary files only")
+            if name.lower() not in _ZARR_METADATA:
+                continue
+            if name not in _ZARR_METADATA or name in subfolders:
+                raise UserError(f"{file}: metadata of a .zarr store have other names")
+            with reading(file, "these metadata of a .zarr store are refused"):
+                node = json.loads(read_text(file, most=1 << 26), object_pairs_hook=_once)
+                if name == ".zmetadata":
+                    node = [part for key, part in node["metadata"].items() if key.rpartition("/")[2] != ".zattrs"]
+                _check_node(None if name == ".zattrs" else node)
+            if name in (".zarray", ".zgroup", "zarr.json"):
+                sizes["" if place == Path(".") else str(place)] = 0
+        owner = next((str(p) for p in (place, *place.parents) if str(p) in sizes), "")
+        sizes[owner] = sizes.get(owner, 0) + sum(stored_bytes(Path(folder, name)) for name in names)
+    return sizes
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of JSON, without names that occur twice, of which programs take different ones."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _check_node(node: Any) -> None:
+    """Look through metadata and metadata within them, but not through attributes, on which no library acts."""
+    if isinstance(node, list):
+        for part in node:
+            _check_node(part)
+    elif isinstance(node, dict) and _STRUCTURE & {key.lower() for key in node}:
+        (_check_v2 if node.get("zarr_format") == 2 else _check_v3)(node)
+    elif isinstance(node, dict):
+        attributed = node.get("node_type") in ("array", "group")  # else these are places, one of which has any name
+        _check_node([part for key, part in node.items() if not (attributed and key == "attributes")])
+
+
+def _check_v2(node: dict[str, Any]) -> None:
+    kind, filters, compressor = node.get("dtype"), node.get("filters") or [], node.get("compressor")
+    text = kind == "|O" and filters == [{"id": "vlen-utf8"}]
+    numbers = isinstance(kind, str) and not filters and (_NUMBERS.fullmatch(kind) or _FIXED_TEXT.fullmatch(kind))
+    if not (text or numbers):
+        raise ValueError(f"an array of {kind!r:.60} with the filters {filters!r:.100} is not decoded")
+    if compressor is not None:
+        _check_codec(compressor["id"], _COMPRESSORS, {**compressor, "id": None})
+    _check_shape(node.get("shape"), node.get("chunks"), node.get("fill_value"))
+
+
+def _check_v3(node: dict[str, Any]) -> None:
+    kind, grid = node.get("data_type"), node.get("chunk_grid")
+    settings = kind.get("configuration") if isinstance(kind, dict) else None
+    length = (
+        settings.get("length_bytes")
+        if isinstance(kind, dict) and isinstance(settings, dict) and kind["name"] in _V3_TEXTS
+        else None
+    )
+    if kind not in _V3_TYPES and not (type(length) is int and 0 < length <= 4 * LONGEST_TEXT):
+        raise ValueError(f"an array of {kind!r:.100} is not decoded")
+    if node.get("zarr_format") != 3 or node.get("storage_transformers") or not isinstance(grid, dict):
+        raise ValueError("an array has another format")
+    _check_codecs(node.get("codecs"))
+    _check_shape(node.get("shape"), grid.get("configuration", {}).get("chunk_shape"), node.get("fill_value"))
+
+
+def _check_codecs(codecs: Any) -> None:
+    for codec in codecs if isinstance(codecs, list) and codecs else [None]:
+        settings = codec.get("configuration", {}) if isinstance(codec, dict) else None
+        if isinstance(codec, dict) and isinstance(settings, dict) and codec["name"] == "sharding_indexed":
+            _check_codecs(settings.get("codecs"))
+            _check_codecs(settings.get("index_codecs"))
+            settings = {key: value for key, value in settings.items() if key not in ("codecs", "index_codecs")}
+            _check_codec("bytes", _V3_CODECS, settings)
+        else:
+            _check_codec(codec["name"] if isinstance(codec, dict) else codec, _V3_CODECS, settings)
+
+
+def _check_codec(codec: Any, known: tuple[str, ...], settings: Any) -> None:
+    if codec not in known or not isinstance(settings, dict):
+        raise ValueError(f"the codec {codec!r:.100} is none of {', '.join(known)}")
+    for value in settings.values():
+        numbers = value if isinstance(value, list) else [value]
+        if value not in _WORDS and not all(part is None or isinstance(part, int) for part in numbers):
+            raise ValueError(f"the codec {codec} has the setting {value!r:.100}, which it cannot have")
+
+
+def _check_shape(shape: Any, chunks: Any, fill: Any) -> None:
+    sides = [*shape, *chunks] if isinstance(shape, list) and isinstance(chunks, list) else [None]
+    if len(sides) % 2 or len(shape) != len(chunks) or any(type(side) is not int or side < 0 for side in sides):
+        raise ValueError(f"the shape {shape!r:.60} in parts of {chunks!r:.60} is none")
+    if 0 in chunks or isinstance(fill, dict | list):
+        raise ValueError("parts without elements, or a value of elements that is none")
 
 
 def _hdf5(path: Path, layer: str | None) -> Store:
     library = _library("h5py", path)
     nodes: dict[str, Any] = {}
-    library.File(path, "r").visititems(lambda name, node: nodes.update({name: node}))  # the nodes keep the file open
-    return Store(
-        _chosen(path, {name: node for name, node in nodes.items() if isinstance(node, library.Dataset)}, layer)
-    )
+    with opened(path):  # no pipe
+        file = library.File(path, "r")
+    nodes[""] = file  # the nodes keep the file open
+    file.visititems(lambda name, node: nodes.update({name: node}))  # which follows no link, to other files neither
+    known = (library.h5t.INTEGER, library.h5t.FLOAT, library.h5t.ENUM, library.h5t.STRING)
+    stored, sizes = stored_bytes(path), {"": 0}
+    for name, node in list(nodes.items()):
+        if not isinstance(node, library.Dataset):
+            continue
+        if node.id.get_type().get_class() not in known:
+            del nodes[name]  # objects, references and records: NumPy would make objects of some
+            continue
+        if node.is_virtual or node.external:
+            raise UserError(f"{path}: {name} lies in another file: copy it into this one")
+        sizes[name] = min(stored, node.id.get_storage_size())
+    return _hierarchy(path, nodes, sizes, layer)
 
 
-def _chosen(path: Path, found: dict[str, Any], layer: str | None) -> dict[str, Any]:
-    """The arrays of a hierarchical file; `layer`, if it is given, as the counts."""
+def _hierarchy(path: Path, nodes: dict[str, Any], sizes: dict[str, int], layer: str | None) -> Store:
+    """What the nodes of a file hold, by their place in it."""
+    found = {name: OnDisk(node, path, sizes[name]) for name, node in nodes.items() if hasattr(node, "dtype")}
+    if "obs" in nodes and not isinstance(nodes["obs"], OnDisk) and "_index" in nodes["obs"].attrs:
+        return _anndata(path, nodes, found, layer)
+    if path.suffix.lower() == ".h5ad":
+        raise UserError(f"{path}: no table `obs` of observations: write it again with today's anndata")
     if layer is not None and layer not in found:
         raise UserError(f"{path}: no array {layer!r}, found {', '.join(map(repr, found)) or 'none'}")
-    large = {name: len(array.shape or ()) > 1 and array.dtype.kind in "iufb" for name, array in found.items()}
-    arrays = {name: OnDisk(array) if large[name] else _plain(array[...]) for name, array in found.items()}
-    return arrays if layer is None else {**arrays, COUNTS: arrays.pop(layer)}
+    large = {name: len(array.shape) > 1 and array.dtype.kind in "biuf" for name, array in found.items()}
+    arrays = {name: array if large[name] else np.asarray(array) for name, array in found.items()}
+    return Store(arrays if layer is None else {**arrays, COUNTS: arrays.pop(layer)})
 
 
-def _plain(array: Any) -> Array:
-    """Text as NumPy's own."""
-    found = np.asarray(array)
-    if found.dtype.kind == "O":
-        return np.array([x.decode() if isinstance(x, bytes) else str(x) for x in found.ravel()]).reshape(found.shape)
-    return found.astype(str) if found.dtype.kind in "ST" else found
+def _anndata(path: Path, nodes: dict[str, Any], found: dict[str, OnDisk], layer: str | None) -> Store:
+    """Counts, other layers and observations of AnnData [Virshup 2024]; nothing else of it is read."""
+    layers = [name.removeprefix("layers/") for name in nodes if name.startswith("layers/") and name.count("/") == 1]
+    if layer is not None and layer not in layers:
+        raise UserError(f"{path}: no layer {layer!r}, found {', '.join(map(repr, layers)) or 'none'}")
+    if layer is None and "X" not in nodes:
+        raise UserError(f"{path}: no X; dataset.layer names one of {', '.join(map(repr, layers)) or 'no layers'}")
+    arrays = {name: _annotated(nodes, found, f"layers/{name}") for name in layers if name != layer}  # one may be a mask
+    arrays[COUNTS] = _annotated(nodes, found, "X" if layer is None else f"layers/{layer}")
+    for name in map(_text, nodes["obs"].attrs.get("column-order", ())):
+        arrays[name] = _observed(nodes, found, f"obs/{name}")
+    features = np.asarray(found[f"var/{_text(nodes['var'].attrs['_index'])}"]).astype(str)
+    return Store(arrays, tuple(features.tolist()))
+
+
+def _annotated(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Any:
+    """A matrix of AnnData: dense and left on the disk, or sparse."""
+    if name in found:
+        return found[name]
+    about = nodes[name].attrs
+    kind = _text(about.get("encoding-type", about.get("h5sparse_format", ""))).removesuffix("_matrix")
+    parts = {part: np.asarray(found[f"{name}/{part}"]) for part in ("data", "indices", "indptr")}
+    return sparse_matrix(kind, np.asarray(about.get("shape", about.get("h5sparse_shape"))), parts)
+
+
+def _observed(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Array:
+    """A column of observations: numbers, NaN where one is missing, or text, "nan" where one is."""
+    folder, _, last = name.rpartition("/")
+    codes, words = f"{name}/codes", f"{name}/categories"
+    if f"{folder}/__categories/{last}" in found:  # as anndata wrote them before 0.8
+        codes, words = name, f"{folder}/__categories/{last}"
+    if words in found:
+        number, values = np.asarray(found[codes]), np.asarray(found[words])
+        if number.ndim != 1 or number.dtype.kind not in "iu" or values.ndim != 1:
+            raise ValueError(f"{name} holds no categories")
+        if len(number) and not -1 <= int(number.min()) <= int(number.max()) < len(values):
+            raise ValueError(f"{name} has categories {number.min()}..{number.max()} of {len(values)}")
+        missing = np.nan if values.dtype.kind in "biuf" else "nan"
+        return np.append(values, missing)[number] if (number < 0).any() or not len(values) else values[number]
+    if f"{name}/values" in found:
+        values, mask = np.asarray(found[f"{name}/values"]), np.asarray(found[f"{name}/mask"])
+        return np.where(mask.astype(bool), np.nan if values.dtype.kind in "biuf" else "nan", values)
+    return np.asarray(found[name])
 
 
 def _tiff(path: Path, layer: str | None) -> Store:
-    return Store({COUNTS: _library("tifffile", path).imread(path)})
+    library = _library("tifffile", path)
+    with opened(path) as content, library.TiffFile(content, name=path.name, _multifile=False) as file:
+        series = file.series[0]
+        size = math.prod(series.shape) * series.dtype.itemsize
+        check_size(path, size, stored_bytes(path))
+        with taking_at_most(_AROUND + 4 * size):
+            return Store({COUNTS: series.asarray()})
 
 
 _READERS: dict[str, Callable[[Path, str | None], Store]] = {
-    ".npy": _numpy, ".npz": _numpy, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".h5ad": _anndata, ".zarr": _zarr,
+    ".npy": _numpy, ".npz": _numpy, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".h5ad": _hdf5, ".zarr": _zarr,
     ".h5": _hdf5, ".hdf5": _hdf5, ".tif": _tiff, ".tiff": _tiff,
 }  # fmt: skip
 
@@ -279,6 +555,7 @@ def _dense(name: str, array: Any) -> Tensor:
         _check_whole(name, array.data)  # of which it has fewer; what follows then finds nothing
     at_once = max(1, _AT_ONCE // max(1, math.prod(array.shape[1:])))
     parts, largest = [], 1
+    check_size(Path(name), math.prod(array.shape))
     for first in range(0, array.shape[0], at_once):
         block = array[first : first + at_once]
         rows = block.toarray() if hasattr(block, "toarray") else np.asarray(block)

@@ -21,8 +21,8 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.count_data import CountData
 from blackout.data.moments import CHUNK
-from blackout.data.readers import file_error, reading
 from blackout.errors import UserError
+from blackout.files import file_error, opened, reading
 
 StrPath = str | os.PathLike[str]
 
@@ -146,7 +146,7 @@ def open_torchvision(
 
 
 def _check_sum(file: Path, expected: str) -> None:
-    with reading(file, "cannot be read"), file.open("rb") as stream:
+    with reading(file, "cannot be read"), opened(file) as stream:
         md5 = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if md5 != expected:
         raise UserError(f"{file}: damaged (MD5 {md5}, not {expected}); delete it or put a good copy there")
@@ -186,7 +186,7 @@ def _check_idx(file: Path, shape: tuple[int, ...]) -> None:
     """Refuse a file that is not, by header and length, an IDX array of bytes [N, *shape]."""
     if not file.exists():
         return
-    with reading(file, "cannot be read"), file.open("rb") as stream:
+    with reading(file, "cannot be read"), opened(file) as stream:
         header = [int.from_bytes(stream.read(4)) for _ in range(2 + len(shape))]
         content = file.stat().st_size - 4 * len(header)
     # two zero bytes, 8 for "unsigned byte", the number of axes, and their lengths

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
-from blackout.data.readers import file_error
 from blackout.diffusion.processes import Process
 from blackout.errors import UserError
-from blackout.files import opened
+from blackout.files import load_arrays
 from blackout.random import RandomSource, SampleStreams
 
 
@@ -123,11 +122,10 @@ def read_known(
     Raises:
         UserError: not such a file, or not for this model.
     """
-    try:
-        with opened(path) as content, np.load(content, allow_pickle=False) as file:
-            x0, mask = file["x0"], file["mask"]
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise file_error(path, "inpaint= needs an .npz with the arrays x0 and mask", error) from None
+    arrays = load_arrays(path)
+    if not isinstance(arrays, dict) or not {"x0", "mask"} <= arrays.keys():
+        raise UserError(f"{path}: inpaint= needs an .npz with the arrays x0 and mask")
+    x0, mask = arrays["x0"], arrays["mask"]
     if not np.issubdtype(x0.dtype, np.integer) or mask.dtype != bool:
         raise UserError(f"inpaint={path}: x0 must be integers and mask booleans, not {x0.dtype} and {mask.dtype}")
     if tuple(units) != (0, 1):

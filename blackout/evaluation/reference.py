@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import warnings
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +18,13 @@ from torch import Tensor
 
 from blackout.data import CountData
 from blackout.data.images import read_folder
-from blackout.data.readers import reading
 from blackout.distributed import agreed, my_batches, writes_for_its_machine
 from blackout.errors import UserError
 from blackout.evaluation.extractors import ModuleExtractor
 from blackout.evaluation.features import FeatureStatistics, SampleRows
 from blackout.evaluation.images import cache_dir, keep, key_hash, to_rgb, to_uint8
 from blackout.family import Source
-from blackout.files import opened, replacing
+from blackout.files import load_array, load_arrays, reading, replacing
 
 _ROUNDING = 1e-5
 """Of covariances that other programs computed in float32, relative to the largest eigenvalue."""
@@ -122,10 +120,12 @@ def file_reference(path: str | Path, extractor: ModuleExtractor) -> Reference:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"metrics.reference={path}: there is no such file (allowed: train, test, or a .npz file)")
-    with reading(path, "not a readable .npz file of statistics"), np.load(path, allow_pickle=False) as archive:
-        if {"mu", "sigma"} - set(archive.files):
-            raise UserError(f"{path}: the arrays mu and sigma are expected, not {sorted(archive.files)}")
-        reference = _read(archive, with_features="features" in archive.files)
+    arrays = load_arrays(path)
+    if not isinstance(arrays, dict) or {"mu", "sigma"} - arrays.keys():
+        found = sorted(arrays) if isinstance(arrays, dict) else "one array"
+        raise UserError(f"{path}: the arrays mu and sigma are expected, not {found}")
+    with reading(path, "not a readable .npz file of statistics"):
+        reference = _read(arrays)
     mu, sigma, width = reference.mu, reference.sigma, extractor.num_features
     if mu.shape != (width,) or sigma.shape != (width, width):
         shapes = f"mu is {list(mu.shape)} and sigma {list(sigma.shape)}"
@@ -169,15 +169,13 @@ def _save(path: Path, reference: Reference) -> None:
         np.savez(file, origin=np.array(json.dumps(dict(reference.origin))), **arrays)  # type: ignore[arg-type]
 
 
-def _read(archive: Any, with_features: bool) -> Reference:
-    """Reading an array of the archive checks its CRC-32."""
-    names = archive.files
+def _read(arrays: dict[str, Any]) -> Reference:
     return Reference(
-        mu=torch.from_numpy(np.asarray(archive["mu"], dtype=np.float64)),
-        sigma=torch.from_numpy(np.asarray(archive["sigma"], dtype=np.float64)),
-        num_samples=int(archive["n"]) if "n" in names else None,
-        features=torch.from_numpy(archive["features"]) if with_features else None,
-        origin=json.loads(str(archive["origin"])) if "origin" in names else {},
+        mu=torch.from_numpy(np.asarray(arrays["mu"], dtype=np.float64)),
+        sigma=torch.from_numpy(np.asarray(arrays["sigma"], dtype=np.float64)),
+        num_samples=int(arrays["n"]) if "n" in arrays else None,
+        features=torch.from_numpy(arrays["features"]) if "features" in arrays else None,
+        origin=json.loads(str(arrays["origin"])) if "origin" in arrays else {},
     )
 
 
@@ -186,11 +184,11 @@ def _load_cached(path: Path, origin: dict[str, Any], with_features: bool) -> Ref
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if with_features and "features" not in archive.files:
-                return None
-            reference = _read(archive, with_features)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        arrays = load_arrays(path)
+        reference = _read(arrays if isinstance(arrays, dict) else {})
+        if with_features and reference.features is None:
+            return None
+    except (ValueError, KeyError):
         warnings.warn(f"{path} is damaged and is computed anew", stacklevel=3)
         return None
     width = origin["num_features"]
@@ -253,14 +251,7 @@ def read_labels(path: Path) -> dict[str, Tensor]:
 def _read_array(path: Path) -> Tensor:
     if not path.exists():
         raise UserError(f"no samples at {path}")
-    with reading(path, "cannot be read as an array"), opened(path) as file:
-        array: Any = np.load(file, allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            names = array.files
-            name = "samples" if "samples" in names else names[0] if len(names) == 1 else None
-            if name is None:
-                raise UserError(f"{path} must hold an array named samples; it has {', '.join(names) or 'none'}")
-            array = array[name]
+    array = load_array(path, "samples")
     if array.dtype.kind not in "iu":
         raise UserError(f"{path} holds {array.dtype}; samples are integer counts, for images uint8")
     if array.ndim < 2 or len(array) < 1:

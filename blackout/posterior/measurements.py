@@ -16,7 +16,7 @@ from torch import Tensor
 from blackout.counts import count_dtype
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
-from blackout.files import opened
+from blackout.files import load_arrays
 from blackout.posterior.noise import Noise
 from blackout.posterior.operators import Operator
 from blackout.posterior.problem import Measured, check_fit
@@ -145,12 +145,12 @@ def _truths(model: Any, sampler: Sampler, split: str, numbers: Tensor, asked: st
 def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count: int) -> tuple[Tensor, Tensor | None]:
     """y [M, *measured] and x0 [M, *shape] or None."""
     try:
-        with opened(path) as content, np.load(content, allow_pickle=False) as file:
-            arrays: dict[str, np.ndarray] = {name: file[name] for name in ("y", "x0") if name in file}
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        found = load_arrays(path)
+    except UserError as error:
         raise UserError(
             f"measurement={path} is neither test:..., train:..., model:... nor an .npz file: {error}"
         ) from None
+    arrays = {name: found[name] for name in ("y", "x0") if name in found} if isinstance(found, dict) else {}
     if "y" not in arrays:
         raise UserError(f"measurement={path} has no array y")
     for name, array in arrays.items():

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.files import opened
+from blackout.errors import UserError
+from blackout.files import load_array
 from blackout.random import RandomSource, binomial, poisson, uniform
 
 Map: TypeAlias = float | str | Sequence[float]
@@ -45,11 +46,12 @@ def read_array(path: str, name: str, of: str = "numbers", dtype: type | None = n
         ValueError: it is no such file; `of` says what it should have held.
     """
     try:
-        with opened(Path(path)) as file:
-            content = np.load(file, allow_pickle=False)
-            return np.asarray(content[name] if isinstance(content, np.lib.npyio.NpzFile) else content, dtype)
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
+        array = load_array(Path(path), name)
+    except UserError as error:
         raise ValueError(f"{name}={path} is not an .npy file of {of}: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name}={path} is not an .npy file of {of}: it holds {array.dtype}")
+    return np.asarray(array, dtype)
 
 
 def like(value: Map, y: Tensor, name: str) -> Tensor:

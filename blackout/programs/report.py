@@ -22,12 +22,12 @@ from safetensors import SafetensorError, safe_open
 
 from blackout.component import leaves
 from blackout.errors import UserError
-from blackout.files import replacing
+from blackout.files import opened, read_text, replacing
 
 _PREVIEWS = 4
 """Grids from training that are shown, the first and the last among them."""
 _MOST = 4_000_000
-"""Characters of pictures in a page; those beyond are left out."""
+"""Characters of pictures in a page; those beyond are left out. Bytes of a file of settings or scores."""
 _LARGEST, _WIDEST = 400_000, 1000
 """Bytes of a picture that is embedded as it is, and the pixels at most of a larger one."""
 
@@ -67,7 +67,7 @@ def save_report(run: Path) -> Path:
         settings=yaml.safe_dump(dict(config), sort_keys=False),
         final=scores.get("metrics.json", {}),
         scores=[_score_table(place, content) for place, content in scores.items()],
-        curves=picture(run / "curves.png", "of metrics.csv"),
+        curves=picture(run / "curves.png", "of metrics.csv", run),
         pictures=pictures,
         left_out=left_out,
         model=_model(run),
@@ -89,18 +89,19 @@ def settings_of(run: Path) -> Mapping[str, Any]:
     """
     if not (run / "config.yaml").exists():
         raise UserError(f"{run} is no run directory: it has no config.yaml")
-    return _read(run / "config.yaml")
+    return _read(run / "config.yaml", run)
 
 
 def scores_of(run: Path) -> dict[str, Mapping[str, Any]]:
     """Contents of `metrics.json` of the run, and of the folders of samples in it, by their place in the run."""
     found = [run / "metrics.json", *sorted(run.glob("*/metrics.json")), *sorted(run.glob("*/*/metrics.json"))]
-    return {str(path.relative_to(run)): _read(path) for path in found if path.exists()}
+    return {str(path.relative_to(run)): _read(path, run) for path in found if path.exists()}
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path, run: Path) -> Mapping[str, Any]:
+    text = read_text(path, run, _MOST)
     try:
-        content = (json.loads if path.suffix == ".json" else yaml.safe_load)(path.read_text())
+        content = (json.loads if path.suffix == ".json" else yaml.safe_load)(text)
     except (ValueError, yaml.YAMLError, RecursionError, OSError) as error:
         raise UserError(f"{path} is damaged: {(str(error).splitlines() or [''])[0]}") from None
     if not isinstance(content, Mapping):
@@ -139,7 +140,7 @@ def _pictures(run: Path) -> tuple[list[Picture], str | None]:
     shown, room = list[Picture](), _MOST
     for path in [*(path for path in drawn if path not in previews), *moving, *(previews[number] for number in chosen)]:
         name = str(path.relative_to(run))
-        if (found := picture(path, name)) is None:
+        if (found := picture(path, name, run)) is None:
             continue
         room -= len(found.source)
         if room < 0:
@@ -155,17 +156,18 @@ class Picture(NamedTuple):
     caption: str
 
 
-def picture(path: Path, caption: str) -> Picture | None:
-    """A picture file, made smaller where it is large; None where there is none, or none that can be read."""
+def picture(path: Path, caption: str, run: Path) -> Picture | None:
+    """A picture file, made smaller where it is large; None where the run has none, or none that can be read."""
     try:
-        with Image.open(path) as image:
+        with opened(path, run) as content, Image.open(content, formats=("PNG", "WEBP")) as image:
             if path.stat().st_size <= _LARGEST:
-                return embedded(path.read_bytes(), str(image.format).lower(), caption)
+                content.seek(0)
+                return embedded(content.read(), str(image.format).lower(), caption)
             image.thumbnail((_WIDEST, _WIDEST))
             file = io.BytesIO()
             image.convert("RGB").save(file, "webp", quality=80)
             return embedded(file.getvalue(), "webp", caption)
-    except (OSError, Image.DecompressionBombError):
+    except (OSError, UserError, Image.DecompressionBombError):
         return None
 
 
@@ -180,9 +182,10 @@ def _model(run: Path) -> dict[str, Any] | None:
     if not (path.exists() and weights.exists()):
         return None
     try:
+        opened(weights, run).close()
         with safe_open(weights, "pt") as file:
             sizes = [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118 (no mapping)
     except SafetensorError as error:
         raise UserError(f"{weights} is damaged: {error}") from None
     size = f"{sum(sizes):,} numbers in {len(sizes)} tensors, {weights.stat().st_size:,} bytes"
-    return {"size": size, "description": _read(path)}
+    return {"size": size, "description": _read(path, run)}

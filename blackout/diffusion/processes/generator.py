@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
+from blackout.data.readers import sparse_matrix
 from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
 from blackout.diffusion.processes.levels import MatrixExponential
 from blackout.errors import UserError
-from blackout.files import opened
+from blackout.files import load_arrays
 from blackout.random import cumulative
 
 Matrix: TypeAlias = str | Path | np.ndarray | list | dict | Any
@@ -38,20 +39,12 @@ def load_matrix(matrix: Matrix) -> Any:
     if not isinstance(matrix, (str, Path)):
         return matrix if is_sparse(matrix) else np.asarray(matrix)
     try:
-        opened(Path(matrix)).close()
-        if Path(matrix).suffix == ".npz":
-            import scipy.sparse as sparse
-
-            loaded = sparse.load_npz(matrix)
-        else:
-            loaded = np.load(matrix, allow_pickle=False)
-    except FileNotFoundError:
-        raise UserError(f"no file {matrix}: the matrix must be a .npy array, or .npz for a SciPy sparse one") from None
-    except Exception as error:  # numpy, zipfile and scipy have a dozen ways to say that this is no array
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{matrix} cannot be read as a matrix: {reason}") from None
-    if not (isinstance(loaded, np.ndarray) or is_sparse(loaded)):
-        raise UserError(f"{matrix} holds {type(loaded).__name__}, not one array")
+        loaded = load_arrays(Path(matrix))
+        if isinstance(loaded, dict):
+            return sparse_matrix(str(loaded["format"].astype(str)), loaded["shape"], loaded)
+    except (ValueError, KeyError) as error:
+        advice = "the matrix must be a .npy array, or .npz for a SciPy sparse one"
+        raise UserError(f"{matrix} cannot be read as a matrix: {error}; {advice}") from None
     return loaded
 
 

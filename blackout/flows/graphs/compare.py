@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blackout.errors import UserError, run_command, summary
-from blackout.files import new_file, opened
+from blackout.files import new_file, read_text
 from blackout.flows.outputs import save_figure
 
 
@@ -58,8 +58,7 @@ def read_table(folder: Path) -> Table:
         UserError: there is none, or it is not such a table.
     """
     try:
-        with opened(folder / "table.csv") as file:
-            rows = list(csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True))
+        rows = list(csv.DictReader(io.StringIO(read_text(folder / "table.csv", folder)), strict=True))
         mean, best, seconds = (np.array([float(row[name]) for row in rows]) for name in ("mean", "best", "seconds"))
         known = np.array([float(row["optimum"] or "nan") for row in rows])
         names, proved = [row["graph"] for row in rows], np.array([row["proved"] == "True" for row in rows])

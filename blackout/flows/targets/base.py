@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from blackout.errors import UserError, error_context, summary
+from blackout.errors import UserError, error_context
 from blackout.family import Source, Split
+from blackout.files import load_arrays
 from blackout.training.components import make
 
 _NEIGHBOURS, _STATES = 1 << 16, 1 << 15
@@ -292,13 +291,13 @@ def read_arrays(path: str | Path, where: str = "target.path") -> dict[str, NDArr
     """
     if not Path(path).is_file():
         raise UserError(f"{where}: {path} does not exist")
-    if not zipfile.is_zipfile(path):
-        raise UserError(f"{where}: {path} is no .npz of arrays")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise UserError(f"{where}: {path} is no .npz of arrays ({summary(error)})") from None
+        arrays = load_arrays(Path(path))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    if not isinstance(arrays, dict):
+        raise UserError(f"{where}: {path} is no .npz of arrays")
+    return arrays
 
 
 def make_target(described: Any) -> Target:

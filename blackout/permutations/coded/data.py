@@ -21,6 +21,7 @@ from torch import Size, Tensor
 from blackout.component import component
 from blackout.errors import UserError, error_context
 from blackout.family import Samples, Split
+from blackout.files import load_arrays
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates, Lehmer
 from blackout.permutations.datasets import Puzzles
@@ -303,7 +304,7 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0) -> Permu
         UserError: a file that is missing, damaged, or holds anything else; the message names the row.
     """
     file = Path(path).expanduser()
-    values = read_numpy(file, ".npy")
+    values = load_arrays(existing_file(file))
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
         raise UserError(f"{file}: an .npy file of integers is needed")
     x = torch.from_numpy(values.astype(np.int64))
@@ -311,23 +312,6 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0) -> Permu
         check_permutations(file.stem, x)
         train, test = held_out(len(x), holdout, seed)
     return PermutationData(file.stem, {"x": x[train]}, {"x": x[test]})
-
-
-def read_numpy(file: Path, formats: str = ".npy or .npz") -> Any:
-    """The array of an .npy file, or a mapping of those in an .npz.
-
-    Raises:
-        UserError: there is no such file, or it cannot be read.
-    """
-    existing_file(file)
-    try:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise UserError(f"{file}: not a readable {formats} file") from error
 
 
 def from_puzzles(puzzles: Puzzles) -> PermutationData:

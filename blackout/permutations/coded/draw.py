@@ -13,11 +13,12 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import BaseDraw, OutputNames, Samples, Watch, refuse_unknown
-from blackout.permutations.coded.data import read_numpy
+from blackout.files import load_arrays, read_text
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import CurveOutputs
 from blackout.permutations.codes import Inline
 from blackout.permutations.datasets import read_puzzles
+from blackout.permutations.datasets.files import existing_file
 from blackout.permutations.factorized import check_given
 
 if TYPE_CHECKING:
@@ -163,8 +164,8 @@ def observed_digits(given: Any, support: Tensor) -> int | Tensor:
     if not isinstance(given, str):
         raise UserError(f"given must be a whole number 0..{n} or a file, not {given!r}")
     file = Path(given).expanduser()
-    values = read_numpy(file)
-    if not isinstance(values, np.ndarray):
+    values = load_arrays(existing_file(file))
+    if isinstance(values, dict):
         raise UserError(f"{file}: an .npy file is needed")
     if values.dtype.kind not in "iu" or values.ndim not in (1, 2):
         raise UserError(f"{given}: integers [{n}] or [m, {n}] are needed, -1 where a digit is to be drawn")
@@ -202,8 +203,8 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
         found = read_puzzles(file, source.puzzles)  # type: ignore[attr-defined]
         return {"x" if name == "truth" else name: values for name, values in found.items()}
     name, width = ("condition", data["num_conditions"]) if "num_conditions" in data else ("items", data["num_items"])
-    values = _letters(file) if file.suffix == ".txt" else read_numpy(file)
-    if not isinstance(values, np.ndarray):
+    values = _letters(file) if file.suffix == ".txt" else load_arrays(existing_file(file))
+    if isinstance(values, dict):
         if name not in values:
             raise UserError(f"{file}: holds no array `{name}`, but {', '.join(sorted(values)) or 'nothing'}")
         values = values[name]
@@ -228,9 +229,7 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
 
 def _letters(file: Path) -> np.ndarray[Any, Any]:
     """Words, one a line, as letters 0..25."""
-    if not file.is_file():
-        raise UserError(f"{file}: no such file")
-    words = file.read_text(errors="replace").lower().split()
+    words = read_text(existing_file(file)).lower().split()
     if not words or len({len(word) for word in words}) > 1 or not all(w.isascii() and w.isalpha() for w in words):
         raise UserError(f"{file}: words of one length, a to z, one a line, are needed")
     return np.array([[ord(letter) - ord("a") for letter in word] for word in words])

@@ -20,6 +20,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.errors import UserError
 from blackout.family import Samples
+from blackout.files import check_size, opened, read_text, stored_bytes
 from blackout.permutations.classical import fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData, check_length, held_out
 from blackout.permutations.codes import Insertion
@@ -52,9 +53,10 @@ def read_ratings(file: Path) -> Ratings:
     Raises:
         UserError: no such file, a missing column, or what is no number, NaN, or no rating from 0 to 30.
     """
+    check_size(existing_file(file), file.stat().st_size, stored_bytes(file))
     try:
-        with existing_file(file).open(encoding="utf-8") as lines:
-            header = [name.strip().strip('"') for name in lines.readline().split(",")]
+        with opened(file) as raw:
+            header = [name.strip().strip('"') for name in raw.readline().decode().split(",")]
     except UnicodeDecodeError:
         raise UserError(f"{file}: not a text file") from None
     if missing := [name for name in _COLUMNS if name not in header]:
@@ -297,7 +299,7 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
     """
     check_length("words", length)
     file = existing_file(path)
-    lines = {word.strip().lower() for word in file.read_text(errors="replace").splitlines()}
+    lines = {word.strip().lower() for word in read_text(file).splitlines()}
     fit = sorted(word for word in lines if len(word) == length and word.isascii() and word.isalpha())
     found: dict[str, list[str]] = defaultdict(list)
     for word in fit:

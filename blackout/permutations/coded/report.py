@@ -15,12 +15,13 @@ from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.family import Draw, Samples
-from blackout.files import replacing
+from blackout.files import load_arrays, replacing
 from blackout.permutations.classical import Mallows, RepeatedInsertion, fit_plackett_luce
-from blackout.permutations.coded.data import PermutationData, read_numpy
+from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.exact import MOST_ITEMS, ExactLaw, perfect_mass
 from blackout.permutations.coded.model import CodeModel
 from blackout.permutations.coded.ratings import FITTED, ranking_baselines
+from blackout.permutations.datasets.files import existing_file
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.factorized import (
     autoregressive_loss,
@@ -70,8 +71,8 @@ class CodeScorer:
         Raises:
             UserError: anything else.
         """
-        loaded = read_numpy(path)
-        arrays = {"permutation": loaded} if isinstance(loaded, np.ndarray) else loaded
+        loaded = load_arrays(existing_file(path))
+        arrays = loaded if isinstance(loaded, dict) else {"permutation": loaded}
         x = arrays.pop("permutation", None)
         if x is None or x.dtype.kind not in "iu" or x.ndim != 2 or x.shape[1] != source.length:
             raise UserError(f"{path}: integers [N, {source.length}], the array `permutation`, are needed")

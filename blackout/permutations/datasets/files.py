@@ -15,9 +15,9 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import held_out_split
-from blackout.data.readers import file_error
 from blackout.errors import UserError
 from blackout.family import Split
+from blackout.files import load_arrays
 from blackout.permutations.datasets.base import Kind, Puzzles, chosen, first_equal
 from blackout.permutations.group import is_permutation
 from blackout.random import StepStreams
@@ -131,13 +131,10 @@ def read_puzzles(path: str | os.PathLike[str], source: Puzzles) -> dict[str, Ten
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(existing_file(file), allow_pickle=False) as loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except UserError:
-        raise
-    except Exception as error:  # NumPy's parsers raise half a dozen types on damaged files
-        raise file_error(file, "not a readable .npz file of numbers", error) from error
+    arrays = load_arrays(existing_file(file))
+    if not isinstance(arrays, dict):
+        raise UserError(f"{file}: not an .npz file of arrays")
+    return arrays
 
 
 def _numbers(arrays: dict[str, np.ndarray], file: Path) -> Tensor:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.data.count_data import held_out_split
-from blackout.data.readers import file_error
 from blackout.errors import UserError
 from blackout.family import Split
+from blackout.files import read_text, reading
 from blackout.permutations.datasets.base import Puzzles, chosen
 from blackout.permutations.datasets.files import StoredPuzzles, existing_file
 from blackout.permutations.group import is_permutation
@@ -269,10 +269,8 @@ def read_tours(path: Path) -> tuple[Tensor, Tensor]:
     Raises:
         UserError: unreadable, or a line that is no tour; the message names the line.
     """
-    try:
-        lines = [line for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise file_error(path, "not a readable text file of tours", error) from error
+    with reading(path, "not a readable text file of tours"):
+        lines = [line for line in read_text(path).splitlines() if line.strip()]
     if len(lines) < 2:
         raise UserError(f"{path}: at least two tours are needed, found {len(lines)}")
     points, tours = list[list[float]](), list[list[int]]()
