@@ -115,10 +115,13 @@ def _verify(path: Path) -> None:
         if not zipfile.is_zipfile(file):
             raise UserError(f"{path} is damaged, or no checkpoint")
         with zipfile.ZipFile(file) as archive:
-            comment = archive.comment
+            comment, members = archive.comment, archive.infolist()
+        size = file.seek(0, os.SEEK_END)
+        if any(part.compress_type for part in members) or sum(part.file_size for part in members) > size:
+            raise UserError(f"{path} is no checkpoint: its tensors are said to be larger than the file")
         if not comment:
             return
-        left, sha256 = file.seek(0, os.SEEK_END) - len(comment) - 2, hashlib.sha256()
+        left, sha256 = size - len(comment) - 2, hashlib.sha256()
         file.seek(0)
         while left > 0 and (data := file.read(min(left, 2**20))):
             sha256.update(data)
