@@ -32,7 +32,7 @@ from blackout.errors import UserError
 from blackout.evaluation import reference
 from blackout.files import load_array, memory, read_rows, taking_at_most
 from blackout.flows.graphs.compare import read_table
-from blackout.flows.graphs.graphs import SUFFIXES, read_graphs
+from blackout.flows.graphs.files import READERS, read_graphs
 from blackout.flows.targets.base import read_arrays
 from blackout.posterior.noise import as_map
 from blackout.programs.report import picture, save_report
@@ -695,7 +695,7 @@ def comparison(made: Path) -> object:
 
 for suffix in ("npy", "npz", "csv", "tsv", "parquet", "h5ad", "h5", "hdf5", "tif", "zarr"):
     CASES[f"pipe: x.{suffix}"] = partial(pipe, f"x.{suffix}", counts)
-for suffix in SUFFIXES:
+for suffix in READERS:
     CASES[f"pipe: graph{suffix}"] = partial(pipe, f"x{suffix}", read_graphs)
 for word, read in {
     "exposure": lambda path: as_map(str(path), "exposure"), "array": load_array, "target": read_arrays,
@@ -726,6 +726,7 @@ def checkpoint(method: int, size: int, folder: Path) -> Read:
     return partial(read_checkpoint, folder / "x.ckpt")
 
 
+CASES["graph: a hole of 1 GB"] = partial(hole, "x.txt", b"0 1\n", 1 << 29, read_graphs)
 CASES["checkpoint: compressed"] = partial(checkpoint, zipfile.ZIP_DEFLATED, 1 << 26)
 CASES["checkpoint: says 4 GB"] = partial(checkpoint, zipfile.ZIP_STORED, 2**32 - 2)
 

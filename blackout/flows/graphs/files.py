@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blackout.errors import UserError, summary
-from blackout.files import opened
+from blackout.files import check_size, opened, read_text, stored_bytes
 from blackout.flows.graphs.graphs import Graph
 
 _MOST_BYTES, _MOST_NODES = 1 << 30, 10_000_000
@@ -62,6 +62,7 @@ def read_graphs(path: str | Path) -> list[Graph]:
                 raise UserError(f"its name ends in none of {known}")
             if file.stat().st_size > _MOST_BYTES:
                 raise UserError("it is larger than 1 GiB")
+            check_size(file, file.stat().st_size, stored_bytes(file))
             found = READERS[file.suffix.lower()](file)
             several = found if isinstance(found, list) else [found]
             names = [file.stem] if len(several) == 1 else [f"{file.stem}_{k}" for k in range(len(several))]
@@ -98,11 +99,7 @@ def _graph(name: str, found: _Found) -> Graph:
 
 
 def _lines(file: Path) -> list[str]:
-    with opened(file) as stream:
-        try:
-            return stream.read().decode("utf-8-sig").splitlines()
-        except UnicodeDecodeError:
-            raise UserError("it is no text") from None
+    return read_text(file, most=_MOST_BYTES).splitlines()
 
 
 def _whole(word: str, least: int, most: int, line: int) -> int:

@@ -118,7 +118,7 @@ REFUSED = {
     "data.edgelist": ("0 1 {'cost': 3}\n", "line 1"),
     "graph.gpickle": ("x", "ends in none"),
     "words.edges": ("a b\n", "whole number"),
-    "binary.txt": (b"\xff\xfe\x00", "no text"),
+    "binary.txt": (b"\xff\xfe\x00", "not UTF-8 text"),
 }  # fmt: skip
 
 
