@@ -283,7 +283,7 @@ def read_text(path: Path, within: Path | None = None, most: int = _MOST_TEXT) ->
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise UserError(f"{path} is damaged, or not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 def file_error(path: Path, problem: str, cause: Exception) -> UserError:
