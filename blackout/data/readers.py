@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import math
+import mmap
 import os
 import re
 import stat
@@ -40,6 +41,7 @@ _OF_TEXT, _OF_FIELDS = 64, 20
 """Bytes of memory for a text, and for every byte of a table of text."""
 _MOST_PARTS = 10_000
 """Parts in which an array may be kept, and more for every eighth byte of it."""
+_HEAP = b"GCOL\1\0\0\0"
 _AROUND = 1 << 30
 """Bytes that a library may take beside what it is asked for."""
 _SLENDER = 4
@@ -433,9 +435,8 @@ def _check_shape(shape: Any, chunks: Any, fill: Any) -> None:
 def _hdf5(path: Path, layer: str | None) -> Store:
     library = _library("h5py", path)
     nodes: dict[str, Any] = {}
-    with opened(path):  # no pipe
-        file = library.File(path, "r")
-    nodes[""] = file  # the nodes keep the file open
+    _check_heaps(path)
+    file = nodes[""] = library.File(path, "r")  # the nodes keep it open
     file.visititems(lambda name, node: nodes.update({name: node}))  # which follows no link, to other files neither
     known = (library.h5t.INTEGER, library.h5t.FLOAT, library.h5t.ENUM, library.h5t.STRING)
     stored, sizes = stored_bytes(path), {"": 0}
@@ -449,6 +450,24 @@ def _hdf5(path: Path, layer: str | None) -> Store:
             raise UserError(f"{path}: {name} lies in another file: copy it into this one")
         sizes[name] = min(stored, node.id.get_storage_size())
     return _hierarchy(path, nodes, sizes, layer)
+
+
+def _check_heaps(path: Path) -> None:
+    """Refuse heaps of text whose objects do not fit into them: the library looks for their end for ever.
+
+    A heap is `GCOL`, version, its size, and objects: number, references, size, content; number 0 is what is free.
+    """
+    with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        heap = content.find(_HEAP)
+        while heap >= 0:
+            place, end = heap + 16, heap + int.from_bytes(content[heap + 8 : heap + 16], "little")
+            while place + 16 <= end:
+                number, size = content[place : place + 2], int.from_bytes(content[place + 8 : place + 16], "little")
+                step = size if number == b"\0\0" else 16 + -(-size // 8) * 8
+                if step < 16 or place + step > min(end, len(content)):
+                    raise ValueError("its text is damaged")
+                place += step
+            heap = content.find(_HEAP, heap + 8)
 
 
 def _hierarchy(path: Path, nodes: dict[str, Any], sizes: dict[str, int], layer: str | None) -> Store:
@@ -466,7 +485,7 @@ def _hierarchy(path: Path, nodes: dict[str, Any], sizes: dict[str, int], layer: 
 
 
 def _anndata(path: Path, nodes: dict[str, Any], found: dict[str, OnDisk], layer: str | None) -> Store:
-    """Counts, other layers and observations of AnnData [Virshup 2024]; nothing else of it is read."""
+    """Counts, other layers and observations of AnnData; nothing else of it is read."""
     layers = [name.removeprefix("layers/") for name in nodes if name.startswith("layers/") and name.count("/") == 1]
     if layer is not None and layer not in layers:
         raise UserError(f"{path}: no layer {layer!r}, found {', '.join(map(repr, layers)) or 'none'}")

@@ -556,6 +556,15 @@ def long_text(library: Any, file: Any) -> None:
     file["counts"], file["k"] = COUNTS, np.array(["x" * 20_000] * 8, dtype=object)
 
 
+def damaged(at: int, value: bytes, folder: Path) -> Read:
+    """The heap of a file's text, with something else in its first object: number, references, size."""
+    read = hdf5(long_text, folder)
+    content = bytearray((folder / "x.h5").read_bytes())
+    put(b"GCOL", 16 + at, value)(content)
+    (folder / "x.h5").write_bytes(content)
+    return read
+
+
 def compressed(library: Any, file: Any) -> None:
     made = file.create_dataset("counts", (10**5, 8), "u1", chunks=(10**5, 8), compression="gzip")
     made.id.write_direct_chunk((0, 0), deflated(3 << 29))
@@ -625,14 +634,14 @@ CASES |= {
     "h5: 10^9 rows": partial(hdf5, lambda h5, file: file.create_dataset("counts", (10**9, 3), "i8", chunks=(100, 3))),
     "h5: 10^7 parts": partial(hdf5, lambda h5, file: file.create_dataset("counts", (10**7, 3), "u1", chunks=(1, 3))),
     "h5: objects": partial(hdf5, opaque), "h5: in another file": partial(hdf5, virtual),
-    "h5: bytes of another file": partial(hdf5, elsewhere),
-    "h5: a bomb": partial(hdf5, compressed),
+    "h5: bytes of another file": partial(hdf5, elsewhere), "h5: a bomb": partial(hdf5, compressed),
     "h5: records": partial(hdf5, lambda h5, file: file.create_dataset("counts", (8), [("a", "i8")])),
     "h5: references": partial(hdf5, lambda h5, file: file.create_dataset("counts", (8, 3), h5.ref_dtype)),
     "h5: lists": partial(hdf5, lambda h5, file: file.create_dataset("counts", (8, 3), h5.vlen_dtype(int))),
     "h5: nothing": partial(hdf5, lambda h5, file: None),
     "h5: no space": partial(hdf5, lambda h5, file: file.create_dataset("counts", data=h5.Empty("i8"))),
-    "h5: long text": partial(hdf5, long_text, labels="k"),
+    "h5: long text": partial(hdf5, long_text, labels="k"), "h5: text without an end": partial(damaged, 0, bytes(16)),
+    "h5: text beyond its heap": partial(damaged, 8, b"\xff" * 8),
     "h5: text": partial(hdf5, lambda h5, file: file.__setitem__("counts", np.full((8, 3), b"a"))),
     "h5ad: no HDF5": partial(with_bytes, "x.h5ad", b"\x89HDF\r\n\x1a\n" + bytes(99), read_store),
     "h5ad: no table": partial(hdf5, lambda h5, file: file.__setitem__("X", COUNTS), name="x.h5ad"),
