@@ -78,7 +78,7 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
     """BLACKOUT_BROWSER is a Chromium; without it `playwright install chromium` must have been run."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
     Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
-    green = [pages.picture(tmp_path / "green.png", "green")]
+    green = [pages.picture(tmp_path / "green.png", "green", tmp_path)]
     content = {"head": (), "scores": [], "settings": [], "curves": None, "pictures": green}
     pages.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
     with playwright.sync_playwright() as started:
@@ -101,7 +101,10 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
 
 def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     (tmp_path / "x.png").write_text("<script>")
-    assert pages.picture(tmp_path / "x.png", "x") is None and pages.picture(tmp_path / "none.png", "none") is None
+    assert (
+        pages.picture(tmp_path / "x.png", "x", tmp_path) is None
+        and pages.picture(tmp_path / "none.png", "none", tmp_path) is None
+    )
     attack = "<script>alert(1)</script>'\"{{ 7777 * 7 }}"
     run = tmp_path / attack.replace("/", "")
     (run / "samples").mkdir(parents=True)
@@ -136,7 +139,7 @@ def test_tables_and_sections_without_content_are_left_out():
 def test_a_large_picture_is_made_smaller(tmp_path):
     Image.effect_noise((2000, 2000), 80).save(tmp_path / "noise.png")
     assert (tmp_path / "noise.png").stat().st_size > 2_000_000
-    assert len(pages.picture(tmp_path / "noise.png", "noise").source) < 1_000_000
+    assert len(pages.picture(tmp_path / "noise.png", "noise", tmp_path).source) < 1_000_000
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):
