@@ -12,8 +12,7 @@ import yaml
 
 from blackout.data import counts
 from blackout.data.doctor import Finding, plain
-from blackout.errors import UserError
-from blackout.programs.cli import one_line_errors
+from blackout.errors import UserError, run_command
 from blackout.training.components import check_arguments
 
 
@@ -52,10 +51,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.inspect", description=__doc__)
     parser.add_argument("file", type=Path, help="a file of counts")
     parser.add_argument("settings", nargs="*", help="dataset.<name>=<value>, as for train.py")
-    given = parser.parse_args(arguments)
-    with one_line_errors():
-        if inspect(given.file, given.settings):
-            sys.exit(1)
+    run_command(_run, parser, arguments)
+
+
+def _run(given: argparse.Namespace) -> None:
+    if inspect(given.file, given.settings):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

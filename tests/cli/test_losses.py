@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from blackout import compare, load_model, report
+from blackout import compare, inspect, load_model, report, table
 from blackout.compress import __main__ as compress
 from blackout.errors import UserError, run_command
 from blackout.files import new_file, request_key, results_folder
@@ -313,5 +313,5 @@ def test_programs_end_in_one_line(capsys, error, code, said):
 
 def test_every_program_has_this_entry(command):
     for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graphs_compare.main, laws.main,
-                 energy_discrepancy.main, mixing.main):  # fmt: skip
+                 energy_discrepancy.main, mixing.main, inspect.main, table.main):  # fmt: skip
         command(main, "--no-such-option").assert_refused("")
