@@ -107,8 +107,14 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     assert "posterior=auto: direct" in outcome.out
     y = np.load(tmp_path / "posterior.npz")["measurement"]
     assert (np.load(tmp_path / "samples.npz")["samples"] >= y.repeat(2, 0)).all()
+    outcome = draw(run, model, tmp_path / "own", *SMALL, "task=photons_thinning", "measurement=model:0-5")
+    assert "warning" not in outcome.out and metrics(tmp_path / "own")["warnings"] == []  # of its own law
     outcome = draw(run, model, tmp_path / "all", *SMALL, "task=photons", "measurement=test:0", "posterior.sweeps=2")
     assert "posterior=auto: sgdd" in outcome.out
+    box = ("operator=inpaint_box", "posterior=auto", "measurement=test:0", WALK)
+    outcome = draw(run, model, tmp_path / "box", *SMALL, *box)
+    assert "posterior=auto: 16 particles" in outcome.out
+    assert metrics(tmp_path / "box")["values"]["network_calls"] == 16 * 7
 
 
 METHODS = (
