@@ -55,7 +55,7 @@ def log_mean_exp(log_weights: Tensor) -> Tensor:
 
 
 def jackknife(log_weights: Tensor, groups: Tensor | None = None, values: Tensor | None = None) -> float:
-    """An error of log-mean-exp(w), or of sum softmax(w) h: the estimate +- 1.96 of it is an interval of 95 %.
+    """An error of log-mean-exp(w), or of sum softmax(w) h: the estimate +- 1.96 of it is an interval of at least 95 %.
 
     The standard error by leaving out one independent group after the other [Efron 1981], times what Student's t of so
     few groups asks for, and for log Z the skewness of their sums [Johnson 1978]; the laws of flows count how often
@@ -82,7 +82,8 @@ def jackknife(log_weights: Tensor, groups: Tensor | None = None, values: Tensor 
     others = (share.sum() - share).clamp(min=1e-300)
     without = (others / (size.sum() - size)).log() if values is None else (numerator.sum() - numerator) / others
     error = float(((number - 1) / number * (without - without.mean()).square().sum()).sqrt())
-    quantile = float(stats.t.ppf(0.975, number - 1))
+    # groups are too few to show how skewed they are: theirs is the quantile of an interval of 98 %
+    quantile = float(stats.t.ppf(0.975 if groups is None else 0.99, number - 1))
     if values is None:
         apart = share / size - (share / size).mean()
         skewness = float((apart**3).mean() / apart.square().mean().pow(1.5).clamp(min=1e-300))
