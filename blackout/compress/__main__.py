@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import io
 import lzma
+import math
 import struct
 import time
 import zlib
@@ -37,13 +38,19 @@ _HEADER = struct.Struct("<4sIHHH16s")
 _MAGIC = b"BLK1"
 _PER_LANE = 6000
 """Elements for every lane of the coder, which costs 8 bytes."""
+_SPARSEST, _MOST_WORK = 10_000, 1 << 40
+"""Elements for every byte of a file, and elements times steps: what says more is refused, not tried."""
 
 
 def encode(given: argparse.Namespace) -> None:
     """Write the compressed file, decode it again, and say how large it is beside the bound, xz and PNG."""
     model, began = _model(given.model), time.perf_counter()
     counts = _counts(given.file, model)
-    lanes = max(1, min(1024, counts.numel() // _PER_LANE))
+    lanes = _lanes(counts.numel())
+    if counts.numel() * given.steps > _MOST_WORK:
+        raise UserError(
+            f"{given.file}: {counts.numel():,} elements in {given.steps} steps: at most {_MOST_WORK:,} altogether"
+        )
     coder = Coder(lanes)
     encoded(model, counts, given.steps, coder, given.batch_size)
     header = _HEADER.pack(_MAGIC, len(counts), given.steps, given.batch_size, lanes, _hash(counts))
@@ -81,11 +88,18 @@ def _decoded(model: BlackoutDiffusion, content: bytes, name: str) -> Tensor:
     if len(content) < _HEADER.size + 4 or _checked(content[:-4]) != content:
         raise UserError(f"{name}: damaged")
     _, n, steps, batch_size, lanes, expected = _HEADER.unpack(content[: _HEADER.size])
-    body = content[_HEADER.size : -4]
+    body, elements = content[_HEADER.size : -4], n * math.prod(model.shape)
+    whole = min(n, steps, batch_size, lanes) > 0 and len(body) >= 8 * lanes and len(body) % 4 == 0
+    if not whole or lanes != _lanes(elements) or elements > _SPARSEST * len(body) or elements * steps > _MOST_WORK:
+        raise UserError(f"{name}: damaged: {n:,} arrays in {steps} steps and {lanes} lanes cannot be in it")
     counts = decoded(model, n, steps, Coder(lanes, body), batch_size).to(count_dtype(model.process.max_count))
     if _hash(counts) != expected:
         raise UserError(f"{name}: does not decode to what was encoded: another model, machine or version made it")
     return counts
+
+
+def _lanes(elements: int) -> int:
+    return max(1, min(1024, elements // _PER_LANE))
 
 
 def _checked(content: bytes) -> bytes:

@@ -5,11 +5,13 @@ import pytest
 import torch
 
 from blackout.compress import Coder, decoded, encoded
+from blackout.compress.__main__ import _HEADER, _checked, _decoded
 from blackout.compress.coder import PRECISION
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.report import finite_time_bits
+from blackout.errors import UserError
 
 
 def uniform_symbols(part, bar):
@@ -82,3 +84,18 @@ def test_counts_decode_to_themselves_at_the_rate_of_the_bound(max_count, mean):
         bound.value, abs=4 * bound.standard_error + 0.02 * bound.value + 8 * 32 / counts.numel()
     )
     assert torch.equal(decoded(guess, 80, 8, Coder(4, coder.content), 32), counts.long())
+
+
+BODY = bytes(8) + bytes(8)
+
+
+@pytest.mark.parametrize(("header", "body"), [
+    ((0, 8, 4, 1), BODY), ((3, 0, 4, 1), BODY), ((3, 8, 0, 1), BODY), ((3, 8, 4, 0), BODY), ((3, 8, 4, 2), BODY),
+    ((2**32 - 1, 8, 4, 1), BODY), ((2**32 - 1, 8, 4, 1024), bytes(8192)), ((3, 8, 4, 1), BODY[:-1]),
+    ((3, 8, 4, 1), b""),
+    ((3_200_000, 65_535, 65_535, 1024), bytes(1 << 20)),
+])  # fmt: skip
+def test_headers_that_cannot_be_are_refused_before_anything_is_decoded(header, body):
+    content = _checked(_HEADER.pack(b"BLK1", *header, bytes(16)) + body)
+    with pytest.raises(UserError, match="cannot be in it"):
+        _decoded(model(16, 5.0), content, "x.bits")
