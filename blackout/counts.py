@@ -13,7 +13,9 @@ LARGEST_COUNT = 2**31 - 1
 
 
 def count_dtype(max_count: int) -> torch.dtype:
-    """The dtype that holds 0..max_count: uint8 up to 255, int32 above."""
+    """The dtype that holds 0..max_count: uint8 up to 255, int32 above; int64 for states beyond all counts."""
+    if max_count > LARGEST_COUNT:
+        return torch.int64
     return torch.uint8 if max_count <= 255 else torch.int32
 
 

@@ -51,6 +51,7 @@ def encode(given: argparse.Namespace) -> None:
         raise UserError(
             f"{given.file}: {counts.numel():,} elements in {given.steps} steps: at most {_MOST_WORK:,} altogether"
         )
+    given.out = new_file(given.out, given=True)
     coder = Coder(lanes)
     encoded(model, counts, given.steps, coder, given.batch_size)
     header = _HEADER.pack(_MAGIC, len(counts), given.steps, given.batch_size, lanes, _hash(counts))
@@ -76,6 +77,7 @@ def decode(given: argparse.Namespace) -> None:
             content = file.read()
     except OSError as error:
         raise UserError(f"{given.file}: {error.strerror}") from None
+    given.out = new_file(given.out, given=True)
     counts = _decoded(model, content, str(given.file))
     with replacing(given.out) as part, part.open("wb") as out:
         np.save(out, counts.numpy())
@@ -164,7 +166,6 @@ def main() -> None:
 def _run(given: argparse.Namespace) -> None:
     if not (1 <= given.steps < 1 << 16 and 1 <= given.batch_size < 1 << 16):
         raise UserError("--steps and --batch-size must be from 1 to 65,535")
-    given.out = new_file(given.out, given=True)
     (encode if given.what == "encode" else decode)(given)
 
 

@@ -152,7 +152,7 @@ class BirthDeathCorrector:
         if not isinstance(process, PureDeath):
             raise ValueError("the corrector birth_death is for pure death: use sampler/corrector=level")
         duration = expand_time(self.length * (t - s), xs)
-        y = predicted_count(self, denoiser, process, xs, s).mean.double()
+        y = predicted_count(self, denoiser, process, xs, s).expected
         births = poisson(y * duration / torch.expm1(expand_time(s, xs)), generator)
         survivors = process.sample(xs, duration, generator)
         return (survivors + births).clamp_(max=process.max_count).to(xs.dtype)

@@ -10,9 +10,9 @@ these rates does not sample p(x) p(c | x)^g for all that: the tilted laws of dif
     d/dtau pi = L* pi + V pi,   pi = p^(1 - g) p_c^g,   V = sum [kappa^(1 - g) kappa_c^g - (1 - g) kappa - g kappa_c],
 
 where L is the guided generator, and V >= 0 for g > 1. On one pixel the law is .04 off in total variation at g = 2, .10
-at 3 and .17 at 5 (`docs/sampling.md`). `blackout.diffusion.particles` weighs paths by exp(integral of V), which is
-exact and evaluates nothing that guidance does not evaluate anyway. Guided rates: [Nisonoff 2024]; the same weights for
-diffusions: [Skreta 2025]; classifier-free guidance: [Ho 2022].
+at 3 and .17 at 5 (`docs/sampling.md`). `blackout.diffusion.particles` weighs paths of p(x | c) by what they say for the
+class, which evaluates nothing that guidance does not evaluate anyway. Guided rates: [Nisonoff 2024]; weights
+exp(integral of V) of guided paths, for diffusions: [Skreta 2025]; classifier-free guidance: [Ho 2022].
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
+from blackout.diffusion.predictions import NEVER, CountPrediction, Denoiser, Prediction
 from blackout.diffusion.schedules import check_range, in_range
 from blackout.random import RandomSource, bernoulli
 
@@ -72,19 +72,6 @@ class Guidance:
 
 
 @dataclass(frozen=True)
-class GuidedCount(CountPrediction):
-    """The geometric mean of two predicted counts, and what weights of paths need to know of them, float64 [B, ...].
-
-    Attributes:
-        log_guided: log y^(1 - g) y_c^g before it was clipped to what can be missing.
-        plain: (1 - g) y + g y_c.
-    """
-
-    log_guided: Tensor | None = None
-    plain: Tensor | None = None
-
-
-@dataclass(frozen=True)
 class GuidedPair:
     """Two predictions whose rates, or whose steps' distributions, are to be guided by whoever makes them.
 
@@ -121,6 +108,17 @@ class GuidedPair:
         return torch.where(conditional > 0, log.clamp(max=_LARGEST).exp(), 0.0)
 
 
+@dataclass(frozen=True)
+class GuidedCount(CountPrediction):
+    """The geometric mean of two predicted counts.
+
+    Attributes:
+        pair: the two.
+    """
+
+    pair: GuidedPair | None = None
+
+
 def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: float, headroom: Tensor) -> GuidedCount:
     """The geometric mean y^(1 - g) y_c^g, formed from the logarithms and clipped to what can be missing.
 
@@ -133,15 +131,15 @@ def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: 
         scale: g.
         headroom: max_count - x, int64 [B, ...].
     """
-    log_mean = (1 - scale) * unconditional.log_mean + scale * conditional.log_mean
-    mean = torch.minimum(torch.exp(log_mean), headroom.to(log_mean.dtype))
+    log_guided = (1 - scale) * unconditional.log_mean.double() + scale * conditional.log_mean.double()
+    log_mean = torch.where(headroom > 0, torch.minimum(log_guided, torch.log(headroom.double())), NEVER)
+    mean = torch.exp(log_mean).to(conditional.mean.dtype)
     variance = conditional.variance
     if variance is not None:
         variance = variance * (mean / conditional.mean.clamp(min=1e-30))
     return GuidedCount(
-        mean, torch.minimum(log_mean, torch.log(headroom.clamp(min=1).to(log_mean.dtype))), variance,
-        log_guided=log_mean.double(), plain=(1 - scale) * unconditional.expected + scale * conditional.expected,
-    )  # fmt: skip
+        mean, log_mean, variance, pair=GuidedPair(conditional, unconditional, scale)
+    )
 
 
 @dataclass(frozen=True)

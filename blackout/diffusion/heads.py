@@ -19,6 +19,7 @@ from torch import Tensor
 
 from blackout.component import Stats, component
 from blackout.diffusion.predictions import (
+    NEVER,
     BirthDeathPrediction,
     CategoricalPrediction,
     CountPrediction,
@@ -118,8 +119,8 @@ class BoundedHead:
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
         f = raw[:, 0].float()
         headroom = (self.max_count - xt.to(torch.int64)).float()
-        # without headroom y = 0, but log y must stay finite for the loss's 0 log y
-        return CountPrediction(headroom * torch.sigmoid(f), torch.log(headroom.clamp(min=1.0)) + F.logsigmoid(f))
+        log_mean = torch.log(headroom.clamp(min=1.0)) + F.logsigmoid(f)
+        return CountPrediction(headroom * torch.sigmoid(f), torch.where(headroom > 0, log_mean, NEVER))
 
 
 @component("head", "base")

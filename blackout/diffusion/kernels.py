@@ -108,7 +108,7 @@ class BinomialBridge:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
-        y = predicted_count(self, denoiser, process, xt, t).mean
+        y = predicted_count(self, denoiser, process, xt, t).expected
         missing = torch.minimum(self.rounding(y, generator).to(torch.int64), process.max_count - xt.to(torch.int64))
         return process.bridge((xt + missing).to(xt.dtype), xt, s, t, generator)
 
@@ -125,7 +125,7 @@ class PoissonLeap:
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
-        y = predicted_count(self, denoiser, process, xt, t).mean.double()
+        y = predicted_count(self, denoiser, process, xt, t).expected
         return grown(xt, poisson(y * fraction(s, t, xt), generator), process)
 
 
@@ -187,10 +187,10 @@ class Trapezoidal:
         rho = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2)  # the clock is its own inverse
         half = step_fraction(rho, t)
         # first stage: y frozen at X_t, from t to rho
-        y = predicted_count(self, denoiser, process, xt, t).mean.double()
+        y = predicted_count(self, denoiser, process, xt, t).expected
         x_rho = grown(xt, poisson(y * half, generator), process)
         # second stage: from rho to s, of the same fraction, with the extrapolated count
-        y_rho = predicted_count(self, denoiser, process, x_rho, rho).mean.double()
+        y_rho = predicted_count(self, denoiser, process, x_rho, rho).expected
         rate = torch.maximum(2 * y_rho - (1 - half) * y, self.floor * y_rho)
         return grown(x_rho, poisson(rate * half, generator), process)
 
@@ -215,7 +215,10 @@ def predicted_distribution(
     """
     prediction = predicted_count(part, denoiser, process, xt, t)
     if isinstance(prediction, GuidedCount):
-        raise ValueError(f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal")
+        raise ValueError(
+            f"guidance leaves no distribution for the posterior {posterior}: use sampler=trapezoidal, "
+            "or sampler.guidance_particles=16, which walks unguided"
+        )
     if prediction.distribution is None:
         raise ValueError(f"the posterior {posterior} needs a head that predicts a distribution")
     return prediction.distribution
@@ -348,7 +351,7 @@ class PanjerLeap:
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
         prediction = predicted_count(self, denoiser, process, xt, t)
-        y = prediction.mean.double()
+        y = prediction.expected
         if self.dispersion is not None:
             dispersion = torch.full_like(y, self.dispersion)
         elif prediction.variance is not None:
@@ -433,7 +436,7 @@ class BirthDeathBridge:
         prediction = fitting(denoiser(xt, t), BirthDeathPrediction, self, process, needed)
         if isinstance(prediction, GuidedPair):
             raise ValueError("the bridge of immigration and death has no guided rates: use sampler=tau_leap")
-        y, x = prediction.mean, xt.long()
+        y, x = prediction.expected, xt.long()
         # I is at most X_t, and X_0 - S at most what is left up to max_count above the survivors S = X_t - I
         immigrants = torch.minimum(self.rounding(y[:, 1], generator).long(), x)
         headroom = (birth_death.max_count - (x - immigrants)).clamp(min=0)
@@ -479,7 +482,7 @@ def fitting(prediction: Prediction, kind: type[Kind], part: object, process: obj
 def reverse_rates(process: JumpProcess, prediction: Prediction, xt: Tensor, t: Tensor) -> Tensor:
     """kappa, or kappa^(1 - g) kappa_c^g of a pair [Nisonoff 2024]: float64 [B, R, ...] per unit of t."""
     if not isinstance(prediction, GuidedPair):
-        return process.rates(prediction.mean, xt, t)
+        return process.rates(prediction.expected, xt, t)
     return prediction.tilt(*(process.rates(one.expected, xt, t) for one in prediction.both))
 
 
@@ -507,7 +510,7 @@ def draw_step(
 
 def draw_level(prediction: CategoricalPrediction, generator: RandomSource) -> Tensor:
     """X_0 from the predicted distribution, int64 [B, ...], elements independent."""
-    return categorical(prediction.probs.movedim(1, -1).double(), generator)
+    return categorical(prediction.expected.movedim(1, -1), generator)
 
 
 def leap(

@@ -27,7 +27,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from blackout.diffusion.predictions import CountPrediction, Denoiser
+from blackout.diffusion.predictions import NEVER, CountPrediction, Denoiser
 from blackout.diffusion.processes import JumpProcess, Process
 from blackout.diffusion.processes.base import (
     LIMIT,
@@ -78,7 +78,7 @@ def poisson_divergence(mean: Tensor, log_mean: Tensor, target: Tensor) -> Tensor
     [Santos 2023, eq. 63] with the constant that completes it (tests/laws/test_likelihood_laws.py).
     """
     n = target.double()
-    return mean.double() - n + torch.special.xlogy(n, n) - n * log_mean.double()
+    return mean.double() - n + torch.special.xlogy(n, n) - torch.where(n > 0, n * log_mean.double(), 0.0)
 
 
 @torch.no_grad()
@@ -150,14 +150,15 @@ def end_bound(
     first, last = path_ends(limit + widening(process.max_count), None, x0.device)
     xt = process.sample(x0, first, generator)
     prediction, missing = predicted(denoiser, process, xt, first.expand(len(x0))), x0.long() - xt.long()
-    births = _poisson_surprisal(prediction.mean.double(), prediction.log_mean.double(), missing)
+    births = _poisson_surprisal(prediction, missing)
     return start_bound(process, x0, last, mean) + per_sample(births)
 
 
-def _poisson_surprisal(mean: Tensor, log_mean: Tensor, count: Tensor) -> Tensor:
-    """-log Poisson(count; mean), elementwise, float64."""
+def _poisson_surprisal(prediction: CountPrediction, count: Tensor) -> Tensor:
+    """-log Poisson(count; y), elementwise, float64."""
     n = count.double()
-    return mean - torch.where(n > 0, n * log_mean, 0.0) + torch.lgamma(n + 1)
+    chosen = torch.where(n > 0, n * prediction.log_mean.double(), 0.0)
+    return prediction.expected - chosen + torch.lgamma(n + 1)
 
 
 @torch.no_grad()
@@ -221,7 +222,7 @@ def step_bound(
     constant = _binomial_constant(process.max_count, s, t).to(x0.device)[missing]
     r = step_fraction(expand_time(s, x0), expand_time(t, x0))
     births = missing.double() * r
-    cross = prediction.mean.double() * r - births * (prediction.log_mean.double() + torch.log(r))
+    cross = prediction.expected * r - births * (prediction.log_mean.double() + torch.log(r))
     return per_sample(constant + cross)
 
 
@@ -340,7 +341,7 @@ class SeenDenoiser:
         prediction = self.denoiser(at_expectation(xt, t, self.seen, self.mean), t)
         assert isinstance(prediction, CountPrediction)
         mean = torch.where(self.seen, prediction.mean, 0.0)
-        return dataclasses.replace(prediction, mean=mean, log_mean=torch.where(self.seen, prediction.log_mean, -1e4))
+        return dataclasses.replace(prediction, mean=mean, log_mean=torch.where(self.seen, prediction.log_mean, NEVER))
 
 
 def of_seen(
@@ -388,7 +389,7 @@ def path_log_weights(
         prediction = predicted(denoiser, process, xt, t)
         log_rate = prediction.log_mean.double() + torch.log(r)
         chosen = torch.where(births > 0, births * (log_rate - torch.log(-torch.expm1(s - t))), 0.0)
-        total = total + per_sample(chosen - prediction.mean.double() * r + xt.double() * (t - s))
+        total = total + per_sample(chosen - prediction.expected * r + xt.double() * (t - s))
         x = xt
     rate = (torch.exp(-times[-1]) * mean.double()).expand(x0.shape)
     return total + per_sample(torch.special.xlogy(x.double(), rate) - rate)

@@ -5,7 +5,7 @@ for any laws whose paths differ from the kernel's by weights. As the number P of
 to the weighted one, with an error of O(1 / P); P times as many network evaluations are made.
 
 A potential sees every step as it was made, stage by stage, and returns the logarithm of a weight for every particle.
-`GuidanceWeight` turns walks at guided rates into p(x) p(c | x)^g, `KnownWeight` walks beside known elements into the
+`GuidanceWeight` turns walks of p(x | c) into p(x) p(c | x)^g, `KnownWeight` walks beside known elements into the
 law given these. Both are ratios of densities of whole paths, so they may be added; others (a likelihood of X_0 as the
 prediction has it, for posterior sampling) fit in the same place. Their laws are tested in
 tests/laws/test_particle_laws.py.
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.correctors import Churned, Correction, Corrector
-from blackout.diffusion.guidance import GuidedCount, GuidedPair
+from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import Kernel, StatefulKernel, reverse_rates, step_law
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
@@ -37,6 +37,12 @@ from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.random import RandomSource, SampleStreams, uniform
 
 _TINY = 1e-300
+LIMIT = 1.0
+"""Nats that all that move in one step together may add to the logarithm of a weight of guidance."""
+_TREND = 0.2
+"""Share by which extrapolated counts may differ from predicted ones where they weigh births."""
+SPREAD = 5.0
+"""Nats by which one particle may outweigh the middle one of its group before a normaliser is no estimate any more."""
 _FLOOR = 0.1
 """Least extrapolated count, as a share of the predicted one: a known birth must not come out impossible."""
 
@@ -46,13 +52,15 @@ class Stage:
     """A part of a step, at the rates of one evaluation.
 
     Attributes:
-        prediction: given X_t = before.
+        prediction: given X_t = before, as the kernel had it.
+        pair: both predictions, where guidance is weighed.
         before, after: states [rows, ...] at t and s.
         s, t: float64 scalars.
         last: the stage before it in the same step, if any.
     """
 
     prediction: Prediction
+    pair: GuidedPair | None
     before: Tensor
     after: Tensor
     s: Tensor
@@ -69,18 +77,18 @@ class Stage:
         """What was added, float64 [rows, ...]."""
         return (self.after.long() - self.before.long()).double()
 
-    def ahead(self, rate: Callable[[Prediction], Tensor]) -> Tensor:
-        """A count of the prediction, for pure death, extrapolated over the stages as by the trapezoidal kernel.
+    def ahead(self, rate: Callable[[Stage], Tensor]) -> Tensor:
+        """A count predicted for pure death, extrapolated over the stages as by the trapezoidal kernel.
 
         Frozen over each stage it would integrate to first order only.
         """
-        now = rate(self.prediction)
+        now = rate(self)
         if self.last is None or float(self.s) == 0:
             return now
         first, middle, end = (reverse_clock(time) for time in (self.last.t, self.t, self.s))
         theta = (middle - first) / (end - first)
         weight = 1 / (2 * theta * (1 - theta))
-        return weight * now - (weight - 1) * (1 - self.last.fraction) * rate(self.last.prediction)
+        return weight * now - (weight - 1) * (1 - self.last.fraction) * rate(self.last)
 
 
 @dataclass
@@ -90,7 +98,7 @@ class Step:
     Attributes:
         number: k of the time times[k] it led to.
         s, t: from t to s, float64 scalars.
-        seen: (X, time, prediction) of every evaluation, in order, the first at t.
+        seen: (X, time, prediction, pair) of every evaluation, in order, the first at t; see `Stage`.
         after: X_s, states [rows, ...].
     """
 
@@ -98,15 +106,15 @@ class Step:
     s: Tensor
     t: Tensor
     after: Tensor
-    seen: list[tuple[Tensor, Tensor, Prediction]] = field(default_factory=list)
+    seen: list[tuple[Tensor, Tensor, Prediction, GuidedPair | None]] = field(default_factory=list)
 
     def stages(self) -> Iterator[Stage]:
         """From one evaluation to the next, and from the last to X_s."""
-        ends = [(x, time) for x, time, _ in self.seen[1:]] + [(self.after, self.s)]
+        ends = [(x, time) for x, time, *_ in self.seen[1:]] + [(self.after, self.s)]
         last: Stage | None = None
-        for (before, t, prediction), (after, s) in zip(self.seen, ends, strict=True):
+        for (before, t, prediction, pair), (after, s) in zip(self.seen, ends, strict=True):
             if s < t:
-                last = Stage(prediction, before, after, s, t, last)
+                last = Stage(prediction, pair, before, after, s, t, last)
                 yield last
 
 
@@ -119,13 +127,19 @@ class Potential(Protocol):
 
 @dataclass(frozen=True)
 class GuidanceWeight:
-    """The density of paths of p(x) p(c | x)^g relative to that of walks at guided rates. Ours; cf. [Skreta 2025].
+    """The density of paths of p(x) p(c | x)^g relative to that of walks of p(x | c): p(c | X_0)^(g - 1), step by step.
 
-    A stage of counts weighs prod_i Poisson(n_i; y_i r)^(1 - g) Poisson(n_i; y_c,i r)^g / Poisson(n_i; a_i r), n_i its
-    births and a_i the guided count: where a = y^(1 - g) y_c^g, not clipped to what can be missing, that is exp(V r),
-    and r adds up to the clock tau = -log(1 - e^-t). Of finitely many states it is the sum of p^(1 - g) p_c^g over the
-    states an element can go to, before it is normalised; of other processes exp(V (t - s)). Nothing where nothing is
-    guided.
+    Ours; cf. [Skreta 2025]. The two models' paths differ by their rates alone, so that a step says for the class
+
+        sum_i n_i log(y_c,i / y_i) - (y_c,i - y_i) r        of n_i births,
+        sum_i log p_c(X_s,i | X_t) / p(X_s,i | X_t)         of finitely many states,
+
+    and all of them together log p(c | X_0), up to a constant: weights of exact models are bounded for g > 1, by
+    p(c)^(1 - g), where walks at guided rates have single steps of many nats. What several that move in one step say
+    of each other no model was asked: together they may add `LIMIT` nats at most, so that evidence that each of them
+    repeats does not count twice. The error is that of two moves in one step, of first order.
+
+    Other processes are walked at guided rates, and weigh exp(V (t - s)), V as in `blackout.diffusion.guidance`.
 
     Args:
         process: being reversed.
@@ -136,38 +150,45 @@ class GuidanceWeight:
     def __call__(self, step: Step) -> Tensor:
         total = torch.zeros(len(step.after), dtype=torch.float64, device=step.after.device)
         for stage in step.stages():
-            if isinstance(stage.prediction, GuidedCount):
-                total = total + per_sample(self._tilt_of_births(stage.prediction, stage))
-            elif isinstance(stage.prediction, GuidedPair):
-                total = total + per_sample(self._tilt(stage.prediction, stage))
+            if stage.pair is not None:
+                total = total + (self._evidence if weighs(self.process) else self._tilt)(stage.pair, stage)
         return total
 
-    @staticmethod
-    def _tilt_of_births(guided: GuidedCount, stage: Stage) -> Tensor:
-        assert guided.log_guided is not None
-        used = guided.mean.double()
-        clipped = torch.where(used > 0, guided.log_guided - used.clamp(min=_TINY).log(), 0.0)
-        clipped = torch.where(clipped.abs() > 1e-5, clipped, 0.0)  # the rest is rounding in single precision
-        # of several births only the first: it changes the rates, and a power of the ratio frozen here would run away
-        return stage.ahead(_excess) * stage.fraction + stage.births.clamp(max=1) * clipped
+    def _evidence(self, pair: GuidedPair, stage: Stage) -> Tensor:
+        """(g - 1) [log p(c | X_s) - log p(c | X_t)], float64 [rows]."""
+        if isinstance(self.process, FiniteProcess):
+            reached, moved = stage.after.long()[..., None], (stage.after != stage.before).long()
+            laws = (self.process.step_pmf(one.expected, stage.before, stage.s, stage.t) for one in pair.both)
+            log_c, log_p = (law.gather(-1, reached).squeeze(-1).clamp(min=_TINY).log() for law in laws)
+            evidence = log_c - log_p
+        else:
+            parts = (_conditional, _unconditional)
+            now, ahead = [part(stage).clamp(min=_TINY) for part in parts], [stage.ahead(part) for part in parts]
+            # where extrapolation changes much it is rough, and the ratio of what was predicted is the better one
+            y_c, y = (torch.clamp(later / y, 1 - _TREND, 1 + _TREND) * y for later, y in zip(ahead, now, strict=True))
+            moved = stage.births
+            evidence = moved * (y_c.log() - y.log()) - (ahead[0] - ahead[1]) * stage.fraction
+        weight = (pair.scale - 1) * per_sample(evidence)
+        return torch.where(per_sample(moved) > 1, weight.clamp(max=LIMIT), weight)
 
     def _tilt(self, pair: GuidedPair, stage: Stage) -> Tensor:
-        if isinstance(self.process, FiniteProcess):
-            mass = step_law(self.process, pair, stage.before, stage.s, stage.t).sum(-1)
-            return torch.where(mass > 0, mass.clamp(min=_TINY).log(), 0.0)
         if not isinstance(self.process, JumpProcess):
             raise ValueError(f"guidance_particles: {type(self.process).__name__} has neither rates nor finite steps")
-        conditional, unconditional = (
-            self.process.rates(one.expected, stage.before, stage.t).sum(1) for one in pair.both
+        plain = ((1 - pair.scale, pair.unconditional), (pair.scale, pair.conditional))
+        excess = reverse_rates(self.process, pair, stage.before, stage.t) - sum(
+            share * self.process.rates(one.expected, stage.before, stage.t) for share, one in plain
         )
-        tilted = reverse_rates(self.process, pair, stage.before, stage.t).sum(1)
-        return (tilted - (1 - pair.scale) * unconditional - pair.scale * conditional) * (stage.t - stage.s)
+        return per_sample(excess) * (stage.t - stage.s)
 
 
-def _excess(guided: Prediction) -> Tensor:
-    """What is simulated more than (1 - g) y + g y_c."""
-    assert isinstance(guided, GuidedCount) and guided.plain is not None
-    return guided.mean.double() - guided.plain
+def _conditional(stage: Stage) -> Tensor:
+    assert stage.pair is not None
+    return stage.pair.conditional.expected
+
+
+def _unconditional(stage: Stage) -> Tensor:
+    assert stage.pair is not None
+    return stage.pair.unconditional.expected
 
 
 @dataclass(frozen=True)
@@ -198,7 +219,7 @@ class KnownWeight:
         r, births = stage.fraction, stage.births
         missing = (self.x0.long() - stage.before.long()).clamp(min=0).double()
         now = stage.prediction.expected
-        rate = torch.maximum(stage.ahead(lambda y: y.expected), _FLOOR * now)
+        rate = torch.maximum(stage.ahead(lambda at: at.prediction.expected), _FLOOR * now)
         # the logarithm of the mean itself where it is not extrapolated: finite where the mean underflows
         log_rate = torch.where(rate == now, stage.prediction.log_mean.double(), rate.clamp(min=_TINY).log())
         # log of Poisson(births; y r) / Binomial(births; missing, r), in which births! cancels
@@ -239,10 +260,12 @@ class Weighed:
             known elements that is p(known); of guidance the sum over x of p(x)^(1 - g) p(x | c)^g, and so E[p(c | x)^g]
             / p(c)^g; given both, of the latter sum over what agrees with the known elements. As far as the final time
             has forgotten the data.
+        spread: float64 [B], by how many nats one particle outweighed the middle one of its group, at most.
     """
 
     samples: Tensor
     log_normaliser: Tensor
+    spread: Tensor
 
 
 @torch.no_grad()
@@ -349,8 +372,9 @@ class _Swarm:
             raise ValueError("churn takes particles back without weighing them: leave out churn or particles")
         self._kernel, self._potentials, self._path, self._generator = kernel, potentials, path, generator
         self._number, self._threshold, self._k = number, threshold, steps
+        self._guided = any(isinstance(potential, GuidanceWeight) for potential in potentials)
         self._log_weight = torch.zeros(samples, number, dtype=torch.float64, device=device)
-        self._log_normaliser = torch.zeros(samples, dtype=torch.float64, device=device)
+        self._log_normaliser, self._spread = torch.zeros(2, samples, dtype=torch.float64, device=device)
 
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
@@ -362,13 +386,19 @@ class _Swarm:
             if self._path is not None and step.seen and time < step.seen[-1][1]:
                 x = self._path.at(self._k, time, x)
             prediction = denoiser(x, time)
-            step.seen.append((x, time, prediction))
+            pair = getattr(prediction, "pair", prediction) if self._guided else None
+            pair = pair if isinstance(pair, GuidedPair) else None
+            if pair is not None and weighs(process):
+                prediction = pair.conditional
+            step.seen.append((x, time, prediction, pair))
             return prediction
 
         xs = self._kernel(recorded, process, xt, s, t, generator)
         step.after = xs if self._path is None else self._path.overwrite(self._k, xs)
         for potential in self._potentials:
             self._log_weight += potential(step).view_as(self._log_weight)
+        spread = self._log_weight.amax(1) - self._log_weight.median(1).values
+        self._spread = torch.maximum(self._spread, spread.nan_to_num(nan=math.inf))
         return step.after if self._k == 0 else self._resampled(step.after)
 
     def _resampled(self, xs: Tensor) -> Tensor:
@@ -389,7 +419,7 @@ class _Swarm:
         u = uniform((len(weight), 1), self._own(0), weight.device)
         chosen = (weight.cumsum(1) <= u * weight.sum(1, keepdim=True)).sum(1).clamp(max=self._number - 1)
         rows = self._number * torch.arange(len(weight), device=weight.device) + chosen
-        return Weighed(x0[rows], self._log_normaliser + self._log_mean())
+        return Weighed(x0[rows], self._log_normaliser + self._log_mean(), self._spread)
 
     def _log_mean(self) -> Tensor:
         return torch.logsumexp(self._log_weight, 1) - math.log(self._number)

@@ -25,16 +25,21 @@ class Prediction(Protocol):
 
     @property
     def mean(self) -> Tensor:
-        """E[statistic | X_t] in the network's precision, float32."""
+        """E[statistic | X_t] in the network's precision, float32: what training losses compare."""
 
     @property
     def expected(self) -> Tensor:
-        """The same from its logarithm, float64: what is small keeps its digits."""
+        """The same from its logarithm, float64: what kernels draw from and bounds are of.
+
+        Both rounded apart in float32 are no Poisson law: at 2^31 counts its sum is off by hundreds of nats.
+        """
 
 
 Denoiser: TypeAlias = Callable[[Tensor, Tensor], Prediction]
 """(xt [B, ...], t float64 scalar or [B]) -> prediction given X_t."""
 Kind = TypeVar("Kind")
+NEVER = -1e4
+"""The logarithm of a mean of 0: finite, so that no births times it are 0, and 0 when it is exponentiated in float64."""
 
 
 class MissingCount(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +17,7 @@ from blackout.diffusion.guidance import GuidedDenoiser, check_classes, start_mea
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel
-from blackout.diffusion.particles import GuidanceWeight, sample_particles, weighs
+from blackout.diffusion.particles import SPREAD, GuidanceWeight, sample_particles, weighs
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, sample
@@ -26,6 +28,10 @@ from blackout.random import SampleStreams
 
 INPAINTING_PARTICLES = 16
 """Of every sample with known elements, unless the sampler says otherwise."""
+_NO_CLAIM = (
+    "guidance: the weights of particles spread over more than 5 nats: such samples are no draws of p(x) p(c | x)^g, "
+    "and their log_normaliser is NaN; take more steps or more particles, or a smaller guidance"
+)
 _LEAST = 1e-12
 """Units that are still missing where the total is there already."""
 _TIMES = 9
@@ -163,7 +169,10 @@ def _draw(
         return {"samples": sample(*walk, **how)}
     weights = [GuidanceWeight(model.process)] if sampler.guidance.particles > 1 else []
     drawn = sample_particles(*walk, number=number, potentials=weights, **how)
-    return {"samples": drawn.samples, "log_normaliser": drawn.log_normaliser}
+    unknown = (drawn.spread > SPREAD) if weights else torch.zeros_like(drawn.spread, dtype=torch.bool)
+    if bool(unknown.any()):
+        warnings.warn(_NO_CLAIM, stacklevel=2)
+    return {"samples": drawn.samples, "log_normaliser": drawn.log_normaliser.masked_fill(unknown, math.nan)}
 
 
 def guided_denoiser(model: Predictor, sampler: Sampler, classes: Tensor | None) -> Denoiser:
@@ -208,7 +217,8 @@ def try_sampler(model: Predictor, sampler: Sampler) -> None:
             return
         if inpaints:
             how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
-        sample_particles(*walk, number=2, potentials=[GuidanceWeight(model.process)], **how)
+        weights = [GuidanceWeight(model.process)] if sampler.guidance.particles > 1 else []
+        sample_particles(*walk, number=2, potentials=weights, **how)
 
 
 def check_end(model: Predictor, t: Tensor, grid: Callable[[int], Tensor], where: str | None) -> None:

@@ -1,6 +1,6 @@
-"""Accumulators of samples: float64 sums of their features for Gaussian statistics, or rows of every sample.
+"""Accumulators of samples: float64 moments of their features for Gaussian statistics, or rows of every sample.
 
-All are reduced over processes by sums, so that any number of processes gives the single-process result.
+All are put together over processes, so that any number of processes gives the single-process result.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class SumMetric(Metric):
 
 
 class FeatureStatistics(SumMetric):
-    """Mean and covariance of features, accumulated in float64 and summed over processes.
+    """Mean and covariance of features, accumulated in float64 and put together over processes.
 
-    The states are n, the sum of the features and the sum of their outer products: 8 F^2 bytes (32 MiB for 2048
-    features), whatever the number of samples.
+    The states are n, the mean and the sum of outer products about it, 8 F^2 bytes (32 MiB for 2048 features), updated
+    and merged pairwise [Chan 1983]: raw sums lose the digits of features whose mean is large beside their spread.
 
     Args:
         num_features: F, the width of the features.
     """
 
     count: Tensor
-    total: Tensor
+    mean: Tensor
     outer: Tensor
 
     def __init__(self, num_features: int) -> None:
@@ -51,9 +51,10 @@ class FeatureStatistics(SumMetric):
             raise ValueError(f"num_features is {num_features}; it must be at least 1")
         self.num_features = num_features
         zeros = torch.zeros(num_features, num_features, dtype=torch.float64)
-        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("total", zeros[0].clone(), dist_reduce_fx="sum")
-        self.add_state("outer", zeros, dist_reduce_fx="sum")
+        # over processes they are stacked, for `compute` to merge
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx=None)
+        self.add_state("mean", zeros[0].clone(), dist_reduce_fx=None)
+        self.add_state("outer", zeros, dist_reduce_fx=None)
 
     def update(self, features: Tensor) -> None:
         """Add a batch of features [B, F].
@@ -67,10 +68,15 @@ class FeatureStatistics(SumMetric):
             raise ValueError(f"features must be floating-point numbers, not {features.dtype}")
         if not bool(torch.isfinite(features).all()):
             raise ValueError("features contain NaN or infinity")
-        wide = features.detach().to(device=self.total.device, dtype=torch.float64)
-        self.count += wide.shape[0]
-        self.total += wide.sum(dim=0)
-        self.outer.addmm_(wide.T, wide)
+        if not len(features):
+            return
+        wide = features.detach().to(device=self.mean.device, dtype=torch.float64)
+        mean = wide.mean(dim=0)
+        share = len(wide) / (int(self.count) + len(wide))
+        apart, centred = mean - self.mean, wide - mean
+        self.outer.addmm_(centred.T, centred).addr_(apart, apart, alpha=share * float(self.count))
+        self.mean += share * apart
+        self.count += len(wide)
 
     def compute(self) -> Moments:
         """Statistics over all processes.
@@ -78,11 +84,13 @@ class FeatureStatistics(SumMetric):
         Raises:
             ValueError: fewer than two samples were added.
         """
-        n = int(self.count)
+        n = int(self.count.sum())
         if n < 2:
             raise ValueError(f"a covariance needs at least 2 samples, but {n} were added")
-        mu = self.total / n
-        sigma = (self.outer - n * torch.outer(mu, mu)) / (n - 1)
+        counts, means = self.count.reshape(-1, 1).double(), self.mean.view(-1, self.num_features)
+        mu = means[0] + (counts * (means - means[0])).sum(0) / n
+        apart = means - mu
+        sigma = (self.outer.view(-1, *self.outer.shape[-2:]).sum(0) + apart.T @ (counts * apart)) / (n - 1)
         return Moments(mu, (sigma + sigma.T) / 2, n)
 
 

@@ -110,7 +110,8 @@ class TwoSteps:
         prediction = denoiser(xt, t)
         before = self.last[-1] if self.last else prediction.mean
         self.last.append(prediction.mean)
-        leap = replace(prediction, mean=(1.5 * prediction.mean - 0.5 * before).clamp(min=0.0))
+        mean = (1.5 * prediction.mean - 0.5 * before).clamp(min=1e-30)
+        leap = replace(prediction, mean=mean, log_mean=mean.log())
         return PoissonLeap()(lambda *_: leap, process, xt, s, t, generator)
 
 

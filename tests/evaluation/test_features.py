@@ -21,6 +21,23 @@ def test_statistics_are_mean_and_unbiased_covariance_whatever_the_batches() -> N
     assert torch.equal(sigma, sigma.T)
 
 
+def test_statistics_keep_their_digits_far_from_0_and_over_processes() -> None:
+    """Of mean / std 2.5e6, which raw sums leave three digits of a covariance."""
+    x = torch.randn(400, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 2.5e6
+    parts = [FeatureStatistics(6) for _ in range(3)]
+    for part, rows in zip(parts, (x[:250], x[250:399], x[399:]), strict=True):
+        for batch in rows.split(64):
+            part.update(batch)
+    whole = FeatureStatistics(6)
+    for name in ("count", "mean", "outer"):  # as torchmetrics leaves what it gathered
+        setattr(whole, name, torch.stack([getattr(part, name) for part in parts]))
+    mu, sigma, n = whole.compute()
+    centred = x - 2.5e6
+    assert n == 400
+    torch.testing.assert_close(mu - 2.5e6, centred.mean(0), rtol=0, atol=1e-8)
+    torch.testing.assert_close(sigma, torch.cov(centred.T), rtol=0, atol=1e-8)
+
+
 def test_sums_stay_float64_when_the_model_is_cast() -> None:
     statistics = FeatureStatistics(3)
     torch.nn.ModuleList([statistics]).half()

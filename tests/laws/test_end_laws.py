@@ -16,8 +16,9 @@ from blackout.data.moments import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
 from blackout.diffusion.data_stats import DataEnds, start_divergence, with_ends
 from blackout.diffusion.grids import LAST_LOGIT, pilot_ends
-from blackout.diffusion.kernels import Trapezoidal
-from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
+from blackout.diffusion.predictions import BirthDeathPrediction
+from blackout.diffusion.processes import BirthDeath, PureDeath
 from blackout.diffusion.processes.base import proposal
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_times, time_of_logit
@@ -251,3 +252,27 @@ def test_totals_keep_their_spread(mean, pixels):
     ).double().sum(1)  # fmt: skip
     assert float(x.mean()) == pytest.approx(mean * pixels, rel=0.03)
     assert float(x.std() / x.mean()) == pytest.approx(toy.variation, rel=0.05)
+
+
+def test_elements_that_are_never_lit_cost_nothing_whatever_the_largest_count():
+    x0, t = torch.tensor([[0, 3], [2, 3]], dtype=torch.int32), torch.tensor(5.0, dtype=torch.float64)
+    for top in (255, 4095, 4096, 2**31 - 1):
+        dark, lit = likelihood.start_bound(PureDeath(top), x0, t, torch.tensor([0.0, 3.0])).tolist()
+        assert math.isfinite(dark) and dark >= 0 and lit == math.inf
+
+
+def test_states_beyond_the_largest_count_do_not_wrap():
+    """Immigrants on top of 2^31 - 1 counts: states need more than int32."""
+    process = BirthDeath(2**31 - 1, 2.0**20)
+    x0 = torch.full((200, 1), 2**31 - 1, dtype=torch.int32)
+    xt, target = process.observe(x0, torch.tensor(1e-6), torch.Generator().manual_seed(0))
+    assert bool((xt > 2**31 - 1 - 10_000).all()) and bool((target.statistic >= 0).all())
+    assert torch.equal(xt.long(), x0.long() - target.statistic[:, 0] + target.statistic[:, 1])
+    times = torch.tensor([0.0, 1e-6], dtype=torch.float64)
+
+    def nothing_missing(x, t):
+        pair = torch.zeros(len(x), 2, 1)
+        return BirthDeathPrediction(pair, pair - 700.0)
+
+    back = sample(nothing_missing, process, times, (200, 1), kernel=BirthDeathBridge(), start=xt)
+    assert back.dtype == torch.int32 and bool((back > 2**31 - 1 - 10_000).all())

@@ -165,7 +165,7 @@ class TooMany:
     def __call__(self, denoiser, process, xt, s, t, generator=None):
         def wrong(x, t):
             prediction = denoiser(x, t)
-            return replace(prediction, mean=1.04 * prediction.mean)
+            return replace(prediction, log_mean=prediction.log_mean + math.log(1.04))
 
         return PoissonLeap()(wrong, process, xt, s, t, generator)
 

@@ -11,17 +11,18 @@ from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import (
     BinomialBridge,
+    LevelBridge,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
     Trapezoidal,
 )
-from blackout.diffusion.particles import GuidanceWeight, normalised, sample_particles, systematic
-from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import sample
+from blackout.diffusion.particles import SPREAD, GuidanceWeight, normalised, sample_particles, systematic
+from blackout.diffusion.processes import Absorbing, Ordinal, PureDeath, Uniform
+from blackout.diffusion.samplers import CountingDenoiser, sample
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import toys as chains
-from blackout.laws.kernels import ExactDenoiser, fraction, landing, poisson_pmf
+from blackout.laws.kernels import ExactDenoiser, ExactJumpDenoiser, fraction, landing, poisson_pmf
 from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.random import SampleStreams
 from tests.laws.test_guidance_laws import ALL, CLASSES, SHARES
@@ -104,6 +105,33 @@ def test_other_kernels_are_weighed_too(kernel):
     alone, _ = guided_draws(ONE_ALL, ONE[1], 3.0, 1, 1500, kernel, times)
     weighed, _ = guided_draws(ONE_ALL, ONE[1], 3.0, 8, 1500, kernel, times)
     assert distance(weighed, law)[0] < 0.6 * distance(alone, law)[0]
+
+
+@pytest.mark.parametrize("name", ["pure_death", "uniform", "absorbing", "ordinal"])
+def test_rough_data_are_guided_at_the_default_cost(name):
+    """Two elements of six levels, Dirichlet laws, g = 3, 16 particles, at most 64 evaluations: nearer than the walk."""
+    given, other = (np.random.default_rng(k).dirichlet(np.full(36, 0.5)).reshape(6, 6) for k in (21, 22))
+    cubes, most = (given, 0.4 * given + 0.6 * other), 0.06 if name == "pure_death" else 0.05
+    law, total = tilted(cubes[1].ravel(), cubes[0].ravel(), 3.0)
+    if name == "pure_death":
+        process, kernel, toys = PureDeath(5), BinomialBridge(), [Toy("rough", cube) for cube in cubes]
+        exact, mean = [ExactDenoiser(toy) for toy in toys], torch.tensor(toys[1].mean ** -2 * toys[0].mean ** 3)
+    else:
+        process = {"uniform": Uniform, "absorbing": Absorbing, "ordinal": Ordinal}[name](5)
+        mean, kernel = None, LevelBridge()
+        matrices = chains.of_generator(process.generator().numpy(), process.ordered)
+        exact = [ExactJumpDenoiser(chains.JumpToy("rough", cube, matrices), chains.JumpToy.origins) for cube in cubes]
+    counting, n = CountingDenoiser(GuidedDenoiser(*exact, 3.0, 5)), 1500
+    times, streams = logit_times(64, 5.0, -7.0), SampleStreams(0, torch.arange(n))
+    walk = sample(counting, process, times, (n, 2), streams, kernel=kernel, mean=mean)
+    evaluations = counting.evaluations
+    drawn = sample_particles(counting, process, times, (n, 2), streams, kernel=kernel, mean=mean, number=16,
+                             potentials=[GuidanceWeight(process)])  # fmt: skip
+    assert counting.evaluations == 2 * evaluations <= 128
+    found, floor = distance(drawn.samples, law, 6)
+    assert found < min(math.hypot(floor, most), distance(walk, law, 6)[0])
+    assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(total, rel=0.1)
+    assert float((drawn.spread > SPREAD).double().mean()) < 0.02
 
 
 # --- known elements

@@ -72,11 +72,11 @@ class BirthDeath(CountProcess):
         return (survivors + immigrants).to(self.dtype)
 
     def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Observation]:
-        """X_t with the target (X_0 - S, I), int32 [B, 2, ...]."""
+        """X_t with the target (X_0 - S, I), int64 [B, 2, ...]."""
         survivors, immigrants = self._draw(x0, t, generator)
         xt = (survivors + immigrants).to(self.dtype)
         choice = uniform(tuple(x0.shape), generator, x0.device)
-        target = torch.stack([x0.int() - survivors.int(), immigrants.int()], dim=1)
+        target = torch.stack([x0.long() - survivors, immigrants], dim=1)
         return xt, Observation(self, x0, xt, choice, target)
 
     def _draw(self, x0: Tensor, t: Time, generator: RandomSource) -> tuple[Tensor, Tensor]:
