@@ -1,7 +1,8 @@
 """The first losses and gradient norms of every family's default recipe, kept in tests/golden.json.
 
 A commit that changes a number that training computes changes that file, and says why. `python -m tests.golden --renew`
-writes it anew, of all families or of those that are named; without `--renew` it is compared with what is computed.
+writes it anew, of all families or of those that are named; without `--renew` what is computed is compared, and the exit
+code is 1 where it differs.
 
 In single precision on one thread of a CPU: the losses of the first 50 steps of the recipe as `train.py` takes it, and
 the norms of the gradients of the first 20, before clipping. Where a recipe draws states or permutations by its own
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -97,23 +99,25 @@ def differences(stored: dict[str, list[float]], found: dict[str, list[float]], r
     return told
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", metavar="family", help=f"of {', '.join(RECIPES)}; none: all of them")
     parser.add_argument("--renew", action="store_true", help="write what is computed now")
     options = parser.parse_args(argv)
     stored: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    moved = False
     for family in options.families or RECIPES:
         found = recorded(family)
         told = differences(stored[family], found) if family in stored else ["not stored yet"]
         print(f"{family}: {'; '.join(told) or 'as stored'}")
-        stored[family] = found
+        stored[family], moved = found, moved or bool(told)
     if options.renew:
         ordered = {name: stored[name] for name in RECIPES if name in stored}
         FILE.write_text(json.dumps(ordered, indent=1) + "\n")
+    return int(moved and not options.renew)
 
 
 if __name__ == "__main__":
     from tests import golden  # whose `Enough` the callback raises
 
-    golden.main()
+    sys.exit(golden.main())

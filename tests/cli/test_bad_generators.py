@@ -88,7 +88,9 @@ OTHER_SAMPLERS = {
 """Of `sample.py`, and a word of why they are refused."""
 
 
-@pytest.mark.parametrize("process", OTHER_SAMPLERS)
+@pytest.mark.parametrize(
+    "process", ["absorbing", *(pytest.param(p, marks=pytest.mark.deep) for p in OTHER_SAMPLERS if p != "absorbing")]
+)
 def test_every_process_trains_samples_and_is_scored(run, tmp_path, process):
     assert (
         run("train", *TINY, f"process={process}", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0

@@ -139,6 +139,7 @@ def test_what_has_no_guided_law_is_refused_before_sampling(run, conditional):
     run("sample", *guided, *both).assert_refused("guidance_between")
 
 
+@pytest.mark.deep
 def test_guidance_of_other_processes(run, tmp_path):
     """Classes with immigration and death, whose bridge has no guided rates, and with levels, whose bridge has."""
     for process, word in (("birth_death", "tau_leap"), ("absorbing", None)):

@@ -93,7 +93,10 @@ def beside(group, choice, folder):
     return options
 
 
-@pytest.mark.parametrize("group, choice", [choice for choice in CHOICES if choice not in NOTHING_TO_TRAIN])
+@pytest.mark.parametrize("group, choice", [
+    pytest.param(*choice, marks=[pytest.mark.deep] if choice[0] == "experiment" else [])
+    for choice in CHOICES if choice not in NOTHING_TO_TRAIN
+])  # fmt: skip
 def test_everything_can_be_made(tmp_path, monkeypatch, group, choice):
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))

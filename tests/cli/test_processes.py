@@ -8,7 +8,11 @@ import pytest
 from tests.cli.conftest import TINY
 
 
-@pytest.mark.parametrize("process", ["birth_death", "uniform", "absorbing", "ordinal", "discrete_absorbing"])
+def deep(*processes):
+    return [pytest.param(process, marks=pytest.mark.deep) for process in processes]
+
+
+@pytest.mark.parametrize("process", ["uniform", *deep("birth_death", "absorbing", "ordinal", "discrete_absorbing")])
 def test_training_ends_well(run, tmp_path, process):
     """After as many steps as a run of pure death needs to make its pilot run, which no other process has."""
     tiny = [option for option in TINY if "val_check" not in option]
@@ -21,7 +25,7 @@ def test_training_ends_well(run, tmp_path, process):
     assert 0 < values["val/bits_per_dim"] < 40
 
 
-@pytest.mark.parametrize("process", ["uniform", "absorbing", "ordinal", "birth_death"])
+@pytest.mark.parametrize("process", ["birth_death", *deep("uniform", "absorbing", "ordinal")])
 def test_correctors(run, tmp_path, process):
     """With as many evaluations more as there are corrections, and other samples for it."""
     made = run("train", *TINY, f"process={process}", "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a")

@@ -80,6 +80,7 @@ def test_a_run_id_is_not_reused_for_other_settings(run, trained, tmp_path):
     outcome.assert_refused("seed=0", "run_id")
 
 
+@pytest.mark.deep
 def test_sweeps_over_losses_and_samplers(run, tmp_path):
     outcome = run(
         "train", "-m", *TINY, "loss=instantaneous,finite_time", "sampler=poisson,binomial_bridge",
@@ -120,7 +121,7 @@ def test_a_debug_preset_leaves_a_family_without_such_sampling_alone(run, tmp_pat
     run("train", *flow, "loss=instantaneous").assert_refused("loss.scale", "schedule.num_steps", "another loss")
 
 
-@pytest.mark.parametrize("debug", ["fast", "overfit", "profile"])
+@pytest.mark.parametrize("debug", ["overfit", *(pytest.param(d, marks=pytest.mark.deep) for d in ("fast", "profile"))])
 def test_debug_presets_run(run, tmp_path, debug):
     small = [option for option in TINY if not option.startswith(("trainer.val", "callbacks.samples", "sampler"))]
     outcome = run(

@@ -115,6 +115,7 @@ def test_dinov2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.deep
 def test_classifier_is_accurate(digits_classifier: Classifier) -> None:
     assert digits_classifier.accuracy > 0.97
     assert digits_classifier.name == "digits" and digits_classifier.num_classes == 10

@@ -82,6 +82,7 @@ def test_an_offline_wandb_run_holds_everything_and_goes_on_with_the_run(run, tmp
     assert kept[1] == model != kept[0]
 
 
+@pytest.mark.deep
 def test_the_jobs_of_a_sweep_are_runs_of_one_group(run, tmp_path):  # noqa: F811
     outcome = run(
         "train", "-m", *TINY, "metrics=none", "logger=wandb", "seed=1,2", "trainer.max_steps=2", f"runs_dir={tmp_path}",

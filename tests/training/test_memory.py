@@ -1,10 +1,13 @@
 """Long runs hold no more than short ones."""
 
+import pytest
+
 from blackout import load_model
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.soak.callbacks import live_tensors
 
 
+@pytest.mark.deep
 def test_no_tensor_outlives_its_step(run, tmp_path):  # noqa: F811
     # at the same point of two validation intervals, late enough that everything has been used
     counter = f"{{_target_: tests.soak.callbacks.LiveTensors, path: {tmp_path / 'alive'}, steps: [33, 57]}}"

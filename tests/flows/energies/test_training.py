@@ -41,7 +41,7 @@ def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_pat
     assert values["nll_chain_bound"] > values["nll_exact"] - 0.1 and abs(values["mmd_sampler"]) < 0.1
 
 
-@pytest.mark.parametrize("negative", ["pcd", "discrepancy"])
+@pytest.mark.parametrize("negative", ["pcd", pytest.param("discrepancy", marks=pytest.mark.deep)])
 def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_path, negative):  # type: ignore[no-untyped-def]  # noqa: F811
     levels = 3 if negative == "discrepancy" else 2
     rng = np.random.default_rng(0)

@@ -47,7 +47,8 @@ def test_a_run_leaves_samples_scores_and_a_model(trained):
 
 @pytest.mark.parametrize("name, data", [
     ("codes_cycles", ("dataset.length=6", "dataset.share=0.5")),  # in memory
-    ("codes_movielens", ("dataset.users=60", "dataset.num_movies=20")),  # made from (user, epoch)
+    pytest.param("codes_movielens", ("dataset.users=60", "dataset.num_movies=20"),  # made from (user, epoch)
+                 marks=pytest.mark.deep),
     ("codes_jigsaw", ("dataset=jigsaw_digits", "dataset.pieces=2", "dataset.held_out=20", "objective=autoregressive")),
 ])  # fmt: skip
 def test_a_run_in_two_parts_is_the_run_in_one(run, tmp_path, name, data):  # noqa: F811
@@ -160,6 +161,7 @@ def test_two_processes_draw_alike(run, trained, tmp_path):  # noqa: F811
     assert (tmp_path / "one/permutations.npz").read_bytes() == (tmp_path / "two/permutations.npz").read_bytes()
 
 
+@pytest.mark.deep
 def test_a_sweep_over_codes_and_objectives(run, tmp_path):  # noqa: F811
     line = ("experiment=codes_cycles", "dataset.length=4", "dataset.share=1", *TINY, "trainer.max_steps=1")
     outcome = run("train", "-m", *line, "code=lehmer,inline", "objective=masked,autoregressive", f"runs_dir={tmp_path}")
