@@ -22,7 +22,7 @@ def written(place):
 
 def test_the_untouched_files_are_sampled_and_scored(run, place):
     for name in ("model", "x.ckpt"):
-        outcome = run("sample", f"ckpt={place / name}", "num_samples=2", f"out={place / 'out'}")
+        outcome = run("sample", f"ckpt={place / name}", "num_samples=2", f"out={place / 'of' / name}")
         assert outcome.code == 0, outcome.err
     outcome = run("sample", f"ckpt={place / 'model'}", "num_samples=250", *EVALUATE, f"out={place / 'out'}")
     assert outcome.code == 0 and "fd_digits" in (place / "out" / "metrics.json").read_text(), outcome.err

@@ -35,7 +35,9 @@ def result(run: Path) -> dict[str, str]:
         "samples": sorted((name, array.tobytes()) for name, array in arrays(run / "samples/final.npz").items()),
         "previews": [(path.name, path.read_bytes()) for path in sorted((run / "samples").rglob("*.png"))],
         "metrics": [sorted(timeless(row).items()) for row in csv.DictReader((run / "metrics.csv").open())],
-        "scores": {name: value for name, value in report.items() if name not in ("date", "seconds", "command")},
+        "scores": {
+            name: value for name, value in report.items() if name not in ("date", "seconds", "command", "left_out")
+        },
         "leftovers": sorted(str(path.relative_to(run)) for path in run.rglob("*.part*") if _old(path)),
     }
     return {name: hashlib.sha256(_bytes(part)).hexdigest() for name, part in parts.items()}
