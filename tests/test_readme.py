@@ -13,7 +13,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from blackout import compare, table
+from blackout import compare, inspect, table
 from blackout.compress import __main__ as compress
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
 
@@ -146,7 +146,9 @@ def test_sampling(command, here):
 
 def test_other_commands(here, capsys, monkeypatch):
     rest = [c for c in COMMANDS if c.startswith("python -m")]
-    assert [c.split()[2] for c in rest] == ["blackout.compare", "blackout.table", "blackout.compress"]
+    assert [c.split()[2] for c in rest] == [
+        "blackout.compare", "blackout.table", "blackout.inspect", "blackout.compress",
+    ]  # fmt: skip
     compare.main(["runs/digits/a"])
     table.main(["blackout_cifar10", "--plan"])
     words = "compress encode runs/digits/a counts.npy --out counts.bits --steps 3"
@@ -154,6 +156,10 @@ def test_other_commands(here, capsys, monkeypatch):
     compress.main()
     assert Path("compare.html").exists() and Path("counts.bits").exists()
     assert "(4.77)" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["inspect", "counts.npy"])
+    with pytest.raises(SystemExit) as left:  # these counts are images, channels last
+        inspect.main()
+    assert left.value.code == 1 and "counts.npy" in capsys.readouterr().out
 
 
 def test_the_python_block_runs(here, monkeypatch):

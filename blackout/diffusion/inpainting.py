@@ -122,9 +122,12 @@ def read_known(
     Raises:
         UserError: not such a file, or not for this model.
     """
-    arrays = load_arrays(path)
+    try:
+        arrays = load_arrays(path)
+    except UserError as error:
+        raise UserError(f"inpaint={error}") from None
     if not isinstance(arrays, dict) or not {"x0", "mask"} <= arrays.keys():
-        raise UserError(f"{path}: inpaint= needs an .npz with the arrays x0 and mask")
+        raise UserError(f"inpaint={path}: needs an .npz with the arrays x0 and mask")
     x0, mask = arrays["x0"], arrays["mask"]
     if not np.issubdtype(x0.dtype, np.integer) or mask.dtype != bool:
         raise UserError(f"inpaint={path}: x0 must be integers and mask booleans, not {x0.dtype} and {mask.dtype}")

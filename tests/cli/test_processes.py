@@ -43,7 +43,7 @@ def test_correctors(run, tmp_path, process):
 
 
 def slow_clock(rates):
-    return f"+process.clock={{_target_:blackout.diffusion.processes.PiecewiseClock,changes:[1.0],speeds:{rates}}}"
+    return f"+process.clock={{_target_:blackout.diffusion.PiecewiseClock,changes:[1.0],speeds:{rates}}}"
 
 
 REFUSED = {

@@ -198,6 +198,6 @@ def test_scores_count_what_is_different_valid_and_right():
     assert found["unique_of_perfect"] == pytest.approx(expected_unique(24, 4))
     assert expected_unique(362_880, 10_000) == pytest.approx(0.98635, abs=1e-5)
     assert expected_unique(1, 10) == 0.1
-    held = CodeScorer().held_out(source, 1000)
+    held = CodeScorer().held_out(source, 1000)["values"]
     assert held["cyclic"] == 1 and held["in_train"] == 0
     assert bool((Insertion.encode(source.members) >= 0).all())
