@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -106,8 +107,9 @@ def ends_in_one_line(continues: bool = False) -> Iterator[None]:
     _check_environment()
     if not isinstance(sys.stdout, _Unbroken):
         sys.stdout = _Unbroken(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (None where `>&-` closed it)
-    usage = argparse.ArgumentParser.error
+    usage, form = argparse.ArgumentParser.error, warnings.formatwarning
     argparse.ArgumentParser.error = lambda parser, message: _leave(message)  # type: ignore[assignment,method-assign]
+    warnings.formatwarning = _without_place
     try:
         yield
     except UserError as error:
@@ -124,6 +126,7 @@ def ends_in_one_line(continues: bool = False) -> Iterator[None]:
         sys.exit(130)
     finally:
         argparse.ArgumentParser.error = usage  # type: ignore[method-assign]
+        warnings.formatwarning = form
 
 
 def refused(error: OSError) -> str:
@@ -150,6 +153,15 @@ def run_command(
             if isinstance(error, UserError) or not is_user_error(error):
                 raise
             raise UserError(summary(error)) from error
+
+
+def _without_place(
+    message: Warning | str, category: type[Warning], file: str, number: int, line: str | None = None
+) -> str:
+    """A warning for users in one line; one for developers with the line of code that it is about."""
+    if issubclass(category, DeprecationWarning | PendingDeprecationWarning | FutureWarning):
+        return f"{file}:{number}: {category.__name__}: {message}\n"
+    return f"warning: {' '.join(str(message).split())}\n"
 
 
 class _Unbroken:
