@@ -156,11 +156,11 @@ def run_command(
 
 
 def _without_place(
-    message: Warning | str, category: type[Warning], file: str, number: int, line: str | None = None
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning for users in one line; one for developers with the line of code that it is about."""
     if issubclass(category, DeprecationWarning | PendingDeprecationWarning | FutureWarning):
-        return f"{file}:{number}: {category.__name__}: {message}\n"
+        return f"{filename}:{lineno}: {category.__name__}: {message}\n"
     return f"warning: {' '.join(str(message).split())}\n"
 
 
