@@ -21,7 +21,7 @@ from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
-from blackout.laws.claims import SURE
+from blackout.laws.claims import Claim, verify_claims
 from blackout.laws.kernels import histogram, numbers, p_value
 from blackout.laws.toys import Array, Toy, divided, normal_rows, pixel_pair, thinning, total_variation
 from blackout.posterior.chains import Coupling
@@ -282,22 +282,7 @@ def _axes(states: int) -> Array:
     return np.indices((states, states)).reshape(2, -1) * 1.0
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What was found of one claim.
-
-    Args:
-        claim: in words.
-        value: found.
-        holds: whether it is as claimed.
-    """
-
-    claim: str
-    value: float
-    holds: bool
-
-
-def matrices() -> Iterator[Finding]:
+def matrices() -> Iterator[Claim]:
     """What holds of the chains, without a line of `blackout.posterior`."""
     toys = {name: _random_toy(name, element) for name, (_, element) in _PROCESSES.items()}
     for name, toy in toys.items():
@@ -311,11 +296,11 @@ def matrices() -> Iterator[Finding]:
         worst = max(toy.error(stationary(toy.corrected(t))) for t in (1.0, 0.1))
         yield _below(f"{name}: so do corrected sweeps", worst)
         falls = np.diff(toy.divergences(0.5, 20))
-        yield Finding(f"{name}: the divergence never rises", float(falls.max()), bool((falls <= 1e-12).all()))
+        yield Claim(f"{name}: the divergence never rises", float(falls.max()), 1e-12)
     yield from _figures(toys["uniform"])
 
 
-def _figures(toy: SplitToy) -> Iterator[Finding]:
+def _figures(toy: SplitToy) -> Iterator[Claim]:
     """The numbers that are known, of what is right and of what is wrong."""
     for t, known in zip(_LEVELS, _TOGETHER, strict=True):
         yield _near(f"split law at level {t:g}", toy.error(toy.split(t)), known)
@@ -367,7 +352,7 @@ def _random_toy(name: str, element: Element) -> SplitToy:
     return SplitToy(p, likelihood, 4, 2, element, masked)
 
 
-def likelihoods() -> Iterator[Finding]:
+def likelihoods() -> Iterator[Claim]:
     """What `blackout.posterior` makes of processes and measurements, against brute force."""
     for name, (process, element) in _PROCESSES.items():
         off = max(float(np.abs(Coupling(process).log_table(t).exp().numpy() - element(t)).max()) for t in _LEVELS)
@@ -388,7 +373,7 @@ def likelihoods() -> Iterator[Finding]:
     yield from _conjugate()
 
 
-def _conjugate() -> Iterator[Finding]:
+def _conjugate() -> Iterator[Claim]:
     """L(x) is proportional to K_t(x, z) where `conjugate` says that one reverse run is enough."""
     mask = torch.tensor([True, False])
     for name, process, problem in (
@@ -406,7 +391,7 @@ def _conjugate() -> Iterator[Finding]:
         yield _below(f"direct, {name}", total_variation(of_path / of_path.sum(), of_data / of_data.sum()))
 
 
-def draws(n: int = _CHAINS) -> Iterator[Finding]:
+def draws(n: int = _CHAINS) -> Iterator[Claim]:
     """The package's samplers with exact reverse runs: chi-square of their draws against products of matrices."""
     levels = (1.0, 0.5, 0.2)
     start = torch.zeros(n, 2, dtype=torch.uint8)
@@ -438,7 +423,7 @@ def draws(n: int = _CHAINS) -> Iterator[Finding]:
     yield _likely("pure death: direct", p_value(histogram(found, 4), weight / weight.sum()))
 
 
-def _published(start: Tensor) -> Finding:
+def _published(start: Tensor) -> Claim:
     """One sweep of four restarted proposals under the published potential, of the uniform process."""
     case = cases(separable=False)[0]
     chain = SplitGibbs((0.5,), proposals=4, published=True)
@@ -467,16 +452,16 @@ def _all_states(states: int) -> Tensor:
     return torch.cartesian_prod(*[torch.arange(states)] * 2)
 
 
-def _below(claim: str, value: float) -> Finding:
-    return Finding(claim, value, value < _EXACT)
+def _below(claim: str, value: float) -> Claim:
+    return Claim(claim, value, _EXACT)
 
 
-def _near(claim: str, value: float, known: float, within: float = 5.1e-5) -> Finding:
-    return Finding(f"{claim}: {known:g}", value, abs(value - known) <= within)
+def _near(claim: str, value: float, known: float, within: float = 5.1e-5) -> Claim:
+    return Claim(f"{claim}: {known:g}", abs(value - known), within)
 
 
-def _likely(claim: str, p: float) -> Finding:
-    return Finding(f"{claim}, p", p, p >= SURE)
+def _likely(claim: str, p: float) -> Claim:
+    return Claim(f"{claim}, p", p, None)
 
 
 def verify_posteriors(show: Callable[[str], None] = print) -> bool:
@@ -484,7 +469,5 @@ def verify_posteriors(show: Callable[[str], None] = print) -> bool:
     good = True
     for title, found in (("matrices", matrices()), ("likelihoods", likelihoods()), ("draws", draws())):
         show(f"\nposteriors, {title}")
-        for one in found:
-            show(f"  {one.claim:<66}{one.value:>12.3g}{'' if one.holds else '   FAILS'}")
-            good &= one.holds and math.isfinite(one.value)
+        good &= verify_claims(found, show)
     return good

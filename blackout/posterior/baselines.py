@@ -80,7 +80,7 @@ class DPS(Method):
         ratio = self._ratios(prior, problem, x, jumps, now, t)
         if isinstance(process, PureDeath):
             assert isinstance(prediction, CountPrediction)
-            births = poisson(prediction.mean.double() * step_fraction(s, t) * ratio[:, 0], source)
+            births = poisson(prediction.expected * step_fraction(s, t) * ratio[:, 0], source)
             return (x + births).clamp(max=process.max_count).to(x.dtype)
         return leap(process, x, [(rates * ratio, jumps)], float(t - s), source)
 

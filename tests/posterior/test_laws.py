@@ -52,7 +52,7 @@ CHAINS = 10_000
 @pytest.mark.parametrize("claims", [matrices, likelihoods, draws])
 def test_every_claim_holds(claims):
     found = list(claims())
-    assert found and [(one.claim, one.value) for one in found if not one.holds] == []
+    assert found and [(one.name, one.error) for one in found if not one.holds] == []
 
 
 def test_a_wrong_law_is_told_apart():
