@@ -86,9 +86,12 @@ def run(program: str, *arguments: object, cwd: Path = ROOT, **environment: str) 
 
 def together(program: str, *arguments: object, processes: int = 2) -> subprocess.CompletedProcess[str]:
     """`torchrun --nproc-per-node=<processes> <program>.py <arguments>`: what all of them said, and the worst end."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "tests", "GROUP_RANK": "0"}
+    from torch import distributed as dist  # here, because the server begins before it is known who needs torch
+
+    # As torchrun does, the meeting point is held by who starts them: it lives until the last of them has ended.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    shared |= {"TORCHELASTIC_RUN_ID": "tests", "GROUP_RANK": "0"}
     shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     started = [Process(program, arguments, **shared, **rank) for rank in ranks]
@@ -97,6 +100,7 @@ def together(program: str, *arguments: object, processes: int = 2) -> subprocess
     for one in started if any(codes) else ():  # the others would wait for the one that failed
         one.send_signal(signal.SIGKILL)
     done = [one.outcome() for one in started]
+    del store
     code = next((one.returncode for one in done if one.returncode), 0)
     return subprocess.CompletedProcess([], code, "".join(one.stdout for one in done), "".join(o.stderr for o in done))
 
