@@ -11,7 +11,7 @@ from typing import Any
 from blackout.component import leaves
 from blackout.errors import UserError, run_command
 from blackout.files import new_file
-from blackout.programs.curves import draw_curves
+from blackout.programs.pictures import draw_curves
 from blackout.programs.report import embedded, picture, save_page, scores_of, settings_of, under
 from blackout.training.descriptions import plain
 

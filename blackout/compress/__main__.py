@@ -23,8 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.compress.chain import LARGEST, decoded, encoded
-from blackout.compress.coder import Coder
+from blackout.compress.chain import LARGEST, Coder, decoded, encoded
 from blackout.counts import count_dtype
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath

@@ -19,8 +19,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData
-from blackout.data.moments import CHUNK
+from blackout.data.count_data import CHUNK, CountData
 from blackout.errors import UserError
 from blackout.files import file_error, opened, reading
 

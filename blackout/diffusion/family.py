@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from blackout.component import component, leaves
 from blackout.data import CountData
-from blackout.data.moments import Sums, sums
+from blackout.data.count_data import Sums, sums
 from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import checked_facts, with_ends
 from blackout.diffusion.draw import CountDraw, requested

@@ -137,9 +137,7 @@ def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: 
     variance = conditional.variance
     if variance is not None:
         variance = variance * (mean / conditional.mean.clamp(min=1e-30))
-    return GuidedCount(
-        mean, log_mean, variance, pair=GuidedPair(conditional, unconditional, scale)
-    )
+    return GuidedCount(mean, log_mean, variance, pair=GuidedPair(conditional, unconditional, scale))
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,10 @@ from blackout.laws.toys import Array, Toy, divided, normal_rows, pixel_pair, thi
 from blackout.posterior.chains import Coupling
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.noise import Binomial, Exact, Flips, Poisson
-from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.operators import Identity, Inpaint, Matrix, Pool
 from blackout.posterior.prior import Prior, Streams
 from blackout.posterior.problem import Measured
-from blackout.posterior.split_gibbs import SplitGibbs
+from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
 from blackout.random import SampleStreams, categorical
 
 _EXACT = 1e-9

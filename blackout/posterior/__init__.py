@@ -24,7 +24,6 @@ from blackout.posterior.draw import (
     svdd,
 )
 from blackout.posterior.noise import Binomial, Exact, Flips, Gaussian, Noise, Poisson
-from blackout.posterior.noise_denoise import NoiseDenoise
 from blackout.posterior.operators import (
     And,
     Blur,
@@ -41,7 +40,7 @@ from blackout.posterior.operators import (
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem
 from blackout.posterior.rewards import Classifier, LearnedClassifier, Motif, Reward
-from blackout.posterior.split_gibbs import SplitGibbs
+from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
 from blackout.posterior.toys import Dna, Melody, Ring, Synthetic
 
 __all__ = [

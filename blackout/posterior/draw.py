@@ -28,11 +28,10 @@ from blackout.posterior.chains import Method, Posterior, anneal, suggested
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.measurements import STRIDE, Measurements, read
-from blackout.posterior.noise_denoise import NoiseDenoise, known_mask
 from blackout.posterior.outputs import PosteriorOutputs
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem
-from blackout.posterior.split_gibbs import Annealed, SplitGibbs
+from blackout.posterior.split_gibbs import Annealed, NoiseDenoise, SplitGibbs, known_mask
 from blackout.random import SampleStreams
 from blackout.training.components import make
 

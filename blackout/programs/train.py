@@ -24,8 +24,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from blackout.errors import UserError, error_context, is_user_error, summary
 from blackout.family import ChoosesLength, Draw, Family, FitsBaselines, Source
 from blackout.files import save_picture
-from blackout.programs.curves import save_curves
-from blackout.programs.pictures import Trajectory
+from blackout.programs.pictures import Trajectory, save_curves
 from blackout.programs.plan import plan
 from blackout.programs.report import command, save_report
 from blackout.programs.results import provenance, save_samples, write_scores

@@ -6,7 +6,7 @@ import torch
 
 from blackout.compress import Coder, decoded, encoded
 from blackout.compress.__main__ import _HEADER, _checked, _decoded
-from blackout.compress.coder import PRECISION
+from blackout.compress.chain import PRECISION
 from blackout.diffusion import BlackoutDiffusion
 from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.processes import PureDeath

@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 from scipy import stats
 
-from blackout.data.moments import covariance_excess, total_dispersion
+from blackout.data.count_data import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
 from blackout.diffusion.data_stats import DataEnds, start_divergence, with_ends
 from blackout.diffusion.grids import LAST_LOGIT, pilot_ends

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from blackout.errors import UserError
-from blackout.programs.curves import read_curves, save_curves
+from blackout.programs.pictures import read_curves, save_curves
 
 
 def test_curves_are_the_finite_values_by_step(tmp_path):
