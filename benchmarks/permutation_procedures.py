@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,3 +117,43 @@ def insertion_encode(x: Tensor) -> Tensor:
 def insertion_decode(code: Tensor) -> Tensor:
     """The inverse of what the left code stands for."""
     return lehmer_decode(code, left=True).argsort(dim=-1)
+
+
+def plain_walk(n: int, batch: int, schedule: list[int]) -> tuple[Tensor, Tensor]:
+    """Vectorised: float32 labels sorted stably, one a-shuffle a step; states and steps back int64 [k, batch, n]."""
+    powers = torch.tensor([2.0 ** (b - a) for a, b in pairwise(schedule)]).view(-1, 1, 1)
+    back = (torch.rand(len(powers), batch, n) * powers).floor().argsort(dim=-1, stable=True)
+    states = [torch.empty_like(back[0]).scatter_(-1, back[0], torch.arange(n).expand(batch, n))]
+    for step in back[1:]:
+        states.append(
+            states[-1].gather(-1, torch.empty_like(step).scatter_(-1, step, torch.arange(n).expand(batch, n)))
+        )
+    return torch.stack(states), back
+
+
+def plain_greedy(scores: Tensor) -> Tensor:
+    """Vectorised: place by place the best item left, int64 [batch, n]."""
+    used, found = torch.zeros_like(scores[:, 0]), list[Tensor]()
+    for i in range(scores.shape[-1]):
+        found.append((scores[:, i] + used).argmax(-1))
+        used.scatter_(1, found[-1].unsqueeze(1), -torch.inf)
+    return torch.stack(found, -1)
+
+
+def plain_fisher_yates(digits: Tensor) -> Tensor:
+    """Vectorised: entry i and entry i + digit change places in all rows at once, in numpy."""
+    n, code = digits.shape[1], digits.numpy()
+    deck, rows = np.tile(np.arange(n), (len(code), 1)), np.arange(len(code))
+    for i in range(n - 1):
+        at = i + code[:, i]
+        deck[:, i], deck[rows, at] = deck[rows, at], deck[:, i].copy()
+    return torch.from_numpy(deck)
+
+
+def plain_riffle_top(scores: Tensor, k: int) -> Tensor:
+    """The log-probabilities of the k best choices of packets, [batch, k]: digit by digit, the k best kept."""
+    total = scores.new_zeros(len(scores), 1)
+    for left, right in zip(*(torch.nn.functional.logsigmoid(sign * scores).unbind(1) for sign in (1, -1)), strict=True):
+        both = torch.cat([total + left.unsqueeze(1), total + right.unsqueeze(1)], 1)
+        total = both.topk(min(k, both.shape[1])).values
+    return total

@@ -1,5 +1,7 @@
 """Permutations against the papers' procedures: `python -m benchmarks.permutations forward|losses|beam|codes`.
 
+`layers` is against plain vectorised code instead, of the same result, at n = 52, 100 and 500.
+
 `table1` to `table7` are the tables of a paper instead, trained at a scale: see `benchmarks.permutation_tables`.
 `cycles` and `rankings` are those of another: see `benchmarks.permutation_codes`. `fair` sets models side by side: see
 `benchmarks.permutation_fair`.
@@ -20,7 +22,7 @@ from benchmarks import permutation_procedures as direct
 from benchmarks.measure import arguments, interleaved, report, summary
 from benchmarks.permutation_tables import SCALES, TABLES, decoded, runs
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
-from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
+from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
 from blackout.permutations.distributions.base import beam_search
 from blackout.permutations.mixing import denoising_schedule
 from blackout.permutations.shuffles import Riffle, trajectory
@@ -83,11 +85,34 @@ def codes(quick: bool) -> Iterator[Case]:
             )
 
 
+def layers(quick: bool) -> Iterator[Case]:
+    """192 walks, 16 greedy modes, 1,024 Fisher-Yates codes, the 16 best riffles of 16 lists."""
+    for n in (9,) if quick else (52, 100, 500):
+        schedule = denoising_schedule(n) if n < 500 else [0, 11, 13, 17]
+        scores, vector = torch.randn(16, n, n), torch.randn(16, n)
+        digits = FisherYates.encode(torch.rand(1024, n).argsort())
+        yield (
+            f"walk, n = {n}",
+            partial(direct.plain_walk, n, 192, schedule),
+            partial(trajectory, Riffle(), schedule, n, 192),
+        )
+        yield (
+            f"greedy mode, n = {n}",
+            partial(direct.plain_greedy, scores),
+            partial(lambda s: GeneralizedPlackettLuce(s, width=1).mode, scores),
+        )
+        plain = partial(direct.plain_fisher_yates, digits)
+        yield f"Fisher-Yates decode, n = {n}", plain, partial(FisherYates.decode, digits)
+        best = partial(direct.plain_riffle_top, vector, 16)
+        yield f"16 best riffles, n = {n}", best, partial(lambda s: InverseRiffle(s).top(16), vector)
+
+
 SUBJECTS: dict[str, Callable[[bool], Iterator[Case]]] = {
     "forward": forward,
     "losses": losses,
     "beam": beam,
     "codes": codes,
+    "layers": layers,
 }
 
 

@@ -85,8 +85,7 @@ class Riffle(Shuffle):
         # the label is the leading `times` bits: 2^times u rounded down, as it is by a whole type
         powers = _powers(tuple(times), places.device)
         labels = _uniforms(n, n, (*shape, len(times)), generator).mul_(powers).to(places.dtype)
-        # with the place as last digit no two keys are equal, and the quicker, unstable sort will do
-        return torch.add(places, labels, alpha=n).argsort(dim=-1).movedim(-2, 0)
+        return _places_by_key(torch.add(places, labels, alpha=n)).movedim(-2, 0)
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
         """As `Shuffle.log_prob`: -inf where there are more rising sequences than labels."""
@@ -113,7 +112,7 @@ class RandomInsertion(Shuffle):
         chosen = _integers(n, times, size, generator)
         last = torch.full((*chosen.shape[:-1], n), -1, device=chosen.device)
         last.scatter_reduce_(-1, chosen, identity_like(chosen), "amax")
-        return last.argsort(dim=-1, stable=True)
+        return _places_by_key(last.add_(1).mul_(n).add_(torch.arange(n, device=last.device)))
 
     def log_prob(self, sigma: Tensor, times: int = 1) -> Tensor:
         """As `Shuffle.log_prob`.
@@ -247,6 +246,18 @@ def trajectory(
         raise ValueError(f"a schedule rises from 0, in at least one step, not {schedule}")
     back = shuffle.steps_back(n, size, [t - s for s, t in pairwise(schedule)], generator)
     return torch.stack(list(accumulate(inverse(back), lambda state, step: state.gather(-1, step)))), back
+
+
+def _places_by_key(keys: Tensor) -> Tensor:
+    """The order, int64 [..., n], of whole keys [..., n] whose last digit to the base n is the place; keys are lost.
+
+    No two keys are equal, so they hold their order themselves: numpy sorts whole numbers in a twentieth of the time in
+    which torch finds the order of others.
+    """
+    if keys.device.type != "cpu":
+        return keys.argsort(dim=-1)
+    keys.numpy().sort(axis=-1)
+    return keys.remainder_(keys.shape[-1]).long()
 
 
 def _check_times(times: int) -> None:

@@ -5,7 +5,7 @@ import torch
 from benchmarks import permutation_procedures as direct
 from blackout.permutations import all_permutations, compose
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
-from blackout.permutations.distributions import GeneralizedPlackettLuce, PlackettLuce
+from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
 from blackout.permutations.distributions.base import beam_search
 from blackout.permutations.shuffles import Riffle
 from tests.permutations.enumeration import assert_draws
@@ -36,3 +36,18 @@ def test_walks():
     states, targets = direct.walk_with_targets(4, 30_000, [0, 1, 3])
     assert torch.equal(compose(states[1], targets[1]), states[0])
     assert_draws(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
+    states, back = direct.plain_walk(4, 30_000, [0, 1, 3])
+    assert torch.equal(compose(states[1], back[1]), states[0])
+    assert_draws(states[1], Riffle().log_prob(all_permutations(4), 3).exp())
+
+
+def test_plain_layers_give_the_same():
+    torch.manual_seed(0)
+    scores, vector = torch.randn(5, 30, 30), torch.randn(5, 30, dtype=torch.float64)
+    assert torch.equal(direct.plain_greedy(scores), GeneralizedPlackettLuce(scores, width=1).mode)
+    assert torch.equal(direct.plain_fisher_yates(FisherYates.encode(x := scores[0].argsort())), x)
+    orders, log_probs = InverseRiffle(vector).top(
+        16
+    )  # the identity is not among them: each is of one choice of packets
+    assert not (orders == torch.arange(30)).all(-1).any()
+    assert torch.allclose(log_probs, direct.plain_riffle_top(vector, 16))

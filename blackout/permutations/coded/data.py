@@ -65,6 +65,7 @@ class PermutationData:
         train_size: samples of a training set that is made on the fly; None for any number.
         shown: contexts under which the law is reported, named: {"phi=0.2": {"condition": ...}}.
         kept: what a model keeps of the source, such as the user's numbers of items.
+        code: that a model is of unless it is told otherwise.
 
     Raises:
         ValueError: no samples, what is no permutation, or fewer than 2 items.
@@ -83,6 +84,7 @@ class PermutationData:
     train_size: int | None = None
     shown: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+    code: str = "fisher_yates"
 
     def __post_init__(self) -> None:
         for split in (self.train, self.test):
@@ -311,7 +313,7 @@ def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0) -> Permu
     with error_context(str(file)):
         check_permutations(file.stem, x)
         train, test = held_out(len(x), holdout, seed)
-    return PermutationData(file.stem, {"x": x[train]}, {"x": x[test]})
+    return PermutationData(file.stem, {"x": x[train]}, {"x": x[test]}, code="insertion")
 
 
 def from_puzzles(puzzles: Puzzles) -> PermutationData:

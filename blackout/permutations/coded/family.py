@@ -74,11 +74,11 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
         Raises:
             UserError: an unknown code, objective or order, or a number of passes outside 1..n.
         """
-        code, objective = settings["code"], settings["objective"]
+        code, objective = settings["code"] or source.code, settings["objective"]
         for name, value, allowed in (("code", code, tuple(CODES)), ("objective", objective, _OBJECTIVES)):
             if value not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}, not {value}")
-        passes = _passes(settings, source.length)
+        passes = _passes({**settings, "code": code}, source.length)
         stats = {**source.facts, "causal": objective == "autoregressive"}
         if "encoder" in stats:
             stats["encoder"] = resolve(stats["encoder"], source.facts, "network.encoder")

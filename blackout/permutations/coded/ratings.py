@@ -188,7 +188,7 @@ def from_ratings(
     popularity = torch.bincount(mine.items, minlength=len(kept))
     return PermutationData(
         name, make, shown, num_tokens=len(kept), kind="rankings", judge=judge, train_size=len(train),
-        kept={"item_names": names[kept], "popularity": popularity},
+        kept={"item_names": names[kept], "popularity": popularity}, code="insertion",
     )  # fmt: skip
 
 

@@ -56,14 +56,19 @@ class InverseRiffle(OrderDistribution):
         return _sorted_by_packet(left if self.mask is None else left & self.mask)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """Those of the k + n + 1 best choices of packets, the identity's put together."""
+        """Those of the best choices of packets, the identity's n + 1 put together: as many as leave k others."""
         packets = torch.stack([F.logsigmoid(self.scores), F.logsigmoid(-self.scores)], -1)
         if self.mask is not None:  # a place without an item is always right
             certain = torch.tensor([-torch.inf, 0.0], dtype=packets.dtype, device=packets.device)
             packets = torch.where(self.mask.unsqueeze(-1), packets, certain)
-        choices, log_probs = best_digits(packets, k + self._n + 1)
-        orders = _sorted_by_packet(choices == 0)
-        sorted_already = (orders[..., 1:] > orders[..., :-1]).all(-1)
+        wanted, most = k + 2, k + self._n + 1
+        while True:
+            choices, log_probs = best_digits(packets, wanted)
+            orders = _sorted_by_packet(choices == 0)
+            sorted_already = (orders[..., 1:] > orders[..., :-1]).all(-1)
+            if wanted >= most or not log_probs.numel() or int((~sorted_already).sum(-1).min()) >= k:
+                break
+            wanted = min(2 * wanted, most)
         identity = torch.arange(self._n, device=orders.device).expand(*self.batch_shape, 1, self._n)
         mass = self._cuts(self.scores).logsumexp(-1, keepdim=True)
         log_probs = torch.cat([mass, log_probs.masked_fill(sorted_already, -torch.inf)], -1)

@@ -113,6 +113,20 @@ class GeneralizedPlackettLuce(OrderDistribution):
             raise ValueError("scores of -inf left no item for a place")
         return order.squeeze(-1).T.reshape(noisy.shape[:-1]).contiguous()
 
+    @property
+    def mode(self) -> Tensor:
+        """As `OrderDistribution.mode`; with a beam of one, each place takes the best item left."""
+        if self.width > 1:
+            return super().mode
+        rows = self.scores.reshape(-1, self._n, self._n)
+        gone, taken = torch.zeros_like(rows[:, 0]), list[Tensor]()
+        for i in range(self._n):
+            taken.append((rows[:, i] + gone).argmax(-1, keepdim=True))
+            gone.scatter_(-1, taken[-1], -torch.inf)
+        if gone.numel() and bool(gone.amax() > -torch.inf):  # a place had none, and took one twice
+            return super().mode
+        return torch.cat(taken, -1).view(self.scores.shape[:-1])
+
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         """What a beam of max(k, width) finds, without what is impossible."""
         return _beam(self.scores, max(k, self.width))
