@@ -8,7 +8,9 @@ Plackett-Luce digit by digit: the exact conditionals of any code, for n passes.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,11 +19,16 @@ from torch import Tensor
 from blackout.permutations.codes import Code, FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions.base import OrderDistribution, best_digits
 from blackout.permutations.distributions.plackett_luce import PlackettLuce
-from blackout.permutations.group import inverse, is_permutation
+from blackout.permutations.group import identity_like, inverse, is_permutation
 from blackout.random import RandomSource, cumulative
 
 EXACT = 14
 """Most items for which the consensus goes through all sets of items."""
+_VOTERS, _PAIRS = 4000, 2**24
+"""Most orders that mixtures are fitted to, and numbers that say who has what before what."""
+_STARTS, _FIRST_TURNS, _TURNS, _HUNTER = 4, 8, 100, 2
+"""Of expectation-maximisation: starts for each number of laws, turns to choose between them, turns of the chosen one,
+and steps of Plackett-Luce a turn."""
 
 
 def consensus(orders: Tensor) -> Tensor:
@@ -37,8 +44,12 @@ def consensus(orders: Tensor) -> Tensor:
         raise ValueError(f"at least one order is needed, as [N, n], not {list(orders.shape)}")
     places, n = inverse(orders), orders.shape[1]
     before = torch.stack([(places[:, a : a + 1] < places).sum(0) for a in range(n)]).cpu().numpy()
-    best = _exact(before) if n <= EXACT else _improved(before, places.double().mean(0).argsort().tolist())
-    return torch.tensor(best, dtype=torch.int64, device=orders.device)
+    return torch.tensor(_kemeny(before), dtype=torch.int64, device=orders.device)
+
+
+def _kemeny(before: np.ndarray) -> list[int]:
+    """`before[a, b]` orders, or their weights, have a before b; items with fewest objections first where not exact."""
+    return _exact(before) if len(before) <= EXACT else _improved(before, before.sum(1).argsort()[::-1].tolist())
 
 
 def _exact(before: np.ndarray) -> list[int]:
@@ -177,12 +188,19 @@ class Mallows(IndependentDigits):
         wanted = float(Lehmer.encode(orders, centre).sum(-1).double().mean())
         if wanted == 0:
             return cls(n, 0.0, centre)
-        least, most = -50.0, 50.0
-        for _ in range(80):
-            middle = (least + most) / 2
-            low = float(cls(n, math.exp(middle)).moments()[0]) < wanted
-            least, most = (middle, most) if low else (least, middle)
-        return cls(n, math.exp((least + most) / 2), centre)
+        return cls(n, math.exp(_log_phi(n, wanted)), centre)
+
+
+def _log_phi(n: int, wanted: float) -> float:
+    """log phi of the Mallows law of n items whose mean distance is `wanted`, by bisection, from -50 to 50."""
+    digits, least, most = np.arange(n, dtype=np.float64), -50.0, 50.0
+    for _ in range(80):
+        middle = (least + most) / 2
+        # of the digits 0..k, relative to the largest of these weights
+        weights = np.exp(middle * (digits - (0 if middle < 0 else n)))
+        low = (np.cumsum(weights * digits) / np.cumsum(weights)).sum() < wanted
+        least, most = (middle, most) if low else (least, middle)
+    return (least + most) / 2
 
 
 class RepeatedInsertion(IndependentDigits):
@@ -290,6 +308,135 @@ def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float
 
     optimizer.step(loss)
     return scores.detach()
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Orders of several kinds of voters: of kind k with probability weights[k].
+
+    Args:
+        weights: float64 [K], with sum 1.
+        laws: K of them, of orders of the same items.
+    """
+
+    weights: Tensor
+    laws: Sequence[Mallows | PlackettLuce]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of orders [..., n], of Plackett-Luce also of some of the items, [..., m]; float64 [...]."""
+        each = [
+            law.log_prob(value)
+            if isinstance(law, Mallows)
+            else PlackettLuce(law.scores[value]).log_prob(identity_like(value))
+            for law in self.laws
+        ]
+        return (torch.stack(each, -1).double() + self.weights.log()).logsumexp(-1)
+
+    @classmethod
+    def fit(
+        cls, orders: Tensor, family: type[Mallows | PlackettLuce], num_items: int | None = None, most: int = 4
+    ) -> Mixture:
+        """Mallows or Plackett-Luce laws by expectation-maximisation [Dempster 1977].
+
+        As many of them as the Bayesian information criterion asks for, up to `most`. Each number is tried from several
+        starts, kinds about orders of the data that are far from each other, and the likeliest goes on. A turn of
+        Plackett-Luce takes steps of [Hunter 2004], with a tenth of a voter in every win and loss.
+
+        Args:
+            orders: items, the first chosen first, int64 [N, m].
+            family: of the laws; Mallows orders all items, Plackett-Luce any m of them.
+            num_items: how many there are; None for m.
+            most: laws.
+
+        Raises:
+            ValueError: no orders, or more items than Mallows laws order.
+        """
+        n = num_items or orders.shape[1]
+        if not orders.numel() or (family is Mallows and n != orders.shape[1]):
+            raise ValueError(f"orders [N, m] of all {n} items are needed, not {list(orders.shape)}")
+        rng, data = np.random.default_rng(0), orders[: max(100, min(_VOTERS, _PAIRS // n**2))].cpu().numpy()
+        before = _pairs(data, n)
+        step = _mallows_step if family is Mallows else _plackett_luce_step
+        found, least = list[tuple[np.ndarray, list[Any]]](), math.inf
+        for number in range(1, most + 1):
+            starts = [_far_apart(before, n, number, rng) for _ in range(1 if number == 1 else _STARTS)]
+            tried = [_maximised(data, before, n, step, shares, _FIRST_TURNS) for shares in starts]
+            shares, _, _ = max(tried, key=lambda one: one[2])
+            shares, laws, likelihood = _maximised(data, before, n, step, shares, _TURNS)
+            criterion = (number * n + number - 1) * math.log(len(data)) - 2 * likelihood
+            if criterion >= least:
+                break
+            least, found = criterion, [(shares.mean(0), laws)]
+        made: list[Mallows | PlackettLuce] = [
+            Mallows(n, math.exp(one[1]), torch.from_numpy(one[0]))
+            if family is Mallows
+            else PlackettLuce(torch.from_numpy(np.log(one)))
+            for one in found[0][1]
+        ]
+        return cls(torch.from_numpy(found[0][0]), made)
+
+
+def _pairs(orders: np.ndarray, n: int) -> np.ndarray:
+    """Whether an order has item a before item b, float32 [N, n * n]; 0 both ways where one is missing."""
+    places = np.full((len(orders), n), n)
+    np.put_along_axis(places, orders, np.arange(orders.shape[1])[None], 1)
+    before = (places[:, :, None] < places[:, None, :]) & (places < n)[:, None, :]
+    return before.reshape(len(orders), -1).astype(np.float32)
+
+
+def _far_apart(before: np.ndarray, n: int, number: int, rng: np.random.Generator) -> np.ndarray:
+    """Shares [N, number] of every order in kinds about some of them, drawn far from each other [Arthur 2007]."""
+    distances = list[np.ndarray]()
+    chances = np.full(len(before), 1 / len(before))
+    for _ in range(number):
+        seed = before[rng.choice(len(before), p=chances)].reshape(n, n)
+        distances.append(before @ seed.T.ravel())
+        nearest = np.minimum.reduce(distances).astype(np.float64) + 1e-9
+        chances = nearest / nearest.sum()
+    near = np.exp(np.minimum.reduce(distances)[:, None] - np.stack(distances, 1).astype(np.float64))
+    return np.asarray(near / near.sum(1, keepdims=True))
+
+
+def _maximised(
+    orders: np.ndarray, before: np.ndarray, n: int, step: Any, shares: np.ndarray, turns: int
+) -> tuple[np.ndarray, list[Any], float]:
+    """Shares, laws and the log-likelihood after so many turns, or where they gain less than 1e-4 a voter."""
+    laws: list[Any] = [None] * shares.shape[1]
+    likelihood = -math.inf
+    for _ in range(turns):
+        both = [step(orders, before, n, share, law) for share, law in zip(shares.T, laws, strict=True)]
+        laws = [law for law, _ in both]
+        joint = np.stack([log_p for _, log_p in both], 1) + np.log(shares.mean(0) + 1e-12)
+        each = np.logaddexp.reduce(joint, axis=1)
+        shares, last, likelihood = np.exp(joint - each[:, None]), likelihood, float(each.sum())
+        if likelihood - last < 1e-4 * len(orders):
+            break
+    return shares, laws, likelihood
+
+
+def _mallows_step(orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, _: Any) -> tuple[Any, np.ndarray]:
+    """(centre, log phi) of orders that count by their share, and the log-probability of every order [N]."""
+    centre = np.array(_kemeny((share.astype(np.float32) @ before).reshape(n, n).astype(np.float64)))
+    places = centre.argsort()
+    against = before @ (places[:, None] > places[None]).astype(np.float32).ravel()
+    log_phi = _log_phi(n, float(share @ against / max(share.sum(), 1e-12)))
+    normaliser = np.logaddexp.accumulate(log_phi * np.arange(n)).sum()
+    return (centre, log_phi), log_phi * against - normaliser
+
+
+def _plackett_luce_step(
+    orders: np.ndarray, before: np.ndarray, n: int, share: np.ndarray, strength: Any
+) -> tuple[Any, np.ndarray]:
+    """Strengths of items [n], with mean 1, and the log-probability of every order [N]."""
+    strength, m = np.ones(n) if strength is None else strength, orders.shape[1]
+    wins = np.bincount(orders[:, :-1].ravel(), np.repeat(share, m - 1), n) + 0.1
+    for _ in range(_HUNTER):
+        left = strength[orders][:, ::-1].cumsum(1)[:, ::-1]
+        lost = np.cumsum(np.append(1 / left[:, :-1], np.zeros((len(orders), 1)), 1), 1)
+        strength = wins / (np.bincount(orders.ravel(), (share[:, None] * lost).ravel(), n) + 0.1)
+        strength = strength / strength.mean()
+    chosen = strength[orders]
+    return strength, np.log(chosen / chosen[:, ::-1].cumsum(1)[:, ::-1]).sum(1)
 
 
 class PlackettLuceCodes(PlackettLuce):

@@ -169,6 +169,22 @@ def write_scores(report: Mapping[str, Any], path: Path) -> None:
         if isinstance(value, int | float) and not name.startswith("share_"):
             told = [f"{what.replace('_', ' ')} {number:.4f}" for what, number in values.get(name, {}).items()]
             print(f"{name}: {value:.4f}" + (f" ({', '.join(told)})" if told else ""))
+    for name, bits in report.get("baselines", {}).items():
+        if "uniform" in bits and name in report["values"]:
+            print(verdict(name, report["values"][name], bits))
+
+
+def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
+    """A line on which of a model and of laws fitted to the same samples is to be used, by bits, the least of which is
+    best.
+    """
+    best = min(bits, key=bits.__getitem__)
+    found = f"verdict: {name} is {value:.2f} of this model, {bits['uniform']:.2f} uniform"
+    if best != "uniform":
+        found += f", {bits[best]:.2f} of the best classical fit, {best.replace('_', ' ')}"
+    if value > bits["uniform"]:
+        return f"{found}: THIS MODEL IS WORSE THAN UNIFORM, use {best.replace('_', ' ')}; more data, or fewer steps"
+    return f"{found}: use {'this model' if value <= bits[best] else best.replace('_', ' ')}"
 
 
 def beside(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:

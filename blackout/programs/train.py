@@ -34,7 +34,7 @@ from blackout.programs.sweeps import claim, sweeping
 from blackout.random import fold_seed
 from blackout.training.callbacks import draw_first
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
-from blackout.training.checkpoints import AtomicCheckpointIO, check_fits
+from blackout.training.checkpoints import AtomicCheckpointIO, Checkpoints, check_fits
 from blackout.training.components import check_arguments, find, make
 from blackout.training.data_module import SourceDataModule
 from blackout.training.export import check_loadable, export_model, start_from
@@ -349,6 +349,11 @@ def close(
     budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
     scorer, left_out = keep_affordable_scorer(trainer, family.draw(model, {}).nfe, budget, run)
     values = validate(trainer, module, data_module, budget, left_out)
+    for keeper in [kept for kept in trainer.callbacks if isinstance(kept, Checkpoints)]:  # type: ignore[attr-defined]
+        if (step := keeper.restore_best(module, values)) is not None:
+            last, values = values, validate(trainer, module, data_module, budget, [])
+            told = ", ".join(f"{name} {values[name]:.4f} ({last[name]:.4f} at the end)" for name in values)
+            left_out.append(f"what training did after step {step:,}, where held-out data say it is best: {told}")
     beside = {} if scorer is None else scorer.beside(data_module.source, model.device)
     if not trainer.is_global_zero:
         return

@@ -66,6 +66,7 @@ class Checkpoints(Checkpoint):
         every_n_steps: optimiser steps between two saves of `last.ckpt`.
         monitor: the metric by which the best is chosen; None for no best.
         mode: whether less ("min") or more ("max") of it is better.
+        restore_best: whether the best of the weights, not the last, are the model at the end (early stopping).
 
     Raises:
         ValueError: every_n_steps below 1, or an unknown mode.
@@ -77,6 +78,7 @@ class Checkpoints(Checkpoint):
         every_n_steps: int = 500,
         monitor: str | None = "val/bits_per_dim",
         mode: str = "min",
+        restore_best: bool = False,
     ) -> None:
         if type(every_n_steps) is not int or every_n_steps < 1:
             raise ValueError(f"every_n_steps must be a whole number of at least 1, not {every_n_steps}")
@@ -84,6 +86,7 @@ class Checkpoints(Checkpoint):
             raise ValueError(f"mode must be min or max, not {mode}")
         self._directory, self._every, self._monitor = Path(directory), every_n_steps, monitor
         self._better = operator.lt if mode == "min" else operator.gt
+        self._restores = restore_best
         self._best: float | None = None
         self._saved_at = -1  # step of the last save
         self._boundary = 0  # step of the last boundary
@@ -95,6 +98,25 @@ class Checkpoints(Checkpoint):
     def best(self) -> dict[str, float]:
         """The best value so far of the monitored metric, as `best/<its name>`."""
         return {} if self._best is None else {f"best/{self._monitor}": self._best}
+
+    def restore_best(self, model: pl.LightningModule, last: Mapping[str, float]) -> int | None:
+        """Load the weights of `best.ckpt` where its score is better than that of the last ones, where that is wanted.
+
+        Args:
+            model: in training.
+            last: metrics of its present weights.
+
+        Returns:
+            The step of the weights; None where the present ones stay.
+        """
+        path, now = self._directory / BEST, last.get(self._monitor or "")
+        if not self._restores or self._best is None or now is None or not path.exists():
+            return None
+        if not self._better(self._best, now):
+            return None
+        best = read_checkpoint(path)
+        model.load_state_dict(best["state_dict"])
+        return int(best["global_step"])
 
     def state_dict(self) -> dict[str, Any]:
         """The best score so far, and whether a validation is going on."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from torch import Size, Tensor
 from blackout.component import component
 from blackout.errors import UserError, error_context
 from blackout.family import Samples, Split
-from blackout.files import load_arrays
+from blackout.files import load_arrays, read_text
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates, Lehmer
 from blackout.permutations.datasets import Puzzles
@@ -29,7 +30,7 @@ from blackout.permutations.datasets.files import existing_file
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles
 from blackout.permutations.metrics import arranged, puzzle_scores
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, StepStreams
 
 Judge: TypeAlias = Callable[[Samples], Mapping[str, Tensor]]
 """(`samples` [b, n] and their contexts) -> figures of each sample by name, [b]; NaN where one has none."""
@@ -41,6 +42,9 @@ _ENUMERATED = 10
 """Most items whose cycles are all held in memory."""
 _HELD_OUT = 2000
 _MADE_HELD_OUT = 512
+_REPETITIONS = 2**24
+_MOST_PLACES, _NUMBER = 10**8, re.compile("[0-9]{1,9}")
+VOTES = (".soc", ".soi", ".toc", ".toi")
 _PHIS = (0.2, 0.5, 0.8, 1.0)
 
 
@@ -66,6 +70,7 @@ class PermutationData:
         shown: contexts under which the law is reported, named: {"phi=0.2": {"condition": ...}}.
         kept: what a model keeps of the source, such as the user's numbers of items.
         code: that a model is of unless it is told otherwise.
+        labels: what items are called.
 
     Raises:
         ValueError: no samples, what is no permutation, or fewer than 2 items.
@@ -85,6 +90,7 @@ class PermutationData:
     shown: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     code: str = "fisher_yates"
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for split in (self.train, self.test):
@@ -295,25 +301,94 @@ def plackett_luce(length: int = 5, ratio: float = 2.0) -> PermutationData:
 
 @component("dataset", ask="dataset=permutations dataset.path=<file>")
 def permutations(path: str | Path, holdout: float = 0.1, seed: int = 0) -> PermutationData:
-    """Your own: an `.npy` file of permutations [N, n], rows of 0..n-1.
+    """Your own: an `.npy` file of permutations [N, n], rows of 0..n-1; or votes from preflib.org, .soc .soi .toc .toi.
+
+    Ties are broken at random, anew in every training batch, and alternatives that a vote leaves out are tied for the
+    last places: bits are then those of a random order that agrees with the vote.
 
     Args:
         path: the file.
-        holdout: share of the rows to hold out.
-        seed: of the split.
+        holdout: share of the rows, or voters, to hold out.
+        seed: of the split and of broken ties.
 
     Raises:
         UserError: a file that is missing, damaged, or holds anything else; the message names the row.
     """
     file = Path(path).expanduser()
+    if file.suffix in VOTES:
+        levels, labels = read_votes(file)
+        with error_context(str(file)):
+            return from_levels(file.stem, levels, holdout, seed, labels)
     values = load_arrays(existing_file(file))
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
-        raise UserError(f"{file}: an .npy file of integers is needed")
+        raise UserError(f"{file}: an .npy file of integers is needed, or votes of PrefLib: {', '.join(VOTES)}")
     x = torch.from_numpy(values.astype(np.int64))
     with error_context(str(file)):
         check_permutations(file.stem, x)
-        train, test = held_out(len(x), holdout, seed)
-    return PermutationData(file.stem, {"x": x[train]}, {"x": x[test]}, code="insertion")
+        return from_levels(file.stem, inverse(x), holdout, seed)
+
+
+def from_levels(name: str, levels: Tensor, holdout: float, seed: int, labels: tuple[str, ...] = ()) -> PermutationData:
+    """Orders of items by rising levels, int64 [N, n]; where several are of one level, in a random order of these."""
+    check_length(name, levels.shape[1])
+    train, test = held_out(len(levels), holdout, seed)
+
+    def orders(rows: Tensor, streams: StepStreams) -> Tensor:
+        return (levels[rows] + streams.next_draw().uniform((len(rows), levels.shape[1]))).argsort(1)
+
+    def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        return {"x": orders(train[index], repeated(seed, index, augment))}
+
+    ties = bool((levels.sort(1).values.diff(dim=1) == 0).any())
+    once = {"x": orders(train, SampleStreams(seed, train).at(0))}
+    shown = {"x": orders(test, SampleStreams(seed, -1 - test).at(0))}
+    return PermutationData(
+        name, make if ties else once, shown, train_size=len(train) if ties else None, labels=labels, code="insertion"
+    )
+
+
+def repeated(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
+    """Random numbers of training samples [b], others at every repetition, which the uniforms [b] tell apart."""
+    again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
+    return SampleStreams(seed, index * _REPETITIONS + again).at(0)
+
+
+def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
+    """Votes in a file of preflib.org, of today's form or that before 2022: a level for every voter and alternative.
+
+    Returns:
+        Levels int64 [voters, n], 0 the best, the same for alternatives that are tied; and the names of alternatives.
+
+    Raises:
+        UserError: no such file, or anything else in it; the message names the line.
+    """
+    lines = [line.strip() for line in read_text(existing_file(file)).splitlines()]
+    if lines and _NUMBER.fullmatch(lines[0]):  # n, n lines of names, a line of sums, then count,vote
+        n = int(lines[0])
+        labels = [line.partition(",")[2].strip() for line in lines[1 : n + 1]]
+        votes = [(i, *line.partition(",")[::2]) for i, line in enumerate(lines[n + 2 :], n + 3) if line]
+    else:
+        named = [line.partition(":")[2].strip() for line in lines if line.startswith("# ALTERNATIVE NAME")]
+        labels, n = named, len(named)
+        votes = [(i, *line.partition(":")[::2]) for i, line in enumerate(lines, 1) if line and line[0] != "#"]
+    if not 2 <= n == len(labels) or not votes:
+        raise UserError(f"{file}: {len(labels)} alternatives and {len(votes)} votes are no file of PrefLib")
+    levels, voters = torch.empty(len(votes), n, dtype=torch.int64), list[int]()
+    for row, (number, count, vote) in enumerate(votes):
+        groups = [[a for a in one.strip("{}").split(",") if a.strip()] for one in re.findall(r"{[^{}]*}|[^,{}]+", vote)]
+        groups = [group for group in groups if group]
+        chosen = [a.strip() for group in groups for a in group]
+        whole = all(_NUMBER.fullmatch(a) and 1 <= int(a) <= n for a in chosen) and _NUMBER.fullmatch(count.strip())
+        if not whole or not chosen or len(set(chosen)) < len(chosen):
+            what = f"{count}: {vote}"[:100]
+            raise UserError(f"{file}, line {number}: not a number of voters and alternatives 1..{n}, each once: {what}")
+        levels[row] = len(groups)
+        for level, group in enumerate(groups):
+            levels[row, [int(a) - 1 for a in group]] = level
+        voters.append(int(count))
+    if (total := sum(voters) * n) > _MOST_PLACES:
+        raise UserError(f"{file}: {total:,} places of all votes together are more than {_MOST_PLACES:,}")
+    return levels.repeat_interleave(torch.tensor(voters), 0), tuple(labels)
 
 
 def from_puzzles(puzzles: Puzzles) -> PermutationData:

@@ -87,7 +87,8 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
 
     def data_of(self, settings: Mapping[str, Any], source: PermutationData) -> dict[str, Any]:
         """Name and kind of the permutations, and what a model depends on."""
-        return {"data": {"name": source.name, "kind": source.kind, **_facts(source.facts)}}
+        labels = {"labels": list(source.labels)} if source.labels else {}
+        return {"data": {"name": source.name, "kind": source.kind, **labels, **_facts(source.facts)}}
 
     def tensors(self, source: PermutationData) -> dict[str, Tensor]:
         """What the data are called by the user, such as numbers of items."""
@@ -169,4 +170,4 @@ def _passes(settings: Mapping[str, Any], n: int) -> Passes:
 
 def _facts(data: Mapping[str, Any]) -> dict[str, Any]:
     """What a model depends on; the encoder is described with its network."""
-    return {name: value for name, value in data.items() if name not in ("name", "kind", "encoder")}
+    return {name: value for name, value in data.items() if name not in ("name", "kind", "labels", "encoder")}

@@ -22,7 +22,7 @@ from blackout.errors import UserError
 from blackout.family import Samples
 from blackout.files import check_size, opened, read_text, stored_bytes
 from blackout.permutations.classical import fit_plackett_luce
-from blackout.permutations.coded.data import PermutationData, check_length, held_out
+from blackout.permutations.coded.data import PermutationData, check_length, held_out, repeated
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets.files import existing_file
 from blackout.random import SampleStreams, StepStreams
@@ -32,7 +32,7 @@ LARGEST_RATING = 30.0
 """Above it gains of 2^rating - 1 say nothing but which item is the best."""
 CUTOFFS = (1, 5, 10)
 """The k of the reported NDCG@k; those above the length are left out."""
-_REPETITIONS = 2**24
+_LENGTH, _RATERS = 10, 1000
 _SHOWN = 4
 """Held-out letters, those that spell most words, for which the model's law is compared with the uniform one."""
 FITTED = 20_000
@@ -125,8 +125,8 @@ class UserLists:
 @component("dataset", ask="dataset=rankings dataset.path=<file>")
 def rankings(
     path: str | Path,
-    length: int = 10,
-    min_raters: int = 1000,
+    length: int | None = None,
+    min_raters: int | None = None,
     movies: Literal["most_rated", "random"] = "most_rated",
     num_movies: int = 1000,
     holdout: float = 0.2,
@@ -136,8 +136,8 @@ def rankings(
 
     Args:
         path: of the .csv.
-        length: rated items in a ranking.
-        min_raters: an item needs so many.
+        length: rated items in a ranking; None for 10, or as many as half of the users rated.
+        min_raters: an item needs so many; None for 1000, or a tenth of the users.
         movies: of those, the most rated ones or random ones are kept.
         num_movies: how many are kept.
         holdout: share of the users that is held out.
@@ -148,22 +148,32 @@ def rankings(
             says how many remain.
         ValueError: values out of range.
     """
-    check_length("rankings", length)
-    if min_raters < 1 or num_movies < length:
-        raise ValueError(f"rankings: min_raters must be positive and num_movies at least the length, {length}")
+    check_length("rankings", 2 if length is None else length)
+    if (min_raters is not None and min_raters < 1) or num_movies < (length or 2):
+        raise ValueError(f"rankings: min_raters must be positive and num_movies at least the length, {length or 2}")
     file = Path(path).expanduser()
     ratings = read_ratings(file)
+    if min_raters is None:
+        min_raters = min(_RATERS, max(1, len(ratings.user.unique()) // 10))
     return from_ratings(file.stem, ratings, length, min_raters, movies == "random", num_movies, holdout, seed)
 
 
 def from_ratings(
-    name: str, given: Ratings, length: int, min_raters: int, at_random: bool, num_movies: int, holdout: float, seed: int
+    name: str,
+    given: Ratings,
+    length: int | None,
+    min_raters: int,
+    at_random: bool,
+    num_movies: int,
+    holdout: float,
+    seed: int,
 ) -> PermutationData:
     """As `rankings`, of ratings in memory."""
     names, item, raters = given.item.unique(return_inverse=True, return_counts=True)
     enough = (raters >= min_raters).nonzero().squeeze(1)
-    if len(enough) < length:
-        raise UserError(f"{name}: {len(enough)} items have {min_raters} raters or more, fewer than length={length}")
+    if len(enough) < (length or 2):
+        told = f"{len(enough)} items have {min_raters} raters or more, fewer than length={length or 2}"
+        raise UserError(f"{name}: {told}: dataset.min_raters={int(raters.sort().values[-2:][0])} leaves 2")
     order = raters[enough].argsort(descending=True, stable=True)
     if at_random:
         order = torch.randperm(len(enough), generator=torch.Generator().manual_seed(seed))
@@ -175,14 +185,17 @@ def from_ratings(
     order = rows.argsort(stable=True)
     sizes = torch.bincount(rows, minlength=len(users))
     lists = UserLists(sizes, number[item[own]][order], given.rating[own][order])
+    usual = max(2, min(_LENGTH, int(sizes.sort().values[(len(sizes) - 1) // 2])))
+    length = usual if length is None else length
     active = (sizes >= length).nonzero().squeeze(1)
     if len(active) < 2:
-        raise UserError(f"{name}: {len(active)} users rated {length} or more of the {len(kept)} items; 2 are needed")
+        told = f"{len(active)} users rated {length} or more of the {len(kept)} items; 2 are needed"
+        raise UserError(f"{name}: {told}: dataset.length={usual} leaves {int((sizes >= usual).sum())}")
     train, test = held_out(len(active), holdout, seed)
     mine, index = lists.of(active[train]), torch.arange(len(test))
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        return mine.lists(index, length, _repeated(seed, index, augment))
+        return mine.lists(index, length, repeated(seed, index, augment))
 
     shown = lists.of(active[test]).lists(index, length, SampleStreams(seed, -1 - index).at(0))
     popularity = torch.bincount(mine.items, minlength=len(kept))
@@ -190,12 +203,6 @@ def from_ratings(
         name, make, shown, num_tokens=len(kept), kind="rankings", judge=judge, train_size=len(train),
         kept={"item_names": names[kept], "popularity": popularity}, code="insertion",
     )  # fmt: skip
-
-
-def _repeated(seed: int, index: Tensor, augment: Tensor | None) -> StepStreams:
-    """Random numbers of training samples [b], others at every repetition, which the uniforms [b] tell apart."""
-    again = torch.zeros_like(index) if augment is None else (augment.double() * _REPETITIONS).long()
-    return SampleStreams(seed, index * _REPETITIONS + again).at(0)
 
 
 def judge(samples: Samples) -> Mapping[str, Tensor]:
@@ -321,7 +328,7 @@ def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0
         return {"x": _spelling(word, items), "items": items}
 
     def training(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        return make(train[index], _repeated(seed, index, augment))
+        return make(train[index], repeated(seed, index, augment))
 
     def listed(spelled: Tensor) -> Tensor:
         return torch.isin(_number(spelled), known)

@@ -16,7 +16,7 @@ from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.family import Draw, Samples
 from blackout.files import load_arrays, replacing
-from blackout.permutations.classical import Mallows, RepeatedInsertion, fit_plackett_luce
+from blackout.permutations.classical import Mallows, Mixture, RepeatedInsertion, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.exact import MOST_ITEMS, ExactLaw, perfect_mass
 from blackout.permutations.coded.model import CodeModel
@@ -35,6 +35,8 @@ _ENUMERATED = 9
 """Most items whose law is enumerated where one pass over each permutation says it."""
 _AT_ONCE = 1000
 _SAMPLES = 2000
+_MIXED = 100
+"""Most items to whose orders mixtures are fitted."""
 _EACH = 10
 """Numbers of passes up to here are all drawn for their curve; above it some."""
 
@@ -165,20 +167,31 @@ def likelihood_report(model: CodeModel, source: PermutationData, settings: Mappi
     return {"values": values, "likelihood": likelihood}
 
 
-def likelihood_baselines(source: PermutationData, held_out: int) -> dict[str, Any]:
-    """Bits per held-out permutation of uniform, Mallows, repeated insertion and Plackett-Luce, fitted to training ones.
+def likelihood_baselines(source: PermutationData, held_out: int) -> dict[str, float]:
+    """Bits per held-out permutation of uniform and of classical laws fitted to training ones.
 
-    None of them sees a context.
+    Rankings are orders of the items that they are of. Mallows, its mixture and repeated insertion need the same items
+    in every order; Plackett-Luce and its mixture do not. None of them sees another context.
     """
-    train = source.batch("train", torch.arange(min(FITTED, source.size("train") or FITTED)))["x"].cpu()
-    test = source.batch("test", torch.arange(held_out))["x"].cpu()
-    fitted = {
-        "mallows": Mallows.fit(train),
-        "repeated_insertion": RepeatedInsertion.fit(train, prior=1.0),
-        "plackett_luce": PlackettLuce(fit_plackett_luce(train)),
+    train = orders_of(source, source.batch("train", torch.arange(min(FITTED, source.size("train") or FITTED))))
+    test = orders_of(source, source.batch("test", torch.arange(held_out)))
+    items = source.num_tokens if source.kind == "rankings" else None
+    laws: dict[str, Mallows | RepeatedInsertion | Mixture] = {
+        "plackett_luce": Mixture(torch.ones(1), [PlackettLuce(fit_plackett_luce(train, items))])
     }
-    bits = {name: -float(law.log_prob(test).double().mean()) / math.log(2) for name, law in fitted.items()}
+    if items in (None, source.length):
+        laws |= {"mallows": Mallows.fit(train), "repeated_insertion": RepeatedInsertion.fit(train, prior=1.0)}
+        laws["mallows_mixture"] = Mixture.fit(train, Mallows)
+    if source.length <= _MIXED and (items or 0) <= _MIXED:
+        laws["plackett_luce_mixture"] = Mixture.fit(train, PlackettLuce, items)
+    bits = {name: -float(law.log_prob(test).double().mean()) / math.log(2) for name, law in laws.items()}
     return {"uniform": math.lgamma(source.length + 1) / math.log(2), **bits}
+
+
+def orders_of(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
+    """Of rankings the items in order, else the permutations, int64 [b, n] on the CPU."""
+    x = batch["x"].cpu()
+    return batch["items"].cpu().gather(1, x) if source.kind == "rankings" else x
 
 
 def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:

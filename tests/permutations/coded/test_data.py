@@ -122,6 +122,46 @@ def test_ratings_that_cannot_be_ranked_are_refused(tmp_path, rows, header, argum
         rankings(path, **{"length": 5, "min_raters": 1, **arguments})
 
 
+def test_votes_of_preflib_are_read(tmp_path):
+    """Ties and what a vote leaves out are in any order, anew in every epoch; both forms of file; voters counted."""
+    path = tmp_path / "votes.toi"
+    names = "".join(f"# ALTERNATIVE NAME {i}: {name}\n" for i, name in enumerate(("Ann", "Bob", "Cem", "Dora"), 1))
+    path.write_text(f"# FILE NAME: votes.toi\n# NUMBER ALTERNATIVES: 4\n{names}300: 1,{{2,3}},4\n200: 4,2\n")
+    source = permutations(path)
+    assert source.labels == ("Ann", "Bob", "Cem", "Dora") and source.size("train") == 450
+    index = torch.arange(450)
+    x = torch.cat([source.batch("train", index, torch.full((450,), u))["x"] for u in (0.1, 0.6)])
+    found = {
+        tuple(row): number
+        for row, number in zip(*(t.tolist() for t in x.unique(dim=0, return_counts=True)), strict=True)
+    }
+    assert set(found) == {(0, 1, 2, 3), (0, 2, 1, 3), (3, 1, 0, 2), (3, 1, 2, 0)}
+    assert all(number > 150 for number in found.values()) and (x[:450] != x[450:]).any()
+    old = tmp_path / "votes.soc"
+    old.write_text("3\n1,Ann\n2,Bob\n3,Cem\n12,12,2\n10,2,1,3\n2,3,2,1\n")
+    strict = permutations(old, holdout=0.5)
+    assert torch.equal(strict.train["x"].unique(dim=0), torch.tensor([[1, 0, 2], [2, 1, 0]]))
+    for text, word in (
+        ("3\n1,a\n2,b\n3,c\n9,9,1\n9,1,2,4\n", "line 6: not a number"), ("3\n1,a\n", "1 alternatives and 0 votes"),
+        ("3\n1,a\n2,b\n3,c\n9,9,1\n9,1,1\n", "each once"), ("999999999\n", "alternatives"), ("", "no file of PrefLib"),
+        ("3\n1,a\n2,b\n3,c\n9,9,1\n999999999,1,2\n", "places of all votes"),
+    ):  # fmt: skip
+        old.write_text(text)
+        with pytest.raises(UserError, match=word):
+            permutations(old)
+
+
+def test_ratings_with_gaps_get_a_length_that_works(tmp_path):
+    rows = [(user, item, 1.0 + (user * item) % 3) for user in range(40) for item in range(8) if (user + item) % 4]
+    path = write_ratings(tmp_path / "gaps.csv", rows)
+    source = rankings(path)  # everybody rated six of the eight, with ties
+    assert source.length == 6 and source.num_tokens == 8
+    with pytest.raises(UserError, match=r"0 users rated 8 or more.*dataset.length=6 leaves 40"):
+        rankings(path, length=8)
+    with pytest.raises(UserError, match=r"dataset.min_raters=30 leaves 2"):
+        rankings(path, min_raters=1000)
+
+
 def test_ndcg_is_what_a_hand_finds():
     ratings = torch.tensor([[1.0, 3.0, 2.0]])
     gains = [2**r - 1 for r in (3.0, 1.0, 2.0)]
@@ -141,6 +181,9 @@ def test_baselines_know_what_they_were_fitted_to():
     known = plackett_luce(5)
     scores = fit_plackett_luce(known.batch("train", torch.arange(5000))["x"], prior=0.0)
     assert (scores - scores[0]).tolist() == pytest.approx([k * math.log(2) for k in range(5)], abs=0.12)
+    # rankings are looked at as orders of their items, where these are fewer than all too
+    bits = likelihood_baselines(source, 100)
+    assert bits["plackett_luce"] < bits["uniform"] - 0.5 and "mallows" not in bits
     bits = likelihood_baselines(known, 500)
     assert bits["plackett_luce"] < bits["repeated_insertion"] < bits["uniform"] == pytest.approx(math.log2(120))
 

@@ -10,6 +10,7 @@ import torch
 from blackout import load_model
 from blackout.errors import UserError
 from blackout.permutations.group import is_permutation
+from blackout.programs.results import verdict
 from tests import warm
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import assert_same
@@ -177,3 +178,28 @@ def test_weights_that_say_nothing_finite_are_refused_in_words(trained):
         next(model.averaged.parameters()).fill_(torch.nan)
     with pytest.raises(UserError, match="not finite"):
         model.sample(3)
+
+
+def test_what_overfits_ends_as_it_was_best_and_no_model_is_worse_than_uniform_in_silence(run, tmp_path):  # noqa: F811
+    """The closing model is that of the least held-out bits; a line compares it with uniform and classical fits."""
+    generator = torch.Generator().manual_seed(0)
+    np.save(tmp_path / "few.npy", torch.rand(40, 6, generator=generator).argsort(1).numpy())
+    common = (
+        "family=codes",
+        "dataset=permutations",
+        f"dataset.path={tmp_path / 'few.npy'}",
+        "dataset.holdout=0.5",
+        *TINY,
+    )
+    outcome = run("train", *common, "optimizer.lr=0.05", "trainer.max_steps=24", f"runs_dir={tmp_path}", "run_id=a",
+                  "trainer.val_check_interval=6", "ema_decay=0", "callbacks.samples=null")  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    with (tmp_path / "few/a/metrics.csv").open() as file:
+        held_out = [float(row["val/nll_bits"]) for row in csv.DictReader(file) if row.get("val/nll_bits")]
+    report = json.loads((tmp_path / "few/a/metrics.json").read_text())
+    uniform = report["baselines"]["val/nll_bits"]["uniform"]
+    assert held_out[-1] > uniform + 0.2 and report["values"]["val/nll_bits"] == pytest.approx(min(held_out), abs=1e-4)
+    assert "what training did after step" in outcome.out and f"{uniform:.2f} uniform" in outcome.out
+    worse = verdict("val/nll_bits", 18.08, {"uniform": 15.3, "mallows_mixture": 12.5})
+    assert "WORSE THAN UNIFORM, use mallows mixture" in worse and "12.50" in worse
+    assert verdict("val/nll_bits", 12.4, {"uniform": 15.3, "mallows_mixture": 12.5}).endswith("use this model")
