@@ -6,9 +6,8 @@ to the weighted one, with an error of O(1 / P); P times as many network evaluati
 
 A potential sees every step as it was made, stage by stage, and returns the logarithm of a weight for every particle.
 `GuidanceWeight` turns walks of p(x | c) into p(x) p(c | x)^g, `KnownWeight` walks beside known elements into the
-law given these. Both are ratios of densities of whole paths, so they may be added; others (a likelihood of X_0 as the
-prediction has it, for posterior sampling) fit in the same place. Their laws are tested in
-tests/laws/test_particle_laws.py.
+law given these. Both are ratios of densities of whole paths, so they may be added; `blackout.diffusion.steering` has
+those that lead walks to what a likelihood of X_0 asks for. Their laws are tested in tests/laws/test_particle_laws.py.
 
 The particles of a sample are a group of their own: they are weighed against each other alone, and resampled by the
 sample's own random numbers, so that sample k remains a function of (seed, k), whatever else is in the batch.
@@ -119,7 +118,10 @@ class Step:
 
 
 class Potential(Protocol):
-    """Log weights of particles, a step at a time."""
+    """Log weights of particles, a step at a time.
+
+    One that remembers something of every particle has a method `follow(rows)`, called when these rows go on.
+    """
 
     def __call__(self, step: Step) -> Tensor:
         """What the step adds to the logarithm of every particle's weight, float64 [rows]; -inf is a weight of 0."""
@@ -411,7 +413,11 @@ class _Swarm:
         stay = torch.arange(self._number, device=weight.device)
         ancestors = torch.where(few[:, None], systematic(weight, u), stay)
         first = self._number * torch.arange(len(weight), device=weight.device)
-        return xs[(first[:, None] + ancestors).flatten()]
+        rows = (first[:, None] + ancestors).flatten()
+        for potential in self._potentials:
+            if (follow := getattr(potential, "follow", None)) is not None:
+                follow(rows)
+        return xs[rows]
 
     def draw(self, x0: Tensor) -> Weighed:
         """One particle of every sample, by weight."""

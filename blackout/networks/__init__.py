@@ -27,6 +27,7 @@ from blackout.networks.sets import (
     StripEncoder,
     TokenEncoder,
 )
+from blackout.networks.transformer import Transformer
 from blackout.networks.unet import UNet
 
 __all__ = [
@@ -34,5 +35,5 @@ __all__ = [
     "GraphBatch", "ItemEncoder", "LEAttention", "LEConvolution", "LEGraphTransformer", "LESite", "LETransformer",
     "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP",
     "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder", "TokenEncoder",
-    "UNet", "body_for", "measure", "time_label",
+    "Transformer", "UNet", "body_for", "measure", "time_label",
 ]  # fmt: skip

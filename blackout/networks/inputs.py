@@ -260,23 +260,29 @@ def body_for(
 def body_and_inputs(given: Mapping[str, Any], stats: Stats) -> dict[str, Any]:
     """Body and inputs of a `CountNetwork` whose body is left to the data (`body_for`). Ours.
 
-    Where a process takes away the order of levels and the data are vectors, the body embeds levels, those of the data
-    and a mask, and the inputs leave them as they are.
+    Where a process takes away the order of levels and the data are vectors, that body, and a `Transformer`, embeds
+    levels, those of the data and a mask, and the inputs leave them as they are.
 
     Args:
         given: arguments of the network.
         stats: shape and max_count of the data, and whether a vector is `ordered`.
     """
     body, inputs = given.get("body"), given.get("inputs")
-    if not isinstance(body, Mapping) or body.get("_target_") != "blackout.networks.body_for":
+    if not isinstance(body, Mapping):
         return {}
     scaled = isinstance(inputs, Mapping) and inputs.get("_target_") == "blackout.networks.LevelInputs"
     embeds = scaled and len(stats["shape"]) == 1
+    states = {"inputs": {"_target_": "blackout.networks.StateInputs"}} if embeds else {}
+    kind = body.get("_target_")
+    if kind == "blackout.networks.Transformer" and embeds and body.get("levels") is None:
+        return {"body": {**body, "levels": stats["max_count"] + 2}} | states
+    if kind != "blackout.networks.body_for":
+        return {}
     asked = {name: body[name] for name in _CHOSEN if body.get(name) is not None}
     known = {"levels": stats["max_count"] + 2 if embeds else None, "ordered": stats.get("ordered")}
     with error_context("network.body"):
         described = described_body(stats["shape"], **{**known, **asked})
-    return {"body": described} | ({"inputs": {"_target_": "blackout.networks.StateInputs"}} if embeds else {})
+    return {"body": described} | states
 
 
 @component("network", from_stats=body_and_inputs)

@@ -129,7 +129,7 @@ class UNet(nn.Module):
         check_sizes("U-Net", outputs=outputs, blocks_per_level=blocks_per_level, dense_width=dense_width, fold=fold)
         check_sizes("U-Net", multipliers=min(multipliers, default=0))
         check_sizes("U-Net", 0, dense_blocks=dense_blocks)
-        self.shape, self.fold, space = tuple(shape), fold, _folded_shape(shape, fold)
+        self.shape, self.fold, space = tuple(shape), fold, folded_shape(shape, fold)
         axes = len(space) - 1
         attend = [side in attention_resolutions for side in sides_per_level(space, len(multipliers), (1, 2, 3))]
         widths = [channels * multiplier for multiplier in multipliers]
@@ -163,7 +163,7 @@ class UNet(nn.Module):
         """
         embedding = self.time(label)
         embedding = F.silu(embedding if self.classes is None else self.classes(embedding, classes))
-        x = _folded(x.reshape(len(x), -1, *self.shape[-max(1, len(self.shape) - 1) :]), self.fold)
+        x = folded(x.reshape(len(x), -1, *self.shape[-max(1, len(self.shape) - 1) :]), self.fold)
         x = x.to(self.position.dtype)
         with full_precision(x):
             h = self.stem(x) + self.position
@@ -179,7 +179,7 @@ class UNet(nn.Module):
             h = self._through(self.up[level], h, embedding)
         with full_precision(h):
             raw = self.head(F.silu(self.norm(h.to(self.position.dtype))))
-        return _unfolded(raw, self.fold).reshape(len(x), -1, *self.shape[1:])
+        return unfolded(raw, self.fold).reshape(len(x), -1, *self.shape[1:])
 
     @staticmethod
     def _through(blocks: nn.Module, h: Tensor, embedding: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class UNet(nn.Module):
         return h
 
 
-def _folded_shape(shape: Sequence[int], fold: int) -> tuple[int, ...]:
+def folded_shape(shape: Sequence[int], fold: int) -> tuple[int, ...]:
     """Channels and sides of what a U-Net works on, where the data are of `shape`."""
     channels, *sides = shape if len(shape) > 1 else (1, *shape)
     if any(side % fold for side in sides):
@@ -196,7 +196,7 @@ def _folded_shape(shape: Sequence[int], fold: int) -> tuple[int, ...]:
     return (channels * fold ** len(sides), *(side // fold for side in sides))
 
 
-def _folded(x: Tensor, fold: int) -> Tensor:
+def folded(x: Tensor, fold: int) -> Tensor:
     """[B, C, n * fold, ...] -> [B, C * fold ** axes, n, ...]."""
     if fold == 1:
         return x
@@ -205,8 +205,8 @@ def _folded(x: Tensor, fold: int) -> Tensor:
     return split.permute(0, 1, *range(3, 3 + 2 * axes, 2), *range(2, 2 + 2 * axes, 2)).flatten(1, 1 + axes)
 
 
-def _unfolded(x: Tensor, fold: int) -> Tensor:
-    """The inverse of `_folded`."""
+def unfolded(x: Tensor, fold: int) -> Tensor:
+    """The inverse of `folded`."""
     if fold == 1:
         return x
     axes, sides = x.ndim - 2, [side * fold for side in x.shape[2:]]

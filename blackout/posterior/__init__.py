@@ -5,7 +5,7 @@
 `sample.py` reaches; `exact_model` and `toys` are laws that need no network.
 """
 
-from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
+from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone, Steered
 from blackout.posterior.chains import Coupling, Method, Posterior, anneal
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.draw import (
@@ -17,11 +17,13 @@ from blackout.posterior.draw import (
     Sgdd,
     SgddPublished,
     dps,
+    fk,
     no_prior,
     overwrite,
     prior_alone,
     smc,
     svdd,
+    tds,
 )
 from blackout.posterior.noise import Binomial, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.operators import (
@@ -48,6 +50,6 @@ __all__ = [
     "Direct", "DirectCommand", "Dna", "Exact", "Flips", "Gaussian", "Identity", "Inpaint", "InpaintBox",
     "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Melody", "Method", "Motif", "NoPrior", "Noise",
     "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior", "Prior",
-    "PriorAlone", "Problem", "Reward", "Ring", "Sgdd", "SgddPublished", "SplitGibbs", "Synthetic", "Xor", "anneal",
-    "conjugate", "dps", "no_prior", "overwrite", "prior_alone", "smc", "svdd",
+    "PriorAlone", "Problem", "Reward", "Ring", "Sgdd", "SgddPublished", "SplitGibbs", "Steered", "Synthetic", "Xor",
+    "anneal", "conjugate", "dps", "fk", "no_prior", "overwrite", "prior_alone", "smc", "svdd", "tds",
 ]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Rivals and reference points: DPS, SVDD-PM and SMC [Chu 2025, appendix C.2]; overwriting; one half of the problem."""
+"""Rivals and reference points: DPS, SVDD-PM, SMC, FK and TDS [Chu 2025, appendix C.2]; overwriting; one half alone."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,17 +19,15 @@ from blackout.diffusion.predictions import CategoricalPrediction, CountPredictio
 from blackout.diffusion.processes import JumpProcess, PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.steering import Kind, neighbour_ratios, steer
 from blackout.posterior.chains import Coupling, Method, Run
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem, repeated
 from blackout.posterior.split_gibbs import make_step
 from blackout.random import RandomSource, SampleStreams, poisson, uniform
 
-_LARGEST = 20.0
-"""Of the logarithm of a ratio of likelihoods."""
 _GUARD = 0.1
 """Of the mean guess of a group's likelihood, what every guess is raised by."""
-_AT_ONCE = 4096
 _MOST = 20_000
 """Neighbours of one state: their number is that of network evaluations of each step."""
 
@@ -55,16 +53,16 @@ class DPS(Method):
         return len(prior.times) - 1
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        if self._neighbours(prior) > _MOST:
-            raise ValueError(f"posterior=dps would evaluate {self._neighbours(prior)} neighbours in every step")
+        if self.neighbours(prior) > _MOST:
+            raise ValueError(f"posterior=dps would evaluate {self.neighbours(prior)} neighbours in every step")
 
     @staticmethod
-    def _neighbours(prior: Prior) -> int:
+    def neighbours(prior: Prior) -> int:
         types = 1 if isinstance(prior.process, PureDeath) else prior.process.num_states
         return types * math.prod(prior.shape)
 
     def draw(self, run: Run) -> Tensor:
-        x, spent = run.prior.begin(run.number, run.streams), self._neighbours(run.prior) + 1
+        x, spent = run.prior.begin(run.number, run.streams), self.neighbours(run.prior) + 1
         for k, s, t in _steps(run.prior):
             x = self._step(run.prior, run.problem, x, s, t, run.streams.at(k + 1))
             run.record(float(t), x, calls=spent, evaluations=spent)  # several neighbours make up a batch
@@ -77,27 +75,27 @@ class DPS(Method):
         now = problem.log_likelihood(_expected(prediction, x, process.max_count))
         rates = reverse_rates(process, prediction, x, t)
         jumps = process.reverse_jumps(x).expand(rates.shape)
-        ratio = self._ratios(prior, problem, x, jumps, now, t)
+        ratio = neighbour_ratios(at_expected(prior, problem, t), process, x, now).exp()
         if isinstance(process, PureDeath):
             assert isinstance(prediction, CountPrediction)
             births = poisson(prediction.expected * step_fraction(s, t) * ratio[:, 0], source)
             return (x + births).clamp(max=process.max_count).to(x.dtype)
         return leap(process, x, [(rates * ratio, jumps)], float(t - s), source)
 
-    @staticmethod
-    def _ratios(prior: Prior, problem: Problem, x: Tensor, jumps: Tensor, now: Tensor, t: Tensor) -> Tensor:
-        """L at the expected data after every jump over that before it, float64 of jumps' shape."""
-        flat, steps, log_ratios = x.flatten(1).long(), jumps.flatten(2), []
-        types, elements = steps.shape[1:]
-        for part in torch.arange(steps.numel(), device=x.device).split(_AT_ONCE):
-            row, kind, element = part // (types * elements), part // elements % types, part % elements
-            moved = flat[row].scatter_add(1, element[:, None], steps[row, kind, element][:, None].long())
-            moved = moved.clamp_(0, prior.process.num_states - 1).to(x.dtype).view(-1, *prior.shape)
-            of_part = problem.select(row, prior.shape) if isinstance(problem, Measured) else problem
-            expected = _expected(prior.denoiser(moved, t), moved, prior.process.max_count)
-            log_ratios.append(of_part.log_likelihood(expected) - now[row])
-        log_ratio = torch.nan_to_num(torch.cat(log_ratios), nan=0.0).clamp(-_LARGEST, _LARGEST)
-        return log_ratio.exp().view(jumps.shape)
+
+def of_rows(problem: Problem, rows: Tensor, shape: tuple[int, ...]) -> Problem:
+    """The same for these samples, int64 [m], where each has a measurement of its own."""
+    return problem.select(rows, shape) if isinstance(problem, Measured) else problem
+
+
+def at_expected(prior: Prior, problem: Problem, t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """(states [m, *shape] at t, of which samples) -> log L at the data expected given them, float64 [m]."""
+
+    def value(x: Tensor, rows: Tensor) -> Tensor:
+        expected = _expected(prior.denoiser(x, t), x, prior.process.max_count)
+        return of_rows(problem, rows, prior.shape).log_likelihood(expected)
+
+    return value
 
 
 def _expected(prediction: Prediction, x: Tensor, max_count: int) -> Tensor:
@@ -144,7 +142,7 @@ class Particles(Method):
         split = streams.particles(copies)
         x = prior.begin(number * copies, split)
         every = torch.arange(number).repeat_interleave(copies)
-        of_each = run.problem.select(every, prior.shape) if isinstance(run.problem, Measured) else run.problem
+        of_each = of_rows(run.problem, every, prior.shape)
         value = torch.zeros(number, copies, dtype=torch.float64, device=x.device)
         for k, s, t in _steps(prior):
             x = prior.step(x, s, t, split.at(k + 1))
@@ -215,6 +213,48 @@ class SMC(Particles):
         # the first one is shown, and is the sample in the end: any of them, not the first of an ordered list
         turn = (u * 1e6).long() % order.shape[1]
         return order.gather(1, (torch.arange(order.shape[1], device=u.device) + turn) % order.shape[1])
+
+
+@dataclass(frozen=True)
+class Steered(Method):
+    """Walks steered to the posterior, see `blackout.diffusion.steering`: FK steering, or TDS where they are guided.
+
+    Args:
+        particles: of every sample; 1 with `guided` is classifier guidance alone.
+        guided: at rates times p(y | x') / p(y | x) as those of DPS, at as many evaluations.
+        potential, every, draws: as for `Steering`.
+    """
+
+    walks: ClassVar[bool] = True
+    particles: int = 20
+    guided: bool = False
+    potential: Kind = "difference"
+    every: int = 1
+    draws: int = 1
+
+    def check(self, prior: Prior, problem: Problem) -> None:
+        if self.guided:
+            DPS().check(prior, problem)
+
+    def draw(self, run: Run) -> Tensor:
+        prior, problem = run.prior, run.problem
+        of = torch.arange(run.number, device=prior.device).repeat_interleave(self.particles)
+
+        def likelihood(x: Tensor, rows: Tensor) -> Tensor:
+            return of_rows(problem, of[rows], prior.shape).log_likelihood(x)
+
+        def classifier(x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
+            return at_expected(prior, problem, t)(x, of[rows])
+
+        drawn = steer(
+            prior.denoiser, prior.process, prior.times, (run.number, *prior.shape), run.streams, likelihood,
+            number=self.particles, classifier=classifier if self.guided else None, guided=self.guided,
+            kind=self.potential, draws=self.draws, every=self.every, kernel=None if self.guided else prior.kernel,
+            mean=prior.mean, device=prior.device,
+        )  # fmt: skip
+        spent = self.particles * (len(prior.times) - 1) * (DPS.neighbours(prior) + 2 if self.guided else 1)
+        run.record(prior.final_time, drawn.samples, calls=max(spent, self.particles * self.draws), evaluations=spent)
+        return drawn.samples
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from blackout.diffusion.plots import grid
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.sampling import INPAINTING_PARTICLES
+from blackout.diffusion.steering import Kind
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context
 from blackout.family import BaseDraw, OutputNames, Samples, Watch
-from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone
+from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone, Steered
 from blackout.posterior.chains import Method, Posterior, anneal, suggested
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.exact_model import ExactModel
@@ -288,6 +289,16 @@ def svdd(particles: int = 20, rollouts: int = 1, rollout_steps: int = 1) -> Base
 def smc(particles: int = 20, rollouts: int = 1, rollout_steps: int = 1, power: float = 1.0) -> Baseline:
     """See `baselines.SMC`."""
     return Baseline(SMC(particles, rollouts, rollout_steps, power))
+
+
+def fk(particles: int = 20, potential: Kind = "difference", every: int = 1, draws: int = 1) -> Baseline:
+    """See `baselines.Steered`."""
+    return Baseline(Steered(particles, False, potential, every, draws))
+
+
+def tds(particles: int = 4) -> Baseline:
+    """See `baselines.Steered`; 1 particle is classifier guidance."""
+    return Baseline(Steered(particles, True))
 
 
 def prior_of(model: Any, sampler: Sampler) -> Prior:

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from blackout.networks import ResidualMLP, UNet
+from blackout.networks import CountNetwork, LevelInputs, ResidualMLP, Transformer, UNet
+from blackout.networks.inputs import body_and_inputs
+from blackout.networks.transformer import rotary_angles, rotated
 from tests.networks.test_ncsnpp import randomise, run
 
 Make = Callable[..., nn.Module]
@@ -23,6 +25,8 @@ NETWORKS: list[tuple[Make, tuple[int, ...]]] = [
     (partial(UNet, channels=8), (16,)),
     (partial(ResidualMLP, width=32), (50,)),
     (partial(ResidualMLP, width=16, depth=1), (2, 4, 4)),
+    (partial(Transformer, width=16, depth=2, heads=2), (12,)),
+    (partial(Transformer, width=16, depth=1, heads=2, patch=2), (2, 8, 6)),
 ]
 
 
@@ -73,8 +77,47 @@ def test_dropout_state_dict_and_autocast(make: Make, shape: tuple[int, ...]) -> 
         (lambda: UNet((1, 8, 8), channels=9), "even number"),
         (lambda: ResidualMLP((4,), depth=0), "at least 1"),
         (lambda: ResidualMLP((4,), width=9), "even number"),
+        (lambda: Transformer((1, 9, 9), patch=2), "multiples of fold=2 are needed, got 9x9"),
+        (lambda: Transformer((1, 8, 8), width=24), "multiple of 16, not 24"),
     ],
 )
 def test_impossible_networks_are_refused(make: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_attention_is_told_how_far_apart_places_are_and_no_more() -> None:
+    """The product of two places' rotated features is a function of the features and of the difference of the places."""
+    grid, size = (5, 4), 8
+    angles = rotary_angles(grid, size).double()
+    q, k = torch.randn(2, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    product = (rotated(q.expand(20, -1), angles) @ rotated(k.expand(20, -1), angles).T).view(*grid, *grid)
+    torch.testing.assert_close(product[1:, 1:, 1:, 1:], product[:-1, :-1, :-1, :-1])
+    at_one_place = product.diagonal(dim1=0, dim2=2).diagonal(dim1=0, dim2=1)
+    torch.testing.assert_close(at_one_place, (q @ k).expand(5, 4))
+    moved = torch.stack([product[0, 0, 0, j] for j in range(4)] + [product[0, 0, i, 0] for i in range(1, 5)])
+    assert torch.pdist(moved[:, None]).min() > 1e-6  # and no two differences look alike
+
+
+def test_a_patch_is_read_as_its_elements_and_embedding_equals_one_hot() -> None:
+    """Embedded states of a patch are the sum of a vector for each element and state: levels that are numbers times one
+    vector make the body of numbers."""
+    numbers = Transformer((1, 4, 4), width=16, depth=1, heads=2, patch=2).double().eval()
+    randomise(numbers)
+    states = Transformer((1, 4, 4), width=16, depth=1, heads=2, patch=2, levels=3).double().eval()
+    states.load_state_dict(numbers.state_dict() | {"stem.weight": states.stem.weight}, strict=False)
+    levels = torch.arange(3).double()
+    table = levels[None, :, None] * numbers.stem.weight.T[:, None] + numbers.stem.bias / 4
+    states.stem.weight.data = table.reshape(12, 16)
+    x = torch.randint(3, (2, 1, 4, 4), generator=torch.Generator().manual_seed(0)).double()
+    torch.testing.assert_close(run(states, x), run(numbers, x))
+
+
+def test_levels_without_an_order_are_embedded_by_a_transformer_too() -> None:
+    described = {"_target_": "blackout.networks.Transformer", "width": 32}
+    inputs = {"_target_": "blackout.networks.LevelInputs"}
+    chosen = body_and_inputs({"body": described, "inputs": inputs}, {"shape": [9], "max_count": 3})
+    assert chosen["body"] == {**described, "levels": 5} and chosen["inputs"]["_target_"].endswith("StateInputs")
+    assert body_and_inputs({"body": described, "inputs": inputs}, {"shape": [1, 8, 8], "max_count": 16}) == {}
+    network = CountNetwork(Transformer((1, 8, 8), 17, width=16, depth=1, heads=2), LevelInputs(16))
+    assert network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor(1.0)).shape == (2, 17, 1, 8, 8)

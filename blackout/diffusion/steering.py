@@ -1,0 +1,212 @@
+"""Steering: walks of a prior led to what a likelihood asks for, by classifier guidance, twisted particles, or weights.
+
+Three ways to p(x) L(x) / Z with the particles of `blackout.diffusion.particles`, which differ in what a step is drawn
+from and in what a state on the way is worth:
+
+    classifier guidance         rates times p(y | x') / p(y | x) [Nisonoff 2024, eq. 2]; one walk, no weights
+    twisted diffusion (TDS)     the same steps, weighed by what they leave out [Wu 2023, algorithm 1]
+    Feynman-Kac (FK) steering   the prior's own steps, weighed by L at the predicted data [Singhal 2025, section 3]
+
+A classifier knows p(y | x_t) of states on the way; without one the worth of a state is the mean of L over draws of X_0
+from the prediction that the step makes anyway. Whatever is guessed on the way, the weights of a whole path make up L of
+its end, so that with many particles the law is right. Ours (tests/laws/test_steering_laws.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from blackout.diffusion.kernels import Kernel, LevelBridge, PoissonLeap, grown, step_law
+from blackout.diffusion.particles import THRESHOLD, Step, Weighed, sample_particles
+from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
+from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process, PureDeath
+from blackout.diffusion.processes.base import per_sample
+from blackout.diffusion.samplers import Callback
+from blackout.diffusion.schedules import step_fraction
+from blackout.random import RandomSource, SampleStreams, categorical, poisson
+
+Likelihood: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(data, float64 [m, *shape], which particles they are of, int64 [m]) -> log L, float64 [m]."""
+Classifier: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(states [m, *shape], time, which particles they are of, int64 [m]) -> log p(y | x_t), float64 [m]."""
+Kind: TypeAlias = Literal["difference", "max", "sum"]
+"""What a step adds to a weight, of the worth V of states: what V has gained, the largest V so far, or V itself
+[Singhal 2025, section 3.2]; the last step makes up the rest to log L. Only the first is near the posterior on the way:
+the others add up V again and again, so that few particles are left, unless they act seldom."""
+
+LARGEST = 20.0
+"""Of the logarithm of a ratio of likelihoods of neighbours."""
+_FASTEST = 3.0
+"""The same, of what births are proposed by: a proposal may be rough, since it is weighed."""
+_GUARD = 0.1
+"""Of the mean guess of a group's likelihood: what a guess of 0 is raised to."""
+_AT_ONCE = 4096
+_VALUES = 1
+
+
+def neighbour_ratios(
+    value: Callable[[Tensor, Tensor], Tensor], process: JumpProcess, x: Tensor, now: Tensor
+) -> Tensor:
+    """log of p(y | x') over p(y | x) for every state x' that one reverse jump leads to, float64 [n, R, *shape].
+
+    Args:
+        value: (states [m, *shape], rows int64 [m]) -> log p(y | state), float64 [m].
+        process: says which jumps there are.
+        x: states [n, *shape].
+        now: their own values, float64 [n].
+    """
+    jumps = process.reverse_jumps(x)
+    jumps = jumps.expand(len(x), jumps.shape[-x.ndim], *x.shape[1:])
+    flat, steps, log_ratios = x.flatten(1).long(), jumps.flatten(2), []
+    types, elements = steps.shape[1:]
+    for part in torch.arange(steps.numel(), device=x.device).split(_AT_ONCE):
+        row, kind, element = part // (types * elements), part // elements % types, part % elements
+        moved = flat[row].scatter_add(1, element[:, None], steps[row, kind, element][:, None].long())
+        moved = moved.clamp_(0, process.num_states - 1).to(x.dtype).view(-1, *x.shape[1:])
+        log_ratios.append(value(moved, row) - now[row])
+    return torch.nan_to_num(torch.cat(log_ratios), nan=0.0).clamp(-LARGEST, LARGEST).view(jumps.shape)
+
+
+class Steering:
+    """Kernel and potential of steered particles: draws steps, and weighs them. One for each run.
+
+    Args:
+        process: being reversed: pure death or finite where steps are guided.
+        likelihood: L of data.
+        kernel: of steps that are not guided, and of the draws of X_0 by which states are valued.
+        number: particles of a sample.
+        classifier: p(y | x_t); None for the mean of L over draws.
+        guided: whether steps are drawn at guided rates.
+        kind: of the potential.
+        draws: of X_0, where there is no classifier.
+        every: so many steps the potential acts once, counted from the end.
+        streams: of these draws, one for each particle.
+    """
+
+    def __init__(
+        self, process: Process, likelihood: Likelihood, kernel: Kernel, number: int, classifier: Classifier | None,
+        guided: bool, kind: Kind, draws: int, every: int, streams: SampleStreams,
+    ) -> None:  # fmt: skip
+        self._process, self._likelihood, self._kernel, self._number = process, likelihood, kernel, number
+        self._classifier, self._guided, self._kind = classifier, guided, kind
+        self._draws, self._every, self._streams = draws, every, streams
+        self._now = self._left_out = self._paid = self._best = torch.zeros(())
+
+    def draw(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
+    ) -> Tensor:
+        """X_s given X_t, a `Kernel`: `left_out` is then log p(x_s | x_t) less that of what was drawn from."""
+        self._left_out = torch.zeros(len(xt), dtype=torch.float64, device=xt.device)
+        if not self._guided:
+            return self._kernel(denoiser, process, xt, s, t, generator)
+        classifier, prediction = self._classifier, denoiser(xt, t)
+        assert classifier is not None and isinstance(process, JumpProcess)
+        self._now = classifier(xt, t, torch.arange(len(xt), device=xt.device))
+        ratios = neighbour_ratios(lambda x, rows: classifier(x, t, rows), process, xt, self._now)
+        if isinstance(prediction, CountPrediction):
+            log_ratio = ratios[:, 0].clamp(max=_FASTEST)
+            rate = prediction.expected * step_fraction(s, t)
+            births = poisson(rate * log_ratio.exp(), generator)
+            self._left_out = per_sample(rate * torch.expm1(log_ratio) - births * log_ratio)
+            return grown(xt, births, process)
+        assert isinstance(process, FiniteProcess)
+        law = step_law(process, prediction, xt, s, t)
+        tilted = law * ratios.movedim(1, -1).exp()
+        tilted = tilted / tilted.sum(-1, keepdim=True)
+        xs = categorical(tilted, generator)
+        plain, drawn = (p.gather(-1, xs[..., None]).squeeze(-1) for p in (law, tilted))
+        self._left_out = per_sample(plain.log() - drawn.log())
+        return xs.to(xt.dtype)
+
+    def __call__(self, step: Step) -> Tensor:
+        """What a step adds to the logarithm of every weight, a `Potential`."""
+        if self._paid.ndim == 0:
+            self._paid = torch.zeros_like(self._left_out)
+            self._best = torch.full_like(self._left_out, -math.inf)
+        if step.number == 0:  # L of the end takes the place of all guesses
+            return self._of_data(step.after) - self._paid + self._left_out
+        if step.number % self._every:
+            return self._left_out
+        value = self._value(*step.seen[0][:3], step.number)
+        self._best = torch.maximum(self._best, value)
+        gain = {"difference": value - self._paid, "max": self._best, "sum": value}[self._kind]
+        self._paid = self._paid + gain
+        return gain + self._left_out
+
+    def follow(self, rows: Tensor) -> None:
+        """Go on as these particles: what is remembered of each is resampled with it."""
+        self._paid, self._best = self._paid[rows], self._best[rows]
+
+    def _of_data(self, x: Tensor) -> Tensor:
+        data = x.double().clamp(max=self._process.max_count)
+        return self._likelihood(data, torch.arange(len(x), device=x.device))
+
+    def _value(self, x: Tensor, t: Tensor, prediction: Prediction, step: int) -> Tensor:
+        """V(x_t), float64 [rows]; where it is log 0, which is not the last word, a tenth of the group's mean."""
+        if self._guided:
+            value = self._now
+        elif self._classifier is not None:
+            value = self._classifier(x, t, torch.arange(len(x), device=x.device))
+        else:
+            source, zero = self._streams.at(step), torch.zeros_like(t)
+            drawn = [
+                self._of_data(self._kernel(lambda *_: prediction, self._process, x, zero, t, source))
+                for _ in range(self._draws)
+            ]
+            value = torch.logsumexp(torch.stack(drawn), 0) - math.log(self._draws)
+        groups = value.view(-1, self._number)
+        floor = torch.logsumexp(groups, 1, keepdim=True) - math.log(self._number / _GUARD)
+        floor = torch.where(torch.isneginf(floor), 0.0, floor)
+        return torch.where(torch.isneginf(groups), floor, groups).flatten()
+
+
+def steer(
+    denoiser: Denoiser,
+    process: Process,
+    times: Tensor,
+    shape: tuple[int, ...],
+    streams: SampleStreams,
+    likelihood: Likelihood,
+    *,
+    number: int,
+    classifier: Classifier | None = None,
+    guided: bool = False,
+    kind: Kind = "difference",
+    draws: int = 1,
+    every: int = 1,
+    kernel: Kernel | None = None,
+    mean: Tensor | None = None,
+    threshold: float = THRESHOLD,
+    callback: Callback | None = None,
+    device: torch.device | str = "cpu",
+) -> Weighed:
+    """Samples of p(x) L(x) / Z by `number` steered walks of each; exp of their `log_normaliser` estimates Z.
+
+    Args:
+        denoiser, process, times, shape, streams, mean, threshold, callback, device: as for `sample_particles`.
+        likelihood: see `Likelihood`.
+        number: of walks; 1 with `guided` is classifier guidance alone, whose law is right as far as classifier and
+            steps are.
+        classifier, guided, kind, draws, every: see `Steering`.
+        kernel: of one evaluation; None takes the Poisson leap for pure death, else the level bridge.
+
+    Raises:
+        ValueError: guided steps without a classifier, or of a process that they are not known for; no walk or draw.
+    """
+    if min(number, draws, every) < 1:
+        raise ValueError(f"particles, draws and every must be at least 1, not {number}, {draws} and {every}")
+    known = isinstance(process, PureDeath) or (isinstance(process, FiniteProcess) and isinstance(process, JumpProcess))
+    if guided and (classifier is None or not known):
+        raise ValueError("guided steps need a classifier, and pure death or finitely many states in continuous time")
+    step: Kernel = kernel or (PoissonLeap() if isinstance(process, PureDeath) else LevelBridge())
+    own = streams.particles(number).fold(_VALUES)
+    steering = Steering(process, likelihood, step, number, classifier, guided, kind, draws, every, own)
+    return sample_particles(
+        denoiser, process, times, shape, streams, callback, number=number, potentials=[steering],
+        kernel=steering.draw, mean=mean, threshold=threshold, device=device,
+    )  # fmt: skip
