@@ -1,11 +1,17 @@
-"""How far guided and completed samples are from the laws they stand for, with exact denoisers: `docs/sampling.md`.
+"""How far guided, completed and steered samples are from their laws: `docs/sampling.md`, `docs/posterior.md`.
 
-    python benchmarks/particles.py
+    python benchmarks/particles.py [guidance completion steering]
 
-Total variation of draws to the exact law, and of as many draws from that law itself; about ten minutes on one core.
+With exact denoisers: total variation of draws to the exact law, and of as many draws from that law itself; about ten
+minutes on one core, steering half a minute.
 """
 
 from __future__ import annotations
+
+import argparse
+import math
+import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +21,12 @@ from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.particles import GuidanceWeight, sample_particles
-from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.processes import Absorbing, PureDeath, Uniform
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_times
-from blackout.laws.kernels import ExactDenoiser
-from blackout.laws.toys import Array, Toy, pixel_pair, total_variation
+from blackout.diffusion.steering import steer
+from blackout.laws.kernels import ExactDenoiser, ExactJumpDenoiser, numbers
+from blackout.laws.toys import Array, JumpToy, Toy, of_generator, pixel_pair, total_variation
 from blackout.random import SampleStreams
 
 DRAWS = 10_000
@@ -71,17 +78,79 @@ def completion(y: int, number: int, correctors: int = 0) -> str:
     return distances(sample_particles(ExactDenoiser(pair), *where, number=number, **how).samples[:, 1:], law)
 
 
-def main() -> None:
-    """Print the tables as Markdown."""
+STEERED: dict[str, dict[str, Any]] = {
+    "the prior's walks, weighed at the end, 32": {"number": 32, "every": 32},
+    "classifier guidance": {"number": 1, "guided": True},
+    "TDS, 4": {"number": 4, "guided": True},
+    "FK, difference, 16, 1 draw": {"number": 16, "every": 4},
+    "FK, difference, 16, 8 draws": {"number": 16, "every": 4, "draws": 8},
+    "FK, max, 16, 8 draws": {"number": 16, "kind": "max", "every": 16, "draws": 8},
+}
+
+
+def steering(process: Uniform | Absorbing, strength: float, how: dict[str, Any]) -> tuple[str, str, float]:
+    """(distances, Z over its exact value, CPU s) of steered draws of two elements of four levels, Dirichlet(1) laws.
+
+    L = exp(-strength U), U uniform for every state; the classifier of guided steps is exact.
+    """
+    rng = np.random.default_rng(0)
+    p, log_l = rng.dirichlet(np.ones(16)), -strength * rng.random(16)
+    z, matrices = float(p @ np.exp(log_l)), of_generator(process.generator().numpy())
+    toys = [JumpToy("", law.reshape(4, 4), matrices) for law in (p, p * np.exp(log_l) / z)]
+
+    def classifier(x: torch.Tensor, t: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        plain, given = (np.maximum(toy.marginal(float(t)), 1e-300) for toy in toys)
+        return torch.from_numpy(np.log(z * given / plain))[torch.from_numpy(numbers(x, toys[0].size))]
+
+    def likelihood(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(log_l)[torch.from_numpy(numbers(x.long(), 4))]
+
+    began, n = time.process_time(), 4000
+    drawn = steer(
+        ExactJumpDenoiser(toys[0], JumpToy.origins), process, logit_times(32, 5.0, -7.0), (n, 2),
+        SampleStreams(0, torch.arange(n)), likelihood, classifier=classifier if how.get("guided") else None, **how,
+    )  # fmt: skip
+    spent, found = time.process_time() - began, drawn.log_normaliser.exp() / z
+    law = np.bincount(numbers(drawn.samples.long(), 4), minlength=16) / n
+    floor = np.mean([total_variation(rng.multinomial(n, toys[1].p0) / n, toys[1].p0) for _ in range(8)])
+    distance = f"{total_variation(law, toys[1].p0):.3f} ({floor:.3f})"
+    return distance, f"{float(found.mean()):.3f} +- {float(found.std()) / math.sqrt(n):.3f}", spent
+
+
+def steering_table() -> None:
+    """One line for every method."""
+    cases = {"uniform": (Uniform(3), 4.0), "absorbing": (Absorbing(3), 4.0), "uniform, L sharper": (Uniform(3), 12.0)}
+    print("| walks of each sample | " + " | ".join(f"{name} | Z / exact | CPU s" for name in cases) + " |")
+    for name, how in STEERED.items():
+        found = [steering(process, strength, how) for process, strength in cases.values()]
+        print(f"| {name} | " + " | ".join(f"{one} | {z} | {spent:.1f}" for one, z, spent in found) + " |", flush=True)
+
+
+def guidance_table() -> None:
+    """One line for every scale."""
     print("| guidance | " + " | ".join(f"{name}, {p} particles" for name in CLASSES for p in (1, 4, 16)) + " |")
     for scale in (1.5, 2.0, 3.0, 5.0):
         cells = [guidance(name, scale, number) for name in CLASSES for number in (1, 4, 16)]
         print(f"| {scale:g} | " + " | ".join(cells) + " |", flush=True)
+
+
+def completion_table() -> None:
+    """One line for every known count."""
     print("| known pixel | overwritten | 4 correctors | 16 correctors | 4 particles | 16 particles | 64 particles |")
     for y in (2, 5, 8, 12):
         cells = [completion(y, 1, steps) for steps in (0, 4, 16)] + [completion(y, number) for number in (4, 16, 64)]
         print(f"| {y} | " + " | ".join(cells) + " |", flush=True)
 
+
+TABLES = {"guidance": guidance_table, "completion": completion_table, "steering": steering_table}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the tables as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", metavar="|".join(TABLES))
+    for table in parser.parse_args(argv).tables or TABLES:
+        TABLES[table]()
 
 if __name__ == "__main__":
     main()

@@ -229,8 +229,8 @@ class Steered(Method):
     particles: int = 20
     guided: bool = False
     potential: Kind = "difference"
-    every: int = 1
-    draws: int = 1
+    every: int = 4
+    draws: int = 4
 
     def check(self, prior: Prior, problem: Problem) -> None:
         if self.guided:

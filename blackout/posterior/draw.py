@@ -291,7 +291,7 @@ def smc(particles: int = 20, rollouts: int = 1, rollout_steps: int = 1, power: f
     return Baseline(SMC(particles, rollouts, rollout_steps, power))
 
 
-def fk(particles: int = 20, potential: Kind = "difference", every: int = 1, draws: int = 1) -> Baseline:
+def fk(particles: int = 20, potential: Kind = "difference", every: int = 4, draws: int = 4) -> Baseline:
     """See `baselines.Steered`."""
     return Baseline(Steered(particles, False, potential, every, draws))
 

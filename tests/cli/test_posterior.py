@@ -123,6 +123,8 @@ METHODS = (
     ("posterior=overwrite", "posterior.particles=2", WALK), ("posterior=no_prior", "posterior.passes=2"),
     ("posterior=dps", WALK), ("posterior=svdd", "posterior.particles=2", WALK),
     ("posterior=smc", "posterior.particles=2", "posterior.rollouts=2", WALK),
+    ("posterior=fk", "posterior.particles=2", WALK),
+    ("posterior=tds", "posterior.particles=2", WALK),
 )  # fmt: skip
 
 
