@@ -25,11 +25,12 @@ from blackout.posterior.draw import (
     svdd,
     tds,
 )
-from blackout.posterior.noise import Binomial, Exact, Flips, Gaussian, Noise, Poisson
+from blackout.posterior.noise import Binomial, Camera, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.operators import (
     And,
     Blur,
     Decoded,
+    Function,
     Identity,
     Inpaint,
     InpaintBox,
@@ -46,10 +47,10 @@ from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
 from blackout.posterior.toys import Dna, Melody, Ring, Synthetic
 
 __all__ = [
-    "DPS", "SMC", "SVDD", "And", "Auto", "Baseline", "Binomial", "Blur", "Classifier", "Command", "Coupling", "Decoded",
-    "Direct", "DirectCommand", "Dna", "Exact", "Flips", "Gaussian", "Identity", "Inpaint", "InpaintBox",
-    "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Melody", "Method", "Motif", "NoPrior", "Noise",
-    "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior", "Prior",
+    "DPS", "SMC", "SVDD", "And", "Auto", "Baseline", "Binomial", "Blur", "Camera", "Classifier", "Command", "Coupling",
+    "Decoded", "Direct", "DirectCommand", "Dna", "Exact", "Flips", "Function", "Gaussian", "Identity", "Inpaint",
+    "InpaintBox", "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Melody", "Method", "Motif", "NoPrior",
+    "Noise", "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior", "Prior",
     "PriorAlone", "Problem", "Reward", "Ring", "Sgdd", "SgddPublished", "SplitGibbs", "Steered", "Synthetic", "Xor",
     "anneal", "conjugate", "dps", "fk", "no_prior", "overwrite", "prior_alone", "smc", "svdd", "tds",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ from blackout.posterior.chains import Method, Posterior, anneal, suggested
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.measurements import STRIDE, Measurements, read
-from blackout.posterior.outputs import PosteriorOutputs
+from blackout.posterior.outputs import SPENT, PosteriorOutputs
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem
 from blackout.posterior.split_gibbs import Annealed, NoiseDenoise, SplitGibbs, known_mask
@@ -330,7 +330,8 @@ class PosteriorDraw(BaseDraw):
     samples_of_each: int
     folder: str
     spent: list[dict[str, float]] = field(default_factory=list)
-    """What the first batch took, sweep by sweep, and the seconds of all."""
+    """What a sample took, sweep by sweep, and the seconds of all, as `outputs` were given them."""
+    resumable = True
 
     @property
     def names(self) -> OutputNames:  # type: ignore[override]
@@ -362,7 +363,7 @@ class PosteriorDraw(BaseDraw):
 
     @property
     def nfe(self) -> int:
-        """As counted in the first batch."""
+        """As counted in the first batch that `outputs` were given."""
         return int(sum(sweep["evaluations"] for sweep in self.spent))
 
     @property
@@ -376,7 +377,9 @@ class PosteriorDraw(BaseDraw):
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
-        """(indices [b], `samples` [b, *shape], `log_likelihood` and `pasted` [b], `chains` [b, sweeps, ...])."""
+        """(indices [b], `samples` [b, *shape], `log_likelihood` and `pasted` [b], `chains` [b, sweeps, ...], `spent` of
+        them float64 [b, sweeps, 5], see `outputs.SPENT`).
+        """
         if not len(indices):
             return
         total = self.rows(self.samples_of_each)
@@ -386,6 +389,9 @@ class PosteriorDraw(BaseDraw):
         for part in indices.split(size):
             found = self._run(torch.cat([part, part[-1:].expand(size - len(part))]), seed, watch)
             named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}
+            spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
+            spent[:, -1] /= len(part)
+            named["spent"] = spent.expand(size, -1, -1)
             yield part, {name: values[: len(part)].cpu() for name, values in named.items()}
 
     def _run(self, rows: Tensor, seed: int, watch: Watch | None) -> Posterior:
@@ -394,13 +400,7 @@ class PosteriorDraw(BaseDraw):
         problem = self.measurements.problem(seed).select(number, self.model.shape)
         prior, observer = prior_of(self.model, self.sampler), None if watch is None else _Watched(watch)
         with torch.no_grad(), self.sampler.evaluation.of(self.model.averaged):
-            found = self.method.sample(prior, problem, len(rows), streams, observer=observer)
-        if not self.spent:
-            self.spent = [dict(sweep) for sweep in found.trace]
-        else:
-            for total, sweep in zip(self.spent, found.trace, strict=True):
-                total["seconds"] += sweep["seconds"]
-        return found
+            return self.method.sample(prior, problem, len(rows), streams, observer=observer)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of the counts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
+from blackout.data.readers import COUNTS, read_store
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
-from blackout.files import load_arrays
+from blackout.files import check_size
 from blackout.posterior.noise import Noise
 from blackout.posterior.operators import Operator
 from blackout.posterior.problem import Measured, check_fit
@@ -86,8 +88,8 @@ def read(model: Any, sampler: Sampler, operator: Operator, noise: Noise, asked: 
     Args:
         model: a trained model of counts.
         sampler: for truths drawn from the model.
-        asked: `test:17`, `train:0-15`, `model:0-99,200`, an .npz with `y` (and `x0`), or None where the operator needs
-            none.
+        asked: `test:17`, `train:0-15`, `model:0-99,200`, a file (`read_store`; an .npz has `y` and, where it is known,
+            `x0`), or None where the operator needs none.
 
     Raises:
         UserError: anything else, numbers beyond a split, or measurements that the operator cannot have made.
@@ -101,7 +103,7 @@ def read(model: Any, sampler: Sampler, operator: Operator, noise: Noise, asked: 
         y = noise.measurements(operator.measured(shape))
         return make(torch.arange(len(y)), lambda seed: None, y, "none")
     if not isinstance(asked, str) or not asked:
-        raise UserError("measurement must be given: test:0-15, train:3, model:0-99 or an .npz file with y")
+        raise UserError("measurement must be given: test:0-15, train:3, model:0-99 or a file (.npz with y, .npy, ...)")
     if match := _SIMULATED.fullmatch(asked):
         numbers = _numbers(match[2], asked)
         return make(numbers, _truths(model, sampler, match[1], numbers, asked), None, asked)
@@ -143,14 +145,18 @@ def _truths(model: Any, sampler: Sampler, split: str, numbers: Tensor, asked: st
 
 
 def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count: int) -> tuple[Tensor, Tensor | None]:
-    """y [M, *measured] and x0 [M, *shape] or None."""
+    """y [M, *measured] and x0 [M, *shape] or None: `y` and `x0` of an .npz or HDF5 file, or all that another holds."""
     try:
-        found = load_arrays(path)
+        store = read_store(path)
     except UserError as error:
         raise UserError(
-            f"measurement={path} is neither test:..., train:..., model:... nor an .npz file: {error}"
+            f"measurement={path} is neither test:..., train:..., model:... nor a readable file: {error}"
         ) from None
-    arrays = {name: found[name] for name in ("y", "x0") if name in found} if isinstance(found, dict) else {}
+    if store.tabular:
+        arrays = {"y": _columns(store.arrays, path)}
+    else:
+        whole = {"y": store.arrays.get("y", store.arrays.get(COUNTS)), "x0": store.arrays.get("x0")}
+        arrays = {name: _whole(array, path) for name, array in whole.items() if array is not None}
     if "y" not in arrays:
         raise UserError(f"measurement={path} has no array y")
     for name, array in arrays.items():
@@ -167,11 +173,26 @@ def _from_file(path: Path, operator: Operator, shape: tuple[int, ...], max_count
     return y, x0.to(count_dtype(max_count))
 
 
+def _whole(array: Any, path: Path) -> np.ndarray:
+    """All of an array that may be sparse, or on the disk."""
+    check_size(path, 8 * math.prod(array.shape))
+    return np.asarray(array.toarray() if hasattr(array, "toarray") else array)
+
+
+def _columns(columns: dict[str, np.ndarray], path: Path) -> np.ndarray:
+    """The table [rows, columns] of numbers that they make up."""
+    if text := [name for name, values in columns.items() if values.dtype.kind not in "biuf"]:
+        raise UserError(f"measurement={path}: column {text[0]!r} holds text, not numbers")
+    return np.stack(list(columns.values()), 1)
+
+
 def _rows(array: np.ndarray, shape: tuple[int, ...], what: str) -> Tensor:
-    """One or many, images channels last, as [M, *shape]."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    """One or many, images channels last, or of one channel without it, or as rows of a table: [M, *shape]."""
     wanted = (*shape[1:], shape[0]) if len(shape) == 3 else shape
-    tensor = tensor[None] if tensor.ndim == len(shape) else tensor
-    if tuple(tensor.shape[1:]) != wanted or not len(tensor):
+    plain = wanted[:-1] if len(shape) == 3 and shape[0] == 1 else wanted
+    if array.shape in (wanted, plain):
+        array = array[None]
+    if array.shape[1:] not in (wanted, plain, (math.prod(shape),)) or not len(array):
         raise UserError(f"{what} must have shape {wanted} or [M, {', '.join(map(str, wanted))}], not {array.shape}")
+    tensor = torch.from_numpy(np.ascontiguousarray(array)).reshape(-1, *wanted)
     return tensor.permute(0, 3, 1, 2).contiguous() if len(shape) == 3 else tensor

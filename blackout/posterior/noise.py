@@ -26,13 +26,13 @@ Map: TypeAlias = float | str | Sequence[float]
 
 
 def as_map(value: Map, name: str) -> Tensor:
-    """A number or map as float64, [] or [K].
+    """A number or map as float64, [] or of the map's own shape.
 
     Raises:
         ValueError: a file that is not an .npy of numbers, or anything else that is not a number.
     """
     if isinstance(value, str):
-        return torch.from_numpy(read_array(value, name)).flatten()
+        return torch.from_numpy(read_array(value, name))
     tensor = torch.as_tensor(value, dtype=torch.float64)
     if not bool(torch.isfinite(tensor).all()):
         raise ValueError(f"{name} must be finite, not {value}")
@@ -55,13 +55,15 @@ def read_array(path: str, name: str, of: str = "numbers", dtype: type | None = n
 
 
 def like(value: Map, y: Tensor, name: str) -> Tensor:
-    """A map for measurements [n, *measured], float64 [] or [1, *measured]."""
+    """A map for measurements [n, *measured], float64 [] or [1, *measured]; that of a file images channels last."""
     tensor = as_map(value, name).to(y.device)
     if not tensor.ndim:
         return tensor
     if tensor.numel() != y[0].numel():
         raise ValueError(f"{name} has {tensor.numel()} elements, a measurement {y[0].numel()}")
-    return tensor.view(1, *y.shape[1:])
+    if tensor.ndim == 3 and tuple(tensor.shape) == (*y.shape[2:], y.shape[1]) != tuple(y.shape[1:]):
+        tensor = tensor.permute(2, 0, 1)  # a file of images channels last, as measurements are
+    return tensor.reshape(1, *y.shape[1:])
 
 
 def _require(good: Tensor, rule: str, value: Map) -> None:
@@ -214,9 +216,10 @@ class Poisson(Noise):
         _require(as_map(self.background, "background") >= 0, "background must not be negative", self.background)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """y log(s m + b) - (s m + b) - log y!."""
+        """y log(s m + b) - (s m + b) - log y!; -inf where that rate is negative."""
         rate = self.mean(m)
-        return torch.special.xlogy(y.double(), rate) - rate - torch.lgamma(y.double() + 1)
+        value = torch.special.xlogy(y.double(), rate.clamp(min=0)) - rate - torch.lgamma(y.double() + 1)
+        return torch.where(rate < 0, -math.inf, value)
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
         """Counts."""
@@ -318,6 +321,79 @@ class Gaussian(Noise):
     def variance(self, m: Tensor) -> Tensor:
         """std^2."""
         return like(self.std, m, "std").expand(m.shape) ** 2
+
+    def check(self, y: Tensor) -> None:
+        """Finite."""
+        if not bool(torch.isfinite(y).all()):
+            raise ValueError("y must be finite")
+
+
+_TAIL = 6.0
+"""Standard deviations of the readout noise within which numbers of photons are summed over."""
+
+
+@dataclass(frozen=True)
+class Camera(Poisson):
+    """y = offset + gain N + a normal error, N ~ Poisson(exposure m + background): what a camera writes.
+
+    Summed over N, with no approximation but that N lies within six standard deviations of the error.
+
+    Args:
+        exposure, background: see `Poisson`.
+        gain: units of y per photon, positive.
+        offset: y of no photon.
+        readout: standard deviation of the error in units of y, positive.
+
+    Raises:
+        ValueError: out of range.
+    """
+
+    gain: Map = 1.0
+    offset: Map = 0.0
+    readout: Map = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("gain", "readout"):
+            _require(as_map(getattr(self, name), name) > 0, f"{name} must be positive", getattr(self, name))
+        as_map(self.offset, "offset")
+
+    def _photons(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(y - offset) / gain and the error's deviation in photons, of measurements [n, *measured]."""
+        gain = like(self.gain, y, "gain")
+        return (y.double() - like(self.offset, y, "offset")) / gain, like(self.readout, y, "readout") / gain
+
+    def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
+        """log sum_N Poisson(N; s m + b) Normal(y; offset + gain N, readout)."""
+        (near, deviation), rate = self._photons(y), Poisson.mean(self, m)
+        reach = math.ceil(_TAIL * float(deviation.max()))
+        n = near.round() + torch.arange(-reach, reach + 1, device=y.device).double().view(-1, *[1] * y.ndim)
+        scale = (math.sqrt(2 * math.pi) * like(self.readout, y, "readout")).log()
+        normal = -(((near - n) / deviation) ** 2) / 2 - scale
+        fixed = torch.where(n < 0, -math.inf, normal - torch.lgamma(n.clamp(min=0) + 1))
+        value = torch.logsumexp(fixed + torch.special.xlogy(n.clamp(min=0), rate.clamp(min=0)), 0) - rate
+        return torch.where(rate < 0, -math.inf, value)
+
+    def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
+        """Photons, amplified and read out."""
+        amplified = poisson(Poisson.mean(self, m), source) * like(self.gain, m, "gain")
+        return like(self.offset, m, "offset") + Gaussian(self.readout).draw(amplified, source)
+
+    def estimate(self, y: Tensor) -> Tensor:
+        """(photons - b) / s, at least 0."""
+        return super().estimate(self._photons(y)[0])
+
+    def mean(self, m: Tensor) -> Tensor:
+        """offset + gain (s m + b)."""
+        return like(self.offset, m, "offset") + like(self.gain, m, "gain") * super().mean(m)
+
+    def variance(self, m: Tensor) -> Tensor:
+        """gain^2 (s m + b) + readout^2."""
+        rate = Poisson.mean(self, m)
+        return like(self.gain, m, "gain") ** 2 * rate + like(self.readout, m, "readout") ** 2
+
+    def thinned(self, survival: float, y: Tensor, largest: int) -> None:
+        """None is known."""
 
     def check(self, y: Tensor) -> None:
         """Finite."""

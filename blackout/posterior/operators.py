@@ -18,9 +18,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from blackout.posterior.noise import Exact, Flips, Noise, Poisson, read_array
+from blackout.posterior.noise import Exact, Flips, Gaussian, Noise, Poisson, read_array
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -140,6 +140,7 @@ class Inpaint(Separable):
         if array.dtype != bool:
             raise ValueError(f"mask={self.mask} must hold booleans, not {array.dtype}")
         mask = torch.from_numpy(array)
+        mask = mask[None] if mask.ndim == 2 and (1, *mask.shape) == shape else mask
         return mask.permute(2, 0, 1) if mask.ndim == 3 and tuple(mask.shape) != shape else mask
 
 
@@ -193,6 +194,36 @@ def _not_empty(mask: Tensor) -> Tensor:
     if not bool(mask.any()):
         raise ValueError("mask: no element is observed")
     return mask
+
+
+@dataclass(frozen=True)
+class Function(Operator):
+    """Any callable on tensors, a black box: a function, a torch module, a physics object of deepinv (its `A`).
+
+    Args:
+        function: x [n, *shape], float64, or in the type of a module's weights -> m [n, *measured].
+
+    Raises:
+        ValueError: when called, what it returns is not one tensor for every x.
+    """
+
+    function: Callable[[Tensor], Tensor]
+
+    @property
+    def noise(self) -> Noise:
+        """A normal error."""
+        return Gaussian()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weights = self.function.parameters() if isinstance(self.function, nn.Module) else iter(())
+        value = getattr(self.function, "A", self.function)(x.to(next(weights, x).dtype))
+        if not isinstance(value, Tensor) or value.shape[:1] != x.shape[:1] or value.ndim < 2:
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"function must return m [n, ...] for x [n, ...], not {found} for {tuple(x.shape)}")
+        return value.detach().double()
+
+    def measured(self, shape: Shape) -> Shape:
+        return tuple(self(torch.zeros(1, *shape, dtype=torch.float64)).shape[1:])
 
 
 class Sums(Operator):
@@ -290,7 +321,7 @@ class Blur(Sums):
 
 @dataclass(frozen=True)
 class Matrix(Sums):
-    """m = A x for any matrix of non-negative numbers.
+    """m = A x for any matrix; one with negative numbers is seen with a normal error unless the user says otherwise.
 
     Args:
         matrix: float [K, D], or an .npy file of it; x in the order channel, row, column.
@@ -305,10 +336,21 @@ class Matrix(Sums):
     def __post_init__(self) -> None:
         given = self.matrix
         values = given if isinstance(given, Tensor) else torch.from_numpy(read_array(given, "matrix"))
-        if values.ndim != 2 or not bool((torch.isfinite(values) & (values >= 0)).all()):
-            raise ValueError(f"matrix must be finite numbers >= 0 of shape [K, D], not of {tuple(values.shape)}")
+        if values.ndim != 2 or not bool(torch.isfinite(values).all()):
+            raise ValueError(f"matrix must be finite numbers of shape [K, D], not of {tuple(values.shape)}")
         object.__setattr__(self, "values", values.double())
         object.__setattr__(self, "counting", bool(((values == 0) | (values == 1)).all()))
+
+    @property
+    def noise(self) -> Noise:
+        """Photons, if there is no negative number."""
+        return Gaussian() if bool((self.values < 0).any()) else Poisson()
+
+    def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
+        """As of all sums; with negative numbers the data of least squares [Penrose 1956]."""
+        if bool((self.values >= 0).all()):
+            return super().back_project(m, shape)
+        return (m @ torch.linalg.pinv(self.values).T.to(m.device)).view(-1, *shape).clamp(min=0)
 
     def measured(self, shape: Shape) -> Shape:
         if self.values.shape[1] != math.prod(shape):

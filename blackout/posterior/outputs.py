@@ -36,7 +36,11 @@ _COMPARED = [0, 3, *range(len(FIELDS), len(FIELDS) + diagnostics.projections(1).
 """Of what is kept of chains: log-likelihood, total, projections."""
 _REFERENCE = 20_000
 """Training samples among which neighbours are looked for."""
+SPENT = ("sweep", "level", "evaluations", "calls", "seconds")
+"""What is told of every sweep of a sample; its seconds are a share of its batch's."""
 _TRACED = ("sweep", "level", "log_likelihood", "moved", "acceptance", "evaluations", "seconds")
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Of the samples that are below the quantiles that are written."""
 
 
 class PosteriorOutputs:
@@ -52,8 +56,15 @@ class PosteriorOutputs:
         self._parts: list[tuple[Tensor, Samples]] = []
 
     def update(self, samples: Samples, indices: Tensor) -> None:
-        """Take a batch."""
+        """Take a batch, which an earlier call of the same command may have drawn."""
         self._parts.append((indices, dict(samples)))
+        spent = samples["spent"]
+        if not self._draw.spent:
+            for number, level, evaluations, calls, _ in spent[0].tolist():
+                whole = {"evaluations": int(evaluations), "calls": int(calls)}
+                self._draw.spent.append({"sweep": int(number), "level": level, **whole, "seconds": 0.0})
+        for sweep, seconds in zip(self._draw.spent, spent[..., -1].sum(0).tolist(), strict=True):
+            sweep["seconds"] += seconds
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write the files; returns `values` and settings for metrics.json."""
@@ -98,11 +109,14 @@ class PosteriorOutputs:
         groups = [self.x[rows].double() for rows in self.rows]
         self.mean = torch.stack([one.mean(0) for one in groups])
         self.std = torch.stack([one.std(0, unbiased=False) for one in groups])
+        shares = torch.tensor(SHARES, dtype=torch.float64, device=self.x.device)
+        self.quantiles = torch.stack([one.quantile(shares, 0) for one in groups])
 
     def _save(self, path: Path) -> None:
         arrays = {
             "measurement": _last(self.y[self.chosen]), "mean": _last(self.mean), "std": _last(self.std),
-            "log_likelihood": self.log_likelihood,
+            "log_likelihood": self.log_likelihood, "shares": torch.tensor(SHARES),
+            "quantiles": _last(self.quantiles.flatten(0, 1)).unflatten(0, (-1, len(SHARES))),
             "best": torch.stack([rows[self.log_likelihood[rows].argmax()] for rows in self.rows]),
             "number": self._draw.measurements.numbers[self.chosen], **self.checks,
         }  # fmt: skip
@@ -121,20 +135,32 @@ class PosteriorOutputs:
                 writer.writerow(sweep | {"log_likelihood": kept[0], "moved": kept[1], "acceptance": kept[2]})
 
     def _reconstruction(self) -> Image.Image:
-        """A row for every measurement: truth | data it suggests | mean | standard deviation | samples.
-
-        Black where there is nothing to show; the largest standard deviation is white.
+        """A row for every measurement: truth and data it suggests, where they are known, mean, standard deviation, the
+        largest one of which is white, and samples, black where there are fewer.
         """
         largest = self._draw.model.process.max_count
         near = self.problem.estimate(len(self.y), self.shape)
-        deviation = self.std * (largest / max(float(self.std.max()), 1e-12))
-        shown = [self.x[rows[:_SAMPLES_SHOWN]].double() for rows in self.rows[:_SHOWN]]
-        columns, blank, cells = 4 + max(map(len, shown)), torch.zeros_like(self.mean[0]), []
-        for row, samples in enumerate(shown):
-            cells.append(blank if self.truth is None else self.truth[row].double())
-            cells.append(blank if near is None else near[self.chosen[row]].double().clamp(0, largest))
-            cells += [self.mean[row], deviation[row], *samples] + [blank] * (columns - 4 - len(samples))
-        return grid(torch.stack(cells), largest, columns)
+        columns = {} if self.truth is None else {"truth": self.truth}
+        columns |= {} if near is None else {"suggested by y": near[self.chosen].clamp(0, largest)}
+        top = float(self.std[:_SHOWN].max())
+        columns |= {"mean": self.mean, f"deviation, to {top:.3g}": self.std * (largest / max(top, 1e-12))}
+        for k in range(min(_SAMPLES_SHOWN, max(map(len, self.rows)))):
+            columns[f"sample {k}"] = torch.stack([
+                self.x[rows[k]] if k < len(rows) else torch.zeros_like(self.x[0]) for rows in self.rows[:_SHOWN]
+            ])  # fmt: skip
+        number = min(_SHOWN, len(self.rows))
+        figure = new_figure((1.1 * len(columns) + 0.3, 1.1 * number + 0.3))
+        for axis, (title, values) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):
+            strip = np.asarray(grid(values[:number].double(), largest, 1))
+            axis.imshow(strip, aspect="auto", interpolation="nearest")
+            axis.set_title(title, fontsize=7)
+            axis.set_xticks([])
+            axis.set_yticks([])
+        axis = figure.axes[0]
+        numbers = self._draw.measurements.numbers[self.chosen[:number]].tolist()
+        axis.set_yticks((np.arange(number) + 0.5) * len(strip) / number, [f"{m}" for m in numbers], fontsize=7)
+        axis.set_ylabel("measurement", fontsize=7)
+        return picture_of(figure)
 
     def _diagnose(self) -> None:
         """`checks`: what is said of every measurement by itself, float64 [M] each."""

@@ -1,12 +1,15 @@
 """Posteriors from the command line: files, figures, repeatability, and what is refused."""
 
 import csv
+import importlib
 import json
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from blackout.posterior import SplitGibbs
 from blackout.programs.choices import sections
 from blackout.programs.report import save_report
 from tests.cli.conftest import TINY
@@ -80,6 +83,49 @@ def test_measurements_in_a_file(run, model, tmp_path):
     np.savez(tmp_path / "y.npz", y=x0[0].reshape(4, 2, 4, 2, 1).sum((1, 3)))
     draw(run, model, tmp_path / "one", *QUICK, "operator=pool", f"measurement={tmp_path / 'y.npz'}")
     assert "psnr" not in metrics(tmp_path / "one")["values"]
+
+
+def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_path):
+    """.tif and .npy without an axis of channels, a table, a one-line operator; units of the camera."""
+    y = 100.0 + 2.0 * np.random.default_rng(0).poisson(6.0, (4, 4))
+    np.save(tmp_path / "y.npy", y)
+    np.savetxt(tmp_path / "y.csv", y.reshape(1, -1), delimiter=",")
+    kinds = ["npy", "csv"]
+    with suppress(ImportError):
+        importlib.import_module("tifffile").imwrite(tmp_path / "y.tif", y.astype(np.uint16))
+        kinds.append("tif")
+    camera = ("noise=camera", "noise.gain=2", "noise.offset=100", "noise.readout=1.5", "posterior.proposals=5")
+    for kind in kinds:
+        draw(run, model, tmp_path / kind, *QUICK, "operator=pool", *camera, f"measurement={tmp_path / f'y.{kind}'}")
+    found = [np.load(tmp_path / kind / "posterior.npz") for kind in kinds]
+    for one in found:
+        assert np.array_equal(one["measurement"][0, ..., 0], y) and np.array_equal(one["mean"], found[0]["mean"])
+    x = np.load(tmp_path / "npy/samples.npz")["samples"].astype(float)
+    assert np.allclose(found[0]["quantiles"], np.quantile(x, found[0]["shares"], 0)[None], atol=1e-6)
+    rows = ("operator=function", "operator.function={_target_: tests.cli.user_components.rows, _partial_: true}")
+    np.save(tmp_path / "rows.npy", y.sum(0).repeat(2)[None])
+    draw(run, model, tmp_path / "rows", *QUICK, *rows, "posterior.proposals=5", f"measurement={tmp_path / 'rows.npy'}")
+
+
+def test_a_kill_between_batches_loses_none_of_those_before(run, model, tmp_path, monkeypatch):
+    given = (*QUICK, "operator=pool", "measurement=test:0-2", "sampler.batch_size=2")
+    draw(run, model, tmp_path / "whole", *given)
+    real, calls = SplitGibbs.sample, []
+
+    def dies(self, *args, **options):
+        calls.append(None)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(SplitGibbs, "sample", dies)
+    assert run("sample", f"ckpt={model}", f"out={tmp_path / 'part'}", *given).code != 0
+    draw(run, model, tmp_path / "part", *given)
+    assert len(calls) == 4  # the third batch alone is drawn again
+    one, other = (np.load(tmp_path / name / "samples.npz") for name in ("whole", "part"))
+    assert all(np.array_equal(one[name], other[name]) for name in ("samples", "chains", "log_likelihood"))
+    spent = [metrics(tmp_path / name)["values"]["network_calls"] for name in ("whole", "part")]
+    assert spent[0] == spent[1] > 0
 
 
 def test_what_samples_cannot_be_trusted_for_is_said_in_the_terminal_and_on_the_page(run, model, tmp_path):
@@ -185,7 +231,7 @@ def files(path):
     (path / "text.npz").write_text("hello")
     np.save(path / "small.npy", np.ones((3, 3, 1), dtype=bool))
     np.save(path / "hidden.npy", np.zeros((8, 8, 1), dtype=bool))
-    np.save(path / "below.npy", -np.ones((2, 64)))
+    np.save(path / "below.npy", np.full((2, 64), np.nan))
     np.save(path / "map.npy", np.ones(5))
 
 
@@ -223,7 +269,7 @@ HOSTILE = {
     "everything hidden": (of_file("inpaint", "mask=FILES/hidden.npy"), "observed"),
     "mask of another size": (of_file("inpaint", "mask=FILES/small.npy"), "mask"),
     "no mask": (("posterior=sgdd", "operator=inpaint", "measurement=test:0"), "mask"),
-    "negative matrix": (of_file("matrix", "matrix=FILES/below.npy"), "matrix"),
+    "NaN in a matrix": (of_file("matrix", "matrix=FILES/below.npy"), "matrix"),
     "exact sums": ((*POOL, "noise=exact", "measurement=test:0"), "exact"),
     "levels out of order": ((*POINT, "posterior.first_level=0.1", "posterior.last_level=1"), "level"),
     "levels beyond": ((*POINT, "posterior.first_level=100"), "last time"),

@@ -5,14 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformChain
 from blackout.posterior import (
     And,
     Binomial,
     Blur,
+    Camera,
     Exact,
     Flips,
+    Function,
     Gaussian,
     Identity,
     Inpaint,
@@ -81,7 +84,7 @@ def test_sums_are_what_they_are_called():
 
 @pytest.mark.parametrize("noise, m, mean, variance", [
     (Binomial(0.3), 20.0, 6.0, 4.2), (Poisson(0.5, 2.0), 8.0, 6.0, 6.0), (Gaussian(1.5), 4.0, 4.0, 2.25),
-    (Flips(2.0), 1.0, 1.0, 0.0),
+    (Flips(2.0), 1.0, 1.0, 0.0), (Camera(0.5, 1.0, 2.0, 100.0, 1.5), 10.0, 112.0, 26.25),
 ])  # fmt: skip
 def test_noises_draw_what_they_say(noise, m, mean, variance):
     values = torch.full((1, 40_000), m, dtype=torch.float64)
@@ -89,13 +92,52 @@ def test_noises_draw_what_they_say(noise, m, mean, variance):
     assert float(noise.mean(values)[0, 0]) == pytest.approx(mean) and float(y.mean()) == pytest.approx(mean, abs=0.05)
     assert float(noise.variance(values)[0, 0]) == pytest.approx(variance)
     assert float(y.var()) == pytest.approx(variance, rel=0.05, abs=1e-9)
-    assert torch.allclose(noise.mean(noise.estimate(y[:, :5])), y[:, :5].clamp(min=noise.mean(0 * values[:, :5])))
+    least = float(noise.mean(0 * values[:, :1]))
+    assert torch.allclose(noise.mean(noise.estimate(y[:, :5])), y[:, :5].clamp(min=least))
 
 
 @pytest.mark.parametrize("noise, m", [(Binomial(0.3), 7.0), (Poisson(0.5, 2.0), 3.0)])
 def test_noises_of_counts_are_normalised(noise, m):
     y = torch.arange(60.0, dtype=torch.float64)[:, None]
     assert float(noise.log_prob(y, torch.full_like(y, m)).exp().sum()) == pytest.approx(1.0)
+
+
+def test_a_camera_writes_what_it_says():
+    """Its density is normalised, and that of photons alone where nothing is read out: against a sum by hand."""
+    noise = Camera(0.5, 1.0, 2.0, 100.0, 1.5)
+    y = torch.arange(80.0, 170.0, 0.05, dtype=torch.float64)[:, None]
+    density = noise.log_prob(y, torch.full_like(y, 7.0)).exp()[:, 0]
+    photons = stats.poisson.pmf(np.arange(60), 4.5)
+    by_hand = (photons * stats.norm.pdf(y.numpy(), 100 + 2 * np.arange(60), 1.5)).sum(1)
+    assert np.allclose(density, by_hand, atol=1e-9) and float(density.sum() * 0.05) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_any_callable_is_an_operator():
+    linear = torch.nn.Linear(6, 4)
+    x = torch.rand(5, 6, dtype=torch.float64)
+    signed = Matrix(linear.weight.detach())
+    physics = type("Physics", (), {"A": staticmethod(lambda x: x[:, :3] - x[:, 3:])})()
+    for operator, wanted in (
+        (Function(linear), linear(x.float()).double()), (Function(physics), x[:, :3] - x[:, 3:]),
+        (Function(lambda x: x.cumsum(1)), x.cumsum(1)), (signed, x @ linear.weight.double().T),
+    ):  # fmt: skip
+        assert torch.allclose(operator(x), wanted) and operator.measured((6,)) == tuple(wanted.shape[1:])
+        assert isinstance(operator.noise, Gaussian)
+    near = signed.back_project(signed(x), (6,))
+    assert float(near.min()) >= 0 and torch.allclose(Matrix(-torch.eye(6)).back_project(-x, (6,)), x)
+    assert Poisson().log_prob(torch.ones(1, 1), torch.full((1, 1), -2.0)).item() == -math.inf
+    with pytest.raises(ValueError, match=r"function must return m \[n, \.\.\.\]"):
+        Function(lambda x: x.sum(1)).measured((6,))
+
+
+def test_maps_and_masks_lie_as_measurements_do(tmp_path):
+    """Channels last in files, whichever setting they are of."""
+    survival, y = np.linspace(0.1, 0.9, 24).reshape(3, 4, 2), torch.ones(1, 2, 3, 4)
+    np.save(tmp_path / "map.npy", survival)
+    found = Binomial(str(tmp_path / "map.npy")).log_prob(y, y).exp()
+    assert np.allclose(found[0].permute(1, 2, 0), survival)
+    np.save(tmp_path / "mask.npy", survival[..., 0] > 0.5)
+    assert np.array_equal(Inpaint(str(tmp_path / "mask.npy")).seen((1, 3, 4))[0], survival[..., 0] > 0.5)
 
 
 def test_maps_from_files(tmp_path):
