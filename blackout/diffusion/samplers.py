@@ -36,7 +36,8 @@ _MAKER = "blackout.diffusion.make_sampler"
 
 
 class CountingDenoiser:
-    """A denoiser that counts how often it was evaluated, keeps its last prediction and checks that all are finite.
+    """A denoiser that counts how often it was evaluated, keeps its last prediction, and where it was asked for, and
+    checks that all are finite.
 
     Args:
         denoiser: what is evaluated.
@@ -46,11 +47,12 @@ class CountingDenoiser:
         self._denoiser = denoiser
         self.evaluations = 0
         self.last: Prediction | None = None
+        self.asked = (torch.empty(0), torch.empty(0))
         self._sum: Tensor | float = 0.0  # finite as long as all that was predicted is
 
     def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
         self.evaluations += 1
-        self.last = self._denoiser(xt, t)
+        self.last, self.asked = self._denoiser(xt, t), (xt, t)
         self._sum = self._sum + sum(map(_total, getattr(self.last, "both", (self.last,))))
         if xt.device.type == "cpu":
             self.check()

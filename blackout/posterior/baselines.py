@@ -14,7 +14,7 @@ from torch import Tensor
 from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import leap, reverse_rates
-from blackout.diffusion.particles import normalised, sample_particles, systematic
+from blackout.diffusion.particles import THRESHOLD, normalised, sample_particles, systematic
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Prediction
 from blackout.diffusion.processes import JumpProcess, PureDeath
 from blackout.diffusion.samplers import sample
@@ -111,12 +111,25 @@ def _expected(prediction: Prediction, x: Tensor, max_count: int) -> Tensor:
     return (x.double() + missing - immigrants).clamp(0, max_count)
 
 
+@dataclass
+class Weights:
+    """Of particles, between one resampling and the next.
+
+    Attributes:
+        log_weight: float64 [n, M].
+        log_mean: the sum of the logarithms of their means at all resamplings, float64 [n]; empty where none is known.
+    """
+
+    log_weight: Tensor
+    log_mean: Tensor
+
+
 @dataclass(frozen=True)
 class Particles(Method):
     """Walks of several particles for every sample.
 
     What a state is worth is log p(y | x_s), guessed as the mean of L over a few reverse runs of few steps
-    [Chu 2025, eq. 55].
+    [Chu 2025, eq. 55]. Runs of one step are draws from what the network said last: they take no evaluation.
 
     Args:
         particles: M, of every sample.
@@ -126,7 +139,7 @@ class Particles(Method):
 
     walks: ClassVar[bool] = True
     particles: int = 20
-    rollouts: int = 1
+    rollouts: int = 4
     rollout_steps: int = 1
 
     def sweeps(self, prior: Prior) -> int:
@@ -144,15 +157,18 @@ class Particles(Method):
         every = torch.arange(number).repeat_interleave(copies)
         of_each = of_rows(run.problem, every, prior.shape)
         value = torch.zeros(number, copies, dtype=torch.float64, device=x.device)
+        swarm = Weights(value.clone(), value[:, 0].clone())
         for k, s, t in _steps(prior):
             x = prior.step(x, s, t, split.at(k + 1))
             then = self._value(prior, of_each, x, s, split.fold(k)).view(number, copies)
             then = self._guarded(then) if s > 0 else then
-            chosen = self._choose(value, then, uniform((number, 1), streams.at(k + 1), x.device))
+            u = uniform((number, 1), streams.at(k + 1), x.device)
+            chosen = self._choose(swarm, value, then, u, last=float(s) == 0)
             rows = (torch.arange(number, device=x.device)[:, None] * copies + chosen).flatten()
             x, value = x[rows], then.gather(1, chosen)
             calls = copies * (self.rollouts if float(s) > 0 else 1)
             run.record(float(t), x[::copies], calls=calls, evaluations=copies * run.spent)
+        run.log_evidence = swarm.log_mean
         return x[::copies].clamp(max=prior.process.max_count)
 
     def _value(self, prior: Prior, problem: Problem, x: Tensor, s: Tensor, streams: SampleStreams) -> Tensor:
@@ -163,7 +179,7 @@ class Particles(Method):
         for turn in range(self.rollouts):
             source = streams.fold(turn)
             if self.rollout_steps == 1:
-                x0 = prior.step(x, torch.zeros_like(s), s, source.at(0))
+                x0 = prior.guess(x, s, source.at(0))
             else:
                 x0 = prior.reverse(x, float(s), source, self.rollout_steps - 1)
             log_l.append(problem.log_likelihood(x0.double().clamp(max=prior.process.max_count)))
@@ -174,7 +190,7 @@ class Particles(Method):
         return value
 
     @abstractmethod
-    def _choose(self, before: Tensor, now: Tensor, u: Tensor) -> Tensor:
+    def _choose(self, swarm: Weights, before: Tensor, now: Tensor, u: Tensor, last: bool) -> Tensor:
         """Which particles go on, int64 [n, M], from their values before and after a step and a uniform [n, 1]."""
 
 
@@ -184,18 +200,21 @@ class SVDD(Particles):
     With many particles it goes to the best of them, not to the posterior.
     """
 
-    def _choose(self, before: Tensor, now: Tensor, u: Tensor) -> Tensor:
+    def _choose(self, swarm: Weights, before: Tensor, now: Tensor, u: Tensor, last: bool) -> Tensor:
+        swarm.log_mean = torch.empty(0)
         return now.argmax(1, keepdim=True).expand(-1, now.shape[1])
 
 
 @dataclass(frozen=True)
 class SMC(Particles):
-    """Sequential Monte Carlo: resampled by (p(y | x_s) / p(y | x_t))^power [Chu 2025, appendix C.2.3].
+    """Sequential Monte Carlo: weighed by (p(y | x_s) / p(y | x_t))^power [Chu 2025, appendix C.2.3], and resampled
+    where the weights are worth fewer than half of the particles.
 
     A guess of 0 is not the last word: a state whose few rollouts all contradict y may still lead to data that do not,
     and to drop it would leave another limit (total variation .2 to .3, growing with M, for binomial thinning). A tenth
     of the group's mean is therefore added to every guess [Hesterberg 1995], and only L itself, at the end, is 0 where y
-    is impossible. As M grows the law tends to p(x) L(x)^power / Z. Ours; tests/posterior/test_laws.py.
+    is impossible. As M grows the law tends to p(x) L(x)^power / Z, and for any M the product of the mean weights is Z
+    on average: the evidence p(y) where power is 1 [Del Moral 2006, section 3.2]. Ours; tests/posterior/test_laws.py.
 
     Args:
         power: tempers the weights, and with them the limit.
@@ -207,12 +226,16 @@ class SMC(Particles):
         mean = torch.logsumexp(value, 1, keepdim=True) - math.log(value.shape[1] / _GUARD)
         return torch.where(torch.isneginf(mean), 0.0, torch.logaddexp(value, mean))
 
-    def _choose(self, before: Tensor, now: Tensor, u: Tensor) -> Tensor:
+    def _choose(self, swarm: Weights, before: Tensor, now: Tensor, u: Tensor, last: bool) -> Tensor:
         gain = torch.where(torch.isneginf(now), -math.inf, now - before)
-        order = systematic(normalised(self.power * gain), u)
+        log_weight, stay = swarm.log_weight + self.power * gain, torch.arange(now.shape[1], device=u.device)
+        weight = normalised(log_weight)
+        few = (1 / (weight**2).sum(1, keepdim=True) < THRESHOLD * len(stay)) | last
+        swarm.log_mean += torch.where(few[:, 0], torch.logsumexp(log_weight, 1) - math.log(len(stay)), 0.0)
+        swarm.log_weight = torch.where(few, 0.0, log_weight)
         # the first one is shown, and is the sample in the end: any of them, not the first of an ordered list
-        turn = (u * 1e6).long() % order.shape[1]
-        return order.gather(1, (torch.arange(order.shape[1], device=u.device) + turn) % order.shape[1])
+        turn = (u * 1e6).long() % len(stay)
+        return torch.where(few, systematic(weight, u).gather(1, (stay + turn) % len(stay)), stay)
 
 
 @dataclass(frozen=True)
@@ -296,7 +319,8 @@ class Overwrite(Method):
         if self.particles == 1:
             x = sample(*given, **options)
         else:
-            x = sample_particles(*given, number=self.particles, **options).samples
+            drawn = sample_particles(*given, number=self.particles, **options)
+            x, run.log_evidence = drawn.samples, drawn.log_normaliser
         run.record(prior.final_time, x, calls=self.particles, evaluations=self.particles * run.spent)
         return x
 

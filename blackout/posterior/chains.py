@@ -42,6 +42,8 @@ class Posterior:
             `evaluations` of the network and the `calls` of the likelihood it took for every chain, and `seconds`.
         chains: what is kept of every chain, float32 [n, sweeps, 4 + projections], see `FIELDS`.
         pasted: elements of each sample that contradicted y and were put where it allows them, int64 [n].
+        log_evidence: of methods that weigh particles, the logarithm of an unbiased estimate of p(y) by those of each
+            sample, float64 [n]; else empty.
     """
 
     samples: Tensor
@@ -49,6 +51,7 @@ class Posterior:
     trace: list[dict[str, float]] = field(default_factory=list)
     chains: Tensor = field(default_factory=lambda: torch.empty(0))
     pasted: Tensor = field(default_factory=lambda: torch.empty(0))
+    log_evidence: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 class Run:
@@ -73,6 +76,7 @@ class Run:
         self._sweeps, self._observer = sweeps, observer
         self.trace: list[dict[str, float]] = []
         self.chains: list[Tensor] = []
+        self.log_evidence = torch.empty(0)
         self._mark()
 
     def _mark(self) -> None:
@@ -175,7 +179,8 @@ class Method(ABC):
         repaired = getattr(problem, "repaired", None)
         x = drawn if repaired is None else repaired(drawn)
         pasted = (x != drawn).flatten(1).sum(1)
-        return Posterior(x, problem.log_likelihood(x.double()), run.trace, torch.stack(run.chains, 1), pasted)
+        log_l, kept = problem.log_likelihood(x.double()), torch.stack(run.chains, 1)
+        return Posterior(x, log_l, run.trace, kept, pasted, run.log_evidence)
 
     @abstractmethod
     def draw(self, run: Run) -> Tensor:

@@ -158,6 +158,18 @@ def predictive_p_value(noise: Noise, y: Tensor, m: Tensor, seen: Tensor | None, 
     return p
 
 
+def log_mean(logarithms: np.ndarray) -> tuple[float, float]:
+    """Of numbers with logarithms [S]: the logarithm of their mean, and its standard error by the delta method,
+    NaN for fewer than two.
+    """
+    top = logarithms.max()
+    if np.isneginf(top):
+        return -math.inf, math.nan
+    numbers = np.exp(logarithms - top)
+    error = numbers.std(ddof=1) / numbers.mean() / math.sqrt(len(numbers)) if len(numbers) > 1 else math.nan
+    return float(top + math.log(numbers.mean())), float(error)
+
+
 def psnr(x: Tensor, truth: Tensor, max_count: int) -> Tensor:
     """Peak signal-to-noise ratio in dB of samples and truths [n, *shape], float64 [n]; at most 100."""
     error = ((x.double() - truth.double()) ** 2).flatten(1).mean(1) / max_count**2

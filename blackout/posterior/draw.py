@@ -281,12 +281,12 @@ def dps() -> Baseline:
     return Baseline(DPS())
 
 
-def svdd(particles: int = 20, rollouts: int = 1, rollout_steps: int = 1) -> Baseline:
+def svdd(particles: int = 20, rollouts: int = 4, rollout_steps: int = 1) -> Baseline:
     """See `baselines.SVDD`."""
     return Baseline(SVDD(particles, rollouts, rollout_steps))
 
 
-def smc(particles: int = 20, rollouts: int = 1, rollout_steps: int = 1, power: float = 1.0) -> Baseline:
+def smc(particles: int = 20, rollouts: int = 4, rollout_steps: int = 1, power: float = 1.0) -> Baseline:
     """See `baselines.SMC`."""
     return Baseline(SMC(particles, rollouts, rollout_steps, power))
 
@@ -377,8 +377,8 @@ class PosteriorDraw(BaseDraw):
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
-        """(indices [b], `samples` [b, *shape], `log_likelihood` and `pasted` [b], `chains` [b, sweeps, ...], `spent` of
-        them float64 [b, sweeps, 5], see `outputs.SPENT`).
+        """(indices [b], `samples` [b, *shape], `log_likelihood` and `pasted` [b], of particles `log_evidence` [b],
+        `chains` [b, sweeps, ...], `spent` of them float64 [b, sweeps, 5], see `outputs.SPENT`).
         """
         if not len(indices):
             return
@@ -389,6 +389,7 @@ class PosteriorDraw(BaseDraw):
         for part in indices.split(size):
             found = self._run(torch.cat([part, part[-1:].expand(size - len(part))]), seed, watch)
             named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}
+            named |= {"log_evidence": found.log_evidence} if len(found.log_evidence) else {}
             spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
             spent[:, -1] /= len(part)
             named["spent"] = spent.expand(size, -1, -1)

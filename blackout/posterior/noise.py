@@ -304,8 +304,9 @@ class Gaussian(Noise):
         _require(as_map(self.std, "std") > 0, "std must be positive", self.std)
 
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
-        """-(y - m)^2 / 2 std^2, without its constant."""
-        return -(((y - m).double() / like(self.std, y, "std")) ** 2) / 2
+        """-(y - m)^2 / 2 std^2 - log(std sqrt(2 pi))."""
+        std = like(self.std, y, "std")
+        return -(((y - m).double() / std) ** 2) / 2 - (math.sqrt(2 * math.pi) * std).log()
 
     def draw(self, m: Tensor, source: RandomSource = None) -> Tensor:
         """Normal by two uniforms each [Box and Muller 1958]."""

@@ -347,7 +347,7 @@ class Matrix(Sums):
         return Gaussian() if bool((self.values < 0).any()) else Poisson()
 
     def back_project(self, m: Tensor, shape: Shape) -> Tensor | None:
-        """As of all sums; with negative numbers the data of least squares [Penrose 1956]."""
+        """As of all sums; with negative numbers the data of least squares."""
         if bool((self.values >= 0).all()):
             return super().back_project(m, shape)
         return (m @ torch.linalg.pinv(self.values).T.to(m.device)).view(-1, *shape).clamp(min=0)

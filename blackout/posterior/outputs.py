@@ -73,7 +73,7 @@ class PosteriorOutputs:
         self._save(directory / "posterior.npz")
         self._trace(directory / "trace.csv")
         save_picture(self._reconstruction(), directory / "reconstruction.png")
-        values = self._mixing() | self._spent() | self._fit()
+        values = self._mixing() | self._spent() | self._fit() | self._evidence()
         if self.truth is not None:
             values |= self._errors(self.truth)
         judged = self._judged(directory)
@@ -185,6 +185,12 @@ class PosteriorOutputs:
                 number = int(self._draw.measurements.numbers[self.chosen[m]])
                 seed = fold_seed(fold_seed(self._seed, _REPLICATED), number)
                 self.checks["predictive_p"][m] = diagnostics.predictive_p_value(noise, y, noiseless, seen, seed)
+        if "log_evidence" in self.drawn:
+            found = [diagnostics.log_mean(self.drawn["log_evidence"][rows].numpy()) for rows in self.rows]
+            self.checks |= {
+                name: torch.tensor([one[k] for one in found], dtype=torch.float64)
+                for k, name in enumerate(("log_evidence", "log_evidence_error"))
+            }
         pasted = torch.stack([self.drawn["pasted"][rows].double().mean() for rows in self.rows])
         self.checks["pasted_share"] = pasted / (math.prod(self.shape) if seen is None else int(seen.sum()))
 
@@ -222,6 +228,14 @@ class PosteriorOutputs:
             "pasted_share": float(self.checks["pasted_share"].mean()),
             "samples": float(len(self.x)),
         }
+
+    def _evidence(self) -> dict[str, float]:
+        """log p of all measurements together, and its standard error."""
+        if "log_evidence" not in self.checks:
+            return {}
+        error = float((self.checks["log_evidence_error"] ** 2).sum().sqrt())
+        known = {} if math.isnan(error) else {"log_evidence_error": error}
+        return {"log_evidence": float(self.checks["log_evidence"].sum()), **known}
 
     def _fit(self) -> dict[str, float]:
         """How well samples explain their measurements."""

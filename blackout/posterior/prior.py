@@ -128,3 +128,13 @@ class Prior:
         """X_s given X_t = x, states [n, *shape], as far as denoiser and kernel are exact."""
         assert self.kernel is not None
         return self.kernel(self.denoiser, self.process, x, s, t, source)
+
+    def guess(self, x: Tensor, s: Tensor, source: RandomSource = None) -> Tensor:
+        """Data that X_s = x may lead to, counts [n, *shape], from the last prediction of the step that led there: no
+        further evaluation, and elements that are independent of one another.
+        """
+        assert self.kernel is not None and isinstance(self.denoiser, CountingDenoiser)
+        assert self.denoiser.last is not None
+        (at, t), last = self.denoiser.asked, self.denoiser.last
+        x0 = self.kernel(lambda xt, t: last, self.process, at, torch.zeros_like(t), t, source)
+        return x0.clamp(max=self.process.max_count)

@@ -42,6 +42,7 @@ from blackout.posterior import (
     anneal,
     split_gibbs,
 )
+from blackout.posterior.diagnostics import log_mean
 from blackout.random import categorical
 
 rescue = split_gibbs._rescue
@@ -133,6 +134,9 @@ class WalkingPrior(Prior):
         matrix = self.toy.reverse(math.exp(-float(s)), math.exp(-float(t)))
         return self._drawn(matrix[numbers(x, self.toy.levels)], source)
 
+    def guess(self, x, s, source=None):
+        return self.step(x, torch.zeros_like(s), s, source)
+
 
 def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
     """Binomial thinning: rollouts that contradict y were taken for the last word, and more particles were worse."""
@@ -140,7 +144,7 @@ def test_particles_come_to_the_posterior_where_the_likelihood_has_zeros():
     toy = Toy("counts", p.reshape(5, 5, 5))
     problem = Measured(Identity(), Binomial([0.3, 0.5, 0.4]), torch.tensor([1.0, 2.0, 0.0]))
     prior = WalkingPrior(None, PureDeath(4), (3,), times=logit_times(12, 5.0, -5.0), toy=toy)
-    found = SMC(40).sample(prior, problem, 1500)
+    found = SMC(40, rollouts=1).sample(prior, problem, 1500)
     weight = p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()
     assert above_the_floor(found.samples, weight / weight.sum(), 5) <= 0.035
 
@@ -153,6 +157,29 @@ FIVE = {
     "exposure map": Measured(Identity(), Poisson([0.5, 2.0, 1.0]), torch.tensor([1.0, 3.0, 0.0])),
     "gaussian": Measured(Identity(), Gaussian(0.8), torch.tensor([1.5, 2.2, 0.3])),
 }
+
+
+def evidence(problem, number, particles=20, seed=0):
+    """Of 125 states: log p(y) by particles with its standard error, and by enumeration."""
+    p, _, _ = problem_of_counts(5)
+    toy = Toy("counts", p.reshape(5, 5, 5))
+    prior = WalkingPrior(None, PureDeath(4), (3,), times=logit_times(12, 5.0, -5.0), toy=toy)
+    found = SMC(particles).sample(prior, problem, number, seed)
+    exact = float((p * problem.log_likelihood(torch.from_numpy(toy.states).double()).exp().numpy()).sum())
+    return *log_mean(found.log_evidence.numpy()), math.log(exact)
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_the_evidence_is_that_of_enumeration(name):
+    found, error, exact = evidence(FIVE[name], 100)
+    assert abs(found - exact) < 4 * error < 0.4
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", FIVE)
+def test_the_evidence_is_within_a_twentieth_of_a_nat(name):
+    found, error, exact = evidence(FIVE[name], 1200)
+    assert abs(found - exact) < 0.05 and error < 0.03
 
 
 @pytest.mark.parametrize("name", FIVE)
