@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _DARK = 16
 """Times the mean that the largest count is above where brightness is logarithmic: 10 at most for digits."""
-_OF_POSTERIORS = ("operator", "noise", "measurement")
+_OF_POSTERIORS = ("operator", "noise", "measurement", "calibrate")
 
 
 @dataclass(frozen=True)

@@ -41,16 +41,16 @@ from blackout.posterior.operators import (
     Xor,
 )
 from blackout.posterior.prior import Prior
-from blackout.posterior.problem import Measured, Problem
+from blackout.posterior.problem import Blind, Measured, Problem, Unknown
 from blackout.posterior.rewards import Classifier, LearnedClassifier, Motif, Reward
 from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
 from blackout.posterior.toys import Dna, Melody, Ring, Synthetic
 
 __all__ = [
-    "DPS", "SMC", "SVDD", "And", "Auto", "Baseline", "Binomial", "Blur", "Camera", "Classifier", "Command", "Coupling",
-    "Decoded", "Direct", "DirectCommand", "Dna", "Exact", "Flips", "Function", "Gaussian", "Identity", "Inpaint",
-    "InpaintBox", "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Melody", "Method", "Motif", "NoPrior",
-    "Noise", "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior", "Prior",
-    "PriorAlone", "Problem", "Reward", "Ring", "Sgdd", "SgddPublished", "SplitGibbs", "Steered", "Synthetic", "Xor",
-    "anneal", "conjugate", "dps", "fk", "no_prior", "overwrite", "prior_alone", "smc", "svdd", "tds",
+    "DPS", "SMC", "SVDD", "And", "Auto", "Baseline", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",
+    "Coupling", "Decoded", "Direct", "DirectCommand", "Dna", "Exact", "Flips", "Function", "Gaussian", "Identity",
+    "Inpaint", "InpaintBox", "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Melody", "Method", "Motif",
+    "NoPrior", "Noise", "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",
+    "Prior", "PriorAlone", "Problem", "Reward", "Ring", "Sgdd", "SgddPublished", "SplitGibbs", "Steered", "Synthetic",
+    "Unknown", "Xor", "anneal", "conjugate", "dps", "fk", "no_prior", "overwrite", "prior_alone", "smc", "svdd", "tds",
 ]  # fmt: skip

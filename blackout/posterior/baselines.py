@@ -23,7 +23,7 @@ from blackout.diffusion.steering import Kind, neighbour_ratios, steer
 from blackout.posterior.chains import Coupling, Method, Run
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem, repeated
-from blackout.posterior.split_gibbs import make_step
+from blackout.posterior.split_gibbs import make_step, polished
 from blackout.random import RandomSource, SampleStreams, poisson, uniform
 
 _GUARD = 0.1
@@ -218,9 +218,23 @@ class SMC(Particles):
 
     Args:
         power: tempers the weights, and with them the limit.
+        polish: noise-denoise moves of the sample that was drawn, which take away what so few particles leave of a bias.
     """
 
     power: float = 1.0
+    polish: int = 0
+
+    def sweeps(self, prior: Prior) -> int:
+        return super().sweeps(prior) + self.polish
+
+    def check(self, prior: Prior, problem: Problem) -> None:
+        super().check(prior, problem)
+        if self.polish and self.power != 1:
+            raise ValueError("polish is for power=1: moves leave p(x) L(x) as it is")
+
+    def draw(self, run: Run) -> Tensor:
+        x = super().draw(run)
+        return polished(run, x, self.polish, run.streams.fold(-3)) if self.polish else x
 
     def _guarded(self, value: Tensor) -> Tensor:
         mean = torch.logsumexp(value, 1, keepdim=True) - math.log(value.shape[1] / _GUARD)
@@ -300,19 +314,24 @@ class Overwrite(Method):
 
     Args:
         particles: more than one weighs the known elements' paths, see `blackout.diffusion.particles`.
+        steps: equal ones of the logit of survival between the ends of the sampler's grid; None for that grid.
     """
 
     walks: ClassVar[bool] = True
     particles: int = 1
+    steps: int | None = None
 
     def check(self, prior: Prior, problem: Problem) -> None:
         if self.particles < 1:
             raise ValueError(f"particles must be at least 1, not {self.particles}")
+        if self.steps is not None and self.steps < 2:
+            raise ValueError(f"steps must be at least 2, not {self.steps}")
         self._known(problem, prior)
 
     def draw(self, run: Run) -> Tensor:
         prior, shape = run.prior, (run.number, *run.prior.shape)
-        given = (prior.denoiser, prior.process, prior.times.to(prior.device), shape, run.streams)
+        times = prior.times if self.steps is None else prior.walk(prior.final_time, self.steps - 1)
+        given = (prior.denoiser, prior.process, times.to(prior.device), shape, run.streams)
         y, mask = self._known(run.problem, prior)
         known = KnownElements(repeated(y, run.number).expand(shape), mask.expand(shape))
         options: dict[str, Any] = {"kernel": prior.kernel, "mean": prior.mean, "known": known, "device": prior.device}

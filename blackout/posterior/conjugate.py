@@ -16,7 +16,7 @@ from blackout.posterior.chains import Method, Run, check_levels
 from blackout.posterior.noise import Binomial, Exact, Flips, as_map
 from blackout.posterior.operators import Identity, Separable
 from blackout.posterior.prior import Prior
-from blackout.posterior.problem import Measured, Problem, repeated
+from blackout.posterior.problem import Blind, Measured, Problem, repeated
 
 
 def conjugate(process: Process, problem: Problem, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:
@@ -29,7 +29,7 @@ def conjugate(process: Process, problem: Problem, shape: tuple[int, ...]) -> tup
     Returns:
         (states int64 [n or 1, *shape], level).
     """
-    if not isinstance(problem, Measured) or not isinstance(process, JumpProcess):
+    if not isinstance(problem, Measured) or isinstance(problem, Blind) or not isinstance(process, JumpProcess):
         return None
     operator, noise = problem.operator, problem.noise
     if isinstance(operator, Identity) and isinstance(process, PureDeath) and isinstance(noise, Binomial):

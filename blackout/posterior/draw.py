@@ -10,16 +10,16 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.plots import grid
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
-from blackout.diffusion.sampling import INPAINTING_PARTICLES
 from blackout.diffusion.steering import Kind
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context
@@ -31,17 +31,22 @@ from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.measurements import STRIDE, Measurements, read
 from blackout.posterior.outputs import SPENT, PosteriorOutputs
 from blackout.posterior.prior import Prior
-from blackout.posterior.problem import Measured, Problem
-from blackout.posterior.split_gibbs import Annealed, NoiseDenoise, SplitGibbs, known_mask
+from blackout.posterior.problem import Blind, Measured, Problem, Unknown
+from blackout.posterior.split_gibbs import Annealed, HeatBath, NoiseDenoise, SplitGibbs, known_mask
 from blackout.random import SampleStreams
 from blackout.training.components import make
 
 if TYPE_CHECKING:
     from PIL import Image
 
+_NUMBERS = -4
 _FIRST, _PUBLISHED = 3.0, (20.0, 1e-4)
 _NEAR, _FAR = (1.0, 0.4, 0.1), (3.0, 1.0, 0.4)
 """Levels of moves that begin near the posterior, and of those that must find it."""
+_PARTICLES, _STEPS, _OF_BLACK_BOXES, _MOVES = 32, 12, 12, 16
+"""Particles beside known elements, and steps of each; particles of likelihoods of which only values are known, and
+moves that mend them: below 800 evaluations of the network each.
+"""
 _LAST_OF_COUNTS, _LAST_OF_BITS, _LAST = 0.2, 0.02, 0.01
 """Below t = 1 / max_count nothing moves; on counts the chains need births to become brighter."""
 
@@ -62,18 +67,20 @@ class Command(ABC):
         """
         if not request.get("operator"):
             raise UserError("operator must be given: operator=identity, inpaint_box, pool, ...")
+        parts, unknown = _unknown(request)
         with error_context("operator"):
-            operator = make(request["operator"], "operator")
+            operator = make(parts["operator"], "operator")
             operator.prepare(model)
         with error_context("noise"):
-            noise = make(request["noise"], "noise") if request.get("noise") else operator.noise
+            noise = make(parts["noise"], "noise") if parts["noise"] else operator.noise
         with error_context("posterior"):
-            measurements = read(model, sampler, operator, noise, request.get("measurement"))
+            asked = _asked(request)
+            measurements = replace(read(model, sampler, operator, noise, asked), unknown=unknown)
             prior, problem = prior_of(model, sampler), measurements.example()
             problem.terms(model.mean[None].cpu().double())  # maps and matrices of another size are refused here
             method = self.method(prior, problem)
             method.check(prior, problem)
-            simulated = str(request.get("measurement")).startswith("model:")
+            simulated = str(asked).startswith("model:")
             _refuse_unused(request.get("sampler") or {}, simulated or _walks(method, problem, prior))
         folder = re.sub(r"(?<!^)(?=[A-Z])", "_", type(operator).__name__).lower()
         return PosteriorDraw(model, sampler, method, measurements, request["num_samples"], folder)
@@ -81,6 +88,37 @@ class Command(ABC):
     @abstractmethod
     def method(self, prior: Prior, problem: Problem) -> Method:
         """The sampler for such a problem."""
+
+
+_UNKNOWN = re.compile(r"unknown(?::([^-]+)-(.+))?")
+
+
+def _unknown(request: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Unknown, ...]]:
+    """Operator and noise with the middle of its prior for each number that is `unknown:low-high`, and these numbers."""
+    parts: dict[str, Any] = {}
+    found: list[Unknown] = []
+    for of in ("operator", "noise"):
+        parts[of] = dict(request.get(of) or {})
+        for name, value in parts[of].items():
+            if match := _UNKNOWN.fullmatch(str(value)):
+                try:
+                    found.append(Unknown(of, name, *map(float, match.groups())))
+                except (TypeError, ValueError):
+                    raise UserError(f"{of}.{name}={value}: its ends must be given, such as unknown:0.5-4") from None
+                parts[of][name] = found[-1].middle
+    if len(found) > 2:
+        raise UserError(f"{found[2].of}.{found[2].name}: at most two numbers may be unknown")
+    return parts, tuple(found)
+
+
+def _asked(request: Mapping[str, Any]) -> Any:
+    """The setting `measurement`; so many truths of the model's own where `calibrate` is given in its place."""
+    number = request.get("calibrate")
+    if number is None:
+        return request.get("measurement")
+    if request.get("measurement") is not None or type(number) is not int or number < 10:
+        raise UserError("calibrate draws so many truths from the model, at least 10, in place of a measurement")
+    return f"model:0-{number - 1}"
 
 
 _UNUSED = {
@@ -96,7 +134,8 @@ _OF_WALKS = ("num_steps", "poisson_start")
 def _walks(method: Method, problem: Problem, prior: Prior) -> bool:
     """Whether anything is drawn by steps of the sampler's grid: walks, or unconditional samples to start from."""
     start = getattr(method, "start", "data")
-    return method.walks or start == "prior" or (method.mixes and suggested(problem, 1, prior.shape) is None)
+    walks = method.walks and getattr(method, "steps", None) is None
+    return walks or start == "prior" or (method.mixes and suggested(problem, 1, prior.shape) is None)
 
 
 def _refuse_unused(given: Mapping[str, Any], walks: bool) -> None:
@@ -166,7 +205,8 @@ class Sgdd(Command):
 @dataclass(frozen=True)
 class Auto(Sgdd):
     """Direct where the measurement is the forward process itself; where elements are known exactly and particles can be
-    weighed beside them, these, as of `inpaint=`; else split Gibbs sampling and moves that mend it.
+    weighed beside them, these; where each term of the likelihood depends on few elements, split Gibbs sampling and
+    moves that mend it; of black boxes particles and such moves.
     """
 
     sweeps: int = 42
@@ -176,15 +216,22 @@ class Auto(Sgdd):
     def method(self, prior: Prior, problem: Problem) -> Method:
         found = conjugate(prior.process, problem, prior.shape)
         direct = found is not None and found[1] <= prior.final_time
-        particles = not direct and known_mask(prior, problem) is not None
-        name = "direct" if direct else f"{INPAINTING_PARTICLES} particles" if particles else "sgdd, then noise_denoise"
+        known = not direct and known_mask(prior, problem) is not None
+        annealed = super().method(prior, problem)
+        assert isinstance(annealed, SplitGibbs)
+        given = [one.name for one in dataclasses.fields(self) if getattr(self, one.name) != one.default]
+        local = known or bool(given) or isinstance(annealed.likelihood_step(prior, problem), HeatBath)
+        name, chosen = (
+            ("direct", Direct()) if direct
+            else (f"{_PARTICLES} particles", Overwrite(_PARTICLES, _STEPS)) if known
+            else ("sgdd, then noise_denoise", annealed) if local or isinstance(prior.kernel, StatefulKernel)
+            else (f"smc of {_OF_BLACK_BOXES} particles, then noise_denoise", SMC(_OF_BLACK_BOXES, polish=_MOVES))
+        )  # fmt: skip
         if rank() == 0:
             print(f"posterior=auto: {name}")
-        if not (direct or particles):
-            return super().method(prior, problem)
-        if given := [one.name for one in dataclasses.fields(self) if getattr(self, one.name) != one.default]:
+        if given and chosen is not annealed:
             raise UserError(f"posterior.{given[0]}: auto takes {name} here, which has none: posterior=sgdd has")
-        return Direct() if direct else Overwrite(INPAINTING_PARTICLES)
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -261,9 +308,9 @@ class Baseline(Command):
         return self.how
 
 
-def overwrite(particles: int = 1) -> Baseline:
+def overwrite(particles: int = 1, steps: int | None = None) -> Baseline:
     """See `baselines.Overwrite`."""
-    return Baseline(Overwrite(particles))
+    return Baseline(Overwrite(particles, steps))
 
 
 def prior_alone() -> Baseline:
@@ -286,9 +333,11 @@ def svdd(particles: int = 20, rollouts: int = 4, rollout_steps: int = 1) -> Base
     return Baseline(SVDD(particles, rollouts, rollout_steps))
 
 
-def smc(particles: int = 20, rollouts: int = 4, rollout_steps: int = 1, power: float = 1.0) -> Baseline:
+def smc(
+    particles: int = 20, rollouts: int = 4, rollout_steps: int = 1, power: float = 1.0, polish: int = 0
+) -> Baseline:
     """See `baselines.SMC`."""
-    return Baseline(SMC(particles, rollouts, rollout_steps, power))
+    return Baseline(SMC(particles, rollouts, rollout_steps, power, polish))
 
 
 def fk(particles: int = 20, potential: Kind = "difference", every: int = 4, draws: int = 4) -> Baseline:
@@ -389,6 +438,9 @@ class PosteriorDraw(BaseDraw):
         for part in indices.split(size):
             found = self._run(torch.cat([part, part[-1:].expand(size - len(part))]), seed, watch)
             named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}
+            if isinstance(problem := self._problem(part, seed), Blind):
+                x, streams = found.samples[: len(part)], self._streams(part, seed)
+                named |= problem.numbers(x, streams.fold(_NUMBERS).at(0))
             named |= {"log_evidence": found.log_evidence} if len(found.log_evidence) else {}
             spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
             spent[:, -1] /= len(part)
@@ -396,12 +448,17 @@ class PosteriorDraw(BaseDraw):
             yield part, {name: values[: len(part)].cpu() for name, values in named.items()}
 
     def _run(self, rows: Tensor, seed: int, watch: Watch | None) -> Posterior:
-        number, k = rows // self.samples_of_each, rows % self.samples_of_each
-        streams = SampleStreams(seed, (self.measurements.numbers[number] * STRIDE + k).to(self.model.device))
-        problem = self.measurements.problem(seed).select(number, self.model.shape)
+        streams, problem = self._streams(rows, seed), self._problem(rows, seed)
         prior, observer = prior_of(self.model, self.sampler), None if watch is None else _Watched(watch)
         with torch.no_grad(), self.sampler.evaluation.of(self.model.averaged):
             return self.method.sample(prior, problem, len(rows), streams, observer=observer)
+
+    def _streams(self, rows: Tensor, seed: int) -> SampleStreams:
+        number, k = rows // self.samples_of_each, rows % self.samples_of_each
+        return SampleStreams(seed, (self.measurements.numbers[number] * STRIDE + k).to(self.model.device))
+
+    def _problem(self, rows: Tensor, seed: int) -> Measured:
+        return self.measurements.problem(seed).select(rows // self.samples_of_each, self.model.shape)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of the counts."""

@@ -160,7 +160,7 @@ class ExactFamily:
         Raises:
             UserError: no posterior is asked for, or options of a trained model.
         """
-        refuse_unknown(request, "posterior", "operator", "noise", "measurement")
+        refuse_unknown(request, "posterior", "operator", "noise", "measurement", "calibrate")
         if not request.get("posterior"):
             raise UserError("an exact law is for posteriors: posterior=sgdd must be given")
         draw: Draw = make(request["posterior"], "posterior").draw(model, model.sampler, request)

@@ -21,7 +21,7 @@ from blackout.errors import UserError
 from blackout.files import check_size
 from blackout.posterior.noise import Noise
 from blackout.posterior.operators import Operator
-from blackout.posterior.problem import Measured, check_fit
+from blackout.posterior.problem import Blind, Measured, Unknown, check_fit
 from blackout.posterior.rewards import Tilt
 from blackout.random import SampleStreams, fold_seed
 
@@ -54,6 +54,7 @@ class Measurements:
     truths_of: Callable[[int], Tensor | None]
     given: Tensor | None
     source: str
+    unknown: tuple[Unknown, ...] = ()
     _made: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -74,12 +75,16 @@ class Measurements:
 
     def problem(self, seed: int) -> Measured:
         """All of them, one for every row."""
-        return Measured(self.operator, self.noise, self.of(seed)[0])
+        return self._of(self.of(seed)[0])
 
     def example(self) -> Measured:
         """One problem of this kind, to see what can be done with it."""
         y = torch.zeros((1, *self.operator.measured(self.shape)), dtype=torch.float64)
-        return Measured(self.operator, self.noise, y if self.given is None else self.given[:1])
+        return self._of(y if self.given is None else self.given[:1])
+
+    def _of(self, y: Tensor) -> Measured:
+        given = (self.operator, self.noise, y)
+        return Blind(*given, self.unknown) if self.unknown else Measured(*given)
 
 
 def read(model: Any, sampler: Sampler, operator: Operator, noise: Noise, asked: Any) -> Measurements:

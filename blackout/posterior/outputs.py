@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from PIL import Image
+from scipy import stats
 from torch import Tensor
 
 from blackout.diffusion.plots import grid
@@ -21,6 +22,7 @@ from blackout.posterior.chains import FIELDS
 from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Judged
+from blackout.posterior.problem import Blind
 from blackout.posterior.rewards import Tilt
 from blackout.random import fold_seed
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 _SHOWN, _SAMPLES_SHOWN = 8, 6
 _LARGEST_R_HAT, _LEAST_P, _MOST_PASTED = 1.05, 1e-3, 0.05
 """Beyond which the samples of a measurement are warned of."""
-_REPLICATED = 13
+_REPLICATED, _BAND = 13, (0.005, 0.995)
 _CURVES = ("total", "hidden total", "log_likelihood", "projection 0")
 _COMPARED = [0, 3, *range(len(FIELDS), len(FIELDS) + diagnostics.projections(1).shape[1])]
 """Of what is kept of chains: log-likelihood, total, projections."""
@@ -41,6 +43,7 @@ SPENT = ("sweep", "level", "evaluations", "calls", "seconds")
 _TRACED = ("sweep", "level", "log_likelihood", "moved", "acceptance", "evaluations", "seconds")
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples that are below the quantiles that are written."""
+_MIDDLE = 0.5
 
 
 class PosteriorOutputs:
@@ -169,15 +172,17 @@ class PosteriorOutputs:
         self.checks = {name: nothing.clone() for name in names}
         chains = self.drawn["chains"].double().numpy()[..., _COMPARED]
         late, mixes = chains[:, chains.shape[1] // 2 :], self._draw.method.mixes
-        noise, seen = self.problem.noise, self.problem.operator.seen(self.shape)
+        seen = self.problem.operator.seen(self.shape)
         for m, rows in enumerate(self.rows):
             if mixes:
                 parts = [late[rows.numpy(), :, number] for number in range(late.shape[2])]
                 self.checks["r_hat"][m] = max(map(diagnostics.r_hat, parts))
                 self.checks["ess_bulk"][m] = min(map(diagnostics.effective_size, parts))
                 self.checks["ess_tail"][m] = min(map(diagnostics.tail_size, parts))
-            x, y = self.x[rows].double(), self.problem.select(self.chosen[m : m + 1], self.shape).y(self.shape)
-            noiseless = self.problem.operator(x)
+            x, one = self.x[rows].double(), self.problem.select(self.chosen[m : m + 1], self.shape)
+            if isinstance(one, Blind):
+                one = one.with_values([self._unknown(u.name, rows, _MIDDLE) for u in one.unknown])
+            y, noise, noiseless = one.y(self.shape), one.noise, one.operator(x)
             if not isinstance(noise, Exact) and bool((noise.variance(noiseless) > 0).any()):
                 kept = noiseless[0].numel() if seen is None else int(seen.sum())
                 chi_square = (diagnostics.residuals(noise, y, noiseless, seen) ** 2).sum(1) / kept
@@ -191,8 +196,15 @@ class PosteriorOutputs:
                 name: torch.tensor([one[k] for one in found], dtype=torch.float64)
                 for k, name in enumerate(("log_evidence", "log_evidence_error"))
             }
+        for u in getattr(self.problem, "unknown", ()):
+            of_each = [[self._unknown(u.name, rows, share) for share in SHARES] for rows in self.rows]
+            self.checks[u.name] = torch.tensor(of_each, dtype=torch.float64)
         pasted = torch.stack([self.drawn["pasted"][rows].double().mean() for rows in self.rows])
         self.checks["pasted_share"] = pasted / (math.prod(self.shape) if seen is None else int(seen.sum()))
+
+    def _unknown(self, name: str, rows: Tensor, share: float) -> float:
+        """That quantile of an unknown number, over some samples."""
+        return float(self.drawn[name][rows].quantile(share))
 
     def _mixing(self) -> dict[str, float]:
         """Of the worst measurement, over the second half of the sweeps."""
@@ -230,12 +242,15 @@ class PosteriorOutputs:
         }
 
     def _evidence(self) -> dict[str, float]:
-        """log p of all measurements together, and its standard error."""
+        """log p of all measurements together, and its standard error; of one, the intervals of what was unknown."""
+        names = [u.name for u in getattr(self.problem, "unknown", ()) if len(self.rows) == 1]
+        within = {f"{name}_{share:.0%}".rstrip("%"): float(self.checks[name][0, k])
+                  for name in names for k, share in enumerate(SHARES)}  # fmt: skip
         if "log_evidence" not in self.checks:
-            return {}
+            return within
         error = float((self.checks["log_evidence_error"] ** 2).sum().sqrt())
         known = {} if math.isnan(error) else {"log_evidence_error": error}
-        return {"log_evidence": float(self.checks["log_evidence"].sum()), **known}
+        return {"log_evidence": float(self.checks["log_evidence"].sum()), **known, **within}
 
     def _fit(self) -> dict[str, float]:
         """How well samples explain their measurements."""
@@ -305,7 +320,8 @@ def _most(values: Tensor) -> float:
 
 
 def calibration_picture(ranks: dict[str, np.ndarray], elements: np.ndarray) -> Image.Image:
-    """Histograms of the positions of truths among samples, and how often intervals cover.
+    """Histograms of the positions of truths among samples, with the band that holds 99 % of the bars of right samplers,
+    and how often intervals cover.
 
     Args:
         ranks: positions [M] by statistic.
@@ -318,6 +334,7 @@ def calibration_picture(ranks: dict[str, np.ndarray], elements: np.ndarray) -> I
         bins = max(2, min(10, len(ranks[name]) // 5))
         axis.hist(ranks[name], bins, (0, 1))
         axis.axhline(len(ranks[name]) / bins, color="black", linewidth=1)
+        axis.axhspan(*stats.binom.ppf(_BAND, len(ranks[name]), 1 / bins), color="black", alpha=0.15)
         axis.set_title(f"rank of the true {name.replace('_', ' ')}", fontsize=8)
     share = np.linspace(0.02, 0.98, 49)
     axes[-1].plot(share, [diagnostics.coverage(elements, one) for one in share])

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from blackout.posterior.noise import Binomial, Exact, Noise
 from blackout.posterior.operators import Operator, Separable, Shape
+from blackout.random import RandomSource, categorical, uniform
 
 
 @runtime_checkable
@@ -150,6 +153,100 @@ class Measured:
             raise ValueError(
                 f"y = {value:g}, element {number} of measurement {row}, is impossible whatever the data are"
             )
+
+
+_GRID = 65
+"""Values of an unknown number, evenly spaced in its logarithm."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A number of operator or noise that is not known, uniform in its logarithm a priori.
+
+    Args:
+        of: "operator" or "noise".
+        name: of the setting.
+        low, high: its ends.
+
+    Raises:
+        ValueError: they are not two positive numbers in order.
+    """
+
+    of: str
+    name: str
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high < math.inf:
+            raise ValueError(f"{self.name}=unknown:{self.low:g}-{self.high:g} must be two positive numbers in order")
+
+    @property
+    def middle(self) -> float:
+        """Of its logarithm."""
+        return math.sqrt(self.low * self.high)
+
+    def at(self, share: Tensor) -> Tensor:
+        """Its value where `share` of the prior lies below."""
+        return self.low * (self.high / self.low) ** share
+
+
+@dataclass(frozen=True)
+class Blind(Measured):
+    """A measurement some of whose numbers are unknown: p(y | x) is the mean over their prior, by a grid of midpoints.
+
+    So x is drawn from its own posterior, whatever draws it, and then the numbers given x: a joint draw. As a function
+    of x it is a black box.
+
+    Args:
+        operator, noise: with the unknown numbers in the middle of their priors.
+        unknown: one or two of them.
+    """
+
+    unknown: tuple[Unknown, ...] = ()
+
+    def _grid(self) -> Tensor:
+        """Shares of the priors, float64 [G, unknown]."""
+        each = _GRID if len(self.unknown) == 1 else _GRID // 4
+        shares = (torch.arange(each, dtype=torch.float64) + 0.5) / each
+        return torch.cartesian_prod(*[shares] * len(self.unknown)).view(-1, len(self.unknown))
+
+    def with_values(self, values: Sequence[float]) -> Measured:
+        """The problem if these were the numbers."""
+        parts = {"operator": self.operator, "noise": self.noise}
+        for one, value in zip(self.unknown, values, strict=True):
+            parts[one.of] = replace(parts[one.of], **{one.name: value})  # type: ignore[type-var]
+        return Measured(parts["operator"], parts["noise"], self.measurement)  # type: ignore[arg-type]
+
+    def _of_grid(self, x: Tensor) -> Tensor:
+        """log p(y | x, numbers), float64 [G, n]."""
+        values = torch.stack([one.at(self._grid()[:, k]) for k, one in enumerate(self.unknown)], 1)
+        return torch.stack([self.with_values(row).log_likelihood(x) for row in values.tolist()])
+
+    def terms(self, x: Tensor) -> Tensor:
+        """log p(y | x), [n, 1]."""
+        of_grid = self._of_grid(x)
+        return (torch.logsumexp(of_grid, 0) - math.log(len(of_grid)))[:, None]
+
+    def incidence(self, shape: Shape) -> Tensor | None:
+        """All numbers depend on all elements."""
+        return None
+
+    def known(self, shape: Shape) -> None:
+        """Nothing is known exactly."""
+
+    def repaired(self, x: Tensor) -> Tensor:
+        """x as it is."""
+        return x
+
+    def numbers(self, x: Tensor, source: RandomSource = None) -> dict[str, Tensor]:
+        """The unknown numbers given x and y, by name, float64 [n] each: of the grid's cells, uniform within them."""
+        grid = self._grid().to(x.device)
+        cell = categorical(torch.softmax(self._of_grid(x.double()).T, 1), source)
+        width = 1 / round(len(grid) ** (1 / len(self.unknown)))
+        u = uniform((len(x), len(self.unknown)), source, x.device)
+        shares = grid[cell] + (u - 0.5) * width
+        return {one.name: one.at(shares[:, k]) for k, one in enumerate(self.unknown)}
 
 
 def check_fit(operator: Operator, noise: Noise, shape: Shape, max_count: int) -> None:

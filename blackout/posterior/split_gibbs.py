@@ -109,19 +109,14 @@ class SplitGibbs(Method):
             x = prior.reverse(z, t, streams.fold(3 * k + 1))
             run.record(t, x, z, acceptance=moved.acceptance, calls=moved.calls + 1)
         if self.polish:
-            x = self._moves(prior).walk(run, x, streams.fold(3 * len(self.levels)))
+            x = polished(run, x, self.polish, streams.fold(3 * len(self.levels)))
         return x
 
     def check(self, prior: Prior, problem: Problem) -> None:
         check_levels(self.levels, prior)
-        if self.polish:
-            self._moves(prior).check(prior, problem)
         self.likelihood_step(prior, problem)
         if self.published and isinstance(problem, Measured) and type(problem.noise) is Exact:
             raise ValueError("as published, a chain needs a likelihood that is nowhere 0: noise=flips")
-
-    def _moves(self, prior: Prior) -> NoiseDenoise:
-        return NoiseDenoise(tuple(min(t, prior.final_time) for t in _POLISH), self.polish)
 
     def likelihood_step(self, prior: Prior, problem: Problem) -> HeatBath | Metropolis:
         """z given x; raises ValueError for one that the problem does not allow."""
@@ -411,6 +406,11 @@ class NoiseDenoise(Method):
             prior.denoiser, prior.process, prior.walk(t), tuple(x.shape), streams, number=self.candidates,
             kernel=prior.kernel, known=known, threshold=0.0, held=True, device=x.device,
         ).samples  # fmt: skip
+
+
+def polished(run: Run, x: Tensor, moves: int, streams: SampleStreams) -> Tensor:
+    """x [n, *shape] after so many moves at all levels in turn."""
+    return NoiseDenoise(tuple(min(t, run.prior.final_time) for t in _POLISH), moves).walk(run, x, streams)
 
 
 def known_mask(prior: Prior, problem: Problem) -> Tensor | None:

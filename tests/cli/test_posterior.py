@@ -107,6 +107,22 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
     draw(run, model, tmp_path / "rows", *QUICK, *rows, "posterior.proposals=5", f"measurement={tmp_path / 'rows.npy'}")
 
 
+def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
+    """The gain of a camera and the width of a blur, both told with intervals."""
+    unknown = ("noise=camera", "noise.gain=unknown:0.5-4", "operator=blur", "operator.width=unknown:0.5-2")
+    outcome = draw(run, model, tmp_path, *SMALL, *unknown, "measurement=test:0", "posterior=smc", "posterior.particles=2", WALK)
+    assert outcome.code == 0
+    found, samples = np.load(tmp_path / "posterior.npz"), np.load(tmp_path / "samples.npz")
+    for name, low, high in (("gain", 0.5, 4), ("width", 0.5, 2)):
+        assert found[name].shape == (1, 5) and (np.diff(found[name]) >= 0).all() and samples[name].shape == (2,)
+        assert low <= found[name].min() <= found[name].max() <= high
+        assert metrics(tmp_path)["values"][f"{name}_5"] == found[name][0, 0]
+    for bad in ("noise.gain=unknown", "noise.gain=unknown:4-1", "noise.gain=unknown:a-b"):
+        options = (*SMALL, unknown[0], bad, "operator=pool", "posterior=smc", "measurement=test:0")
+        outcome = run("sample", f"ckpt={model}", *options)
+        assert outcome.code == 2 and "gain=unknown" in outcome.err and "Traceback" not in outcome.err
+
+
 def test_a_kill_between_batches_loses_none_of_those_before(run, model, tmp_path, monkeypatch):
     given = (*QUICK, "operator=pool", "measurement=test:0-2", "sampler.batch_size=2")
     draw(run, model, tmp_path / "whole", *given)
@@ -153,14 +169,16 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
     assert "posterior=auto: direct" in outcome.out
     y = np.load(tmp_path / "posterior.npz")["measurement"]
     assert (np.load(tmp_path / "samples.npz")["samples"] >= y.repeat(2, 0)).all()
-    outcome = draw(run, model, tmp_path / "own", *SMALL, "task=photons_thinning", "measurement=model:0-5")
+    outcome = draw(run, model, tmp_path / "own", *SMALL, "task=photons_thinning", "calibrate=10")
     assert "warning" not in outcome.out and metrics(tmp_path / "own")["warnings"] == []  # of its own law
     outcome = draw(run, model, tmp_path / "all", *SMALL, "task=photons", "measurement=test:0", "posterior.sweeps=2")
     assert "posterior=auto: sgdd" in outcome.out
-    box = ("operator=inpaint_box", "posterior=auto", "measurement=test:0", WALK)
+    box = ("operator=inpaint_box", "posterior=auto", "measurement=test:0")
     outcome = draw(run, model, tmp_path / "box", *SMALL, *box)
-    assert "posterior=auto: 16 particles" in outcome.out
-    assert metrics(tmp_path / "box")["values"]["network_calls"] == 16 * 7
+    assert "posterior=auto: 32 particles" in outcome.out
+    values = metrics(tmp_path / "box")["values"]
+    assert values["network_calls"] == 32 * 23 and math.isfinite(values["log_evidence"])
+    assert values["log_evidence_error"] > 0
 
 
 METHODS = (
@@ -250,6 +268,7 @@ HOSTILE = {
     "unknown field": ((*POINT, "posterior.sweep=3"), "sweep"),
     "no operator": (("posterior=sgdd", "measurement=test:0"), "operator"),
     "no measurement": (POOL, "measurement"),
+    "calibration of a measurement": ((*POOL, "measurement=test:0", "calibrate=20"), "in place of"),
     "no method": (("operator=pool", "measurement=test:0"), "posterior"),
     "beyond the split": ((*POOL, "measurement=test:9999"), "9999"),
     "twice": (("measurement='test:1,1'", *POOL), "twice"),

@@ -228,7 +228,7 @@ def test_an_impossible_state_is_the_lowest_not_left_out():
 
 PLANTED = {
     "right": (1.0, 0.0, 0.0, False), "outlier": (1.0, 0.0, 1000.0, True), "more noise": (2.0, 0.0, 0.0, True),
-    "less noise": (0.3, 0.0, 0.0, True), "background": (1.0, 1.5, 0.0, True),
+    "less noise": (0.3, 0.0, 0.0, True), "background": (1.0, 1.5, 0.0, True), "another operator": (1.0, 0.0, 0.0, True),
 }  # fmt: skip
 
 
@@ -243,6 +243,7 @@ def test_measurements_that_no_sample_explains_are_told_from_others(noise, plante
         truth = torch.from_numpy(rng.poisson(8.0, (1, 64)).astype(float))
         m = torch.from_numpy(rng.poisson(8.0, (6, 64)) * 0.1) + truth * 0.9
         errors = torch.from_numpy(factor * rng.normal(size=(1, 64)) + background)
+        truth = truth.roll(1, 1) if planted == "another operator" else truth
         y = noise.mean(truth) + errors * noise.variance(truth).sqrt()
         y[0, 5] += outlier
         p.append(predictive_p_value(noise, y, m, None, number))
