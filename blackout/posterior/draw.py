@@ -43,10 +43,12 @@ _NUMBERS = -4
 _FIRST, _PUBLISHED = 3.0, (20.0, 1e-4)
 _NEAR, _FAR = (1.0, 0.4, 0.1), (3.0, 1.0, 0.4)
 """Levels of moves that begin near the posterior, and of those that must find it."""
-_PARTICLES, _STEPS, _OF_BLACK_BOXES, _MOVES = 32, 12, 12, 16
-"""Particles beside known elements, and steps of each; particles of likelihoods of which only values are known, and
-moves that mend them: below 800 evaluations of the network each.
+_BESIDE, _BESIDE_FEW, _FEW = (32, 12), (64, 80), 16
+"""Particles beside known elements, and steps of each: below 800 evaluations of the network; of at most 16 elements,
+where evaluations are cheap and laws may be spiky, more.
 """
+_OF_BLACK_BOXES, _MOVES = 12, 16
+"""Particles of likelihoods of which only values are known, and moves that mend them, for as many evaluations."""
 _LAST_OF_COUNTS, _LAST_OF_BITS, _LAST = 0.2, 0.02, 0.01
 """Below t = 1 / max_count nothing moves; on counts the chains need births to become brighter."""
 
@@ -217,13 +219,14 @@ class Auto(Sgdd):
         found = conjugate(prior.process, problem, prior.shape)
         direct = found is not None and found[1] <= prior.final_time
         known = not direct and known_mask(prior, problem) is not None
+        particles, steps = _BESIDE_FEW if math.prod(prior.shape) <= _FEW else _BESIDE
         annealed = super().method(prior, problem)
         assert isinstance(annealed, SplitGibbs)
         given = [one.name for one in dataclasses.fields(self) if getattr(self, one.name) != one.default]
         local = known or bool(given) or isinstance(annealed.likelihood_step(prior, problem), HeatBath)
         name, chosen = (
             ("direct", Direct()) if direct
-            else (f"{_PARTICLES} particles", Overwrite(_PARTICLES, _STEPS)) if known
+            else (f"{particles} particles", Overwrite(particles, steps)) if known
             else ("sgdd, then noise_denoise", annealed) if local or isinstance(prior.kernel, StatefulKernel)
             else (f"smc of {_OF_BLACK_BOXES} particles, then noise_denoise", SMC(_OF_BLACK_BOXES, polish=_MOVES))
         )  # fmt: skip

@@ -110,7 +110,8 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
 def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
     """The gain of a camera and the width of a blur, both told with intervals."""
     unknown = ("noise=camera", "noise.gain=unknown:0.5-4", "operator=blur", "operator.width=unknown:0.5-2")
-    outcome = draw(run, model, tmp_path, *SMALL, *unknown, "measurement=test:0", "posterior=smc", "posterior.particles=2", WALK)
+    two = ("posterior=smc", "posterior.particles=2", WALK)
+    outcome = draw(run, model, tmp_path, *SMALL, *unknown, "measurement=test:0", *two)
     assert outcome.code == 0
     found, samples = np.load(tmp_path / "posterior.npz"), np.load(tmp_path / "samples.npz")
     for name, low, high in (("gain", 0.5, 4), ("width", 0.5, 2)):
