@@ -291,6 +291,7 @@ class Steered(Method):
         )  # fmt: skip
         spent = self.particles * (len(prior.times) - 1) * (DPS.neighbours(prior) + 2 if self.guided else 1)
         run.record(prior.final_time, drawn.samples, calls=max(spent, self.particles * self.draws), evaluations=spent)
+        run.log_evidence = drawn.log_normaliser
         return drawn.samples
 
 
