@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import io
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import os
+import re
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from blackout.component import leaves
 from blackout.errors import UserError, run_command
 from blackout.files import new_file
-from blackout.programs.pictures import draw_curves
-from blackout.programs.report import embedded, picture, save_page, scores_of, settings_of, under
+from blackout.programs.pictures import curve_panels
+from blackout.programs.report import RIGHT, picture, save_page, scores_of, settings_of, under
 from blackout.training.descriptions import plain
 
-_WHERE = ("run_id", "runs_dir", "data_dir")
+_WHERE = re.compile(r"(run_id|runs_dir|data_dir|experiment_name)$|(logger|callbacks\.progress)(\.|$)")
 """Settings in which all runs differ, or that say nothing of what was computed."""
+_LESS = re.compile(r"bits|nll|loss|drop|rmse|mae|kl|variation|mmd|fi?d|ki?d|ks|violations")
+_MORE = re.compile(r"accuracy|correct|ess|psnr|kendall|best_value|mean_value|recognised")
+"""Parts of the names of scores of which less or more is better, where nothing says what is right."""
 
 
 def save_comparison(runs: Sequence[Path], path: Path) -> None:
@@ -26,38 +33,99 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
         UserError: one of them is no run directory, or damaged.
     """
     names = [f"{run.absolute().parent.name}/{run.absolute().name}" for run in runs]
-    scores = [_flat(scores_of(run)) for run in runs]
+    found = [scores_of(run) for run in runs]
+    scores = [_flat(one, "values") for one in found]
+    beside = {name: of for one in found for name, of in _flat(one, "beside").items()}
     settings = [dict(leaves(plain(settings_of(run), str(run)))) for run in runs]
-    chosen = sorted({name for values in settings for name in values} - set(_WHERE))
-    curves = None
-    if (figure := draw_curves({name: run / "metrics.csv" for name, run in zip(names, runs, strict=True)})) is not None:
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=110)
-        curves = embedded(file.getvalue(), "png", "of metrics.csv, against the optimiser step")
+    every = sorted({name for values in settings for name in values if not _WHERE.match(name)})
+    chosen = [name for name in every if any(values.get(name) != settings[0].get(name) for values in settings)]
+    shown = [name for name in dict.fromkeys(name for values in scores for name in values) if "share_" not in name]
+    panels = curve_panels({name: run / "metrics.csv" for name, run in zip(names, runs, strict=True)}, {"": beside})
+    rows = [[values.get(name, "") for name in chosen] for values in settings]
     save_page(
         "compare.html",
         path,
         title=f"{len(runs)} runs",
-        head=("", *names),
-        scores=_rows(dict.fromkeys(name for values in scores for name in values), scores),
-        settings=[row for row in _rows(chosen, settings) if any(value != row[1] for value in row[2:])],
-        curves=curves,
+        head=("run", *chosen, *shown),
+        rows=_rows(names, rows, [[values.get(name) for name in shown] for values in scores], shown, beside),
+        links=[_link(run / "report.html", path) for run in runs],
+        seeds=_over_seeds(settings, chosen, scores, shown, beside),
+        panels=panels,
         pictures=[picture(run / "samples" / "final.png", name, run) for name, run in zip(names, runs, strict=True)],
     )
 
 
-def _flat(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """All values of a run; those of folders of samples are named by the folder."""
+def _flat(scores: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, Any]:
+    """All values of a run, or what is beside them; those of folders of samples are named by the folder."""
     return {
         name if place == "metrics.json" else f"{under(place.removesuffix('/metrics.json'), content)}: {name}": value
         for place, content in scores.items()
-        for name, value in content.get("values", {}).items()
+        for name, value in content[part].items()
     }
 
 
-def _rows(names: Iterable[str], runs: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """A row for each name: the name, and its value in each run."""
-    return [[name, *(values.get(name, "") for values in runs)] for name in names]
+def _link(report: Path, page: Path) -> str | None:
+    """The address of a report, as seen from the page."""
+    return quote(os.path.relpath(report.absolute(), page.absolute().parent)) if report.exists() else None
+
+
+def _rows(
+    names: Sequence[str],
+    before: Sequence[Sequence[Any]],
+    values: Sequence[Sequence[Any]],
+    shown: Sequence[str],
+    beside: Mapping[str, Any],
+    spread: Sequence[Sequence[float]] | None = None,
+) -> list[list[dict[str, Any]]]:
+    """A row of cells for each name: the name, what stands before the scores, and these, the best ones marked."""
+    best = [_best(name, [row[k] for row in values], beside.get(name, {})) for k, name in enumerate(shown)]
+
+    def cell(value: Any, i: int, k: int | None = None) -> dict[str, Any]:
+        scored = {"best": k is not None and best[k] == i, "spread": spread[i][k] if spread and k is not None else None}
+        return {"value": "" if value is None else value, **scored}
+
+    return [
+        [*(cell(value, i) for value in (name, *before[i])), *(cell(value, i, k) for k, value in enumerate(values[i]))]
+        for i, name in enumerate(names)
+    ]
+
+
+def _best(name: str, values: Sequence[Any], beside: Mapping[str, Any]) -> int | None:
+    """Which of at least two different values is nearest to what is right or, where nobody knows, least or largest."""
+    known = {i: value for i, value in enumerate(values) if isinstance(value, int | float) and math.isfinite(value)}
+    right = next((beside[what] for what in RIGHT if isinstance(beside.get(what), int | float)), None)
+    if len(set(known.values())) < 2:
+        return None
+    if right is not None:
+        return min(known, key=lambda i: abs(known[i] - right))
+    if _LESS.search(name):
+        return min(known, key=known.__getitem__)
+    return max(known, key=known.__getitem__) if _MORE.search(name) else None
+
+
+def _over_seeds(
+    settings: Sequence[Mapping[str, Any]],
+    chosen: Sequence[str],
+    scores: Sequence[Mapping[str, Any]],
+    shown: Sequence[str],
+    beside: Mapping[str, Any],
+) -> dict[str, Any] | None:
+    """Means and standard deviations of the scores of runs that differ in their seeds alone; None where none do."""
+    names = [name for name in chosen if name != "seed"]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i, values in enumerate(settings):
+        groups.setdefault(tuple(str(values.get(name, "")) for name in names), []).append(i)
+    if max(map(len, groups.values())) < 2:
+        return None
+    numbers = [[_numbers(scores, group, name) for name in shown] for group in groups.values()]
+    means = [[statistics.fmean(one) if one else None for one in row] for row in numbers]
+    spread = [[statistics.stdev(one) if len(one) > 1 else 0.0 for one in row] for row in numbers]
+    rows = _rows([f"{len(group)} seeds" for group in groups.values()], list(groups), means, shown, beside, spread)
+    return {"head": ("runs", *names, *shown), "rows": rows}
+
+
+def _numbers(scores: Sequence[Mapping[str, Any]], group: Sequence[int], name: str) -> list[float]:
+    return [value for i in group if isinstance(value := scores[i].get(name), int | float)]
 
 
 def main(arguments: list[str] | None = None) -> None:

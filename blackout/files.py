@@ -481,8 +481,22 @@ def write_json(content: Any, path: Path) -> None:
         part.write_text(json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 
-def save_picture(picture: Any, path: Path) -> None:
-    """Write a PIL image, if there is one, as PNG, whole or not at all."""
-    if picture is not None:
-        with replacing(path) as part:
-            picture.save(part, format="png")
+def save_picture(picture: Any, path: Path, about: str | None = None, dpi: int = 100) -> None:
+    """Write a PIL image or a matplotlib figure, if there is one, as PNG, whole or not at all.
+
+    Args:
+        about: what it shows; reports read it from the file.
+        dpi: pixels of a figure for an inch of it.
+    """
+    if picture is None:
+        return
+    with replacing(path) as part:
+        if hasattr(picture, "savefig"):
+            picture.savefig(part, format="png", dpi=dpi, metadata={"Description": about})
+            return
+        from PIL.PngImagePlugin import PngInfo
+
+        told = PngInfo()
+        if about:
+            told.add_itxt("Description", about)
+        picture.save(part, format="png", pnginfo=told)

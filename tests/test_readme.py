@@ -147,7 +147,8 @@ def test_sampling(command, here):
 def test_other_commands(here, capsys, monkeypatch):
     rest = [c for c in COMMANDS if c.startswith("python -m")]
     assert [c.split()[2] for c in rest] == [
-        "blackout.compare", "blackout.table", "blackout.inspect", "blackout.compress",
+        "blackout.compare", "blackout.watch", "blackout.demo",
+        "blackout.table", "blackout.inspect", "blackout.compress",
     ]  # fmt: skip
     compare.main(["runs/digits/a"])
     table.main(["blackout_cifar10", "--plan"])

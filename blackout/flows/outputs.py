@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from torch import Tensor
 from blackout.family import Samples
 from blackout.files import replacing
 from blackout.flows.simulation import Paths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Collected:
@@ -63,9 +60,3 @@ def add_array(path: Path, name: str, values: Tensor) -> None:
         shutil.copyfile(path, part)
         with zipfile.ZipFile(part, "a", zipfile.ZIP_DEFLATED) as archive, archive.open(f"{name}.npy", "w") as member:
             np.lib.format.write_array(member, values.numpy())
-
-
-def save_figure(figure: Figure, path: Path, dpi: int) -> None:
-    """Write a figure as PNG, whole or not at all."""
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=dpi)

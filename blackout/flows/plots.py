@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from blackout.files import save_picture
 from blackout.flows.annealing import anneal, samples_of
 from blackout.flows.likelihood import run_backwards
 from blackout.flows.model import ChainSampler
-from blackout.flows.outputs import save_figure
 from blackout.flows.planar import BITS, decode
 from blackout.flows.refinement import Clusters, attracts
 from blackout.flows.simulation import Paths
@@ -80,7 +80,7 @@ def save_diagnostics(
         panels[1].axis("off")
     _along_the_path(panels[2:5], observed, values)
     _in_words(panels[5], values)
-    save_figure(figure, path, 100)
+    save_picture(figure, path)
 
 
 def _histogram(axes: Any, mine: Any, share: Any, theirs: Any, how: str) -> None:
@@ -142,7 +142,7 @@ def save_snapshots(model: ChainSampler, observed: Paths, path: Path, seed: int) 
         axes.imshow(np.asarray(picture), cmap="gray", vmin=0, vmax=255)
         axes.set_title(title, fontsize=10)
         axes.axis("off")
-    save_figure(figure, path, 90)
+    save_picture(figure, path)
 
 
 def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: Path, seed: int) -> None:
@@ -167,7 +167,7 @@ def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: 
             axes.scatter(*points.numpy().T, s=2, color="C0" if onwards else "C1")
             axes.set(xlim=(-side, side), ylim=(-side, side), aspect="equal", xticks=[-4, 0, 4], yticks=[-4, 0, 4])
             axes.set_title(f"t = {share if onwards else 1 - share:.2f}", fontsize=9)
-    save_figure(figure, path, 90)
+    save_picture(figure, path)
 
 
 def _reversed(model: ChainSampler, x: Tensor, seed: int) -> list[Tensor]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
-from blackout.files import replacing
+from blackout.files import save_picture
 from blackout.laws.claims import Claim, verify_claims
 from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
@@ -135,8 +135,7 @@ def plot_chain(target: Tensor, n: int, path: Path) -> None:
         axes.bar(names, target.tolist(), fill=False, edgecolor="black", linewidth=0.7)
         axes.tick_params("x", rotation=90, labelsize=7)
         axes.set_title("uniform" if step == 0 else f"step {step}", fontsize=9)
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=110)
+    save_picture(figure, path, dpi=110)
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:

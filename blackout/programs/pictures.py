@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from torch import Tensor
 from blackout.errors import UserError
 from blackout.family import Draw
 from blackout.files import read_rows, replacing, save_picture
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _FRAMES = 60
 _SECONDS, _REST = 4.0, 1500
@@ -64,8 +61,10 @@ class Trajectory:
 
 
 _PANELS = 9
-_CROWDED = 60
-"""Points of a curve beyond which it is pale, with a running mean over it."""
+_ROUGH, _FEW = 6.0, 30
+"""A curve of more than so many points is noisy where it goes up and down by so many times its range."""
+_STRETCHES = 500
+"""Of a long curve on a page: the least and the largest value of each are kept."""
 
 
 def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
@@ -89,68 +88,90 @@ def read_curves(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     return curves
 
 
-def save_curves(metrics: Path, path: Path) -> None:
-    """Draw a run's metrics.csv as PNG, if it holds anything."""
-    figure = draw_curves({"": metrics})
-    if figure is not None:
-        with replacing(path) as part:
-            figure.savefig(part, format="png", dpi=110)
+def noisy(values: list[float]) -> bool:
+    """Whether a running mean helps to read a curve: not that of a learning rate, nor one of a few points."""
+    return len(values) > _FEW and float(np.abs(np.diff(values)).sum()) > _ROUGH * float(np.ptp(values))
 
 
-def draw_curves(runs: Mapping[str, Path]) -> Figure | None:
-    """The training loss, the validation metrics and the scores of runs: a panel each, a line for every run.
+def _listed(curves: Mapping[str, Any]) -> list[str]:
+    """Names of curves in the order in which they are shown: losses, validation, scores, how training went."""
+    order = {"train/loss": 0, "val": 1, "train": 3}
+    shown = [name for name in curves if not name.endswith("_std") and "share_" not in name]
+    return sorted(shown, key=lambda name: (order.get(name, order.get(name.split("/")[0], 2)), name))
 
-    What a single run has measured only once, such as the scores of the finished model, is written out in a last panel.
+
+def curve_panels(runs: Mapping[str, Path], beside: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
+    """What a page's program draws of runs: a panel for every curve of two points or more, a line for every run.
 
     Args:
         runs: metrics.csv by the name of its run.
+        beside: what stands beside values by their names, for every run: levels of the panels.
 
     Returns:
-        None where there is nothing to see.
+        runs: their names; panels; step: the last one.
 
     Raises:
         UserError: a file is damaged.
     """
-    curves = {run: read_curves(path) for run, path in runs.items()}
-    points: dict[str, int] = {}
-    for curve in curves.values():
-        for name, (steps, _) in curve.items():
-            if not name.endswith(("per_second", "_std")) and "share_" not in name:
-                points[name] = max(points.get(name, 0), len(steps))
-    order = {"train": 0, "val": 1}
-    shown = sorted(points, key=lambda name: (order.get(name.split("/")[0], 2), name))
-    alone = next(iter(curves.values())) if len(curves) == 1 else {}
-    once = [f"{name}   {alone[name][1][0]:.4g}" for name in shown if points[name] == 1 and alone]
-    panels = [name for name in shown if points[name] > 1][: _PANELS - bool(once)]
-    number = len(panels) + bool(once)
-    if not number:
-        return None
+    curves, panels = {run: read_curves(path) for run, path in runs.items()}, list[dict[str, Any]]()
+    for name in _listed({name: None for one in curves.values() for name in one}):
+        lines: list[dict[str, Any]] = [
+            {"run": run, "colour": colour, "noisy": noisy(values), **_thinned(steps, values)}
+            for colour, (run, one) in enumerate(curves.items())
+            for steps, values in ([one[name]] if name in one else [])
+        ]
+        if max(len(line["steps"]) for line in lines) > 1:
+            known = {what: value for of in beside.values() for what, value in of.get(name, {}).items()}
+            levels = [(what.replace("_", " "), value) for what, value in known.items()]
+            panels.append({"name": name, "lines": lines, "levels": levels})
+    step = max((steps[-1] for one in curves.values() for steps, _ in one.values()), default=0)
+    return {"runs": list(curves), "panels": panels, "step": step}
+
+
+def _thinned(steps: list[int], values: list[float]) -> dict[str, list[Any]]:
+    """A curve with the extremes of its stretches alone, to six digits."""
+    x, chosen = np.array(values), np.arange(len(values))
+    if len(x) > 2 * _STRETCHES:
+        parts = np.array_split(chosen, _STRETCHES)
+        ends = {int(part[of(x[part])]) for part in parts for of in (np.argmin, np.argmax)}
+        chosen = np.array(sorted(ends | {0, len(x) - 1}))
+    return {"steps": [steps[k] for k in chosen], "values": [float(f"{x[k]:.6g}") for k in chosen]}
+
+
+def save_curves(metrics: Path, path: Path) -> None:
+    """Draw a run's metrics.csv as PNG, if it holds anything: losses, validation metrics and scores, a panel each.
+
+    What was measured only once, such as the scores of the finished model, is written out in a last panel.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    curves = read_curves(metrics)
+    shown = [name for name in _listed(curves) if not name.endswith("per_second")]
+    once = [f"{name}   {curves[name][1][0]:.4g}" for name in shown if len(curves[name][0]) == 1]
+    panels = [name for name in shown if len(curves[name][0]) > 1][: _PANELS - bool(once)]
+    if not (number := len(panels) + bool(once)):
+        return
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
     columns = min(3, number)
     rows = math.ceil(number / columns)
-    legend = 0.0 if alone else 0.3 * len(runs)
-    figure = Figure(figsize=(4.2 * columns, 2.9 * rows + legend), layout="constrained")
+    figure = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
     for place, name in enumerate(panels, 1):
-        axes = figure.add_subplot(rows, columns, place)
+        axes, (steps, values) = figure.add_subplot(rows, columns, place), curves[name]
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("optimiser step", fontsize=9)
         axes.grid(alpha=0.3)
-        for colour, (run, curve) in enumerate(curves.items()):
-            steps, values = curve.get(name, ([], []))
-            crowded = len(values) > _CROWDED
-            means = _running_mean(values, len(values) // 20 if crowded else 1)
-            pale = 0.3 if crowded else 1.0
-            axes.plot(steps, values, "-" if len(values) > 30 else "o-", color=f"C{colour}", markersize=4, alpha=pale)
-            axes.plot(steps, means, color=f"C{colour}", label=run)
-    if legend and panels:
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", fontsize=8)
+        rough = noisy(values)
+        axes.plot(steps, values, "-" if len(values) > 30 else "o-", markersize=4, alpha=0.3 if rough else 1.0)
+        if rough:
+            axes.plot(steps, _running_mean(values, max(2, len(values) // 20)), color="C0")
     if once:
         axes = figure.add_subplot(rows, columns, number)
         axes.set_title("measured once", fontsize=10)
         axes.text(0.05, 0.95, "\n".join(once), va="top", family="monospace", fontsize=9)
         axes.axis("off")
-    return figure
+    save_picture(figure, path, dpi=110)
 
 
 def _running_mean(values: list[float], width: int) -> np.ndarray:

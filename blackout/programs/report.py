@@ -1,35 +1,56 @@
 """report.html: what a run is, what it reached, and how to repeat it, on one page without a network.
 
-Pages are the templates beside this module. What they are given is escaped, and pictures are inside them.
+The page is there from the first logged row on, and written anew as the run goes. Pages are the templates beside this
+module. What they are given is escaped, pictures are inside them, and no program runs in them but `page.js`.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import math
+import os
 import shlex
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from PIL import Image
 from safetensors import SafetensorError, safe_open
 
 from blackout.component import leaves
 from blackout.errors import UserError
 from blackout.files import opened, read_text, replacing
+from blackout.programs.pictures import curve_panels
 
-_PREVIEWS = 4
-"""Grids from training that are shown, the first and the last among them."""
 _MOST = 4_000_000
-"""Characters of pictures in a page; those beyond are left out. Bytes of a file of settings or scores."""
-_LARGEST, _WIDEST = 400_000, 1000
-"""Bytes of a picture that is embedded as it is, and the pixels at most of a larger one."""
+"""Bytes of a file of settings or scores."""
+_ROOM = 16_000_000
+"""Characters of pictures in a page; those beyond are named, and grids of training are then fewer, evenly spaced."""
+_LARGEST, _WIDEST, _MOVING = 400_000, 1000, 4_000_000
+"""Bytes of a picture that is embedded as it is, the pixels at most of a larger one, and bytes of one that moves."""
+RIGHT = ("held_out_data", "exact", "optimum", "ceiling", "of_perfect")
+"""What stands beside a score that nothing surpasses but by chance."""
+_CARDS = 12
+"""Scores that are shown large."""
+_CALM, _SHARE = 3.0, 0.005
+"""Least seconds between two pages of a run that trains, and the most of its time that they may take."""
+_NO_DRAWS = ("checkpoints", "model", "wandb", "tensorboard")
+_TITLES = {
+    "grid": "Samples", "final": "Samples", "trajectory": "The way from noise to samples",
+    "scores": "Samples beside held-out data", "reconstruction": "Truth, measurement, mean, deviation, samples",
+    "diagnostics": "What draws and weights say", "snapshots": "There and back again",
+}  # fmt: skip
+"""Pictures by the names of their files; others are called as their files are."""
 
 PAGES = Environment(
     loader=PackageLoader("blackout.programs"),
@@ -41,6 +62,19 @@ PAGES = Environment(
     finalize=lambda value: f"{value:.5g}" if isinstance(value, float) else value,
 )
 PAGES.filters |= {"leaves": leaves, "quoted": shlex.quote}
+_OWN = {
+    name: Markup((Path(__file__).with_name("templates") / file).read_text())  # ours, not what pages are given
+    for name, file in (("style", "page.css"), ("script", "page.js"))
+}
+POLICY = "; ".join(
+    ["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
+    + [
+        f"{name}-src 'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for name, text in _OWN.items()
+    ]
+)
+"""What browsers are told to allow in a page: pictures inside it, its own style and program, no other."""
+PAGES.globals |= {**_OWN, "policy": Markup(POLICY), "every": None}
 
 
 def command() -> str | None:
@@ -50,25 +84,63 @@ def command() -> str | None:
     return shlex.join([f"blackout-{HydraConfig.get().job.name}", *HydraConfig.get().overrides.task])
 
 
-def save_report(run: Path) -> Path:
+class LivingPage:
+    """Writes report.html of a run that trains, as often as a two-hundredth of the time allows; no error stops the run.
+
+    Args:
+        run: its directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._due = run, 0.0
+
+    def __call__(self) -> None:
+        """Write it if it is time to."""
+        if (began := time.monotonic()) < self._due:
+            return
+        with suppress(OSError, UserError):
+            save_report(self._run, every=max(_CALM, self._due - began))
+        took = time.monotonic() - began
+        self._due = began + max(_CALM, took / _SHARE)
+
+
+def save_report(run: Path, every: float | None = None) -> Path:
     """Write `report.html` into a run directory, from the files there.
+
+    Args:
+        run: the directory.
+        every: seconds after which the page looks for a newer one of itself; None for a run that does not train.
 
     Raises:
         UserError: it is not a run's directory, or a file in it is damaged.
     """
     config, scores = settings_of(run), scores_of(run)
-    pictures, left_out = _pictures(run)
+    final = scores.get("metrics.json", {})
+    draws, through, left_out = _draws(run, scores)
+    curves = curve_panels({"": run / "metrics.csv"}, {"": final.get("beside") or {}})
+    step = curves["step"]
+    steps = (config.get("trainer") or {}).get("max_steps")
+    ended = "finished" if "training_steps" in final else "not finished"
     save_page(
         "report.html",
         run / "report.html",
         title=f"{run.absolute().parent.name} / {run.absolute().name}",
         run=str(run),
-        config=config,
+        every=every and round(every, 1),
+        written=time.time(),
+        living=every is not None,
+        state=ended if every is None else "training",
+        step=step,
+        steps=steps if isinstance(steps, int) and steps > 0 else max(1, step),
+        facts=list(_facts(config, final, step)),
         settings=yaml.safe_dump(dict(config), sort_keys=False),
-        final=scores.get("metrics.json", {}),
+        final=final,
+        cards=cards(final),
+        warnings=[line for one in scores.values() for line in (*one.get("warnings", ()), one.get("warning")) if line],
         scores=[_score_table(place, content) for place, content in scores.items()],
-        curves=picture(run / "curves.png", "of metrics.csv", run),
-        pictures=pictures,
+        lines=curves,
+        through=through,
+        draws=draws,
         left_out=left_out,
         model=_model(run),
     )
@@ -92,21 +164,59 @@ def settings_of(run: Path) -> Mapping[str, Any]:
     return _read(run / "config.yaml", run)
 
 
-def scores_of(run: Path) -> dict[str, Mapping[str, Any]]:
+def scores_of(run: Path) -> dict[str, dict[str, Any]]:
     """Contents of `metrics.json` of the run, and of the folders of samples in it, by their place in the run."""
     found = [run / "metrics.json", *sorted(run.glob("*/metrics.json")), *sorted(run.glob("*/*/metrics.json"))]
-    return {str(path.relative_to(run)): _read(path, run) for path in found if path.exists()}
+    contents = {str(path.relative_to(run)): _read(path, run) for path in found if path.exists()}
+    for content in contents.values():  # what is no mapping where one must be is not shown
+        for name in ("values", "beside", "condition", "sampler", "made_with", "data"):
+            content[name] = part if isinstance(part := content.get(name), Mapping) else {}
+        content["beside"] = {name: of for name, of in content["beside"].items() if isinstance(of, Mapping)}
+    return contents
 
 
-def _read(path: Path, run: Path) -> Mapping[str, Any]:
+def _read(path: Path, run: Path) -> dict[str, Any]:
     text = read_text(path, run, _MOST)
     try:
         content = (json.loads if path.suffix == ".json" else yaml.safe_load)(text)
     except (ValueError, yaml.YAMLError, RecursionError, OSError) as error:
         raise UserError(f"{path} is damaged: {(str(error).splitlines() or [''])[0]}") from None
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it holds no names")
     return content
+
+
+def _facts(config: Mapping[str, Any], final: Mapping[str, Any], step: int) -> Iterator[str]:
+    """What a reader asks first."""
+    steps, made = (config.get("trainer") or {}).get("max_steps"), final.get("made_with") or {}
+    yield f"step {final.get('training_steps', step)} of {steps}, {config.get('batch_size')} at a time"
+    yield f"seed {config.get('seed')}"
+    data = final.get("data") or {}
+    for name, value in (("data", data.get("name")), ("on", made.get("device")), ("", final.get("date"))):
+        if value is not None:
+            yield f"{name} {value}".strip()
+
+
+def cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The scores of one metrics.json that have something beside them, then others: value, error, the place between
+    held-out data or the exact value (0) and a fitted model (1), where both are known, and what is beside it.
+    """
+    values, beside = content.get("values", {}), content.get("beside") or {}
+    numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    told = {f"{name}_{what}" for name in numbers for what in ("error", "std", *beside.get(name, ()))}
+    shown = [name for name in numbers if name not in told and not name.startswith("share_")]
+    cards = []
+    for name in sorted(shown, key=lambda name: name not in beside)[:_CARDS]:
+        of = {what: value for what, value in beside.get(name, {}).items() if isinstance(value, int | float)}
+        place, right = None, next((of[what] for what in RIGHT if what in of), None)
+        fitted = [value for what, value in of.items() if what not in RIGHT]
+        if right is not None and fitted and fitted[-1] != right:
+            place = min(1.14, max(-0.14, (numbers[name] - right) / (fitted[-1] - right)))
+        others = [(what.replace("_", " "), float(f"{value:.4g}")) for what, value in of.items()]
+        value, error = numbers[name], numbers.get(f"{name}_error", numbers.get(f"{name}_std"))
+        cards.append({"name": name, "value": float(f"{value:.4g}"), "error": error and float(f"{error:.2g}"),
+                      "place": place, "others": others})  # fmt: skip
+    return cards
 
 
 def _score_table(place: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,50 +240,102 @@ def under(place: str, content: Mapping[str, Any]) -> str:
     return f"{place}, given {given}" if given else place
 
 
-def _pictures(run: Path) -> tuple[list[Picture], str | None]:
-    """Closing samples, trajectories and what the family draws, then some grids from training; the first left out."""
-    previews = sorted((run / "samples").glob("step_*.png"))
-    last = len(previews) - 1
-    chosen = sorted({round(i * last / (_PREVIEWS - 1)) for i in range(_PREVIEWS)}) if previews else []
-    places = ("*/*", "samples/final/*")
-    drawn, moving = (sorted(path for place in places for path in run.glob(place + kind)) for kind in (".png", ".webp"))
-    shown, room = list[Picture](), _MOST
-    for path in [*(path for path in drawn if path not in previews), *moving, *(previews[number] for number in chosen)]:
-        name = str(path.relative_to(run))
-        if (found := picture(path, name, run)) is None:
-            continue
-        room -= len(found.source)
-        if room < 0:
-            return shown, name
-        shown.append(found)
-    return shown, None
+def _draws(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Picture], list[str]]:
+    """Every folder with pictures or scores, the end of training first; samples through training; what is left out."""
+    paths = sorted(_picture_files(run))
+    last, previews = run / "samples" / "final.png", [path for path in paths if path.match("samples/step_*.png")]
+    every = 1 + sum(path.stat().st_size for path in previews) // (_ROOM // 3)
+    chosen = [*previews[::-1][::every][::-1], *(path for path in paths if path == last)]
+    room, left_out, through = _ROOM, [f"{every - 1} of every {every} grids of training"] * (every > 1), []
+    folders: dict[str, list[Picture]] = {place.rpartition("/")[0]: [] for place in scores if "/" in place}
+    for path in [*chosen, *(path for path in paths if path not in {*previews, last, run / "curves.png"})]:
+        place = path.relative_to(run)
+        title = f"step {int(path.stem[5:])}" if path in previews and path.stem[5:].isdecimal() else _title(path)
+        title = "At the end" if path == last else title
+        found = picture(path, title, run)
+        room -= 0 if found is None else len(found.source)
+        if found is None or room < 0:
+            left_out.append(str(place))
+        elif path in chosen:
+            through.append(found)
+        else:
+            folders.setdefault(str(place.parent), []).append(found)
+    draws = []
+    for folder, shown in sorted(folders.items(), key=lambda one: (one[0] != "samples/final", one[0])):
+        title = "This run" if folder == "." else folder.replace("samples/final", "At the end of training")
+        content = scores.get(f"{folder}/metrics.json", {})
+        shown.sort(key=lambda one: one.order)
+        draws.append({"title": title, "about": _about(content), "cards": cards(content), "pictures": shown})
+    return draws, through, left_out
+
+
+def _picture_files(run: Path) -> Iterator[Path]:
+    for folder, inside, names in os.walk(run):
+        inside[:] = [name for name in inside if not name.startswith(".") and name not in _NO_DRAWS]
+        yield from (Path(folder, name) for name in names if name.endswith((".png", ".webp")) and name[0] != ".")
+
+
+def _title(path: Path) -> str:
+    known = _TITLES.get(path.stem, path.stem.replace("_", " ").capitalize())
+    return f"{known}, moving" if path.suffix == ".webp" else known
+
+
+def _about(content: Mapping[str, Any]) -> str:
+    """How the samples of a folder were drawn, in a line."""
+    sampler = content.get("sampler") or {}
+    kernel = sampler.get("kernel") or sampler.get("simulation") or sampler
+    name = str(kernel.get("_target_", "")).rpartition(".")[2] if isinstance(kernel, Mapping) else ""
+    told = [f"{content['num_samples']} samples"] if "num_samples" in content else []
+    told += [name] if name else []
+    told += [f"{content['network_evaluations']} network evaluations"] if "network_evaluations" in content else []
+    told += [f"seeds {', '.join(map(str, content['seeds']))}"] if isinstance(content.get("seeds"), list) else []
+    return ", ".join([*told, *(f"{name} {value}" for name, value in (content.get("condition") or {}).items())])
 
 
 class Picture(NamedTuple):
     """A picture inside a page, as an address that holds all of it."""
 
     source: str
-    caption: str
+    title: str
+    about: str
+    width: int
+    height: int
+    order: tuple[bool, bool, str] = (False, False, "")
+
+    @property
+    def scale(self) -> int:
+        """By which it is enlarged: small ones would be stamps."""
+        return max(1, min(4, 320 // max(1, self.width)))
 
 
-def picture(path: Path, caption: str, run: Path) -> Picture | None:
+def picture(path: Path, title: str, run: Path) -> Picture | None:
     """A picture file, made smaller where it is large; None where the run has none, or none that can be read."""
     try:
-        with opened(path, run) as content, Image.open(content, formats=("PNG", "WEBP")) as image:
-            if path.stat().st_size <= _LARGEST:
-                content.seek(0)
-                return embedded(content.read(), str(image.format).lower(), caption)
-            image.thumbnail((_WIDEST, _WIDEST))
-            file = io.BytesIO()
-            image.convert("RGB").save(file, "webp", quality=80)
-            return embedded(file.getvalue(), "webp", caption)
+        status = path.stat()
+        return _picture(path, title, run, (status.st_mtime_ns, status.st_size))
     except (OSError, UserError, Image.DecompressionBombError):
         return None
 
 
-def embedded(content: bytes, kind: str, caption: str) -> Picture:
-    """The bytes of a picture of that kind (png, webp)."""
-    return Picture(f"data:image/{kind};base64,{base64.b64encode(content).decode()}", caption)
+@lru_cache(maxsize=512)
+def _picture(path: Path, title: str, run: Path, stamp: tuple[int, int]) -> Picture | None:
+    """Read once for all pages of a run that are written while the file is as it was."""
+    with opened(path, run) as content, Image.open(content, formats=("PNG", "WEBP")) as image:
+        width, height, kind = *image.size, str(image.format).lower()
+        about = f"{path.relative_to(run)}"
+        if isinstance(told := image.info.get("Description"), str) and told:
+            about = f"{told[:2000]} ({about})"
+        if stamp[1] <= (_MOVING if getattr(image, "is_animated", False) else _LARGEST):
+            content.seek(0)
+            data = content.read()
+        else:
+            image.thumbnail((_WIDEST, _WIDEST))
+            file = io.BytesIO()
+            image.convert("RGB").save(file, kind := "webp", quality=80)
+            data, (width, height) = file.getvalue(), image.size
+    main = path.stem in ("grid", "reconstruction")
+    source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return Picture(source, title, about, width, height, (not main, path.suffix == ".webp", path.name))
 
 
 def _model(run: Path) -> dict[str, Any] | None:

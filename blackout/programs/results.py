@@ -165,8 +165,9 @@ def write_scores(report: Mapping[str, Any], path: Path) -> None:
     """Write metrics.json, where each value has beside it what held-out data and fitted models have, and print both."""
     values = beside(report)
     write_json({**report, "beside": values}, path)
+    said = {f"{name}_{what}" for name, of in values.items() for what in of}
     for name, value in report["values"].items():
-        if isinstance(value, int | float) and not name.startswith("share_"):
+        if isinstance(value, int | float) and not name.startswith("share_") and name not in said:
             told = [f"{what.replace('_', ' ')} {number:.4f}" for what, number in values.get(name, {}).items()]
             print(f"{name}: {value:.4f}" + (f" ({', '.join(told)})" if told else ""))
     for name, bits in report.get("baselines", {}).items():
@@ -187,18 +188,27 @@ def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
     return f"{found}: use {'this model' if value <= bits[best] else best.replace('_', ' ')}"
 
 
+_BESIDE = ("exact", "of_perfect", "ceiling", "annealed", "of_zero")
+"""Ends the names of values that say what others would be if all were right, or of a simple rival."""
+
+
 def beside(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """What stands beside the values of a report, by their names: `held_out_data`, and the strongest baseline by its."""
+    """What stands beside the values of a report, by their names: `held_out_data`, and the strongest baseline by its.
+
+    What a family has put there itself stays, and a value `x` has its `x_exact`, `x_annealed` and the like beside it.
+    """
     real, fitted = ((report.get(name) or {}) for name in ("held_out_data", "baseline"))
     found: dict[str, dict[str, float]] = {}
     for name in report["values"]:
         one: dict[str, Any] = {
+            **{what: report["values"].get(f"{name.removeprefix('val/')}_{what}") for what in _BESIDE},
             "held_out_data": real.get("values", {}).get(name),
             str(fitted.get("name")): fitted.get("values", {}).get(name),
         }
         bits = report.get("baselines", {}).get(name, {})
         one |= {best: bits[best] for best in sorted(bits, key=bits.__getitem__)[:1]}
-        if known := {what: value for what, value in one.items() if value is not None}:
+        known = report.get("beside", {}).get(name, {})
+        if known := known | {what: value for what, value in one.items() if value is not None}:
             found[name] = known
     return found
 

@@ -16,7 +16,7 @@ from blackout.distributed import my_batches, rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
 from blackout.family import Conditional, Draw, Family, FitsBaselines, Samples, Scorer, Scores, Source
-from blackout.files import replacing, request_key
+from blackout.files import request_key, save_picture
 from blackout.programs.results import provenance, write_scores
 from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import path
@@ -94,8 +94,7 @@ class Scoring:
 def save_figure(scores: Scores | None, out: Path) -> None:
     """Write scores.png, a matplotlib figure, where the scores make one."""
     if (figure := getattr(scores, "figure", None)) is not None and rank() == 0:
-        with replacing(out / "scores.png") as part:
-            figure().savefig(part, format="png", dpi=100)
+        save_picture(figure(), out / "scores.png")
 
 
 def score_file(config: Mapping[str, Any], device: torch.device) -> Path:

@@ -26,7 +26,7 @@ from blackout.family import ChoosesLength, Draw, Family, FitsBaselines, Source
 from blackout.files import save_picture
 from blackout.programs.pictures import Trajectory, save_curves
 from blackout.programs.plan import plan
-from blackout.programs.report import command, save_report
+from blackout.programs.report import LivingPage, command, save_report
 from blackout.programs.results import provenance, save_samples, write_scores
 from blackout.programs.run_directory import open_run, run_directory, running
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
@@ -258,7 +258,7 @@ def make_trainer(config: Mapping[str, Any], run: Path, family: Family) -> pl.Tra
         UserError: arguments that Lightning refuses, or far more processes than processors.
     """
     _check_devices(config["trainer"].get("devices"))
-    loggers = [MetricsCSV(run / "metrics.csv")]
+    loggers = [MetricsCSV(run / "metrics.csv", written=LivingPage(run))]
     for name, logger in (config["logger"] or {}).items():
         loggers.append(make(logger, f"logger.{name}", save_dir=str(run)))
     folders = {"checkpoints": run / "checkpoints", "samples": run / "samples", "nonfinite": run}

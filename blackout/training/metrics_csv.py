@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,15 @@ class MetricsCSV(Logger):
 
     Args:
         path: the file; written atomically, at most every `seconds`.
-        seconds: least time between two writes.
+        seconds: least time between two writes, after the first one.
+        written: called after each.
     """
 
-    def __init__(self, path: Path, seconds: float = 5.0) -> None:
+    def __init__(self, path: Path, seconds: float = 5.0, written: Callable[[], None] = lambda: None) -> None:
         super().__init__()
-        self._path, self._seconds = path, seconds
+        self._path, self._seconds, self._tell = path, seconds, written
         self._rows: dict[int, dict[str, str | float]] = read_rows(path) if path.exists() else {}
-        self._written = time.monotonic()
+        self._written = -math.inf
         for step, row in read_rows(self._closing).items() if self._closing.exists() else ():
             self._rows.pop(step, None)  # the run goes on: it has not ended there
             if len(row) > 1:
@@ -78,6 +80,7 @@ class MetricsCSV(Logger):
         self._written = time.monotonic()
         if self._rows:
             self._write_rows(self._path, self._rows)
+            self._tell()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:

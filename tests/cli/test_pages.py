@@ -1,19 +1,27 @@
 """Pages on runs: valid HTML, whole without a network, no larger than promised; and tables of the paper."""
 
+import base64
+import hashlib
+import http.client
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote
 
 import jinja2
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from blackout import compare, report, table
+from blackout import compare, demo, report, table, watch
+from blackout.errors import UserError
 from blackout.programs import report as pages
 from tests.cli.conftest import ROOT, TINY
 
@@ -42,25 +50,49 @@ def test_pages_of_runs(runs, run, capsys):
         "samples/grid.png",
         "samples/trajectory.webp",
         "samples/final/trajectory.webp",
-        "of metrics.csv",
+        '"name": "train/loss"',
     ):
         assert words in page, words
+    assert 'href="a/report.html"' in both and "finished" in page
     assert f"blackout-train {TINY[0]}" in page and "optimizer.lr" in both and "0.001" in both
-    assert page.count("<img") == 8 and both.count("<img") == 3
+    pictures = {path.relative_to(runs / "a") for path in (runs / "a").rglob("*") if path.suffix in (".png", ".webp")}
+    assert len(pictures) > 6 and not [path for path in pictures - {Path("curves.png")} if f"{path}<" not in page]
+    assert page.count("<img") == len(pictures) and both.count("<img") == 3  # one is where large ones are shown
     for content in (page, both):
         assert len(content) < 5_000_000
         check(content)
 
 
+def test_the_demo_draws_fills_and_says_what_it_needs(runs, monkeypatch):
+    shown = demo.Demo(runs / "a")
+    way = shown.draw(2, seed=1, steps=3)
+    assert len(way) == 5 and way[-1].size == way[0].size and shown.classes == []
+    hole = np.zeros((8, 8), bool)
+    hole[2:5] = True
+    (filled,) = {one.size for one in shown.fill(hole, 1, steps=2)}
+    assert filled == shown.draw(1, steps=2)[-1].size
+    with pytest.raises(UserError, match="leaves some of it"):
+        shown.fill(~np.zeros((8, 8), bool))
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(UserError, match=r"blackout\[demo\]"):
+        demo.page(shown)
+
+
 def check(content):
-    """Well-formed, every tag closed in its turn, no reference to anything outside, ids and text alternatives there."""
+    """Well-formed, every tag closed in its turn, no address but places in the page and reports beside it, text
+    alternatives there; the page's own program is the only one, and its policy lets no other run.
+    """
+    programs = []
 
     class Checker(HTMLParser):
         def handle_starttag(self, tag, attributes):
             given = dict(attributes)
-            assert "href" not in given and tag != "script"
-            assert tag != "img" or (given["src"].startswith("data:image/") and given["alt"])
-            if tag not in ("meta", "img"):
+            assert re.fullmatch(r"(?!/)[\w./%-]+/report\.html", given.get("href", "a/report.html"))
+            assert not [name for name in given if name.startswith("on") or name == "style"]
+            if tag == "script" and given.get("type") != "application/json":
+                programs.append(given)
+            assert tag != "img" or (given["src"].startswith("data:image/") and "alt" in given)
+            if tag not in ("meta", "img", "input", "br"):
                 self.open.append(tag)
 
         def handle_endtag(self, tag):
@@ -69,9 +101,50 @@ def check(content):
     checker = Checker()
     checker.open = []
     checker.feed(content)
-    assert checker.open == []
+    assert checker.open == [] and programs == [{}]
+    digests = dict(re.findall(r"(style|script)-src 'sha256-([^']+)'", content))
+    for tag in ("style", "script"):
+        (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", content, re.DOTALL)
+        assert base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode() == digests[tag]
     html5lib = pytest.importorskip("html5lib", reason="html5lib, of the extra `test`, checks the rest")
     html5lib.HTMLParser(strict=True).parse(content)
+
+
+def test_only_the_list_and_the_reports_of_a_folder_are_served(tmp_path):
+    outside, attack = tmp_path / "outside", "<script>alert(1)<script>"
+    for run in (outside / "b", tmp_path / "runs" / "digits" / "a", tmp_path / "runs" / "x" / attack):
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("trainer: {max_steps: 9}\n")
+        (run / "metrics.csv").write_text("step,train/loss\n1,2\n7,1.5\n")
+        (run / "report.html").write_text("mine" if "runs" in run.parts else "secret")
+    (tmp_path / "runs" / "link").symlink_to(outside)
+    (tmp_path / "runs" / "x" / attack / "report.html").unlink()
+    (tmp_path / "runs" / "x" / attack / "report.html").symlink_to(outside / "b" / "report.html")
+    with watch.Watch(tmp_path / "runs") as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+
+        def get(path, host="127.0.0.1"):
+            there = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=9)
+            there.request("GET", path, headers={"Host": f"{host}:{server.server_port}"})
+            answer = there.getresponse()
+            return answer.status, answer.read().decode(), answer.headers
+
+        status, listed, headers = get("/")
+        assert status == 200 and "digits/a" in listed and "secret" not in listed and ">7<" in listed
+        assert "<script>alert" not in listed and headers["Content-Security-Policy"] == pages.POLICY
+        check(listed.replace('href="/', 'href="'))
+        assert get("/digits/a/report.html")[:2] == (200, "mine")
+        refused = (
+            "/digits/a/config.yaml",
+            "/../outside/b/report.html",
+            "/link/b/report.html",
+            "/%2e%2e/outside/b/report.html",
+        )
+        for path in (*refused, f"/x/{quote(attack)}/report.html", "/digits/a", "/digits/a/report.html/"):
+            assert get(path)[0] == 404, path
+        assert get("/", "evil.example")[0] == 403
+        server.shutdown()
 
 
 def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
@@ -79,7 +152,7 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright, and a Chromium")
     Image.new("RGB", (200, 100), (0, 200, 0)).save(tmp_path / "green.png")
     green = [pages.picture(tmp_path / "green.png", "green", tmp_path)]
-    content = {"head": (), "scores": [], "settings": [], "curves": None, "pictures": green}
+    content = {"head": (), "rows": [], "links": [], "seeds": None, "panels": None, "pictures": green}
     pages.save_page("compare.html", tmp_path / "page.html", title="Page", **content)
     with playwright.sync_playwright() as started:
         program = os.environ.get("BLACKOUT_BROWSER") or started.chromium.executable_path
@@ -92,7 +165,7 @@ def test_a_browser_shows_all_pictures_without_a_network(tmp_path):
         page.on("request", lambda request: asked.append(request.url))
         page.goto(f"file://{tmp_path / 'page.html'}")
         page.screenshot(path=tmp_path / "shot.png")
-        assert page.evaluate("[...document.images].map(i => i.naturalWidth)") == [200] and page.title() == "Page"
+        assert page.evaluate("[...document.images].map(i => i.naturalWidth)") == [200, 1] and page.title() == "Page"
         browser.close()
     assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
     colours = {colour: count for count, colour in Image.open(tmp_path / "shot.png").convert("RGB").getcolors(1 << 20)}
@@ -122,7 +195,9 @@ def test_text_is_escaped_and_what_is_no_picture_is_left_out(tmp_path):
     report.main([str(run)])
     compare.main([str(run), str(run), "--out", str(tmp_path / "both.html")])
     for page in ((run / "report.html").read_text(), (tmp_path / "both.html").read_text()):
-        assert "&lt;script&gt;" in page and "<script" not in page and "54439" not in re.sub('base64,[^"]*', "", page)
+        assert (
+            "&lt;script&gt;" in page and "<script>alert" not in page and "54439" not in re.sub('base64,[^"]*', "", page)
+        )
         assert "1.2346" in page
         check(page)
 
@@ -140,6 +215,41 @@ def test_a_large_picture_is_made_smaller(tmp_path):
     Image.effect_noise((2000, 2000), 80).save(tmp_path / "noise.png")
     assert (tmp_path / "noise.png").stat().st_size > 2_000_000
     assert len(pages.picture(tmp_path / "noise.png", "noise", tmp_path).source) < 1_000_000
+
+
+def test_a_run_that_trains_has_a_page_from_its_first_row_on(tmp_path, monkeypatch):
+    clock = iter((0.0, 0.1, 2.0, 50.0, 50.1, 99.0, 99.1))
+    monkeypatch.setattr(pages.time, "monotonic", lambda: next(clock))
+    (tmp_path / "config.yaml").write_text("seed: 0\nbatch_size: 8\ntrainer: {max_steps: 9}\n")
+    living, page = pages.LivingPage(tmp_path), tmp_path / "report.html"
+    for step in (1, 2, 3):  # at 0, 2 and 50 seconds; the first one takes a tenth of a second, for twenty of them
+        rows = "".join(f"{k},{1 / k}\n" for k in range(1, step + 1))
+        (tmp_path / "metrics.csv").write_text(f"step,train/loss\n{rows}")
+        living()
+        known = page.read_text()
+        assert "training</span>" in known and f"step {(1, 1, 3)[step - 1]} of 9" in known
+        check(known)
+    (tmp_path / "metrics.csv").write_text("a,b\n1,2\n")
+    living._due = 0.0
+    living()  # says nothing, and leaves the page that is there
+    assert page.read_text() == known
+
+
+def test_the_best_of_runs_is_nearest_to_what_is_right_and_seeds_are_one_row(tmp_path):
+    for number, (seed, lr, score) in enumerate(((1, 0.1, 3.0), (2, 0.1, 5.0), (1, 0.2, 0.5), (1, 0.2, 0.7))):
+        run = tmp_path / str(number)
+        run.mkdir()
+        logger = "{wandb: {}}" if number == 3 else "{}"
+        run.joinpath("config.yaml").write_text(f"seed: {seed}\nlr: {lr}\nrun_id: {number}\nlogger: {logger}\n")
+        values, beside = {"fd": score, "bits": score, "odd": score}, {"fd": {"held_out_data": 2.0, "copula": 9.0}}
+        run.joinpath("metrics.json").write_text(json.dumps({"values": values, "beside": beside}))
+    compare.save_comparison([tmp_path / str(number) for number in range(4)], tmp_path / "all.html")
+    rows = re.findall("<tr>(.*?)</tr>", (tmp_path / "all.html").read_text(), re.DOTALL)
+    cells = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
+    marked = [re.findall('class="number best"[^>]*>([0-9.]+)', row) for row in rows]
+    assert cells[0] == ["runs", "lr", "fd", "bits", "odd"] and cells[3] == ["run", "lr", "seed", "fd", "bits", "odd"]
+    assert cells[1][2] == "4 <small>&plusmn; 1.4</small>" and cells[2][0] == "2 seeds"
+    assert marked == [[], [], ["0.6", "0.6"], [], ["3"], [], ["0.5"], []]
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):

@@ -1,10 +1,11 @@
 """curves.png says what metrics.csv holds."""
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from blackout.errors import UserError
-from blackout.programs.pictures import read_curves, save_curves
+from blackout.programs.pictures import curve_panels, read_curves, save_curves
 
 
 def test_curves_are_the_finite_values_by_step(tmp_path):
@@ -20,6 +21,20 @@ def test_a_picture_has_a_panel_for_each_curve_and_one_for_single_values(tmp_path
     save_curves(tmp_path / "metrics.csv", tmp_path / "one.png")
     with Image.open(tmp_path / "one.png") as one, Image.open(tmp_path / "two.png") as two:
         assert two.width == 2 * one.width and two.height == one.height
+
+
+def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_path):
+    rng, steps = np.random.default_rng(0), np.arange(1, 3001)
+    rate = np.minimum(steps / 300, 1) * np.cos(steps / 2000)
+    loss = 1 / steps + rng.normal(0, 0.1, 3000)
+    loss[1234] = 7.0
+    rows = "".join(f"{step},{a},{b}\n" for step, a, b in zip(steps, rate, loss, strict=True))
+    (tmp_path / "metrics.csv").write_text("step,train/learning_rate,train/loss\n" + rows)
+    found = curve_panels({"a": tmp_path / "metrics.csv"}, {"a": {"train/loss": {"held_out_data": 0.1}}})
+    noise, calm = ({**panel, **panel["lines"][0]} for panel in found["panels"])
+    assert (noise["name"], noise["noisy"], calm["noisy"]) == ("train/loss", True, False)
+    assert noise["levels"] == [("held out data", 0.1)] and len(noise["steps"]) < 1100
+    assert noise["values"][noise["steps"].index(1235)] == 7.0 and noise["steps"][-1] == 3000
 
 
 def test_without_metrics_there_is_no_picture(tmp_path):

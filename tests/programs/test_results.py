@@ -23,6 +23,10 @@ def test_each_score_has_held_out_data_and_the_strongest_baseline_beside_it() -> 
         "share_0": {"held_out_data": 0.4},
         "bits_per_dim_test": {"negative_binomial": 4.13},
     }
+    flow = {"log_z": 1.0, "log_z_exact": 1.1, "log_z_annealed": 0.9, "val/log_z": 1.2, "ess": 0.5}
+    near = {"exact": 1.1, "annealed": 0.9}
+    graphs = {"values": flow, "beside": {"ess": {"annealed": 0.4}}}
+    assert beside(graphs) == {"log_z": near, "val/log_z": near, "ess": {"annealed": 0.4}}
     assert beside({"values": {"fd": 1.0}, "held_out_data": None, "baseline": None}) == {}
 
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from blackout.family import Outputs, Source
+from blackout.files import save_picture
 from blackout.flows.annealing import anneal
 from blackout.flows.draw import FlowDraw, FlowOutputs
 from blackout.flows.energies.data import BinaryData
 from blackout.flows.energies.energies import Learned, PairEnergy, couplings_found, truth_of
 from blackout.flows.energies.model import EnergySampler
 from blackout.flows.likelihood import run_backwards
-from blackout.flows.outputs import save_figure
 from blackout.flows.planar import code_scale, decode, encode, entropy
 from blackout.flows.targets import Target, can_enumerate, exact_values
 from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
@@ -104,7 +104,11 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
         values |= dict(zip(("entropy_of_data", "entropy_of_data_error"), entropy(source.density), strict=True))
     if isinstance(target, PairEnergy):
         values |= couplings_found(target, source)
-    said: dict[str, Any] = {"values": values, "ais": {"chains": _CHAINS, "sweeps": _SWEEPS}}
+    right = {"exact": "nll_exact", "entropy_of_data": "entropy_of_data", "uniform_states": "nll_of_uniform_states"}
+    near = {what: values[name] for what, name in right.items() if name in values}
+    beside = dict.fromkeys(("nll_ais", "nll_sampler", "nll_uniform", "nll_chain_bound"), near)
+    beside["mmd_sampler"] = {"annealed": values["mmd_annealed"]}
+    said: dict[str, Any] = {"values": values, "beside": beside, "ais": {"chains": _CHAINS, "sweeps": _SWEEPS}}
     if "entropy_of_data" in values and values["nll_ais"] < values["entropy_of_data"] - 0.05:
         said["warning"] = "nll_ais is below the entropy of the data: log Z is wrong"
         print(f"warning: {said['warning']}")
@@ -161,7 +165,7 @@ def save_couplings(target: PairEnergy, source: Source, path: Path) -> None:
     if scores:
         said = f"-log RMSE {scores['minus_log_rmse']:.2f}, of J = 0 {scores['minus_log_rmse_of_zero']:.2f}"
         figure.suptitle(said, fontsize=10)
-    save_figure(figure, path, 90)
+    save_picture(figure, path)
 
 
 @torch.no_grad()
@@ -185,4 +189,4 @@ def save_landscape(target: Learned, source: BinaryData, arrays: dict[str, Tensor
     titles = "held-out data", "learned -E (bright: likely)", "samples of the flow, unweighted"
     for axes, title in zip(panels, titles, strict=True):
         axes.set(title=title, xlim=(-side, side), ylim=(-side, side), aspect="equal")
-    save_figure(figure, path, 90)
+    save_picture(figure, path)

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blackout.errors import UserError, run_command, summary
-from blackout.files import new_file, read_text
-from blackout.flows.outputs import save_figure
+from blackout.files import new_file, read_text, save_picture
 
 
 class Table(NamedTuple):
@@ -95,7 +94,7 @@ def compared(tables: list[Table]) -> tuple[list[Line], int]:
     return lines, int(proved.sum())
 
 
-def save_picture(lines: list[Line], title: str, path: Path) -> None:
+def save_drops(lines: list[Line], title: str, path: Path) -> None:
     """Drop against seconds, a point for the mean of the samples and one for the best of them."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
@@ -113,7 +112,7 @@ def save_picture(lines: list[Line], title: str, path: Path) -> None:
     axes.set(xlabel="processor seconds for all samples of a graph", ylabel="drop from the best known value, %")
     axes.set_title(f"{title}\nmean of the samples (dot), best of them (triangle)", fontsize=10)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    save_figure(figure, path, 100)
+    save_picture(figure, path)
 
 
 def run(given: argparse.Namespace) -> None:
@@ -125,7 +124,7 @@ def run(given: argparse.Namespace) -> None:
     out = new_file(given.out or Path("drops.png"), given.out is not None)
     tables = [read_table(folder) for folder in given.folders]
     lines, proved = compared(tables)
-    save_picture(lines, given.title, out)
+    save_drops(lines, given.title, out)
     print(f"{len(tables[0].graphs)} graphs, {proved} optima proved; picture in {out}")
     print(f"{'method':32} {'drop, mean':>10} {'best':>8} {'seconds':>9} {'p':>9}")
     for line in lines:

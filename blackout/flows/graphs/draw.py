@@ -16,7 +16,7 @@ from blackout.family import OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.draw import ChainDraw, requested_simulation
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.model import GraphFlow
-from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
+from blackout.flows.graphs.outputs import Row, beside_means, graphs_picture, means, write_table
 from blackout.flows.graphs.problems import GraphTarget
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import solved, solver, value_of
@@ -127,7 +127,7 @@ class GraphOutputs(Collected):
             for k, (graph, (number, value)) in enumerate(zip(graphs, values.items(), strict=True))
         ]  # fmt: skip
         write_table(rows, directory / "table.csv")
-        said: dict[str, Any] = {"values": means(rows), "samples_per_graph": draw.each}
+        said: dict[str, Any] = {"values": means(rows), "beside": beside_means(rows), "samples_per_graph": draw.each}
         if known:
             said["oracle"] = {"method": draw.oracle, "proved": sum(s.proved for s in oracle), "of": len(known)}
         return said

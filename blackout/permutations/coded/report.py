@@ -15,7 +15,7 @@ from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.family import Draw, Samples
-from blackout.files import load_arrays, replacing
+from blackout.files import load_arrays, save_picture
 from blackout.permutations.classical import Mallows, Mixture, RepeatedInsertion, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.exact import MOST_ITEMS, ExactLaw, perfect_mass
@@ -298,8 +298,7 @@ class CurveOutputs:
         title = f"{self._model.code.__name__}: shares of {_SAMPLES:,} samples"
         axes.set(xlabel="passes", ylim=(-0.02, 1.02), title=title)
         axes.legend(fontsize=7)
-        with replacing(directory / "passes.png") as part:
-            figure.savefig(part, format="png", dpi=110)
+        save_picture(figure, directory / "passes.png", dpi=110)
         return {"curve": {"samples": _SAMPLES, "passes": rows, "perfect": perfect}}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import BaseDraw, OutputNames, Samples, Watch, refuse_unknown
-from blackout.files import replacing
+from blackout.files import save_picture
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.distributions.matching import Matching
 from blackout.permutations.group import all_permutations, compose, number
@@ -169,8 +169,7 @@ def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor
         rows[1, column].axis("off")
         if (picture := lists(kind, arranged(items, with_first(states[column], fixed)), 1)) is not None:
             rows[1, column].imshow(picture)
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=110)
+    save_picture(figure, path, dpi=110)
 
 
 def check_kind(decoder: Decoder, kind: str) -> None:

@@ -132,7 +132,7 @@ def test_the_command_solves(monkeypatch, capsys, folder, tmp_path):  # type: ign
         folders = [tmp_path / f"{problem}_{method}" for method in ("anneal", "greedy", "milp")]
         lines, proved = compare.compared([compare.read_table(folder) for folder in folders])
         assert proved == 4 and [line.best for line in lines] == [0, lines[1].best, 0] and lines[1].mean >= lines[0].mean
-        compare.save_picture(lines, problem, tmp_path / "drops.png")
+        compare.save_drops(lines, problem, tmp_path / "drops.png")
         assert (out / "graphs.png").stat().st_size > 1000
     (tmp_path / "two.col").write_text("p edge 4 2\ne 2 3\ne 3 4\n")
     code, said = called(monkeypatch, capsys, "vertex_cover", tmp_path / "two.col", "--out", tmp_path / "vertex_cover")

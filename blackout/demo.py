@@ -1,0 +1,216 @@
+"""`python -m blackout.demo <run>`: draw from a model in a browser on this machine, and watch samples become.
+
+Needs `pip install "blackout[demo]"`. `Demo` is what the page asks, and needs nothing beyond this package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from blackout.errors import UserError, run_command
+from blackout.family import Draw
+from blackout.programs.pictures import Trajectory
+from blackout.training.export import load_trained
+
+_SIDE = 512
+"""Pixels that pictures of small samples are enlarged to, by a whole factor."""
+_MOST, _FILLED = 64, 4
+"""Samples at once, and those that fill a hole, each the best of several particles."""
+
+
+class Demo:
+    """A model that draws what a page asks for, as pictures of the way from noise to samples.
+
+    Args:
+        ckpt: a run directory, a .ckpt file or an exported model directory.
+        trusted: as for `load_model`.
+
+    Raises:
+        UserError: no model is there, or its samples are nothing to look at.
+    """
+
+    def __init__(self, ckpt: Path, trusted: tuple[str, ...] = ()) -> None:
+        self.model, self.family, _ = load_trained(ckpt, {"data_dir": "data"}, trusted)
+        self.name = f"{ckpt.absolute().parent.name}/{ckpt.absolute().name}"
+        self._description = self.family.draw(self.model, {}).description
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes that can be asked for; empty for a model without."""
+        number = getattr(self.model, "num_classes", None) or 0
+        return [str(name) for name in self.model.config.get("data", {}).get("class_names") or range(number)]
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of the model's own sampler; None where they cannot be chosen."""
+        where = self._where_steps
+        return None if where is None else int(self._description.get(where, self._description)["num_steps"])
+
+    @property
+    def _where_steps(self) -> str | None:
+        """The part of a request that holds the number of steps."""
+        if isinstance(part := self._description.get("simulation"), Mapping) and "num_steps" in part:
+            return "simulation"
+        return "sampler" if "num_steps" in self._description else None
+
+    @cached_property
+    def image(self) -> NDArray[np.uint8] | None:
+        """A held-out image in which a hole can be drawn, [H, W] or [H, W, 3]; None for other data."""
+        shape: tuple[int, ...] = getattr(self.model, "shape", ())
+        source = self.model.require_source()
+        if len(shape) != 3 or shape[0] not in (1, 3) or not source.size("test"):
+            return None
+        x0 = source.batch("test", torch.tensor([0])).get("x0")
+        return None if x0 is None else x0[0].permute(1, 2, 0).cpu().numpy()
+
+    def draw(
+        self, number: int = 16, seed: int = 0, steps: int | None = None, label: str | None = None, guidance: float = 1.0
+    ) -> list[Image.Image]:
+        """Samples on their way, the last picture at their end.
+
+        Args:
+            number: of samples.
+            seed: of the samples.
+            steps: of the sampler; None for the model's own.
+            label: a class by its name; None for samples of all.
+            guidance: towards the class; 1 for none.
+        """
+        request = self._request(number, steps)
+        if label is not None:
+            request["classes"] = [self.classes.index(label)]
+            if guidance != 1:
+                request["sampler"] = {**request.get("sampler", {}), "guidance": guidance}
+        return self._frames(self.family.draw(self.model, request), number, seed)
+
+    def fill(
+        self, hole: NDArray[np.bool_], number: int = 16, seed: int = 0, steps: int | None = None
+    ) -> list[Image.Image]:
+        """What may have been in the hole of `image`, bool [H, W]; see `draw`.
+
+        Raises:
+            UserError: nothing is left of the image, or the model is of other data.
+        """
+        if self.image is None or hole.shape != self.image.shape[:2] or hole.all():
+            raise UserError("a hole is drawn in an image, and leaves some of it")
+        seen = np.broadcast_to(~hole[..., None], self.image.shape)
+        with tempfile.TemporaryDirectory() as folder:
+            np.savez(Path(folder, "known.npz"), x0=self.image, mask=seen)
+            request = {**self._request(number, steps), "inpaint": str(Path(folder, "known.npz"))}
+            draw = self.family.draw(self.model, request)
+        return self._frames(draw, number, seed)
+
+    def _request(self, number: int, steps: int | None) -> dict[str, Any]:
+        chosen = {self._where_steps: {"num_steps": steps}} if steps is not None and self._where_steps else {}
+        return {"num_samples": number, **chosen}
+
+    @staticmethod
+    def _frames(draw: Draw, number: int, seed: int) -> list[Image.Image]:
+        way = Trajectory(number)
+        (samples,) = (samples for _, samples in draw.batches(torch.arange(number), seed, number, way.add))
+        pictures = [draw.picture({"samples": state}) for state in way.states] + [draw.picture(samples)]
+        shown = [picture for picture in pictures if picture is not None]
+        if not shown:
+            raise UserError("samples of this model are nothing to look at")
+        return [_enlarged(picture) for picture in shown]
+
+
+def _enlarged(picture: Image.Image) -> Image.Image:
+    factor = max(1, _SIDE // max(picture.size))
+    return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+
+
+def page(demo: Demo) -> Any:
+    """The page as Gradio's `Blocks`, to be launched here or on a hub.
+
+    Raises:
+        UserError: Gradio is not installed.
+    """
+    try:
+        import gradio
+    except ImportError:
+        raise UserError('the demo is shown by gradio: pip install "blackout[demo]"') from None
+    with gradio.Blocks(title=demo.name, analytics_enabled=False) as blocks:
+        gradio.Markdown(f"## {demo.name}")
+        with gradio.Row():
+            with gradio.Column(scale=1):
+                label = gradio.Dropdown(["any", *demo.classes], value="any", label="class", visible=bool(demo.classes))
+                guidance = gradio.Slider(1, 5, 1, step=0.25, label="guidance", visible=bool(demo.classes))
+                own = demo.steps or 1
+                steps = gradio.Slider(1, max(4 * own, 100), own, step=1, label="steps", visible=demo.steps is not None)
+                number = gradio.Slider(1, _MOST, 16, step=1, label="samples")
+                seed = gradio.Number(0, precision=0, minimum=0, label="seed")
+                again = gradio.Button("draw", variant="primary")
+            with gradio.Column(scale=2):
+                shown = gradio.Image(label="samples", format="png", interactive=False)
+                time = gradio.Slider(0, 1, 1, step=0.01, label="from noise (0) to samples (1)")
+        frames = gradio.State([])
+
+        def at(known: list[Image.Image], share: float) -> Image.Image | None:
+            return known[round(share * (len(known) - 1))] if known else None
+
+        def drawn(*given: Any) -> Any:
+            chosen, towards, taken, many, start = given
+            found = demo.draw(many, start, taken if demo.steps else None, None if chosen == "any" else chosen, towards)
+            return found, found[-1], 1.0
+
+        asked, outputs = [label, guidance, steps, number, seed], [frames, shown, time]
+        gradio.on(
+            [again.click, blocks.load, *(one.change for one in asked)], drawn, asked, outputs, show_progress="hidden"
+        )
+        time.input(at, [frames, time], shown, show_progress="hidden")
+        if demo.image is not None:
+            _filling(gradio, demo, steps, seed)
+    return blocks
+
+
+def _filling(gradio: Any, demo: Demo, steps: Any, seed: Any) -> None:
+    """The part in which a hole is drawn into an image and filled."""
+    image = demo.image
+    assert image is not None
+    grey = (image.astype(float) * 255 / demo.model.process.max_count).astype(np.uint8)
+    picture = _enlarged(Image.fromarray(grey[..., 0] if grey.shape[2] == 1 else grey).convert("RGB"))
+    gradio.Markdown("### Draw a hole, and see what may have been there")
+    with gradio.Row():
+        brush = gradio.Brush(picture.width // 8, colors=["#c2410c"], color_mode="fixed")
+        editor = gradio.ImageEditor(value=picture, type="pil", brush=brush, label="held-out image", transforms=())
+        with gradio.Column():
+            filled = gradio.Image(label="samples given the rest", format="png", interactive=False)
+            start_filling = gradio.Button("fill the hole", variant="primary")
+
+    def fill(edited: Mapping[str, Any], taken: int, start: int) -> Image.Image | None:
+        strokes = np.any([np.asarray(layer.convert("RGBA"))[..., 3] > 0 for layer in edited["layers"]], axis=0)
+        if not np.any(strokes):
+            return None
+        height, width = image.shape[:2]
+        cells = strokes.reshape(height, strokes.shape[0] // height, width, strokes.shape[1] // width)
+        return demo.fill(cells.mean((1, 3)) > 0.3, _FILLED, start, taken)[-1]
+
+    start_filling.click(fill, [editor, steps, seed], filled, show_progress="hidden")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve the page until it is stopped."""
+    parser = argparse.ArgumentParser(prog="python -m blackout.demo", description=__doc__)
+    parser.add_argument("ckpt", type=Path, metavar="RUN", help="a run directory, a .ckpt file or an exported model")
+    parser.add_argument("--port", type=int, default=7860)
+    parser.add_argument("--trusted", nargs="*", default=[], help="modules of your own that the model may name")
+    run_command(_run, parser, arguments)
+
+
+def _run(given: argparse.Namespace) -> None:
+    demo = Demo(given.ckpt, tuple(given.trusted))
+    page(demo).launch(server_name="127.0.0.1", server_port=given.port, share=False, footer_links=[])
+
+
+if __name__ == "__main__":
+    main()
