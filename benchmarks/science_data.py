@@ -48,6 +48,12 @@ def photons(random: np.random.Generator, number: int = 3000, side: int = 32) -> 
     return {"counts": random.poisson(images)}
 
 
+def camera(random: np.random.Generator, number: int = 3000, side: int = 16) -> dict[str, Array]:
+    """A camera's images [1, 16, 16]: spots on a dim background, gain 2.2, offset 12 and readout noise 1.3."""
+    light = photons(random, number, side)["counts"]
+    return {"counts": np.clip(np.rint(12 + 2.2 * light + random.normal(0, 1.3, light.shape)), 0, None).astype(np.int64)}
+
+
 def spikes(random: np.random.Generator, number: int = 4000, bins: int = 64) -> dict[str, Array]:
     """Spike counts in 64 bins: an oscillation of random phase and gain, and sometimes a burst."""
     time = np.arange(bins)
@@ -93,6 +99,7 @@ def _successors() -> Array:
 MAKERS: dict[str, Maker] = {
     "cells": cells,
     "photons": photons,
+    "camera": camera,
     "spikes": spikes,
     "detectors": detectors,
     "names": names,

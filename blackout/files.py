@@ -441,7 +441,8 @@ def _header(file: Any, size: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]
         raise ValueError("named fields are no numbers")
     shape, fortran, dtype = read(file)
     if dtype.hasobject or dtype.kind not in "biufcUSmM":
-        raise ValueError(f"{dtype} is no type of numbers or text: objects are never loaded")
+        advice = "objects are never loaded; text is saved by array.astype(str)"
+        raise ValueError(f"{dtype} is no type of numbers or text: {advice}")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size - file.tell():
         raise ValueError(f"{size:,} bytes do not hold {dtype} {list(shape)}")
     return dtype, shape, fortran

@@ -147,6 +147,7 @@ class CountData:
         test_labels: class of each held-out sample, int64 [M], or None.
         flip: mirror training images left-right where `batch` is given a number below 1/2.
         class_names: one for every class, where they have names.
+        class_values: what every class is in each column that it was made of, by the column's name.
         features: names of the elements of a vector, where they have names.
         train_seen, test_seen: bool of the splits' shapes, False where an entry is missing and the count only stands in
             its place for moments; None where all were seen.
@@ -154,6 +155,7 @@ class CountData:
             (class, level, level, ...), the last one counted fastest.
         sample_shape: of one sample where the data come from, such as (H, W) of one channel; None for the usual one.
         annotated: the data come from AnnData, and samples are to go there.
+        layer: of it that they come from; None for X.
         condition: what these are all samples under, where they are a part of the data (`under`).
         offset, gain: the file they are from holds offset + gain x counts.
 
@@ -170,12 +172,14 @@ class CountData:
     test_labels: Tensor | None = None
     flip: bool = False
     class_names: tuple[str, ...] = ()
+    class_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     train_seen: Tensor | None = None
     test_seen: Tensor | None = None
     covariates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     sample_shape: tuple[int, ...] | None = None
     annotated: bool = False
+    layer: str | None = None
     condition: Mapping[str, Any] = field(default_factory=dict)
     offset: int = 0
     gain: int = 1
@@ -308,10 +312,10 @@ class CountData:
     def facts(self) -> dict[str, Any]:
         """What components may ask for by name: shape, moments of the training split and, with labels, num_classes.
 
-        Classes that have names give class_names too. Moments are max_count, mean, std, total_dispersion and
-        covariance_excess (`blackout.data.count_data`). With continuous conditions, `covariates`, `covariate_levels` and
-        `label_counts`, how often each label occurs in training; where a file has them, `sample_shape` and AnnData's
-        `features` and, if they are not (0, 1), `units`, offset and gain.
+        Classes that have names give class_names and class_values too. Moments are max_count, mean, std,
+        total_dispersion and covariance_excess (`blackout.data.count_data`). With continuous conditions, `covariates`,
+        `covariate_levels` and `label_counts`, how often each label occurs in training; where a file has them,
+        `sample_shape` and AnnData's `features` and `layer` and, if they are not (0, 1), `units`, offset and gain.
         """
         facts = {"shape": list(self.shape), "max_count": self.max_count, "mean": self.mean, "std": self.std}
         facts["total_dispersion"], facts["covariance_excess"] = self._dispersion
@@ -324,7 +328,9 @@ class CountData:
             "label_counts": labels.bincount(minlength=number).tolist() if told and labels is not None else None,
             "sample_shape": None if self.sample_shape is None else list(self.sample_shape),
             "features": list(self.features) if self.annotated else None,
+            "layer": self.layer if self.annotated else None,
             "class_names": list(self.class_names) or None,
+            "class_values": {name: list(values) for name, values in self.class_values.items()} or None,
             "units": [self.offset, self.gain] if (self.offset, self.gain) != (0, 1) else None,
         }
         return facts | {name: value for name, value in known.items() if value is not None}

@@ -81,7 +81,8 @@ def counts(
     for name, value, least in (("offset", offset, 0), ("gain", gain, 1)):
         if type(value) is not int or value < least:
             raise UserError(f"dataset.{name} must be a whole number of at least {least}, not {value!r}")
-    parts: dict[str, Any] = {"name": file.stem, "features": store.features, "annotated": bool(store.features)}
+    parts: dict[str, Any] = {"name": file.stem, "features": store.features, "layer": layer}
+    parts["annotated"] = bool(store.features)
     try:
         if {"train", "test"} & arrays.keys() and not store.tabular and not store.features:
             if asked or mask not in (None, FINITE):
@@ -99,11 +100,15 @@ def counts(
             name, whole, observed, features = _divided(store, {*asked, mask or ""}, left_out)  # to be split here
             numbers = [one for one in _listed(exclude) if not (store.tabular and str(one) in observed)]
             matrix, features = _selected(whole, features, _listed(columns), numbers)
-            data, seen = _read(name, matrix, mask, observed, series)
+            try:
+                data, seen = _read(name, matrix, mask, observed, series)
+            except ValueError as error:
+                layers = [f"dataset.layer={one}" for one in store.layers]
+                raise ValueError(", or ".join([str(error), *layers])) from None
             data = _in_units(data, seen, offset, gain)
             totals = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
             observed = {TOTAL: torch.cat([torch.zeros(0, dtype=torch.int64), *totals]).numpy(), **observed}
-            codes, words = _classes(class_columns, observed, bins, bool(scales))
+            codes, words, told = _classes(class_columns, observed, bins, bool(scales))
             if codes is not None and codes.shape != data.shape[:1]:
                 raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
             if group is None:
@@ -114,7 +119,7 @@ def counts(
             for scale in scales:
                 level, values[scale] = levels(scale, observed)
                 codes = level + (0 if codes is None else codes) * len(values[scale])
-            parts |= {"class_names": words, "features": features, "covariates": values}
+            parts |= {"class_names": words, "class_values": told, "features": features, "covariates": values}
             for split, chosen in zip(("train", "test"), rows, strict=True):
                 of_split = {"": data, "_labels": codes, "_seen": seen}
                 parts |= {split + part: None if of is None else of[chosen] for part, of in of_split.items()}
@@ -176,6 +181,10 @@ def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, An
     head = [name for name, column in arrays.items() if name not in asked and column.dtype.kind in "iufb"]
     if not head:
         raise ValueError(f"no column of numbers is left for the counts, found {_names(arrays)}")
+    split = [name for name in head if arrays[name].dtype.kind == "f" and np.any(np.mod(arrays[name], 1) > 0)]
+    if split and len(split) < len(head) / 2:  # else all of them look like something that is not counts
+        told = f"dataset.covariates={split[0]} tells it to the model, dataset.exclude=[{split[0]}] leaves it out"
+        raise ValueError(f"column {split[0]!r} holds numbers that are not whole: {told}")
     columns = {name: column for name, column in arrays.items() if name not in head}
     for name in sorted(columns.keys() - asked - left_out):
         fields = [field for field in columns[name].tolist() if field]
@@ -198,12 +207,12 @@ def _read(
 
 def _classes(
     names: list[str], columns: dict[str, Array], bins: int, conditional: bool
-) -> tuple[Tensor | None, tuple[str, ...]]:
-    """The class of every sample and the names of classes: what was asked for, else `labels`, else none."""
+) -> tuple[Tensor | None, tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """`classes` of what was asked for, else of `labels`, else none."""
     if not names:
         given = columns.get("labels")
         if given is None or not (given.dtype.kind in "US" or conditional):
-            return _to_labels("labels", given), ()
+            return _to_labels("labels", given), (), {}
         names = ["labels"]
     for name in names:
         if name not in columns and Path(name).expanduser().is_file():

@@ -20,8 +20,10 @@ _MOST_LEVELS = 64
 """Of a covariate."""
 
 
-def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> tuple[Tensor, tuple[str, ...]]:
-    """The class of every sample and the classes' names.
+def classes(
+    names: Sequence[str], columns: Mapping[str, Array], bins: int
+) -> tuple[Tensor, tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """The class of every sample, the classes' names, and what each column is in every class.
 
     Text and whole numbers are classes as they are; numbers with fractions, and totals, are divided into `bins` parts of
     equally many samples. Of several columns, the combinations that occur are the classes.
@@ -32,18 +34,17 @@ def classes(names: Sequence[str], columns: Mapping[str, Array], bins: int) -> tu
         bins: parts of a column of numbers, at least 1.
 
     Returns:
-        int64 [N] and one name per class, such as "B cell" or "total 120..340" or "B cell, 0.1..0.5".
+        int64 [N]; one name per class, such as "B cell" or "total 120..340" or "B cell, 0.1..0.5"; of the latter's two
+        columns "B cell" and "0.1..0.5" by the columns' names.
 
     Raises:
         ValueError: no such column, one that is not [N], or with missing entries.
     """
     parts = [_of_column(name, columns, bins) for name in names]
-    if len(parts) == 1:
-        codes, words = parts[0]
-        return torch.from_numpy(codes), words
     combinations, codes = np.unique(np.stack([codes for codes, _ in parts], axis=1), axis=0, return_inverse=True)
-    words = tuple(", ".join(part[1][k] for part, k in zip(parts, row, strict=True)) for row in combinations)
-    return torch.from_numpy(codes.reshape(-1)), words
+    values = [tuple(words[k] for k in column) for (_, words), column in zip(parts, combinations.T, strict=True)]
+    words = tuple(map(", ".join, zip(*values, strict=True)))
+    return torch.from_numpy(codes.reshape(-1)), words, dict(zip(names, values, strict=True))
 
 
 def _of_column(name: str, columns: Mapping[str, Array], bins: int) -> tuple[Array, tuple[str, ...]]:

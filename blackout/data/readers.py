@@ -57,11 +57,13 @@ class Store:
             a memory map); columns of observations are one-dimensional.
         features: names of the columns of `counts`, where the file has them.
         tabular: whether the arrays are the columns of a table, most of them elements of the counts.
+        layers: of AnnData, that may hold the counts where X does not.
     """
 
     arrays: dict[str, Any]
     features: tuple[str, ...] = ()
     tabular: bool = False
+    layers: tuple[str, ...] = ()
 
 
 class OnDisk:
@@ -496,7 +498,7 @@ def _anndata(path: Path, nodes: dict[str, Any], found: dict[str, OnDisk], layer:
     for name in map(_text, nodes["obs"].attrs.get("column-order", ())):
         arrays[name] = _observed(nodes, found, f"obs/{name}")
     features = np.asarray(found[f"var/{_text(nodes['var'].attrs['_index'])}"]).astype(str)
-    return Store(arrays, tuple(features.tolist()))
+    return Store(arrays, tuple(features.tolist()), layers=tuple(layers) if layer is None else ())
 
 
 def _annotated(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Any:

@@ -1,15 +1,17 @@
-"""What `sample.py` asks of a conditional model: classes by name or number, covariates by value."""
+"""What `sample.py` asks of a conditional model: classes by name or number, or a design, columns by value."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from blackout.data.labels import TOTAL
+from blackout.data.labels import TOTAL, divided
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError
@@ -21,9 +23,9 @@ _DRAWN = 1024
 _SEED = 0
 
 
-def total_asked(model: BlackoutDiffusion, covariates: Any) -> float | None:
+def total_asked(model: BlackoutDiffusion, design: Any) -> float | None:
     """The total count that samples are to have, where one was asked for and means are predicted."""
-    value = covariates.get(TOTAL) if isinstance(covariates, Mapping) else None
+    value = design.get(TOTAL) if isinstance(design, Mapping) else None
     return float(value) if value is not None and isinstance(model.process, PureDeath) else None
 
 
@@ -39,7 +41,7 @@ def _shuffled(labels: Tensor) -> Tensor:
     return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SEED))]
 
 
-def labels_asked(model: BlackoutDiffusion, classes: Any, covariates: Any) -> Tensor | None:
+def labels_asked(model: BlackoutDiffusion, classes: Any, design: Any) -> Tensor | None:
     """The labels of samples, taken in turn: those of the classes and values that were asked for.
 
     A value between two levels of a covariate takes both in turn, in such shares that their mean is the value. Classes
@@ -49,33 +51,83 @@ def labels_asked(model: BlackoutDiffusion, classes: Any, covariates: Any) -> Ten
     Args:
         model: with classes, and perhaps covariates.
         classes: names or numbers; None for all.
-        covariates: value by name; None for all.
+        design: by name, the value of a covariate, or one or more values of a column that classes were made of.
 
     Returns:
         int64 [n], or None where nothing was asked.
 
+    Warns:
+        UserWarning: a class was never seen at such a value of a covariate.
+
     Raises:
-        UserError: a class or a covariate that the model does not know, or a value that training did not have.
+        UserError: a class, column or value that the model does not know, or that training did not have together.
     """
-    if classes is None and not covariates:
+    if classes is None and not design:
         return None
     alone, known = _known(model)
-    asked = covariates or {}
-    if not isinstance(asked, Mapping) or asked.keys() - known.keys():
-        shown = ", ".join(map(repr, known)) or "none"
-        raise UserError(f"covariates must be values by name, such as {{total: 1000}}; this model's are {shown}")
     data = model.config.get("data", {})
+    columns: Mapping[str, Sequence[str]] = data.get("class_values") or {}
+    asked = design or {}
+    if not isinstance(asked, Mapping) or asked.keys() - known.keys() - columns.keys():
+        shown = ", ".join(map(repr, [*columns, *known])) or "none"
+        raise UserError(f"given must be values by name, such as {{total: 1000}}; this model's are {shown}")
+    if of_classes := {name: asked[name] for name in columns if name in asked}:
+        if classes is not None:
+            raise UserError(f"classes and given.{next(iter(of_classes))} choose the same: leave out one")
+        classes = _combined(of_classes, columns)
     labels = _classes(classes, alone, data.get("class_names") or ())
     for name, values in known.items():
         labels = labels[..., None] * len(values) + _levels(name, asked.get(name), values)
     asked_for = (classes, *map(asked.get, known))
     free = [axis for axis, one in enumerate(asked_for) if one is None and labels.shape[axis] > 1]
     counts = data.get("label_counts") or ()
+    if len(counts) == model.num_classes:
+        seen = torch.tensor(counts).view(alone, *map(len, known.values()))
+        _warn_beyond(labels, seen, list(asked), known, data)
     if free and len(counts) == model.num_classes:
         given = [axis for axis in range(labels.ndim) if axis not in free]
         rows = labels.permute(*given, *free).flatten(len(given))
         return _in_proportion(rows.view(-1, rows.shape[-1]), torch.tensor(counts, dtype=torch.float64))
-    return _shuffled(labels.flatten()) if len(known) > len(asked) else labels.flatten()
+    return _shuffled(labels.flatten(1).T).flatten() if labels.ndim > 1 else labels
+
+
+def _combined(asked: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> list[int]:
+    """The classes of one or more values of some of the columns that they were made of, in the order of the values."""
+    wanted = [[str(one) for one in (value if isinstance(value, list) else [value])] for value in asked.values()]
+    for name, words in zip(asked, wanted, strict=True):
+        if unknown := [word for word in words if word not in columns[name]]:
+            raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {_few(sorted(set(columns[name])))}")
+    chosen: list[int] = []
+    rows = list(zip(*(columns[name] for name in asked), strict=True))
+    for together in itertools.product(*wanted):
+        found = [number for number, row in enumerate(rows) if row == together]
+        if not found:
+            told = ", ".join(f"{name} {word}" for name, word in zip(asked, together, strict=True))
+            raise UserError(f"given: no sample of training is {told}")
+        chosen += found
+    return chosen
+
+
+def _warn_beyond(
+    labels: Tensor, seen: Tensor, asked: Sequence[str], known: Mapping[str, Sequence[float]], data: Mapping[str, Any]
+) -> None:
+    """Warn of values of covariates beyond those that their class had in training.
+
+    Args:
+        labels: asked for.
+        seen: how often every (class, level, ...) was.
+        asked: covariates.
+    """
+    kinds, *levels = divided(labels.flatten(), seen.shape[1:])
+    names = data.get("class_names") or range(len(seen))
+    for axis, (name, values) in enumerate(known.items(), 1):
+        of_class = seen.movedim(axis, 1).flatten(2).sum(2) if seen.ndim > 2 else seen
+        for kind in kinds.unique().tolist() if name in asked else ():
+            there, wanted = torch.nonzero(of_class[kind]), levels[axis - 1][kinds == kind]
+            if len(there) and not there.min() <= wanted.min() <= wanted.max() <= there.max():
+                low, high = values[int(there.min())], values[int(there.max())]
+                said = f"class {names[kind]} had {name} {low:g} to {high:g} in training"
+                warnings.warn(f"given.{name}: {said}: these samples are an extrapolation", stacklevel=4)
 
 
 def _in_proportion(labels: Tensor, counts: Tensor) -> Tensor:
@@ -95,7 +147,7 @@ def _known(model: BlackoutDiffusion) -> tuple[int, Mapping[str, Sequence[float]]
     """Number of classes without covariates, and the values of the levels of each covariate."""
     known: Mapping[str, Sequence[float]] = model.config.get("data", {}).get("covariates") or {}
     if model.num_classes is None:
-        raise UserError("classes: this model was trained without classes")
+        raise UserError("classes, given: this model was trained without classes and covariates, with conditional=false")
     alone, rest = divmod(model.num_classes, math.prod(map(len, known.values())))
     if rest or not alone:
         raise UserError(f"the model's {model.num_classes} classes are not combinations with its covariates")
@@ -108,7 +160,7 @@ def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:
         return torch.arange(len(values))
     if isinstance(value, bool) or not isinstance(value, int | float) or not values[0] <= value <= values[-1]:
         raise UserError(
-            f"covariates.{name} must be a number in {values[0]:g}..{values[-1]:g}, as in training: {value!r}"
+            f"given.{name} must be a number in {values[0]:g}..{values[-1]:g}, as in training: {value!r}"
         )
     upper = max(1, sum(one < value for one in values)) if len(values) > 1 else 0
     lower = max(0, upper - 1)
@@ -138,6 +190,9 @@ def _number_of(one: Any, names: Sequence[str]) -> Any:
     if not isinstance(one, str):
         return one
     if one not in names:
-        shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
-        raise UserError(f"classes: there is no class {one!r}, only {shown}")
+        raise UserError(f"classes: there is no class {one!r}, only {_few(names)}")
     return names.index(one)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")

@@ -153,6 +153,10 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
+def _words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
 _NOT_NEGATIVE = (lambda v: _number(v) and v >= 0), "a number that is finite and not negative"
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "shape": (lambda v: isinstance(v, list) and 1 <= len(v) <= 4 and all(map(_whole, v)), "a list of whole numbers"),
@@ -174,13 +178,15 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a list of whole numbers",
     ),
     "sample_shape": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
-    "features": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
-    "class_names": (lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v), "a list of text"),
+    "features": (_words, "a list of text"),
+    "class_names": (_words, "a list of text"),
+    "class_values": (lambda v: isinstance(v, dict) and all(map(_words, v.values())), "lists of text by name"),
     "units": (
         lambda v: isinstance(v, list) and len(v) == 2 and type(v[0]) is int and v[0] >= 0 and _whole(v[1]),
         "offset and gain, two whole numbers",
     ),
     "name": (lambda v: isinstance(v, str), "text"),
+    "layer": (lambda v: isinstance(v, str), "text"),
 }
 
 

@@ -87,8 +87,13 @@ class CountDraw(BaseDraw):
         if len(data.get("features") or ()) != math.prod(self.model.shape):
             return None
         covariates = data.get("covariates") or {}
-        words = data.get("class_names") or ()
-        return AnnotatedSamples(data["features"], words, covariates, self.about(seed), self._units)
+        words = data.get("class_names")
+        asked = self.condition.get("given") or {}
+        columns = data.get("class_values") or ({"class": words} if words else {})
+        told = {name: float(asked[name]) for name in covariates if name in asked}
+        return AnnotatedSamples(
+            data["features"], columns, covariates, self.about(seed), self._units, told, data.get("layer")
+        )
 
     def compared_with(self, source: Source) -> Source:
         """The part of a dataset that is of the classes and covariates of the samples."""
@@ -158,17 +163,21 @@ class AnnotatedSamples:
 
     Args:
         features: names of the D elements.
-        classes: names of the classes; none for models without.
+        classes: what every class is in each of the columns they were made of.
         covariates: values of the levels of each covariate, which labels count fastest.
         about: numbers for `uns`.
         units: offset and gain of the data's file.
+        asked: values of covariates that were asked for, and that stand in place of those of levels.
+        layer: the layer that the counts came from, which samples are written to as well.
     """
 
     features: Sequence[str]
-    classes: Sequence[str]
+    classes: Mapping[str, Sequence[str]]
     covariates: Mapping[str, Sequence[float]]
     about: Mapping[str, int]
     units: tuple[int, int] = (0, 1)
+    asked: Mapping[str, float] = field(default_factory=dict)
+    layer: str | None = None
     _rows: list[Any] = field(default_factory=list)
     _columns: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -188,8 +197,8 @@ class AnnotatedSamples:
         labels, *levels = divided(labels, [len(values) for values in self.covariates.values()])
         pairs = zip(self.covariates.items(), levels, strict=True)
         found = {name: np.asarray(values)[level] for (name, values), level in pairs}
-        known = len(labels) > 0 and labels.max() < len(self.classes)
-        return {**found, "class": np.asarray(self.classes)[labels]} if known else found
+        found |= {name: np.full(len(labels), value) for name, value in self.asked.items()}
+        return found | {name: np.asarray(values)[labels] for name, values in self.classes.items()}
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write samples.h5ad; without the library a warning says so."""
@@ -202,8 +211,10 @@ class AnnotatedSamples:
         from scipy.sparse import vstack
 
         observed = pandas.DataFrame({name: np.concatenate(parts) for name, parts in self._columns.items()})
-        observed.index = observed.pop("index").astype(str)
-        made = anndata.AnnData(vstack(self._rows, format="csr"), obs=observed, uns=dict(self.about))
+        observed.index = "sample " + observed.pop("index").astype(str)
+        matrix = vstack(self._rows, format="csr")
+        layers = {} if self.layer is None else {self.layer: matrix}
+        made = anndata.AnnData(matrix, obs=observed, uns=dict(self.about), layers=layers)
         made.var_names = list(self.features)
         with replacing(directory / "samples.h5ad") as part:
             made.write_h5ad(part)
@@ -214,25 +225,24 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
-        request: `sampler` (a description, or fields that replace the model's own), `classes`, `covariates`, `inpaint`,
+        request: `sampler` (a description, or fields that replace the model's own), `classes`, `given`, `inpaint`,
             `num_samples`;
             `posterior` names a component whose `draw(model, sampler, request)` is asked in this one's place.
 
     Raises:
         UserError: something the model cannot do, or another option.
     """
-    refuse_unknown(request, "sampler", "classes", "covariates", "inpaint", "posterior", *_OF_POSTERIORS)
+    refuse_unknown(request, "sampler", "classes", "given", "inpaint", "posterior", *_OF_POSTERIORS)
     if request.get("posterior"):
         return _posterior(model, request)
     for name in _OF_POSTERIORS:
         if request.get(name):
             raise UserError(f"{name} is for posteriors: posterior=auto must be given")
-    if not any(request.get(name) for name in ("sampler", "classes", "covariates", "inpaint")):
+    if not any(request.get(name) for name in ("sampler", "classes", "given", "inpaint")):
         return CountDraw(model, model.sampler, model.config.get("model", {}).get("sampler", {}))
     description = describe_sampler(request.get("sampler") or {}, model.config)
     sampler: Sampler = make(description, "sampler")
-    covariates = request.get("covariates")
-    classes = labels_asked(model, request.get("classes"), covariates)
+    classes = labels_asked(model, request.get("classes"), request.get("given"))
     if classes is None and sampler.guidance.scale != 1:
         raise UserError("sampler.guidance: guidance needs classes to guide towards")
     inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
@@ -241,14 +251,15 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
         if inpaint is None
         else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"], units)
     )
-    condition = {name: request[name] for name in ("classes", "covariates", "inpaint") if request.get(name)}
+    condition = {name: request[name] for name in ("classes", "given", "inpaint") if request.get(name)}
     condition |= {"guidance": sampler.guidance.scale} if sampler.guidance.scale != 1 else {}
-    return CountDraw(model, sampler, description, classes, known, total_asked(model, covariates), condition)
+    total = total_asked(model, request.get("given"))
+    return CountDraw(model, sampler, description, classes, known, total, condition)
 
 
 def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     """What the component that `posterior` names makes of it."""
-    if given := [name for name in ("inpaint", "classes", "covariates") if request.get(name)]:
+    if given := [name for name in ("inpaint", "classes", "given") if request.get(name)]:
         raise UserError(f"{given[0]} is not for posteriors: leave out {given[0]} or posterior")
     sampler = model.sampler
     if request.get("sampler"):

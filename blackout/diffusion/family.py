@@ -33,7 +33,7 @@ from blackout.training.components import find, make, resolve
 from blackout.training.descriptions import make_dataset
 from blackout.training.family import ComponentFamily, name_of
 
-_OF_CLASSES = ("num_classes", "class_names", "covariates", "covariate_levels", "label_counts")
+_OF_CLASSES = ("num_classes", "class_names", "class_values", "covariates", "covariate_levels", "label_counts")
 """Facts for conditional models alone."""
 _LARGEST_HISTOGRAM = 255
 """Largest count of which histograms are a baseline: above it most cells were never seen."""

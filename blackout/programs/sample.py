@@ -30,6 +30,7 @@ from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.random import compiled_by
 from blackout.training.components import make
+from blackout.training.descriptions import marked, plain
 from blackout.training.export import load_trained
 from blackout.training.model import Model
 from blackout.training.preemption import signals
@@ -116,8 +117,25 @@ def _model(config: Mapping[str, Any]) -> tuple[Model, Family, Path]:
             raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
         return law.eval(), cast(Family, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"
     ckpt = str(path(config, "ckpt"))
-    model, of_model, _ = load_trained(ckpt, config, tuple(config["trusted"]))
+    given = config if config["dataset"] or not config["evaluate"] else {**config, "dataset": _own_dataset(Path(ckpt))}
+    model, of_model, _ = load_trained(ckpt, given, tuple(config["trusted"]))
     return model, of_model, Path(ckpt)
+
+
+def _own_dataset(run: Path) -> Any:
+    """The file that a run's data came from with its settings, of its config.yaml; None where no file was given."""
+    if not (run / "config.yaml").exists():
+        return None
+    from blackout.programs.report import settings_of
+
+    chosen = settings_of(run).get("dataset")
+    if not isinstance(chosen, Mapping):
+        return None
+    known = marked(str(chosen.get("_target_")), "dataset")
+    if known is None or known[1].ask is None:
+        return None
+    print(f"data: {chosen.get('path')}, with the settings of {run / 'config.yaml'}")
+    return plain(chosen, "dataset")
 
 
 def _scoring(config: Mapping[str, Any], model: Model, family: Family, draw: Draw) -> Scoring | None:

@@ -152,13 +152,13 @@ def test_missing_entries_and_covariates_from_a_table_to_a_depth(run, tmp_path):
     told = ("dataset.covariates=[dose,total]", "conditional=true")
     outcome = run("train", *SHORT, *SMALL, *given, *told, f"runs_dir={tmp_path}", "run_id=a")
     assert outcome.code == 0 and "missing" in outcome.out, outcome.err
-    asked = (f"ckpt={tmp_path / 'x/a'}", "num_samples=4", "covariates={dose: 1.5, total: 40}")
+    asked = (f"ckpt={tmp_path / 'x/a'}", "num_samples=4", "given={dose: 1.5, total: 40}")
     outcome = run("sample", *asked)
     assert outcome.code == 0, outcome.err
     made = np.load(tmp_path / "x/a/samples/samples.npz")
     levels = json.loads((tmp_path / "x/a/model/config.json").read_text())["data"]["covariate_levels"]
     assert levels[0] == 4 and set((made["classes"] // levels[1]).tolist()) == {3}
-    run("sample", *asked[:2], "covariates={total: 1e6}").assert_refused("covariates.total must be a number in")
+    run("sample", *asked[:2], "given={total: 1e6}").assert_refused("given.total must be a number in")
 
 
 def test_processes_on_too_many_levels_say_what_they_would_need(run, tmp_path):
@@ -173,14 +173,25 @@ def test_anndata_comes_out_as_anndata(run, tmp_path):
     anndata = pytest.importorskip("anndata", reason="anndata is not installed")
     pandas = pytest.importorskip("pandas")
     counts = np.random.default_rng(0).poisson(3.0, (80, 4)).astype(np.float32)
-    observed = pandas.DataFrame({"type": np.array(["a", "b"])[np.arange(80) % 2]}, index=[f"c{k}" for k in range(80)])
+    about = {
+        "type": np.array(["a", "b"])[np.arange(80) % 2],
+        "batch": np.arange(80) // 2 % 2,
+        "dose": np.arange(80) // 4 % 2,
+    }
+    observed = pandas.DataFrame(about, index=[f"c{k}" for k in range(80)])
     named = pandas.DataFrame(index=list("wxyz"))
-    anndata.AnnData(counts, obs=observed, var=named).write_h5ad(tmp_path / "x.h5ad")
-    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.h5ad'}", "dataset.labels=type", "conditional=true")
+    layers = {"counts": counts}
+    anndata.AnnData(np.log1p(counts), obs=observed, var=named, layers=layers).write_h5ad(tmp_path / "x.h5ad")
+    given = ("dataset=counts", f"dataset.path={tmp_path / 'x.h5ad'}", "dataset.layer=counts", "conditional=true")
+    given += ("dataset.labels=[type,batch]", "dataset.covariates=[total,dose]")
     assert run("train", *SHORT, *SMALL, *given, "metrics=none", f"runs_dir={tmp_path}", "run_id=a").code == 0
-    assert run("sample", f"ckpt={tmp_path / 'x/a'}", "num_samples=3", "classes=[b]").code == 0
+    run("sample", *(asked := (f"ckpt={tmp_path / 'x/a'}", "num_samples=30", "given={type: b, total: 12.5, dose: .25}")))
     made = anndata.read_h5ad(tmp_path / "x/a/samples/samples.h5ad")
-    assert list(made.var_names) == list("wxyz") and list(made.obs["class"]) == ["b"] * 3
+    assert list(made.var_names) == list("wxyz") and set(made.obs["batch"]) == {"0", "1"}
+    assert [set(made.obs[name]) for name in ("type", "total", "dose")] == [{"b"}, {12.5}, {0.25}]
+    assert (made.layers["counts"] != made.X).nnz == 0
+    outcome = run("sample", *asked[:2], "evaluate=true", "likelihood.images=8", "metrics=counts")
+    assert outcome.code == 0 and f"data: {tmp_path / 'x.h5ad'}" in outcome.out, outcome.err
     assert np.array_equal(made.X.toarray(), np.load(tmp_path / "x/a/samples/samples.npz")["samples"])
 
 

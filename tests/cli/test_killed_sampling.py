@@ -10,7 +10,7 @@ from blackout.files import remove_parts
 from tests import warm
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 
-SIZE = ("num_samples=400", "sampler.batch_size=20", "sampler.num_steps=100", "seed=3", "device=cpu")
+SIZE = ("num_samples=200", "sampler.batch_size=20", "sampler.num_steps=40", "seed=3", "device=cpu")
 
 
 @pytest.fixture(scope="module")

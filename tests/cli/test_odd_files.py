@@ -268,6 +268,7 @@ def test_launcher_variables_that_are_not_numbers(run, monkeypatch):  # noqa: F81
     run("train", "plan=true").assert_refused("WORLD_SIZE")
 
 
+@pytest.mark.deep
 def test_a_reader_who_leaves_does_not_end_a_run(tmp_path):
     command = f"{sys.executable} {ROOT / 'train.py'} {' '.join(TRAIN)} runs_dir={tmp_path} run_id=a | head -c 1"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -314,7 +314,7 @@ HOSTILE = {
     "steps of a grid": ((*POINT, WALK), "posterior.sweeps"),
     "a start that is not drawn": ((*POINT, "sampler.poisson_start=false"), "sampler.poisson_start"),
     "classes": ((*POINT, "classes=[3]"), "classes"),
-    "covariates": ((*POINT, "covariates={total:300}"), "covariates"),
+    "given": ((*POINT, "given={total:300}"), "given"),
     "sweeps of one run": ((*DIRECT, "posterior.sweeps=5"), "posterior.sweeps"),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
 
 
+@pytest.mark.deep
 def test_two_processes_draw_and_score_what_one_does(run, tmp_path):  # noqa: F811
     assert run("train", *TINY, "trainer.max_steps=2", f"runs_dir={tmp_path}", "run_id=a").code == 0
     options = [f"ckpt={tmp_path / 'digits/a'}", "num_samples=70", "sampler.batch_size=16", "sampler.num_steps=5"]

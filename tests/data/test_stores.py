@@ -128,7 +128,7 @@ def test_a_sparse_matrix_stays_small(tmp_path: Path) -> None:
     ({"labels": "kind", "group": "dose"}, "no column 'kind', found 'total', 'type', 'dose'"),
     ({"labels": "dose", "group": "donor"}, "no column 'donor'"),
     ({"labels": "dose", "holdout": 2.0}, "share between 0 and 1"),
-    ({"labels": "type"}, "got 0.5 at index"),
+    ({"labels": "type"}, "'dose' holds numbers that are not whole"),
     ({"labels": ["type", "dose"], "bins": 0}, "bins must be at least 1"),
 ])  # fmt: skip
 def test_what_is_not_there_is_named(tmp_path: Path, how: dict[str, Any], message: str) -> None:
@@ -182,6 +182,20 @@ def test_features_that_say_nothing_are_pointed_out(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"constant: 6: dataset\.exclude=\[6\]") as warned:
         counts(tmp_path / "x.npy")
     assert any("equal to another: 5" in str(one.message) for one in warned)
+
+
+def test_advice_leads_on(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b,c,dose\n" + "1,2,4,.5\n3,4,0,.25\n" * 6)
+    with pytest.raises(UserError, match=r"'dose' holds numbers that are not whole: dataset\.covariates=dose tells"):
+        counts(tmp_path / "x.csv")
+    assert counts(tmp_path / "x.csv", covariates="dose").shape == (3,)
+    np.savez(tmp_path / "x.npz", counts=MATRIX, labels=np.array(["a", "b"] * 30, dtype=object))
+    with pytest.raises(UserError, match=r"text is saved by array\.astype\(str\)"):
+        counts(tmp_path / "x.npz")
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed")
+    anndata.AnnData(np.log1p(MATRIX), layers={"counts": MATRIX}).write_h5ad(tmp_path / "x.h5ad")
+    with pytest.raises(UserError, match=r"give the raw counts, or dataset\.layer=counts"):
+        counts(tmp_path / "x.h5ad")
 
 
 def test_layers_of_anndata_named_like_splits_are_no_split(tmp_path: Path) -> None:

@@ -67,9 +67,27 @@ def test_what_is_not_asked_for_is_as_frequent_as_in_training() -> None:
     assert exact is not None and set(exact.tolist()) == {11}
 
 
+def test_a_design_names_columns_by_their_values() -> None:
+    """Combinations in the order asked for; what training did not have together is refused, or said to be beyond it."""
+    columns = {"type": ["B", "B", "T"], "batch": ["1", "2", "1"]}
+    counts = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]])
+    data = {"class_names": ["B, 1", "B, 2", "T, 1"], "class_values": columns, "covariates": {"total": TOTALS}}
+    model: Any = SimpleNamespace(num_classes=9, config={"data": {**data, "label_counts": counts.flatten().tolist()}})
+    assert labels_asked(model, None, {"type": ["T", "B"], "batch": 1, "total": 200}).unique().tolist() == [1, 7]  # type: ignore[union-attr]
+    assert labels_asked(model, None, {"batch": 2, "total": 100}).unique().tolist() == [3]  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="no sample of training is type T, batch 2"):
+        labels_asked(model, None, {"type": "T", "batch": "2"})
+    with pytest.raises(UserError, match="there is no 'C', only 'B', 'T'"):
+        labels_asked(model, None, {"type": "C"})
+    with pytest.raises(UserError, match="choose the same"):
+        labels_asked(model, [0], {"type": "B"})
+    with pytest.warns(UserWarning, match="class T, 1 had total 200 to 400 in training: these samples are an extrapol"):
+        labels_asked(model, None, {"type": "T", "total": 150})
+
+
 @pytest.mark.parametrize(("classes", "covariates", "message"), [
     (["C"], None, "no class 'C'"), ([2], None, "classes must be in 0..1"), (None, {"age": 3}, "'dose', 'total'"),
-    (None, {"total": 99}, "covariates.total must be a number in 100..400"), (None, {"total": "x"}, "in 100..400"),
+    (None, {"total": 99}, "given.total must be a number in 100..400"), (None, {"total": "x"}, "in 100..400"),
     (None, 5, "values by name"),
 ])  # fmt: skip
 def test_what_the_model_does_not_know_is_refused(classes: Any, covariates: Any, message: str) -> None:
