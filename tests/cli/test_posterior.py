@@ -110,7 +110,7 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
 def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
     """The gain of a camera and the width of a blur, both told with intervals."""
     unknown = ("noise=camera", "noise.gain=unknown:0.5-4", "operator=blur", "operator.width=unknown:0.5-2")
-    two = ("posterior=smc", "posterior.particles=2", WALK)
+    two = ("posterior=smc", "posterior.particles=2", "posterior.rollouts=1", WALK)
     outcome = draw(run, model, tmp_path, *SMALL, *unknown, "measurement=test:0", *two)
     assert outcome.code == 0
     found, samples = np.load(tmp_path / "posterior.npz"), np.load(tmp_path / "samples.npz")
@@ -329,5 +329,5 @@ def test_bad_input_is_refused_in_one_line(run, model, tmp_path, name):
 
 
 def test_the_groups_of_the_command_line_are_complete():
-    for group, number in {"posterior": 11, "operator": 12, "noise": 5}.items():
+    for group, number in {"posterior": 13, "operator": 13, "noise": 6}.items():
         assert len(sections(group)) == number
