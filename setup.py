@@ -6,5 +6,5 @@ conf = [f"blackout.{name}" for name in find_namespace_packages(include=["conf*"]
 setup(
     packages=[*find_packages(include=["blackout*"]), *conf],
     package_dir={"blackout.conf": "conf"},
-    package_data={"": ["*.yaml", "py.typed", "tables/*.yaml", "templates/*"]},
+    package_data={"": ["*.yaml", "py.typed", "templates/*"]},
 )

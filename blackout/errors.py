@@ -29,6 +29,10 @@ class UserError(ValueError):
     """Bad input from outside: a file, a value, a name. The message says what is wrong, where, and what is allowed."""
 
 
+class Unobtainable(UserError):
+    """Weights or files that a program would fetch, and cannot. The message says where to put them."""
+
+
 class Preempted(BaseException):
     """The run left because a signal asked it to; what it had done is saved.
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.distributed import first_process_first
-from blackout.errors import UserError
+from blackout.errors import Unobtainable, UserError
 
 DINOV2_WIDTHS = {"s": 384, "b": 768, "l": 1024, "g": 1536}
 
@@ -234,7 +234,7 @@ def _download(url: str, path: Path) -> None:
         raise UserError(f"the Inception weights at {url} are not what they were: {error}") from error
     except (OSError, HTTPException) as error:  # URLError is an OSError
         advice = f"fetch {url} and put it at {path}, or pass metrics.extractor.weights=<file>"
-        raise UserError(f"the Inception weights could not be downloaded ({_brief(error)}); {advice}") from error
+        raise Unobtainable(f"the Inception weights could not be downloaded ({_brief(error)}); {advice}") from error
 
 
 def _brief(error: Exception) -> str:

@@ -19,7 +19,7 @@ def full_precision(x: Tensor) -> torch.autocast:
 
     bfloat16 has 8 significant bits. It would blur neighbouring counts, and hardly save time there.
     """
-    return torch.autocast(x.device.type, enabled=False)
+    return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)
 
 
 def best_memory_format(device: torch.device, volumes: bool = False) -> torch.memory_format:

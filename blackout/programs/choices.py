@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
@@ -20,7 +20,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from blackout.errors import UserError
 from blackout.files import CONF
@@ -123,12 +123,27 @@ def options(config: DictConfig, where: str) -> dict[str, inspect.Parameter]:
     return {name: argument for name, argument in parameters.items() if argument.kind is not argument.VAR_POSITIONAL}
 
 
+def _shrink(part: Any, sizes: DictConfig) -> None:
+    """Give components of these classes, wherever they are in the settings, these arguments."""
+    if not isinstance(part, DictConfig) or part._is_none() or part._is_missing():
+        return
+    for name, node in part.items_ex(resolve=False):
+        if name != "hydra":
+            _shrink(node, sizes)
+    if "_target_" in part and part["_target_"] in sizes:
+        part.merge_with(sizes[part["_target_"]])
+
+
 def _apply_with_options(overrides: list[Override], config: DictConfig) -> None:
-    """Apply what the command line sets: options that a component has and its YAML leaves out need no `+`.
+    """Apply what the command line sets: options that a component has and its YAML leaves out need no `+`. Before it,
+    what `debug=fast` says of large components under `miniature`.
 
     Raises:
         UserError: `..._partial_=...`; whether a component is made or passed on is no one's choice.
     """
+    with open_dict(config):
+        if "miniature" in config:
+            _shrink(config, config.pop("miniature"))
     for override in overrides:
         where, _, name = override.key_or_group.rpartition(".")
         if name == "_partial_":

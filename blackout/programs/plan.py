@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import statistics
 import tempfile
 import time
+from itertools import chain
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
+from blackout.family import Family
 from blackout.training.components import make
 from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule
@@ -22,59 +26,80 @@ from blackout.training.model import Model
 _PROBED = 8
 _WARM_UP = 3
 _SECONDS = 60.0
-"""The probe stops after so many steps, or after the first that ends later than this."""
+"""On an accelerator the probe stops after the first batch that ends later than this."""
+_PROCESSOR_SECONDS = 3.0
+"""Without one the probe stops in the midst of a batch, after so many seconds of the processor."""
+_FLOPS = 1e10
+"""Without an accelerator components are tried where an evaluation is less work, and batches where one is less than five
+times as much."""
 
 
-def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule, nfe: int) -> None:
+def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule, family: Family) -> None:
     """Print parameters, FLOPs, memory, data and expected time of a run; nothing is written.
+
+    FLOPs and memory are of tensors without storage, so that a large network costs no more than a small one.
 
     Args:
         config: the settings.
         module, data_module: of the run.
-        nfe: network evaluations of a sample.
+        family: of the model.
 
     Raises:
-        UserError: the trainer's settings are impossible.
+        UserError: the trainer's settings are impossible, or components do not fit together.
     """
     probe, model = Probe(), module.model
-    trainer = _probe(config, module, data_module, probe)
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = _trainer(config, probe, scratch)
+        steps, accumulate = config["trainer"]["max_steps"], config["trainer"].get("accumulate_grad_batches") or 1
+        batch, devices = config["batch_size"], trainer.world_size
+        images, share = steps * accumulate * batch, batch // devices
+        flops, activations = cost_per_sample(model)
+        probe.on_processor = trainer.strategy.root_device.type == "cpu"
+        if not (probe.on_processor and flops > _FLOPS):
+            family.dry_run(model)
+        if not (probe.on_processor and 3 * flops * share > 5 * _FLOPS):
+            probe.run(trainer, module, data_module)
     if not trainer.is_global_zero:
         return
-    steps, accumulate = config["trainer"]["max_steps"], config["trainer"].get("accumulate_grad_batches") or 1
-    batch, devices = config["batch_size"], trainer.world_size
-    images, share = steps * accumulate * batch, batch // devices
-    parameters = sum(p.numel() for p in model.network.parameters())
-    flops = flops_per_sample(model)
+    parameters, nfe = sum(p.numel() for p in model.network.parameters()), family.draw(model, {}).nfe
     state = parameters * 4 * 5  # weights, gradients, Adam's two moments, average
-    second = statistics.median(probe.seconds[_WARM_UP:] or probe.seconds[-1:])
+    if probe.seconds:
+        second = statistics.median(probe.seconds[_WARM_UP:] or probe.seconds[-1:])
+        how = f"median of {len(probe.seconds)} batches on {trainer.strategy.root_device}"
+    else:
+        rate = product_rate()
+        second = 3 * flops * share / rate
+        how = f"no batch was run: at best, at the {_si(rate)}FLOP/s of a matrix product on this processor"
     size = data_module.source.size("train")
     lines = {
         "parameters": f"{parameters:,}",
         "work": f"{_si(flops)}FLOP per image and network evaluation; {_si(3 * flops)}FLOP per image of training, "
         f"{_si(3 * flops * images)}FLOP in all; {_si(flops * nfe)}FLOP per sample of {nfe} evaluations",
         "memory": f"{_si(state)}B for weights, gradients, moments and average, and about "
-        f"{_si(activation_bytes(model) * share)}B of activations per device of {share} images (both in 32 bit)"
+        f"{_si(activations * share)}B of activations per device of {share} images (both in 32 bit)"
         + (f"; the probe's peak was {_si(probe.peak)}B" if probe.peak else ""),
         "data": str(data_module.source),
         "length": f"{steps:,} steps of {accumulate * batch:,} images on {devices} device(s): {images:,} images"
         + (f", {images / size:,.1f} epochs" if size else ""),
-        "time": f"{_duration(second * steps * accumulate)} of training at {batch / second:,.1f} images/s (median of "
-        f"{len(probe.seconds)} batches on {trainer.strategy.root_device}; validation, previews and scores come on top)",
+        "time": f"{_duration(second * steps * accumulate)} of training at {batch / second:,.1f} images/s ({how}; "
+        "validation, previews and scores come on top)",
     }
     for name, line in lines.items():
         print(f"{name + ':':<12} {line}")
 
 
-def _probe(config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule, probe: Probe) -> pl.Trainer:
-    """Train for a few batches, in a temporary directory."""
+def _trainer(config: dict[str, Any], probe: Probe, scratch: str) -> pl.Trainer:
+    """One for a few batches, which leaves what it writes in a temporary directory."""
     options = config["trainer"] | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}
-    with tempfile.TemporaryDirectory() as scratch:
-        trainer: pl.Trainer = make(
-            options, "trainer", logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
-            default_root_dir=scratch, use_distributed_sampler=False,
-        )  # fmt: skip
-        trainer.fit(module, data_module)
+    trainer: pl.Trainer = make(
+        options, "trainer", logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
+        default_root_dir=scratch, use_distributed_sampler=False,
+    )  # fmt: skip
     return trainer
+
+
+class _TooLong(Exception):
+    """The probe has used its time."""
 
 
 class Probe(Callback):
@@ -83,7 +108,24 @@ class Probe(Callback):
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.peak = 0
+        self.on_processor = True
         self._began = self._start = 0.0
+
+    def run(self, trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule) -> None:
+        """Train until time is up; whatever a step does, it evaluates networks, where the clock is looked at."""
+        end = time.process_time() + _PROCESSOR_SECONDS
+
+        def check(*_: Any) -> None:
+            if self.on_processor and time.process_time() > end:
+                raise _TooLong
+
+        watched = torch.nn.modules.module.register_module_forward_pre_hook(check)
+        try:
+            trainer.fit(module, data_module)
+        except _TooLong:
+            pass
+        finally:
+            watched.remove()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock of the whole probe."""
@@ -103,28 +145,37 @@ class Probe(Callback):
             trainer.should_stop = True
 
 
-def flops_per_sample(model: Model) -> int:
-    """Floating-point operations (two per multiply-add) of one network evaluation of one sample."""
-    with FlopCounterMode(display=False) as counter:
-        model.network(*model.example())
-    return counter.get_total_flops()
+def cost_per_sample(model: Model) -> tuple[int, int]:
+    """What one network evaluation of one sample costs, measured on tensors without storage.
 
-
-def activation_bytes(model: Model) -> int:
-    """Bytes that the backward pass of one sample keeps, apart from the weights, in 32 bit."""
-    network = copy.deepcopy(model.network)
-    weights = {p.untyped_storage().data_ptr() for p in network.parameters()}
-    kept: dict[int, int] = {}
+    Returns:
+        floating-point operations, two per multiply-add; bytes that its backward pass keeps, apart from the weights, in
+        32 bit.
+    """
+    named = chain(model.network.named_parameters(), model.network.named_buffers())
+    empty = {name: value.detach().to("meta").requires_grad_(value.requires_grad) for name, value in named}
+    weights = {value.untyped_storage()._cdata for value in empty.values()}
+    kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+        storage = tensor.untyped_storage()._cdata
+        if storage not in weights:
+            kept[storage] = tensor  # which keeps its storage, so that no other gets its place
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        network(*model.example())
-    return sum(kept.values())
+    example = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), model.example())
+    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
+        functional_call(model.network, empty, example)
+    return counter.get_total_flops(), sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def product_rate(size: int = 1024) -> float:
+    """Floating-point operations per second of a product of float32 matrices on this processor."""
+    a = torch.ones(size, size)
+    a @ a  # the first one also makes threads
+    began = time.perf_counter()
+    a @ a
+    return 2 * size**3 / (time.perf_counter() - began)
 
 
 def _si(number: float) -> str:

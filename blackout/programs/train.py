@@ -16,6 +16,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy, Strategy
@@ -65,6 +66,13 @@ _SAMPLES, _SHOWN = 64, 4
 """Samples at the end of a run, and those of them whose way there is shown."""
 _FEWEST_STEPS = 10
 """Of the closing samples, whatever the budget."""
+_LARGE = 1 << 24
+"""Counts of a training set, from which fitting baselines takes longer than a few steps."""
+_SAID = frozenset(
+    ("experiment", "recipe", "process", "head", "loss", "objective", "schedule", "sampler", "target", "energy")
+    + ("shuffle", "reverse", "network", "rates", "simulation", "refine", "negative", "baseline")
+)
+"""Groups whose choices the first lines of a run name."""
 
 
 def train(cfg: DictConfig) -> Path:
@@ -96,8 +104,7 @@ def _train(config: dict[str, Any]) -> Path:
         optimization.configure(model.parameter_groups(optimization.lr))
     module = TrainingModule(model, optimization)
     if config["plan"]:
-        family.dry_run(model)
-        plan(config, module, data_module, family.draw(model, {}).nfe)
+        plan(config, module, data_module, family)
         return Path(config["runs_dir"])
     if sweeping() and getattr(rank_zero_only, "rank", 0) == 0:
         claim(run_directory(config, source.name))
@@ -113,11 +120,12 @@ def _train(config: dict[str, Any]) -> Path:
             if last.is_relative_to(directory):
                 continue_run(trainer.loggers, checkpoint)
         print_summary(model, source, config, directory, resumed=last is not None)
+        left_out = out_of_reach(trainer, family.draw(model, {}).nfe, data_module, directory)
         model.compile_networks(config["compile"])
         with dashboards(trainer.loggers, config):
             fit(trainer, module, data_module, last)
             describe_profile(trainer)
-            close(trainer, module, data_module, directory, family)
+            close(trainer, module, data_module, directory, family, left_out)
     return directory
 
 
@@ -266,7 +274,7 @@ def make_trainer(config: Mapping[str, Any], run: Path, family: Family) -> pl.Tra
     given["samples"]["preview"] = family.preview
     chosen = {name: callback for name, callback in (config["callbacks"] or {}).items() if callback}
     if "scores" in chosen and config["metrics"]:
-        given["scores"] = {"scorer": make(config["metrics"], "metrics")}
+        given["scores"] = {"scorer": make(config["metrics"], "metrics"), "required": asked_for("metrics")}
     elif chosen.pop("scores", None) and asked_for("callbacks.scores.every_n_steps"):
         raise UserError("callbacks.scores needs scores: metrics=counts, digits, inception or another")
     callbacks = [make(callback, f"callbacks.{name}", **given.get(name, {})) for name, callback in chosen.items()]
@@ -335,11 +343,44 @@ def print_summary(model: Model, source: Source, config: Mapping[str, Any], run: 
     network = type(getattr(model.network, "body", model.network)).__name__
     print(f"data:    {source}")
     print(f"model:   {network}, {parameters:,} parameters; {steps:,} steps of {batch}")
+    if HydraConfig.initialized():
+        chosen = HydraConfig.get().runtime.choices.items()
+        said = (f"{group}={choice}" for group, choice in chosen if choice and group.split("@")[0] in _SAID)
+        print(f"chosen:  {' '.join(said)}")
+    print(f"scores:  {scores_in_words(config)}")
     print(f"run:     {run}{' (continued)' if resumed else ''}", flush=True)
 
 
+def scores_in_words(config: Mapping[str, Any]) -> str:
+    """Which scores a run takes, of how many samples and when."""
+    plan = (config["callbacks"] or {}).get("scores")
+    if not plan or not config["metrics"]:
+        return "none of samples; metrics=... takes some"
+    kinds = ", ".join(config["metrics"].get("scores", ())) or str(config["metrics"]["_target_"]).rsplit(".", 1)[-1]
+    number, every = plan.get("num_samples", 1000), plan.get("every_n_steps")
+    between = plan.get("num_samples_between") or number
+    often = f"of {between:,} samples every {every:,} steps, " if every else ""
+    return f"{kinds}, {often}of {number:,} samples at the end"
+
+
+def out_of_reach(trainer: pl.Trainer, nfe: int, data_module: SourceDataModule, run: Path) -> list[str]:
+    """Leave out scores that no one asked for, are due at the end alone and would cost more than the run: then neither
+    their networks nor their references are loaded."""
+    due = [callback.every for callback in trainer.callbacks if isinstance(callback, Scores)]  # type: ignore[attr-defined]
+    if asked_for("metrics") or any(every is not None and every <= trainer.max_steps for every in due):
+        return []
+    return keep_affordable_scorer(
+        trainer, nfe, trainer.max_steps * trainer.accumulate_grad_batches * data_module.batch_size, run
+    )[1]
+
+
 def close(
-    trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, run: Path, family: Family
+    trainer: pl.Trainer,
+    module: TrainingModule,
+    data_module: SourceDataModule,
+    run: Path,
+    family: Family,
+    left_out: list[str],
 ) -> None:
     """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
     model, began = module.model, time.perf_counter()
@@ -347,7 +388,8 @@ def close(
         if isinstance(logger, MetricsCSV):
             logger.close(trainer.global_step)
     budget = trainer.global_step * trainer.accumulate_grad_batches * data_module.batch_size
-    scorer, left_out = keep_affordable_scorer(trainer, family.draw(model, {}).nfe, budget, run)
+    scorer, more_left_out = keep_affordable_scorer(trainer, family.draw(model, {}).nfe, budget, run)
+    left_out = left_out + more_left_out
     values = validate(trainer, module, data_module, budget, left_out)
     for keeper in [kept for kept in trainer.callbacks if isinstance(kept, Checkpoints)]:  # type: ignore[attr-defined]
         if (step := keeper.restore_best(module, values)) is not None:
@@ -357,8 +399,6 @@ def close(
     beside = {} if scorer is None else scorer.beside(data_module.source, model.device)
     if not trainer.is_global_zero:
         return
-    for line in left_out:
-        print(f"left out: {line}")
     model.before_export(budget)
     export_model(model, run / "model", values | ({} if scorer is None else scorer.values))
     draw = closing_draw(family, model, budget)
@@ -369,8 +409,13 @@ def close(
     if scorer is not None:
         values |= scorer.values
         report |= scorer.provenance | beside
-    if isinstance(family, FitsBaselines):
+    size = data_module.source.size("train") or 0
+    if budget < size and size * math.prod(data_module.source.facts.get("shape", ())) > _LARGE:
+        left_out.append(f"baselines: of {size:,} training samples the run has seen {budget:,}")
+    elif isinstance(family, FitsBaselines):
         report["baselines"] = family.baselines(data_module.source, {})
+    for line in left_out:
+        print(f"left out: {line}")
     report |= {"left_out": left_out, **provenance(model.device, began, data_module.source)}
     write_scores(report, run / "metrics.json")
     save_curves(run / "metrics.csv", run / "curves.png")
@@ -384,9 +429,11 @@ def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int, run: Path
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     left_out = []
     for scorer in [callback for callback in callbacks if isinstance(callback, Scores)]:
-        if (number := scorer.num_samples) * nfe <= budget:
+        if scorer.missing is None and (number := scorer.num_samples) * nfe <= budget:
             return scorer, []
         callbacks.remove(scorer)
+        if scorer.missing is not None:
+            return None, [f"scores of samples: {scorer.missing}"]
         cost = f"{number:,} samples of {nfe} network evaluations would cost more than the training, of {budget:,}"
         ways = f"sample.py ckpt={run} num_samples={number} evaluate=true"
         ways += f", or callbacks.scores.num_samples={budget // nfe}" if budget >= 2 * nfe else ""

@@ -152,14 +152,14 @@ def _leave_when_asked(step: int, steps: int, state: Tensor) -> None:
         raise _Interrupted
 
 
-def log_picture(logger: Logger, picture: Any, step: int) -> None:
+def log_picture(logger: Logger, picture: Any, step: int, name: str = "samples") -> None:
     """Show a grid in the logger's dashboard, if it shows pictures."""
     if isinstance(logger, WandbLogger):
-        logger.log_image("samples", [picture], step=step)
+        logger.log_image(name, [picture], step=step)
     elif isinstance(logger, TensorBoardLogger):
         import numpy as np
 
-        logger.experiment.add_image("samples", np.asarray(picture), step, dataformats="HWC")
+        logger.experiment.add_image(name, np.asarray(picture), step, dataformats="HWC")
 
 
 class Throughput(Callback):

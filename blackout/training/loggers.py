@@ -28,6 +28,8 @@ from blackout.errors import UserError
 from blackout.training.callbacks import log_picture
 from blackout.training.checkpoints import Checkpoints
 
+IMAGES = "images"
+"""Name under which the number of training images seen is logged to W&B."""
 _PATIENCE = 5.0
 """Seconds in which the W&B server must answer."""
 
@@ -80,6 +82,9 @@ class Wandb(WandbLogger):
         super().__init__(Path(save_dir).name, save_dir, project=project, group=group or sweep_name(), **about)
         self._wandb_init.pop("anonymous", None)  # Lightning still passes what W&B has deprecated
         self._mode = mode
+        self.images_per_step = 0
+        """Of an optimiser step, over all devices; what is logged is shown against their number."""
+        self._shown: set[str] = set()
 
     @property
     @rank_zero_experiment
@@ -106,6 +111,15 @@ class Wandb(WandbLogger):
         elif mode == "online":
             print(f"wandb:   {run.url}", flush=True)
         return run
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log values, with the number of images seen, against which dashboards show them."""
+        if step is not None and self.images_per_step:
+            for name in metrics.keys() - self._shown:
+                self.experiment.define_metric(name, step_metric=IMAGES)
+            self._shown |= metrics.keys()
+            metrics = {**metrics, IMAGES: step * self.images_per_step}
+        super().log_metrics(metrics, step)
 
 
 def find_mode(settings: Any) -> tuple[str, str]:
@@ -173,6 +187,9 @@ def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator
     failed = True
     try:
         for logger in loggers:
+            if isinstance(logger, Wandb):
+                together = config.get("trainer", {}).get("accumulate_grad_batches") or 1
+                logger.images_per_step = config.get("batch_size", 0) * together
             logger.log_hyperparams(dict(config))
             if isinstance(logger, TensorBoardLogger):
                 text = yaml.safe_dump(dict(config), sort_keys=False)
@@ -189,17 +206,18 @@ def dashboards(loggers: Sequence[Logger], config: Mapping[str, Any]) -> Iterator
 
 @rank_zero_only
 def log_results(trainer: pl.Trainer, values: Mapping[str, float], run: Path) -> None:
-    """Log a finished run: its last samples, and its results where dashboards compare runs.
+    """Log a finished run: its last samples, the way to some, and its results where dashboards compare runs.
 
     On W&B these are the summary, with the best value of the monitored metric, and the exported model as artifact; on
     TensorBoard the scores beside the hyperparameters.
     """
-    picture = run / "samples" / "final.png"
+    pictures = {"samples": run / "samples" / "final.png", "trajectories": run / "samples" / "final" / "trajectory.png"}
     keepers = [callback for callback in trainer.callbacks if isinstance(callback, Checkpoints)]  # type: ignore[attr-defined]
     best = {name: value for callback in keepers for name, value in callback.best.items()}
     for logger in trainer.loggers:
-        if picture.exists():
-            log_picture(logger, Image.open(picture), trainer.global_step)
+        for name, picture in pictures.items():
+            if picture.exists():
+                log_picture(logger, Image.open(picture), trainer.global_step, name)
         if isinstance(logger, Wandb):
             logger.experiment.summary.update({**values, **best})
             _log_model(logger.experiment, run / "model")

@@ -25,15 +25,17 @@ class Optimization:
             `adamw` decays weights apart [Loshchilov 2019, Algorithm 2].
         warmup_steps: linear warm-up; 0 for none.
         decay_steps: cosine decay to zero, reached at this step; None keeps lr constant.
+        noam: after the warm-up the rate falls with the square root of the step [Vaswani 2017, eq. 3].
 
     Raises:
-        ValueError: lr not positive, or steps negative.
+        ValueError: lr not positive, steps negative, or both decays.
     """
 
     lr: float = 2e-4
     factory: Callable[..., Optimizer] = Adam
     warmup_steps: int = 0
     decay_steps: int | None = None
+    noam: bool = False
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
@@ -42,10 +44,14 @@ class Optimization:
             raise ValueError(f"warmup_steps must not be negative, not {self.warmup_steps}")
         if self.decay_steps is not None and self.decay_steps < 1:
             raise ValueError(f"decay_steps must be positive or null, not {self.decay_steps}")
+        if self.noam and (self.decay_steps is not None or not self.warmup_steps):
+            raise ValueError("noam=true needs warmup_steps, and decay_steps=null")
 
     def factor(self, step: int) -> float:
         """The learning rate at an optimiser step (0-based), relative to lr."""
         warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        if self.noam:
+            return min(warm, math.sqrt(self.warmup_steps / (step + 1)))
         if self.decay_steps is None:
             return warm
         return warm * (1 + math.cos(math.pi * min(1.0, step / self.decay_steps))) / 2

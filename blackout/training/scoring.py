@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from blackout.distributed import my_samples
-from blackout.errors import UserError
+from blackout.errors import Unobtainable, UserError
 from blackout.family import Samples, Scorer, Source
 from blackout.family import Scores as Accumulators
 from blackout.training.lightning_module import TrainingModule
@@ -32,23 +32,40 @@ class Scores(Callback):
         num_samples: samples to be scored each time.
         every_n_steps: score at validations whose step is a multiple of this; None for the end of the run only.
         seed: of the samples.
+        num_samples_between: samples to be scored before the end; None for `num_samples`.
+        required: weights that cannot be had end the run; else a line says where to put them, and it goes on without.
 
     Raises:
-        ValueError: num_samples or every_n_steps below 1.
+        ValueError: num_samples, num_samples_between or every_n_steps below 1.
     """
 
     def __init__(
-        self, scorer: Scorer, num_samples: int = 1000, every_n_steps: int | None = None, seed: int = 0
+        self,
+        scorer: Scorer,
+        num_samples: int = 1000,
+        every_n_steps: int | None = None,
+        seed: int = 0,
+        num_samples_between: int | None = None,
+        required: bool = True,
     ) -> None:
-        if num_samples < 1 or (every_n_steps is not None and every_n_steps < 1):
-            raise ValueError(f"num_samples and every_n_steps must be at least 1, not {num_samples} and {every_n_steps}")
+        numbers = {
+            "num_samples": num_samples,
+            "every_n_steps": every_n_steps,
+            "num_samples_between": num_samples_between,
+        }
+        for name, number in numbers.items():
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, not {number}")
         self.num_samples, self.seed = num_samples, seed
+        self.every, self.between = every_n_steps, num_samples_between or num_samples
+        self.missing: str | None = None
+        """Why there are no scores, where something that they need cannot be had."""
         self.provenance: dict[str, Any] = {}
         """How the last scores were made."""
         self.values: dict[str, float] = {}
         """The last scores, in full precision."""
-        self._scorer, self._every = scorer, every_n_steps
-        self._scores: Accumulators | None = None
+        self._scorer, self._required = scorer, required
+        self._scores: dict[int, Accumulators] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Load extractor and reference, so that a choice that cannot work fails before anything long starts.
@@ -57,25 +74,36 @@ class Scores(Callback):
             UserError: scores are due at steps at which there is no validation.
         """
         between = trainer.val_check_interval if trainer.check_val_every_n_epoch is None else 1
-        if self._every is not None and type(between) is int:
+        if self.every is not None and type(between) is int:
             steps = max(1, between // trainer.accumulate_grad_batches)
-            if self._every % steps:
-                told = f"callbacks.scores.every_n_steps={self._every} must be a multiple of {steps}"
+            if self.every % steps:
+                told = f"callbacks.scores.every_n_steps={self.every} must be a multiple of {steps}"
                 raise UserError(f"{told}: samples are scored at validations, every {steps} steps")
-        if self._scores is None:
-            source = trainer.datamodule.source  # type: ignore[attr-defined]
-            self._scores = self._scorer.begin(source, self.num_samples, pl_module.device)
+        if self._scores or self.missing:
+            return
+        source = trainer.datamodule.source  # type: ignore[attr-defined]
+        try:
+            for number in {self.num_samples, self.between if self.every else self.num_samples}:
+                self._scores[number] = self._scorer.begin(source, number, pl_module.device)
+        except Unobtainable as error:
+            if self._required:
+                raise
+            self.missing = str(error)
+            if trainer.is_global_zero:
+                print(f"scores:  left out: {error}", flush=True)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draw and score, where it is time to."""
         during_training = trainer.state.fn == "fit"
-        if during_training and (self._every is None or trainer.global_step % self._every):
+        if self.missing or (during_training and (self.every is None or trainer.global_step % self.every)):
             return
-        assert self._scores is not None and isinstance(pl_module, TrainingModule)
-        self._scores.reset()
-        self.values = score_samples(self._scores, pl_module.model.batches, self.seed)
-        self.provenance = {"seed": self.seed, **self._scores.provenance()}
-        pl_module.log_dict(self.values, batch_size=self.num_samples, sync_dist=True)
+        assert isinstance(pl_module, TrainingModule)
+        number = self.between if during_training else self.num_samples
+        scores = self._scores[number]
+        scores.reset()
+        self.values = score_samples(scores, pl_module.model.batches, self.seed)
+        self.provenance = {"seed": self.seed, **scores.provenance()}
+        pl_module.log_dict(self.values, batch_size=number, sync_dist=True)
 
     def beside(self, source: Source, device: torch.device) -> dict[str, Any]:
         """What the last scores are to be compared with."""

@@ -25,14 +25,30 @@ def completed(part):
     return defaults | {name: completed(value) for name, value in part.items()}
 
 
-def test_cifar10_is_the_papers():
-    config = completed(composed("experiment=blackout_cifar10"))
+@pytest.mark.parametrize("words", ["dataset=cifar10", "experiment=blackout_cifar10"])
+def test_cifar10_is_the_papers(words):
+    config = completed(composed(words))
     assert config["network"]["body"]["_target_"].endswith("NCSNpp")
     assert config["network"]["inputs"] == {"_target_": "blackout.networks.PaperInputs"}
     assert config["head"]["_target_"].endswith("SoftplusHead")
     assert config["schedule"]["num_steps"] == 1000 and config["schedule"]["grid"]["final_time"] == 15.0
     assert config["optimizer"]["lr"] == 2e-4 and config["batch_size"] == 256 and config["ema_decay"] == 0.9999
-    assert config["flip"] and config["loss"]["weighting"] == "paper"
+    assert config["flip"] and config["loss"]["weighting"] == "paper" and config["loss"]["kind"] == "instantaneous"
+    assert config["sampler"]["num_steps"] == 1000 and config["sampler"]["kernel"]["_target_"].endswith("BinomialBridge")
+    assert config["metrics"]["scores"] == ["fid", "is"] and config["trainer"]["max_steps"] == 300000
+    scores = config["callbacks"]["scores"]
+    assert (scores["num_samples_between"], scores["num_samples"]) == (5000, 50000)
+    assert scores["every_n_steps"] % config["trainer"]["val_check_interval"] == 0
+
+
+def test_what_was_found_better_on_cifar10_is_a_recipe():
+    config = composed("dataset=cifar10", "recipe=blackout/cifar10_scaled")
+    assert config["head"]["_target_"].endswith("ScaledHead") and config["sampler"]["kernel"]["_target_"].endswith(
+        "Trapezoidal"
+    )
+    assert (
+        config["network"]["inputs"]["_target_"].endswith("StandardisedInputs") and config["sampler"]["num_steps"] == 100
+    )
 
 
 @pytest.mark.parametrize("loss", ["instantaneous", "finite_time"])
@@ -59,7 +75,7 @@ def test_the_papers_runs_keep_its_samplers_and_its_thousand_evaluations(experime
 
 
 @pytest.mark.parametrize("overrides, kernel, evaluations", [
-    ([], "Trapezoidal", 49), (["dataset=cifar10"], "Trapezoidal", 199),
+    ([], "Trapezoidal", 49), (["dataset=cifar10", "recipe=blackout/cifar10_scaled"], "Trapezoidal", 199),
     (["process=birth_death"], "BirthDeathBridge", 100),
     (["process=uniform"], "LevelBridge", 100), (["process=absorbing"], "LevelBridge", 100),
     (["process=ordinal", "dataset=patches"], "LevelBridge", 100), (["process=discrete_uniform"], "LevelBridge", 100),

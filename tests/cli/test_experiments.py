@@ -9,7 +9,7 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.programs.choices import CONF
 
-FILES = sorted((CONF / "experiment").glob("*.yaml"))
+FILES = sorted((CONF / "experiment").glob("*.yaml"))  # those of the papers: test_papers
 OTHERS = re.compile(r"override /family|- dnfs_")
 EXPERIMENTS = [path.stem for path in FILES if not OTHERS.search(path.read_text())]
 """Of the default family."""

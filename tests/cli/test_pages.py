@@ -20,7 +20,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from blackout import compare, demo, report, table, watch
+from benchmarks import table
+from blackout import compare, demo, report, watch
 from blackout.errors import UserError
 from blackout.programs import report as pages
 from tests.cli.conftest import ROOT, TINY

@@ -1,8 +1,16 @@
 """A sweep survives its failures; a plan tells and writes nothing."""
 
 import csv
+from types import SimpleNamespace
 
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from blackout.networks import CountNetwork, NCSNpp, PaperInputs
+from blackout.programs.plan import cost_per_sample
 from tests.cli.conftest import TINY
+from tests.cli.test_experiments import stand_in
 
 
 def test_a_failing_job_does_not_end_the_sweep(run, tmp_path):
@@ -56,6 +64,49 @@ def test_a_plan_tells_and_writes_nothing(run, tmp_path):
     assert told["parameters"].strip() == "3,824"
     assert "64,000 images" in told["length"] and "1,438" in told["data"]
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.deep
+def test_a_plan_needs_no_evaluation_of_a_large_network(run, tmp_path, monkeypatch):
+    """62.7 million parameters, and not one convolution with numbers in it."""
+    monkeypatch.setattr("blackout.data.cifar10", stand_in("cifar10"))
+    shapes = []
+    real = torch.nn.functional.conv2d
+
+    def counted(x, *args, **kwargs):
+        shapes.append(x.device.type)
+        return real(x, *args, **kwargs)
+
+    monkeypatch.setattr("torch.nn.functional.conv2d", counted)
+    outcome = run("train", "dataset=cifar10", "plan=true", f"runs_dir={tmp_path}", "trainer.accelerator=cpu")
+    assert outcome.code == 0, outcome.err
+    told = dict(line.split(":", 1) for line in outcome.out.splitlines())
+    assert told["parameters"].strip() == "62,693,251" and "21.8 GFLOP per image" in told["work"]
+    assert "no batch was run" in told["time"] and set(shapes) == {"meta"}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_what_a_plan_counts_without_numbers_is_what_is_kept_with_them(channels_last):
+    torch.manual_seed(0)
+    body = NCSNpp((3, 8, 8), channels=8, multipliers=[1, 2], blocks_per_level=1, attention_resolutions=[4])
+    network = CountNetwork(body, PaperInputs(255), channels_last)
+    example = torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
+    known = {value.untyped_storage().data_ptr() for value in (*network.parameters(), *network.buffers())}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        kept.update({storage.data_ptr(): storage.nbytes()} if storage.data_ptr() not in known else {})
+        return tensor
+
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
+        network(*example)
+    flops, activations = cost_per_sample(SimpleNamespace(network=network, example=lambda: example))
+    assert 0 <= flops - counter.get_total_flops() < 0.01 * flops  # attention's, which the counter misses on a processor
+    assert abs(activations - sum(kept.values())) < (0.1 if channels_last else 0.01) * activations
 
 
 class Bug:

@@ -18,11 +18,11 @@ from blackout.diffusion.heads import ScaledHead
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import make_sampler
-from blackout.errors import UserError
+from blackout.errors import Unobtainable, UserError
 from blackout.evaluation import ScoreOptions, Scorer
 from blackout.evaluation.digit_classifier import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
-from blackout.programs.train import keep_affordable_scorer
+from blackout.programs.train import keep_affordable_scorer, out_of_reach
 from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Optimization
@@ -225,3 +225,43 @@ def test_what_would_cost_more_than_training_is_said(scorer, tmp_path):
     assert found is None and kept not in trainer.callbacks
     assert "40 samples of 10 network evaluations would cost more than the training, of 399" in line
     assert f"sample.py ckpt={tmp_path} num_samples=40 evaluate=true, or callbacks.scores.num_samples=39" in line
+
+
+def test_more_samples_are_scored_at_the_end_than_between(scorer):
+    scores = Scores(scorer, 2 * SAMPLES, every_n_steps=4, num_samples_between=SAMPLES)
+    module = make_module()
+    data = SourceDataModule(DATA, 50)
+    trainer = pl.Trainer(
+        **TRAINER, max_steps=4, val_check_interval=2, check_val_every_n_epoch=None, num_sanity_val_steps=0,
+        use_distributed_sampler=False, callbacks=[scores], enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.fit(module, data)
+    assert scores.provenance["num_samples"] == SAMPLES
+    trainer.validate(module, data, verbose=False)
+    assert scores.provenance["num_samples"] == 2 * SAMPLES
+
+
+class Nowhere:
+    """A scorer whose weights can be had nowhere."""
+
+    def begin(self, source, number, device):
+        raise Unobtainable("fetch the weights and put them at /there")
+
+
+def test_a_run_goes_on_without_weights_that_it_cannot_have_unless_they_are_asked_for(tmp_path, capsys):
+    scores = Scores(Nowhere(), 40, every_n_steps=2, required=False)
+    trained(scores)
+    assert scores.values == {} and capsys.readouterr().out.count("put them at /there") == 1
+    trainer = pl.Trainer(**TRAINER, callbacks=[scores])
+    assert keep_affordable_scorer(trainer, 1, 10**6, tmp_path) == (
+        None, ["scores of samples: fetch the weights and put them at /there"]
+    )  # fmt: skip
+    with pytest.raises(Unobtainable):
+        trained(Scores(Nowhere(), 40))
+
+
+def test_scores_due_at_the_end_alone_and_never_affordable_are_not_even_loaded(tmp_path):
+    trainer = pl.Trainer(**TRAINER, max_steps=3, callbacks=[Scores(Nowhere(), 400)])
+    (line,) = out_of_reach(trainer, 10, SourceDataModule(DATA, 50), tmp_path)
+    assert "would cost more than the training, of 150" in line
+    assert not [callback for callback in trainer.callbacks if isinstance(callback, Scores)]

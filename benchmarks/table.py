@@ -1,8 +1,8 @@
-"""`python -m blackout.table blackout_cifar10`: run a published table, and print it beside the published figures.
+"""`python -m benchmarks.table blackout_cifar10`: run a published table, and print it beside the published figures.
 
-    python -m blackout.table blackout_cifar10 --plan                      # what would be run, and what is there already
-    python -m blackout.table blackout_cifar10 --train trainer.devices=8   # the same command again goes on
-    python -m blackout.table blackout_cifar10 --train trainer.max_steps=9 --sample num_samples=20    # a rehearsal
+    python -m benchmarks.table blackout_cifar10 --plan                    # what would be run, and what is there already
+    python -m benchmarks.table blackout_cifar10 --train trainer.devices=8 # the same command again goes on
+    python -m benchmarks.table blackout_cifar10 --train trainer.max_steps=9 --sample num_samples=20    # a rehearsal
 
 A table is a YAML file in `tables/` beside this program, or one of your own: trainings, and rows that each sample one of
 them. What a row leaves lies in `<runs_dir>/<table>/table_<training>`, in the folder `table_<number of the row>`; your
@@ -119,7 +119,7 @@ def lines(table: Mapping[str, Any], samplings: Sequence[Job]) -> Iterator[str]:
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing and print the table."""
     parser = argparse.ArgumentParser(
-        prog="python -m blackout.table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("table", help="a name, such as blackout_cifar10, or a .yaml file")
     parser.add_argument("--plan", action="store_true", help="print the commands and run none")

@@ -1,0 +1,222 @@
+"""What the experiments of the papers compose to is what the papers' appendices say, typed from there."""
+
+import pytest
+
+from benchmarks import coverage
+from blackout.flows.planar import Planar
+from blackout.flows.targets import save_energy_network
+from blackout.programs.choices import CONF
+from tests.cli.test_configs import completed, composed
+from tests.cli.test_experiments import SHAPES, stand_in
+
+BLACKOUT = {  # section 3, appendices E to I, and the published code where these are silent
+    "batch_size": 256, "ema_decay": 0.9999, "trainer.max_steps": 300000, "optimizer.lr": 2e-4,
+    "optimizer.warmup_steps": 0,
+    "optimizer.factory._target_": "torch.optim.Adam", "schedule.num_steps": 1000, "schedule.grid.final_time": 15.0,
+    "sampler.num_steps": 1000, "flip": True, "loss.kind": "instantaneous", "loss.weighting": "paper",
+    "network.body._target_": "blackout.networks.NCSNpp", "network.body.channels": 128,
+    "network.body.multipliers": [1, 2, 2, 2], "network.body.blocks_per_level": 4, "network.body.dropout": 0.1,
+    "head._target_": "blackout.diffusion.SoftplusHead",
+}  # fmt: skip
+SYMMETRIC = {  # appendix G.5, Tables 8 and 10
+    "batch_size": 64, "network.width": 128, "network.depth": 7, "network.heads": 8, "network.expansion": 4,
+    "network.dropout": 0.1, "network.norm_first": False, "optimizer.factory._target_": "torch.optim.AdamW",
+    "optimizer.factory.betas": [0.9, 0.98], "optimizer.factory.eps": 1e-9, "optimizer.factory.weight_decay": 1e-2,
+    "optimizer.noam": True, "optimizer.warmup_steps": 51600, "trainer.max_steps": 112560, "sampler.inner": 200,
+    "sampler.width": 20, "loss.walks": 3, "reverse._target_": "blackout.permutations.shuffle.ReverseGPL",
+    "dataset.held_out": 10000,
+}  # fmt: skip
+LATENT = {
+    "loss._target_": "blackout.permutations.shuffle.LabelFreeLoss",
+    "loss.draws": 10,
+    "loss.entropy": 0.05,
+    "loss.decay": 0.995,
+}
+ONE = {  # appendix G.5
+    "trainer.max_steps": 30000, "dataset.held_out": 2560, "network.depth": 7, "network.width": 128, "network.heads": 8,
+    "network.dropout": 0.1,
+}  # fmt: skip
+TOURS = {  # appendix G.5
+    "optimizer.lr": 2e-4, "optimizer.factory.betas": [0.9, 0.999], "optimizer.factory.eps": 1e-8,
+    "optimizer.factory.weight_decay": 1e-4, "optimizer.noam": False, "optimizer.warmup_steps": 0, "loss.walks": 1,
+    "reverse._target_": "blackout.permutations.shuffle.ReverseGPL", "dataset.held_out": 1280,
+    "dataset.instances": 1512000,
+}  # fmt: skip
+FLOW = {  # appendix E.1
+    "network._target_": "blackout.networks.LETransformer", "network.layers": 3, "network.heads": 4,
+    "network.channels": 128, "rollout.points": 64, "simulation.num_steps": 64, "rollout.clip": 5.0, "batch_size": 128,
+    "optimizer.lr": 1e-3, "optimizer.factory._target_": "torch.optim.AdamW", "trainer.max_steps": 100000,
+}  # fmt: skip
+SMALL = FLOW | {"network.channels": 64, "trainer.max_steps": 50000, "target.sigma": 0.1, "target.bias": 0.2}
+GRAPHS = FLOW | {  # appendix E.3
+    "network._target_": "blackout.networks.LEGraphTransformer", "network.layers": 5, "network.channels": 256,
+    "batch_size": 256, "optimizer.lr": 1e-4, "target.number": 1000, "target.held_out": 100,
+    "target.inverse_temperature": 5.0, "rollout.horizon": 0.02,
+}  # fmt: skip
+ENERGIES = {  # appendix E.2
+    "rates._target_": "blackout.networks.LETransformer", "rates.layers": 3, "rates.heads": 4, "rates.channels": 128,
+    "rollout.points": 64, "rollout.clip": 5.0, "batch_size": 128, "inner": 10, "energy_lr": 1.0, "optimizer.lr": 1e-4,
+    "optimizer.factory._target_": "torch.optim.AdamW", "energy.widths": [256, 256, 256],
+}  # fmt: skip
+COUPLINGS = {name: value for name, value in ENERGIES.items() if name != "energy.widths"} | {
+    "optimizer.lr": 1e-3, "energy_lr": 0.1, "energy.l1": 0.05, "number": 2000,
+}  # fmt: skip
+CODES = {  # appendix E
+    "batch_size": 1024, "optimizer.lr": 3e-4, "network.width": 128, "network.heads": 8, "network.depth": 8,
+    "network.dropout": 0.05, "network.context": "prefix",
+}  # fmt: skip
+JIGSAWS = {2: [0, 2, 7], 3: [0, 3, 5, 9], 4: [0, 4, 6, 10], 5: [0, 5, 7, 11], 6: [0, 6, 8, 12]}
+"""Table 9 of SymmetricDiffusers."""
+SORTS = {
+    3: [0, 2, 7], 5: [0, 2, 8], 7: [0, 3, 8], 9: [0, 3, 5, 9], 15: [0, 4, 7, 10], 32: [0, 5, 7, 12],
+    52: [0, 5, 6, 7, 10, 13], 100: [0, 8, 10, 15], 200: [0, 9, 10, 12],
+}  # fmt: skip
+"""Its Table 11."""
+WALKS = {"irs": (9, 12, 13), "it": (15, 55, 105), "ii": (25, 110, 205)}
+"""Steps of Table 6 for 9, 32 and 52 numbers."""
+PUBLISHED = {
+    "blackout/table1": BLACKOUT,
+    "blackout/table2_binarized_mnist": BLACKOUT
+    | {"schedule.grid.final_time": 10.0, "flip": False, "trainer.max_steps": 250000},
+    "blackout/table2_celeba64": BLACKOUT | {"batch_size": 100, "flip": False},
+    "blackout/table2_d3pm_absorbing": {"process.num_steps": 1000, "batch_size": 256, "trainer.max_steps": 300000},
+    "blackout/table2_d3pm_gaussian": {"process.num_steps": 1000, "batch_size": 256, "trainer.max_steps": 300000},
+    "blackout/table2_tauldr10": {"sampler.num_steps": 1000, "sampler.corrector_steps": 10},
+    **{
+        f"symmetric/table1/mnist_{n}": SYMMETRIC | LATENT | {"shuffle.schedule": schedule, "dataset.pieces": n}
+        for n, schedule in JIGSAWS.items()
+    },
+    **{
+        f"symmetric/table1/cifar10_{n}": SYMMETRIC
+        | LATENT
+        | {"shuffle.schedule": JIGSAWS[n], "optimizer.warmup_steps": 46000, "trainer.max_steps": 93840}
+        for n in (2, 3, 4)
+    },
+    **{
+        f"symmetric/table2/n{n}": SYMMETRIC | {"shuffle.schedule": schedule, "dataset.length": n}
+        for n, schedule in SORTS.items()
+        if n <= 100
+    },
+    "symmetric/table2/n200": SYMMETRIC | {
+        "shuffle.schedule": SORTS[200], "network.width": 768, "network.expansion": 1, "network.depth": 12,
+        "loss.walks": 1,
+        "network.heads": 12, "optimizer.noam": False, "optimizer.warmup_steps": 2350, "optimizer.lr": 5e-5,
+        "optimizer.decay_steps": 112560, "reverse._target_": "blackout.permutations.shuffle.ReversePL",
+        "loss._target_": "blackout.permutations.shuffle.RandomTimeLoss",
+    },
+    "symmetric/table3/gpl_n52": SYMMETRIC | {"shuffle.schedule": SORTS[52]},
+    **{
+        f"symmetric/table6/{law}_n{n}": {"shuffle.schedule": list(range(steps + 1)), "dataset.length": n}
+        for law, each in WALKS.items()
+        for n, steps in zip((9, 32, 52), each, strict=True)
+    },
+    "symmetric/table4/tsp20": TOURS | {
+        "batch_size": 512, "shuffle.schedule": [0, 4, 5, 7], "sampler.inner": 256, "sampler.width": 256,
+        "network.width": 256, "network.heads": 8, "network.expansion": 4, "network.dropout": 0.1,
+        "trainer.max_steps": 147700, "dataset.cities": 20,
+    },
+    "symmetric/table4/tsp50": TOURS | {
+        "batch_size": 256, "shuffle.schedule": [0, 5, 6, 7], "sampler.inner": 768, "sampler.width": 768,
+        "network.width": 128, "network.depth": 7, "trainer.max_steps": 1476750, "dataset.cities": 50,
+    },
+    "symmetric/table5/n100": ONE | {"batch_size": 512, "shuffle.schedule": SORTS[100]},
+    "symmetric/table5/n200": ONE | {"batch_size": 128, "shuffle.schedule": SORTS[200]},
+    **{
+        f"symmetric/table7/t{'_'.join(map(str, inner))}": SYMMETRIC
+        | {"shuffle.schedule": [0, *inner], "dataset.length": 100}
+        for inner in ((15,), (8, 9, 15), (7, 8, 9, 15), (7, 8, 10, 15), (8, 10, 15))
+    },
+    "dnfs/figure1": SMALL,
+    "dnfs/figure3": SMALL,
+    "dnfs/figure4/circles": FLOW | {"rollout.points": 128, "simulation.num_steps": 128, "optimizer.lr": 1e-4},
+    "dnfs/figure5": FLOW | {"target.size": 10, "target.sigma": 0.1, "target.bias": 0.0},
+    "dnfs/table2/pinwheel": ENERGIES | {"dataset.density": "pinwheel"},
+    "dnfs/table4/s3": COUPLINGS | {"target.size": 10, "target.sigma": 0.3},
+    "dnfs/table4/m2": COUPLINGS | {"target.size": 9, "target.sigma": -0.2},
+    "dnfs/table1/small": GRAPHS | {"target.nodes": [16, 20], "target.problem": "mis", "target.kind": "er"},
+    "dnfs/table1/large": GRAPHS | {"target.nodes": [64, 75]},
+    "dnfs/table5/medium": GRAPHS | {"target.nodes": [32, 40], "target.problem": "maxcut", "target.kind": "ba"},
+    "factorized/figure5/cifar10_3": CODES | {"network.depth": 7, "network.dropout": 0.1, "dataset.pieces": 3},
+    "factorized/figure6": CODES | {"dataset.length": 10, "dataset.share": 0.2, "callbacks.scores.num_samples": 10000},
+    "factorized/figure7/n20": CODES | {"network.width": 256, "network.depth": 10, "dataset.length": 20},
+}  # fmt: skip
+QUICK = {"blackout/table1", "symmetric/table2/n200", "dnfs/table1/small", "factorized/figure6"}
+
+
+def value(config, name):
+    for part in name.split("."):
+        config = config[part]
+    return config
+
+
+@pytest.mark.parametrize(
+    "experiment", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in PUBLISHED]
+)
+def test_experiments_are_as_published(experiment):
+    config = completed(composed(f"experiment={experiment}"))
+    found = {name: value(config, name) for name in PUBLISHED[experiment]}
+    found = {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
+    assert found == PUBLISHED[experiment]
+
+
+@pytest.mark.parametrize("width, warm_up, experiment", [
+    (128, 51600, "symmetric/table1/mnist_3"), (128, 46000, "symmetric/table1/cifar10_3"),
+])  # fmt: skip
+def test_the_peak_of_noams_rate_is_that_of_the_width_and_the_warm_up(width, warm_up, experiment):
+    lr = composed(f"experiment={experiment}")["optimizer"]["lr"]
+    assert lr == pytest.approx((width * warm_up) ** -0.5, rel=1e-3)
+
+
+PROPOSALS = {  # Table 7 of SGDD: T, K, H
+    "table2_d5": (10, 10, 20), "table3": (200, 50, 20), "table4_xor": (2000, 50, 20), "table4_and": (5000, 100, 20),
+    "table5": (5000, 100, 20),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", PROPOSALS)
+def test_tasks_are_as_published(task):
+    config = composed(f"task=sgdd/{task}", "ckpt=x", name="sample")
+    posterior, steps = config["posterior"], config["sampler"]["num_steps"] or config["law"]["num_steps"]
+    assert (posterior["proposals"], posterior["sweeps"], steps) == PROPOSALS[task]
+    assert (posterior["first_level"], posterior["last_level"]) == (20.0, 1e-4)
+
+
+ROWS = [row for _, row in coverage.rows()]
+
+
+def test_the_page_of_what_is_covered_is_that_of_its_rows():
+    assert coverage.PAGE.read_text() == coverage.page()
+    named = {name for row in ROWS for name in row.get("runs", ())}
+    folder = CONF / "experiment"
+    ours = {str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*/*.yaml")}
+    assert ours - named == set()
+    assert all((folder / f"{name}.yaml").is_file() for name in named)
+    tasks = {name for row in ROWS for name in row.get("task", ())}
+    assert {f"sgdd/{path.stem}" for path in (CONF / "task" / "sgdd").glob("*.yaml")} == tasks
+
+
+@pytest.fixture
+def data_dir(tmp_path, monkeypatch):
+    """Stand-ins for what is not downloaded: images of the right kind, and an energy network of a density."""
+    for name in SHAPES:
+        monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
+    monkeypatch.setattr("blackout.permutations.datasets.images.mnist", stand_in("mnist"))
+    monkeypatch.setattr("blackout.permutations.datasets.images.cifar10", stand_in("cifar10"))
+    save_energy_network(network := Planar([8, 8], 1000.0), tmp_path / "planar_moons.npz", scale=network.scale)
+    return tmp_path
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("experiment", [row["runs"][0] for row in ROWS if "runs" in row])
+def test_a_few_steps_of_every_row(run, data_dir, experiment):
+    given = (f"data_dir={data_dir}", f"runs_dir={data_dir}", "run_id=a", "trainer.accelerator=cpu")
+    outcome = run("train", f"experiment={experiment}", "debug=fast", *given)
+    assert outcome.code == 0, outcome.err
+    assert len(list(data_dir.glob("*/a/model/model.safetensors"))) == 1
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("row", [row for row in ROWS if "small" in row], ids=lambda row: row["task"][0])
+def test_a_few_samples_of_every_task_with_a_law_of_its_own(run, tmp_path, row):
+    outcome = run("sample", f"task={row['task'][0]}", *row["small"], f"out={tmp_path / 'out'}")
+    assert outcome.code == 0, outcome.err
