@@ -65,8 +65,8 @@ class Method:
     solvers: dict[str, tuple[int, Solver]]
 
 
-def methods(source: Puzzles, scale: Scale, device: torch.device) -> Iterator[tuple[str, Callable[[], Method]]]:
-    """Every row of the table, made when it is its turn."""
+def methods(source: Puzzles | None, scale: Scale, device: torch.device) -> Iterator[tuple[str, Callable[[], Method]]]:
+    """Every row of the table, made when it is its turn; of no puzzles only the names are meant."""
     for objective in ("masked", "autoregressive"):
         for code in CODES:
             yield f"{code}, {objective}", partial(coded, source, scale, device, code, objective)
@@ -183,6 +183,10 @@ def train(method: Method, data: Any, scale: Scale, device: torch.device) -> int:
 def fair(options: argparse.Namespace) -> None:
     """Train and test every method; prints the table."""
     scale = SCALES["quick" if options.quick else options.scale]
+    if options.show:
+        for name, _ in methods(None, scale, torch.device(options.device)):
+            print(f'python -m benchmarks.permutations fair --scale {options.scale} --only "{name}"')
+        return
     places: dict[str, Any] = {} if options.quick else {"data_dir": options.data_dir}
     places |= {} if options.pieces is None else {"pieces": options.pieces}
     source, device = scale.puzzles(**places), torch.device(options.device)

@@ -1,7 +1,7 @@
 """The tables of SymmetricDiffusers [Zhang 2025] as commands: `python -m benchmarks.permutations table1`.
 
-`--scale cpu` trains small networks for minutes a row, `--scale paper` the published ones for their 112,500 steps; the
-difference is in `SCALES` and nowhere else. Every way of decoding is a row. `--print` only shows the commands.
+`--scale cpu` trains small networks for minutes a row, `--scale paper` the published ones, `experiment=symmetric/...`.
+Every way of decoding is a row. `--print` only shows the commands.
 """
 
 from __future__ import annotations
@@ -14,13 +14,9 @@ from typing import Any
 from benchmarks.permutation_runs import Rows, Run
 
 _SHOWN = ("accuracy", "correct", "kendall_lists", "rmse", "gap")
-_PUBLISHED = (
-    "network.width=128", "network.depth=7", "network.heads=8", "network.expansion=4", "network.dropout=0.1",
-    "network.norm_first=false", "network.scale=1.0", "batch_size=64", "loss.walks=3", "trainer.max_steps=112500",
-)  # fmt: skip
-SCALES: dict[str, tuple[str, ...]] = {"cpu": ("trainer.max_steps=600",), "paper": _PUBLISHED}
-_JIGSAW, _SORT = "experiment=symmetric_jigsaw", "experiment=symmetric_sort"
-_MNIST = (_SORT, "dataset=sort_mnist")
+SCALES: dict[str, tuple[str, ...]] = {"cpu": ("trainer.max_steps=600",), "paper": ()}
+_JUDGED = {"cpu": 1000, "paper": 10000}
+"""Lists that are put in order; 1,280 tours, and 2,560 draws of one permutation."""
 _LENGTHS = (3, 5, 7, 9, 15, 32, 52, 100, 200)
 # published steepness of sorting networks by length, and the length from which they are bitonic
 _STEEPNESS = {
@@ -38,19 +34,29 @@ class Row:
         name: of the row.
         train: settings of `train.py`.
         decoders: `sampler=` of `sample.py`.
-        without: settings of the scale that do not apply.
+        judged: what is put in order at the published size; None for as many as elsewhere.
+        steps: whether the steps of the scale are meant.
     """
 
     name: str
     train: tuple[str, ...]
     decoders: tuple[str, ...] = ("beam",)
-    without: tuple[str, ...] = ()
+    judged: int | None = None
+    steps: bool = True
 
     def run(self, scale: str) -> Run:
         """With the settings of a scale."""
-        sizes = tuple(setting for setting in SCALES[scale] if setting.split("=")[0] not in self.without)
-        asked = {decoder: (f"sampler={decoder}", "num_samples=1000") for decoder in self.decoders}
-        return Run(self.name, self.train + sizes, asked)
+        number = self.judged if scale == "paper" and self.judged else _JUDGED[scale]
+        as_trained = {"beam": "model"} if scale == "paper" else {}  # whose widths are the published ones
+        asked = {name: (f"sampler={as_trained.get(name, name)}", f"num_samples={number}") for name in self.decoders}
+        return Run(self.name, self.train + (SCALES[scale] if self.steps else ()), asked)
+
+
+def _sort(n: int, paper: bool) -> tuple[str, ...]:
+    """Settings of lists of n numbers."""
+    if paper:
+        return (f"experiment=symmetric/table2/n{n}",)
+    return "experiment=symmetric_sort", "dataset=sort_mnist", f"dataset.length={n}"
 
 
 def _sorted(name: str, settings: tuple[str, ...], length: int, baseline: str) -> Row:
@@ -58,8 +64,7 @@ def _sorted(name: str, settings: tuple[str, ...], length: int, baseline: str) ->
     nearest = min(range(len(_LENGTHS)), key=lambda i: abs(_LENGTHS[i] - length))
     layout = "bitonic" if length >= _BITONIC[baseline] else "odd_even"
     own = (f"baseline={baseline}", f"loss.steepness={_STEEPNESS[baseline][nearest]}.0", f"loss.layout={layout}")
-    deep = ("network.depth",) if baseline == "diffsort" else ()
-    return Row(f"{name}, {baseline}", (*settings, *own), ("greedy",), ("loss.walks", *deep))
+    return Row(f"{name}, {baseline}", (*settings, *own), ("greedy",))
 
 
 def _jigsaws(paper: bool) -> list[Row]:
@@ -67,12 +72,16 @@ def _jigsaws(paper: bool) -> list[Row]:
     sizes = {"jigsaw_mnist": (2, 3, 4, 5, 6), "jigsaw_cifar10": (2, 3, 4)} if paper else {"jigsaw_mnist": (2, 3)}
     found = []
     for dataset, pieces in ((dataset, n) for dataset, all_of_it in sizes.items() for n in all_of_it):
-        name, settings = f"{dataset} {pieces}x{pieces}", (_JIGSAW, f"dataset={dataset}", f"dataset.pieces={pieces}")
-        for labels, loss in (("no", "label_free"), ("yes", "random_time")):
+        name = f"{dataset} {pieces}x{pieces}"
+        settings: tuple[str, ...] = ("experiment=symmetric_jigsaw", f"dataset={dataset}", f"dataset.pieces={pieces}")
+        if paper:
+            settings = (f"experiment=symmetric/table1/{dataset.removeprefix('jigsaw_')}_{pieces}",)
+        for labels, loss in (("no", "label_free"), ("yes", "trajectory" if paper else "random_time")):
+            loss += "_3" if paper else ""
             found.append(Row(f"{name}, labels: {labels}", (*settings, f"loss={loss}")))
         for labels, loss in (("no", "sinkhorn_pixels"), ("yes", "sinkhorn")):
             own = (*settings, "baseline=sinkhorn", f"loss={loss}")
-            found.append(Row(f"{name}, sinkhorn, labels: {labels}", own, ("greedy",), ("loss.walks",)))
+            found.append(Row(f"{name}, sinkhorn, labels: {labels}", own, ("greedy",)))
         found += [_sorted(name, settings, pieces**2, baseline) for baseline in _STEEPNESS]
     return found
 
@@ -81,55 +90,55 @@ def _sorting(paper: bool) -> list[Row]:
     """Every length, with learning to rank and sorting networks beside."""
     found = []
     for n in _LENGTHS if paper else (3, 5, 9):
-        settings = (*_MNIST, f"dataset.length={n}")
+        settings = _sort(n, paper)
         found.append(Row(f"sort {n}, ours", settings))
-        ranked = (*settings, "baseline=listmle")
-        found.append(Row(f"sort {n}, listmle", ranked, ("greedy",), ("network.depth",)))
+        found.append(Row(f"sort {n}, listmle", (*settings, "baseline=listmle"), ("greedy",)))
         found += [_sorted(f"sort {n}", settings, n, baseline) for baseline in _STEEPNESS]
     return found
 
 
 def _laws(paper: bool, others: bool) -> list[Row]:
     """Reverse laws and decoders; with the other shuffles in table 6."""
-    laws = {"gpl": "riffle", "pl": "riffle", "inverse_riffle": "riffle"}
+    laws = {"gpl": ("gpl", "riffle"), "pl": ("pl", "riffle"), "irs": ("inverse_riffle", "riffle")}
     if others:
-        laws |= {"inverse_transposition": "transposition", "inverse_insertion": "insertion"}
-    return [
-        Row(
-            f"sort {n}, {law}",
-            (*_MNIST, f"dataset.length={n}", f"reverse={law}", f"shuffle={shuffle}", "loss=random_time"),
-            ("greedy", "beam"),
-        )
-        for n in ((9, 32, 52) if paper else (5,))
-        for law, shuffle in laws.items()
-    ]
+        laws |= {"it": ("inverse_transposition", "transposition"), "ii": ("inverse_insertion", "insertion")}
+    found = []
+    for n in ((9, 32, 52) if others else (52,)) if paper else (5,):
+        for law, (reverse, shuffle) in laws.items():
+            settings: tuple[str, ...] = (f"experiment=symmetric/{'table6' if others else 'table3'}/{law}_n{n}",)
+            if not paper:
+                settings = (*_sort(n, paper), f"reverse={reverse}", f"shuffle={shuffle}", "loss=random_time")
+            both = law in ("gpl", "pl") or not paper  # inverse shuffles were decoded greedily
+            found.append(Row(f"sort {n}, {reverse}", settings, ("greedy", "beam") if both else ("greedy",)))
+    return found
 
 
 def _tours(paper: bool) -> list[Row]:
     """Tours, and those without learning."""
     found = []
     for n in (20, 50) if paper else (10,):
-        settings = ("experiment=symmetric_tsp", f"dataset.cities={n}")
-        own = tuple(setting.split("=")[0] for setting in (*SCALES["paper"], *SCALES["cpu"]))
-        mended = Row(f"tsp {n}, two_opt", (*settings, "baseline=two_opt"), ("two_opt",), own)
-        found += [Row(f"tsp {n}", settings), mended]
+        settings: tuple[str, ...] = ("experiment=symmetric_tsp", f"dataset.cities={n}")
+        if paper:
+            settings = (f"experiment=symmetric/table4/tsp{n}",)
+        mended = Row(f"tsp {n}, two_opt", (*settings, "baseline=two_opt"), ("two_opt",), 1280, steps=False)
+        found += [Row(f"tsp {n}", settings, judged=1280), mended]
     return found
 
 
 def _single(paper: bool) -> list[Row]:
     """One permutation."""
-    lengths = (100, 200) if paper else (10, 20)
-    return [Row(f"one {n}", ("experiment=symmetric_single", f"dataset.length={n}"), ("sample",)) for n in lengths]
+    if paper:
+        return [Row(f"one {n}", (f"experiment=symmetric/table5/n{n}",), ("sample",), 2560) for n in (100, 200)]
+    return [Row(f"one {n}", ("experiment=symmetric_single", f"dataset.length={n}"), ("sample",)) for n in (10, 20)]
 
 
 def _schedules(paper: bool) -> list[Row]:
     """Schedules at one length."""
-    long = ([0, 15], [0, 7, 8, 9, 15], [0, 7, 8, 10, 15], [0, 8, 9, 15], [0, 8, 10, 15])
-    length, schedules = (100, long) if paper else (5, ([0, 8], [0, 2, 8], [0, 2, 4, 8]))
-    return [
-        Row(f"schedule {t}", (*_MNIST, f"dataset.length={length}", f"shuffle.schedule={str(t).replace(' ', '')}"))
-        for t in schedules
-    ]
+    if paper:
+        long = ("15", "7_8_9_15", "7_8_10_15", "8_9_15", "8_10_15")
+        return [Row(f"schedule {t}", (f"experiment=symmetric/table7/t{t}",)) for t in long]
+    schedules = ([0, 8], [0, 2, 8], [0, 2, 4, 8])
+    return [Row(f"schedule {t}", (*_sort(5, paper), f"shuffle.schedule={str(t).replace(' ', '')}")) for t in schedules]
 
 
 _MAKERS: dict[str, Callable[[bool], list[Row]]] = {

@@ -126,6 +126,10 @@ PUBLISHED = {
         | {"shuffle.schedule": [0, *inner], "dataset.length": 100}
         for inner in ((15,), (8, 9, 15), (7, 8, 9, 15), (7, 8, 10, 15), (8, 10, 15))
     },
+    "sgdd/prior_mnist": {  # appendix C.1
+        "batch_size": 32, "optimizer.lr": 3e-4, "optimizer.factory._target_": "torch.optim.AdamW",
+        "process._target_": "blackout.diffusion.Uniform", "network.body.width": 768, "network.body.depth": 12,
+    },
     "dnfs/figure1": SMALL,
     "dnfs/figure3": SMALL,
     "dnfs/figure4/circles": FLOW | {"rollout.points": 128, "simulation.num_steps": 128, "optimizer.lr": 1e-4},
