@@ -25,11 +25,18 @@ def test_a_tables_commands_compose(table, scale):
             config = OmegaConf.to_container(compose("train", train[1:]), resolve=True)
             assert config["family"]["_target_"].endswith("ShuffleFamily") and len(samples) == len(row.asked)
             if scale == "paper" and "two_opt" not in row.name:
-                alone = row.name.endswith((", listmle", ", diffsort"))
-                assert config["network"]["depth"] == (0 if alone else 7) and config["trainer"]["max_steps"] == 112_500
+                alone, (first, *_) = row.name.endswith((", listmle", ", diffsort")), row.train
+                assert first.startswith(f"experiment=symmetric/{table}/")
+                assert (config["network"]["depth"] == 0) == alone and config["trainer"]["max_steps"] >= 30_000
 
 
 def test_a_table_is_shown(capsys):
     permutations.main(["table3", "--print"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 and all(line.startswith("python ") for line in lines)
+
+
+def test_the_methods_of_a_fair_comparison_are_shown_without_data(capsys):
+    permutations.main(["fair", "--print", "--data-dir", "/nowhere"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 14 and 'fair --scale cpu --only "lehmer, masked"' in lines[1]

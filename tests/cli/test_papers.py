@@ -171,6 +171,13 @@ def test_the_peak_of_noams_rate_is_that_of_the_width_and_the_warm_up(width, warm
     assert lr == pytest.approx((width * warm_up) ** -0.5, rel=1e-3)
 
 
+@pytest.mark.parametrize("baseline", ["sinkhorn", "diffsort", "diffsort_error_free", "listmle"])
+def test_rivals_take_the_puzzles_and_no_settings_of_the_papers_loss_or_beam(baseline):
+    config = composed("experiment=symmetric/table1/mnist_3", f"baseline={baseline}")
+    assert config["dataset"]["pieces"] == 3 and config["batch_size"] == 64
+    assert not {"walks", "draws"} & config["loss"].keys() and not {"inner", "width"} & config["sampler"].keys()
+
+
 PROPOSALS = {  # Table 7 of SGDD: T, K, H
     "table2_d5": (10, 10, 20), "table3": (200, 50, 20), "table4_xor": (2000, 50, 20), "table4_and": (5000, 100, 20),
     "table5": (5000, 100, 20),
