@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from blackout import compare, inspect, load_model, report, table
+from benchmarks import table
+from blackout import compare, inspect, load_model, report
 from blackout.compress import __main__ as compress
 from blackout.errors import UserError, run_command
 from blackout.files import new_file, request_key, results_folder
