@@ -128,25 +128,23 @@ class Weights:
 class Particles(Method):
     """Walks of several particles for every sample.
 
-    What a state is worth is log p(y | x_s), guessed as the mean of L over a few reverse runs of few steps
-    [Chu 2025, eq. 55]. Runs of one step are draws from what the network said last: they take no evaluation.
+    What a state is worth is log p(y | x_s), guessed as the mean of L over a few reverse runs of one step
+    [Chu 2025, eq. 55]: draws from what the network said last, which take no evaluation.
 
     Args:
         particles: M, of every sample.
         rollouts: reverse runs of each guess.
-        rollout_steps: of each run.
     """
 
     walks: ClassVar[bool] = True
     particles: int = 20
     rollouts: int = 4
-    rollout_steps: int = 1
 
     def sweeps(self, prior: Prior) -> int:
         return len(prior.times) - 1
 
     def check(self, prior: Prior, problem: Problem) -> None:
-        for name in ("particles", "rollouts", "rollout_steps"):
+        for name in ("particles", "rollouts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
@@ -178,10 +176,7 @@ class Particles(Method):
         log_l = []
         for turn in range(self.rollouts):
             source = streams.fold(turn)
-            if self.rollout_steps == 1:
-                x0 = prior.guess(x, s, source.at(0))
-            else:
-                x0 = prior.reverse(x, float(s), source, self.rollout_steps - 1)
+            x0 = prior.guess(x, s, source.at(0))
             log_l.append(problem.log_likelihood(x0.double().clamp(max=prior.process.max_count)))
         return torch.logsumexp(torch.stack(log_l), 0) - math.log(self.rollouts)
 

@@ -39,7 +39,7 @@ from blackout.training.components import make
 if TYPE_CHECKING:
     from PIL import Image
 
-_NUMBERS = -4
+_NUMBER = -4
 _FIRST, _PUBLISHED = 3.0, (20.0, 1e-4)
 _NEAR, _FAR = (1.0, 0.4, 0.1), (3.0, 1.0, 0.4)
 """Levels of moves that begin near the posterior, and of those that must find it."""
@@ -95,8 +95,8 @@ class Command(ABC):
 _UNKNOWN = re.compile(r"unknown(?::([^-]+)-(.+))?")
 
 
-def _unknown(request: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Unknown, ...]]:
-    """Operator and noise with the middle of its prior for each number that is `unknown:low-high`, and these numbers."""
+def _unknown(request: Mapping[str, Any]) -> tuple[dict[str, Any], Unknown | None]:
+    """Operator and noise with the middle of its prior for the number that is `unknown:low-high`, and that number."""
     parts: dict[str, Any] = {}
     found: list[Unknown] = []
     for of in ("operator", "noise"):
@@ -108,9 +108,9 @@ def _unknown(request: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Unknown,
                 except (TypeError, ValueError):
                     raise UserError(f"{of}.{name}={value}: its ends must be given, such as unknown:0.5-4") from None
                 parts[of][name] = found[-1].middle
-    if len(found) > 2:
-        raise UserError(f"{found[2].of}.{found[2].name}: at most two numbers may be unknown")
-    return parts, tuple(found)
+    if len(found) > 1:
+        raise UserError(f"{found[1].of}.{found[1].name}: {found[0].of}.{found[0].name} is unknown; only one may be")
+    return parts, found[0] if found else None
 
 
 def _asked(request: Mapping[str, Any]) -> Any:
@@ -331,16 +331,14 @@ def dps() -> Baseline:
     return Baseline(DPS())
 
 
-def svdd(particles: int = 20, rollouts: int = 4, rollout_steps: int = 1) -> Baseline:
+def svdd(particles: int = 20, rollouts: int = 4) -> Baseline:
     """See `baselines.SVDD`."""
-    return Baseline(SVDD(particles, rollouts, rollout_steps))
+    return Baseline(SVDD(particles, rollouts))
 
 
-def smc(
-    particles: int = 20, rollouts: int = 4, rollout_steps: int = 1, power: float = 1.0, polish: int = 0
-) -> Baseline:
+def smc(particles: int = 20, rollouts: int = 4, power: float = 1.0, polish: int = 0) -> Baseline:
     """See `baselines.SMC`."""
-    return Baseline(SMC(particles, rollouts, rollout_steps, power, polish))
+    return Baseline(SMC(particles, rollouts, power, polish))
 
 
 def fk(particles: int = 20, potential: Kind = "difference", every: int = 4, draws: int = 4) -> Baseline:
@@ -443,7 +441,7 @@ class PosteriorDraw(BaseDraw):
             named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}
             if isinstance(problem := self._problem(part, seed), Blind):
                 x, streams = found.samples[: len(part)], self._streams(part, seed)
-                named |= problem.numbers(x, streams.fold(_NUMBERS).at(0))
+                named[problem.unknown.name] = problem.number(x, streams.fold(_NUMBER).at(0))
             named |= {"log_evidence": found.log_evidence} if len(found.log_evidence) else {}
             spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
             spent[:, -1] /= len(part)

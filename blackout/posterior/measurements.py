@@ -54,7 +54,7 @@ class Measurements:
     truths_of: Callable[[int], Tensor | None]
     given: Tensor | None
     source: str
-    unknown: tuple[Unknown, ...] = ()
+    unknown: Unknown | None = None
     _made: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class Measurements:
 
     def _of(self, y: Tensor) -> Measured:
         given = (self.operator, self.noise, y)
-        return Blind(*given, self.unknown) if self.unknown else Measured(*given)
+        return Measured(*given) if self.unknown is None else Blind(*given, self.unknown)
 
 
 def read(model: Any, sampler: Sampler, operator: Operator, noise: Noise, asked: Any) -> Measurements:

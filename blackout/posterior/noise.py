@@ -55,9 +55,12 @@ def read_array(path: str, name: str, of: str = "numbers", dtype: type | None = n
 
 
 def like(value: Map, y: Tensor, name: str) -> Tensor:
-    """A map for measurements [n, *measured], float64 [] or [1, *measured]; that of a file images channels last."""
+    """A map for measurements [n, *measured], float64 [] or [1, *measured]; that of a file images channels last.
+
+    One number for every row, [n, 1, ...], is left as it is.
+    """
     tensor = as_map(value, name).to(y.device)
-    if not tensor.ndim:
+    if not tensor.ndim or (tensor.ndim == y.ndim and tensor[0].numel() == 1):
         return tensor
     if tensor.numel() != y[0].numel():
         raise ValueError(f"{name} has {tensor.numel()} elements, a measurement {y[0].numel()}")

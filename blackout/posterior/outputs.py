@@ -43,7 +43,6 @@ SPENT = ("sweep", "level", "evaluations", "calls", "seconds")
 _TRACED = ("sweep", "level", "log_likelihood", "moved", "acceptance", "evaluations", "seconds")
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples that are below the quantiles that are written."""
-_MIDDLE = 0.5
 
 
 class PosteriorOutputs:
@@ -181,7 +180,7 @@ class PosteriorOutputs:
                 self.checks["ess_tail"][m] = min(map(diagnostics.tail_size, parts))
             x, one = self.x[rows].double(), self.problem.select(self.chosen[m : m + 1], self.shape)
             if isinstance(one, Blind):
-                one = one.with_values([self._unknown(u.name, rows, _MIDDLE) for u in one.unknown])
+                one = one.at(float(self.drawn[one.unknown.name][rows].median()))
             y, noise, noiseless = one.y(self.shape), one.noise, one.operator(x)
             if not isinstance(noise, Exact) and bool((noise.variance(noiseless) > 0).any()):
                 kept = noiseless[0].numel() if seen is None else int(seen.sum())
@@ -196,15 +195,11 @@ class PosteriorOutputs:
                 name: torch.tensor([one[k] for one in found], dtype=torch.float64)
                 for k, name in enumerate(("log_evidence", "log_evidence_error"))
             }
-        for u in getattr(self.problem, "unknown", ()):
-            of_each = [[self._unknown(u.name, rows, share) for share in SHARES] for rows in self.rows]
-            self.checks[u.name] = torch.tensor(of_each, dtype=torch.float64)
+        if isinstance(self.problem, Blind):
+            shares, drawn = torch.tensor(SHARES, dtype=torch.float64), self.drawn[self.problem.unknown.name]
+            self.checks[self.problem.unknown.name] = torch.stack([drawn[rows].quantile(shares) for rows in self.rows])
         pasted = torch.stack([self.drawn["pasted"][rows].double().mean() for rows in self.rows])
         self.checks["pasted_share"] = pasted / (math.prod(self.shape) if seen is None else int(seen.sum()))
-
-    def _unknown(self, name: str, rows: Tensor, share: float) -> float:
-        """That quantile of an unknown number, over some samples."""
-        return float(self.drawn[name][rows].quantile(share))
 
     def _mixing(self) -> dict[str, float]:
         """Of the worst measurement, over the second half of the sweeps."""
@@ -243,9 +238,10 @@ class PosteriorOutputs:
 
     def _evidence(self) -> dict[str, float]:
         """log p of all measurements together, and its standard error; of one, the intervals of what was unknown."""
-        names = [u.name for u in getattr(self.problem, "unknown", ()) if len(self.rows) == 1]
-        within = {f"{name}_{share:.0%}".rstrip("%"): float(self.checks[name][0, k])
-                  for name in names for k, share in enumerate(SHARES)}  # fmt: skip
+        within = {}
+        if isinstance(self.problem, Blind) and len(self.rows) == 1:
+            found = self.checks[name := self.problem.unknown.name][0].tolist()
+            within = {f"{name}_{100 * share:.0f}": value for share, value in zip(SHARES, found, strict=True)}
         if "log_evidence" not in self.checks:
             return within
         error = float((self.checks["log_evidence_error"] ** 2).sum().sqrt())

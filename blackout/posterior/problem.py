@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -155,8 +154,8 @@ class Measured:
             )
 
 
-_GRID = 65
-"""Values of an unknown number, evenly spaced in its logarithm."""
+_CELLS, _ZOOMS, _NEGLIGIBLE = 24, 3, 12.0
+"""Of a grid over an unknown number; how often it is laid over what is not negligible, in nats, of the one before."""
 
 
 @dataclass(frozen=True)
@@ -193,43 +192,51 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Blind(Measured):
-    """A measurement some of whose numbers are unknown: p(y | x) is the mean over their prior, by a grid of midpoints.
+    """A measurement one of whose numbers is unknown: p(y | x) is the mean over its prior, by a grid of midpoints.
 
-    So x is drawn from its own posterior, whatever draws it, and then the numbers given x: a joint draw. As a function
-    of x it is a black box.
+    So x is drawn from its own posterior, whatever draws it, and then the number given x: a joint draw. As a function of
+    x it is a black box. Of numbers of the noise the grid is as fine as each x needs.
 
     Args:
-        operator, noise: with the unknown numbers in the middle of their priors.
-        unknown: one or two of them.
+        operator, noise: with the unknown number in the middle of its prior.
+        unknown: which it is.
     """
 
-    unknown: tuple[Unknown, ...] = ()
+    unknown: Unknown
 
-    def _grid(self) -> Tensor:
-        """Shares of the priors, float64 [G, unknown]."""
-        each = _GRID if len(self.unknown) == 1 else _GRID // 4
-        shares = (torch.arange(each, dtype=torch.float64) + 0.5) / each
-        return torch.cartesian_prod(*[shares] * len(self.unknown)).view(-1, len(self.unknown))
+    def at(self, value: float | Tensor) -> Measured:
+        """The problem if this were the number; of noise it may be another one for every row, float64 [n, 1, ...]."""
+        parts = {"operator": self.operator, "noise": self.noise, "measurement": self.measurement}
+        changed = replace(getattr(self, self.unknown.of), **{self.unknown.name: value})
+        return Measured(**{**parts, self.unknown.of: changed})
 
-    def with_values(self, values: Sequence[float]) -> Measured:
-        """The problem if these were the numbers."""
-        parts = {"operator": self.operator, "noise": self.noise}
-        for one, value in zip(self.unknown, values, strict=True):
-            parts[one.of] = replace(parts[one.of], **{one.name: value})  # type: ignore[type-var]
-        return Measured(parts["operator"], parts["noise"], self.measurement)  # type: ignore[arg-type]
-
-    def _of_grid(self, x: Tensor) -> Tensor:
-        """log p(y | x, numbers), float64 [G, n]."""
-        values = torch.stack([one.at(self._grid()[:, k]) for k, one in enumerate(self.unknown)], 1)
-        return torch.stack([self.with_values(row).log_likelihood(x) for row in values.tolist()])
+    def _cells(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Midpoints of the grid as shares of the prior, log p(y | x, number), float64 [G, n]; a cell's width [n]."""
+        of_noise = self.unknown.of == "noise"
+        cells, zooms = (_CELLS, _ZOOMS) if of_noise else (_CELLS * _ZOOMS, 1)
+        middle = torch.arange(cells, dtype=torch.float64, device=x.device)[:, None] + 0.5
+        ones = [1] * len(self.operator.measured(tuple(x.shape[1:])))
+        low = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        width = torch.full_like(low, 1 / cells)
+        while True:
+            shares, zooms = low + middle * width, zooms - 1
+            values = self.unknown.at(shares)
+            log_l = torch.stack([
+                self.at(row.view(-1, *ones) if of_noise else float(row[0])).log_likelihood(x) for row in values
+            ])  # fmt: skip
+            if not zooms:
+                return shares, log_l, width
+            near = (log_l >= log_l.amax(0) - _NEGLIGIBLE).long()
+            first, end = (near.argmax(0) - 1).clamp(min=0), cells - (near.flip(0).argmax(0) - 1).clamp(min=0)
+            low, width = low + first * width, (end - first) * width / cells
 
     def terms(self, x: Tensor) -> Tensor:
         """log p(y | x), [n, 1]."""
-        of_grid = self._of_grid(x)
-        return (torch.logsumexp(of_grid, 0) - math.log(len(of_grid)))[:, None]
+        _, log_l, width = self._cells(x)
+        return (torch.logsumexp(log_l, 0) + width.log())[:, None]
 
     def incidence(self, shape: Shape) -> Tensor | None:
-        """All numbers depend on all elements."""
+        """The number depends on all elements."""
         return None
 
     def known(self, shape: Shape) -> None:
@@ -239,14 +246,12 @@ class Blind(Measured):
         """x as it is."""
         return x
 
-    def numbers(self, x: Tensor, source: RandomSource = None) -> dict[str, Tensor]:
-        """The unknown numbers given x and y, by name, float64 [n] each: of the grid's cells, uniform within them."""
-        grid = self._grid().to(x.device)
-        cell = categorical(torch.softmax(self._of_grid(x.double()).T, 1), source)
-        width = 1 / round(len(grid) ** (1 / len(self.unknown)))
-        u = uniform((len(x), len(self.unknown)), source, x.device)
-        shares = grid[cell] + (u - 0.5) * width
-        return {one.name: one.at(shares[:, k]) for k, one in enumerate(self.unknown)}
+    def number(self, x: Tensor, source: RandomSource = None) -> Tensor:
+        """The unknown number given x and y, float64 [n]: of the grid's cells, uniform within them."""
+        shares, log_l, width = self._cells(x.double())
+        cell = categorical(torch.softmax(log_l.T, 1), source)
+        u = uniform((len(x),), source, x.device)
+        return self.unknown.at(shares.T.gather(1, cell[:, None])[:, 0] + (u - 0.5) * width)
 
 
 def check_fit(operator: Operator, noise: Noise, shape: Shape, max_count: int) -> None:

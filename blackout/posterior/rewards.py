@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from blackout.errors import UserError
 from blackout.family import Source
-from blackout.posterior.diagnostics import spectral_distance
 from blackout.posterior.noise import Noise, as_map
 from blackout.posterior.operators import Judged, Operator, Shape
 
@@ -172,7 +171,7 @@ class Classifier(_Tilted):
         return {**own, "rewards": self._rewards(judged)}
 
 
-_CHANNELS, _LARGEST_REFERENCE, _BATCH, _LR = 16, 1000, 64, 2e-3
+_CHANNELS, _BATCH, _LR = 16, 64, 2e-3
 
 
 class LearnedClassifier:
@@ -226,16 +225,12 @@ class LearnedClassifier:
         """Logits, float32 [n, classes], of counts [n, *shape]."""
         return self._learned(x.device)(x.float() / self._max_count)
 
-    def features(self, x: Tensor) -> Tensor:
-        """What the last layer is given, float32 [n, features], of counts [n, *shape]."""
-        return self._learned(x.device)[:-1](x.float() / self._max_count)
-
     def judge(self, judged: Judged, label: int) -> dict[str, Any]:
-        """`accuracy` by a classifier of the next seed, and the distance of its features from held-out real ones.
+        """What a classifier of the next seed says.
 
         Returns:
-            `values`: `accuracy`, the share of samples it takes for the label; `held_out_accuracy`, its own on held-out
-            data; and `msid`, see `spectral_distance`, where there are six samples or more.
+            `values`: `accuracy`, the share of samples it takes for the label, and `held_out_accuracy`, its own on
+            held-out data.
         """
         assert self._source is not None
         second = LearnedClassifier(self.examples, self.epochs, self.seed + 1)
@@ -246,9 +241,6 @@ class LearnedClassifier:
             "accuracy": float((second(judged.samples).argmax(1) == label).double().mean()),
             "held_out_accuracy": float(right.double().mean()),
         }
-        real = held_out["x0"][held_out["label"] == label][:_LARGEST_REFERENCE]
-        if min(len(judged.samples), len(real)) > 5:
-            values["msid"] = spectral_distance(second.features(judged.samples), second.features(real))
         return {"values": values}
 
     def _learned(self, device: torch.device) -> nn.Sequential:

@@ -64,7 +64,7 @@ def test_every_method_takes_an_exact_law(run, tmp_path, method):
 def test_a_class_by_a_classifier_that_learns_first(run, model, tmp_path):
     options = ("task=mnist_class", "num_samples=6", "posterior.moves=3", "operator.classifier.examples=400")
     values = made(run, tmp_path, f"ckpt={model}", *options, "sampler.num_steps=4")["values"]
-    assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.5 and values["msid"] > 0
+    assert 0 <= values["accuracy"] <= 1 and values["held_out_accuracy"] > 0.5
 
 
 def test_two_processes_draw_what_one_does(run, tmp_path):

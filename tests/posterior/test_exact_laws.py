@@ -12,7 +12,6 @@ from blackout.data import CountData
 from blackout.diffusion.processes import Uniform
 from blackout.errors import UserError
 from blackout.posterior import LearnedClassifier, Measured, Motif, Reward, Ring, Synthetic
-from blackout.posterior.diagnostics import heat_trace, spectral_distance
 from blackout.posterior.exact_model import Chain, ExactModel, noise_of
 from blackout.posterior.rewards import Tilt
 from blackout.posterior.split_gibbs import blocks
@@ -127,17 +126,6 @@ def test_a_classifier_learns_the_same_whatever_was_drawn_before():
         LearnedClassifier().learn(images(labelled=False), 16)
     with pytest.raises(ValueError, match="learnt nothing"):
         LearnedClassifier()(x)
-
-
-def test_the_heat_trace_of_a_complete_graph():
-    """Six points are each other's five neighbours: eigenvalues 0 and five times 6/5."""
-    s = np.logspace(-1, 1, 256)
-    points = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-    assert np.allclose(heat_trace(points), (1 + 5 * np.exp(-1.2 * s)) / 6)
-    many = torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
-    assert spectral_distance(many, many.flip(0)) == pytest.approx(0.0, abs=1e-9)
-    line = torch.linspace(0, 1, 60)[:, None].expand(60, 3)
-    assert spectral_distance(many, line) > 1.0
 
 
 def test_an_exact_model_is_for_posteriors_alone():

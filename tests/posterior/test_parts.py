@@ -11,6 +11,7 @@ from blackout.diffusion.processes import Absorbing, PureDeath, Uniform, UniformC
 from blackout.posterior import (
     And,
     Binomial,
+    Blind,
     Blur,
     Camera,
     Exact,
@@ -27,6 +28,7 @@ from blackout.posterior import (
     Pool,
     Prior,
     SplitGibbs,
+    Unknown,
     Xor,
     anneal,
     conjugate,
@@ -110,6 +112,19 @@ def test_a_camera_writes_what_it_says():
     photons = stats.poisson.pmf(np.arange(60), 4.5)
     by_hand = (photons * stats.norm.pdf(y.numpy(), 100 + 2 * np.arange(60), 1.5)).sum(1)
     assert np.allclose(density, by_hand, atol=1e-9) and float(density.sum() * 0.05) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_an_unknown_number_is_integrated_over():
+    """Against a grid of 20,000, 800 times as fine as the one that is laid first."""
+    x = torch.tensor([[3.0, 9.0], [8.0, 2.0], [40.0, 40.0]], dtype=torch.float64)
+    y = torch.tensor([[18.0, 60.0]], dtype=torch.float64)
+    problem = Blind(Identity(), Gaussian(1.0), y, Unknown("noise", "std", 0.01, 100.0))
+    shares = (torch.arange(20_000).double() + 0.5) / 20_000
+    std = (0.01 * 1e4**shares)[:, None, None]
+    log_l = (-(((y - x) / std) ** 2) / 2 - (std * math.sqrt(2 * math.pi)).log()).sum(2)
+    assert torch.allclose(problem.log_likelihood(x), torch.logsumexp(log_l, 0) - math.log(20_000), atol=2e-3)
+    drawn = problem.number(x.repeat(4000, 1), SampleStreams(0, torch.arange(12_000)).at(0)).view(4000, 3).log().mean(0)
+    assert torch.allclose(drawn, (torch.softmax(log_l, 0) * std[:, :, 0].log()).sum(0), atol=0.05)
 
 
 def test_any_callable_is_an_operator():
