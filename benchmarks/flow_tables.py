@@ -1,9 +1,13 @@
-"""Flows side by side at equal CPU seconds: `python -m benchmarks.flow_tables networks|estimators|samplers|ratios`.
+"""Flows side by side at equal CPU seconds: `python -m benchmarks.flow_tables networks|estimators|balance|...`.
 
     networks     every locally equivariant network on 4x4 and 5x5 Ising models with a field (Figs 3, 14 of the paper)
     estimators   of d log Z / dt in training: plain, Stein, Stein with the best coefficient (Fig. 1)
     samplers     a trained flow against chains of single-site moves and annealed importance sampling (Fig. 13)
     ratios       exact against first-order log-ratios of an energy network in training (Fig. 9)
+    balance      the squared residual, trajectory balance, a GFlowNet that sets site after site, and annealing
+    leaps        DNFS with leTF, LEAPS with leConv and a GFlowNet on a larger Ising model (Figs 5, 15)
+    padded       LEAPS with leConv, 32 bits of an energy padded to 6x6, against LEAPS with leTF (Fig. 12)
+    couplings    of an Ising model learned by the flow and by persistent chains of three kinds (Table 4)
 
 Times are of one thread; a training stops when its share is used up, with the learning rate falling to 0 by then. An ESS
 is of 4,096 chains simulated exactly (`events`).
@@ -15,23 +19,28 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.measure import arguments, report
 from blackout.flows import FlowSampler
 from blackout.flows.annealing import anneal
+from blackout.flows.energies.data import known_samples
+from blackout.flows.energies.energies import PairEnergy, couplings_found
+from blackout.flows.energies.model import EnergySampler, Pair
+from blackout.flows.energies.negative import FlowSamples, NegativeSampler, PersistentChains
 from blackout.flows.energies.report import uniform_weights
 from blackout.flows.energy_discrepancy import pretrain
-from blackout.flows.losses import EstimatedPartition
+from blackout.flows.losses import EstimatedPartition, LearnedPartition, Objective, TrajectoryBalance
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
-from blackout.flows.weights import estimates, log_mean_exp, weighted_mean
+from blackout.flows.weights import effective_sample_size, estimates, log_mean_exp, weighted_mean
 from blackout.networks import LEMLP, LEAttention, LEConvolution, LESite, LETransformer, LocallyEquivariant
 from blackout.random import SampleStreams
 
@@ -46,11 +55,15 @@ class Training:
         target: whose log-ratios are used.
         rollout: how states are made.
         lr: the first learning rate.
+        objective: what is minimised; None for DNFS's.
+        batch: states of a step.
     """
 
     def __init__(
-        self, network: LocallyEquivariant, target: Target, rollout: Rollout | None = None, lr: float = 3e-3
-    ) -> None:
+        self, network: LocallyEquivariant, target: Target, rollout: Rollout | None = None, lr: float = 3e-3,
+        objective: Objective | None = None, batch: int = 128,
+    ) -> None:  # fmt: skip
+        self.objective, self.batch = objective or EstimatedPartition(), batch
         self.network, self.target = network, target
         self.averaged = deepcopy(network).eval().requires_grad_(False)
         self.rollout = Rollout(points=32, chains=128) if rollout is None else rollout
@@ -60,14 +73,14 @@ class Training:
 
     def run(self, seconds: float, seed: int = 0) -> FlowSampler:
         """The trained sampler."""
-        objective, began, number = EstimatedPartition(), time.process_time(), 0
+        began, number = time.process_time(), 0
         generator = torch.Generator().manual_seed(seed)
         while (used := (time.process_time() - began) / seconds) < 1:
             if number % self.rollout.every == 0:
                 roll_out(self.rollout, self.target, self._rates, seed + number, self.replay)
             self.optimizer.param_groups[0]["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * used))
-            seen = self.replay.pick(torch.rand(128, 3, generator=generator).double())
-            loss = objective(self.network, seen)[0].mean()
+            seen = self.objective.pick(self.replay, torch.rand(self.batch, 3, generator=generator).double())
+            loss = self.objective(self.network, seen)[0].mean()
             self.optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), 10.0)
@@ -224,7 +237,218 @@ def ratios(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-TABLES = {"networks": networks, "estimators": estimators, "samplers": samplers, "ratios": ratios}
+class GFlowNet(nn.Module):
+    """A policy that chooses which site to set next, and to what: P_F; on the way back sites are cleared uniformly.
+
+    Args:
+        target: the law.
+        width: hidden units of two layers.
+    """
+
+    def __init__(self, target: Target, width: int = 256) -> None:
+        super().__init__()
+        self.target, sizes = target, (target.sites * (target.levels + 1), width, width, target.sites * target.levels)
+        layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.SiLU())]
+        self.policy, self.log_z = nn.Sequential(*layers[:-1]), nn.Parameter(torch.zeros(()))
+
+    def forward(self, number: int) -> tuple[Tensor, Tensor]:
+        """(log P_F, log P_B + log rho) of trajectories drawn by the policy, [number] each."""
+        sites, levels = self.target.sites, self.target.levels
+        x, log_forward = torch.full((number, sites), levels), torch.zeros(number)
+        for _ in range(sites):
+            logits = self.policy(nn.functional.one_hot(x, levels + 1).float().flatten(1)).view(number, sites, levels)
+            log_p = logits.masked_fill((x < levels)[..., None], -torch.inf).flatten(1).log_softmax(1)
+            chosen = torch.multinomial(log_p.detach().exp(), 1)
+            log_forward = log_forward + log_p.gather(1, chosen)[:, 0]
+            x = x.scatter(1, chosen // levels, chosen % levels)
+        log_back = -torch.lgamma(torch.tensor(sites + 1.0))  # uniform over the orders of all sites
+        return log_forward, self.target.log_density(x.to(torch.uint8)).float() + log_back
+
+
+def gflownet(target: Target, seconds: float, chains: int, seed: int) -> Tensor:
+    """Log-weights of a GFlowNet's samples after so many seconds of trajectory balance."""
+    torch.manual_seed(seed)
+    model, ends = GFlowNet(target), time.process_time() + seconds
+    groups: list[dict[str, Any]] = [{"params": model.policy.parameters()}, {"params": [model.log_z], "lr": 0.1}]
+    optimizer = torch.optim.Adam(groups, lr=1e-3)
+    while time.process_time() < ends:
+        log_forward, log_back = model(128)
+        loss = (model.log_z + log_forward - log_back).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        log_forward, log_back = model(chains)
+    return (log_back - log_forward).double()
+
+
+def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
+    rows = []
+    for sigma in (0.1,) if quick else (0.1, 0.2203434):
+        target = Ising(4, sigma)
+        exact = (exact_values(target) or {})["log_z"]
+
+        def flow(objective: Objective, batch: int, seed: int, target: Ising = target) -> Tensor:
+            torch.manual_seed(seed)
+            training = Training(LESite(16, 2, 32, lattice=[4, 4]), target, objective=objective, batch=batch)
+            return drawn(training.run(seconds, seed), Events(16), chains)[0].log_weights
+
+        methods: dict[str, Callable[[int], Tensor]] = {
+            "flow, dnfs": lambda seed, flow=flow: flow(EstimatedPartition(), 128, seed),
+            "flow, trajectory_balance, 4 paths": lambda seed, flow=flow: flow(TrajectoryBalance(), 128, seed),
+            "flow, trajectory_balance, 16 paths": lambda seed, flow=flow: flow(TrajectoryBalance(), 512, seed),
+            "GFlowNet": lambda seed, target=target: gflownet(target, seconds, chains, seed),
+            "AIS, 256 sweeps": lambda seed, target=target: anneal(target, chains, 256, seed).log_weights,
+        }
+        for name, method in methods.items():
+            began, weights = time.process_time(), [method(seed) for seed in range(1 if quick else 2)]
+            ess = [float(effective_sample_size(one)) for one in weights]
+            row = {"sigma": sigma, "method": name, "ess": sum(ess) / len(ess), "ess, least": min(ess)}
+            row["log Z off, worst"] = max((float(log_mean_exp(one)) - exact for one in weights), key=abs)
+            rows.append(row | {"CPU s": (time.process_time() - began) / len(weights)})
+    return rows
+
+
+def leaps(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
+    size = 4 if quick else 10
+    target, lattice, rows = Ising(size, 0.1), [size, size], []
+    makers: dict[str, tuple[Callable[[], LocallyEquivariant], Objective]] = {
+        "DNFS, leTF": (lambda: LETransformer(size**2, 2, 32, 2, 4), EstimatedPartition()),
+        "LEAPS, leConv": (lambda: LEConvolution(2, lattice, 20, [3, 3, 3], partition=True), LearnedPartition()),
+        "DNFS, lesite": (lambda: LESite(size**2, 2, 32, lattice=lattice), EstimatedPartition()),
+    }
+    for name, (make, objective) in makers.items():
+        torch.manual_seed(0)
+        training = Training(make(), target, objective=objective)
+        model = training.run(seconds)
+        row = {"method": name, "steps": len(training.losses), "loss": training.last_loss}
+        rows.append(row | described(target, drawn(model, Events(32), chains)[0]))
+    none: dict[str, Any] = {"steps": 0, "loss": math.nan}
+    weights = gflownet(target, seconds, chains, 0)
+    off = float(log_mean_exp(weights)) - (exact_values(target) or {})["log_z"]
+    ess = float(effective_sample_size(weights))
+    rows.append({"method": "GFlowNet", **none, "ess": ess, "log Z off": off, "energy off, %": math.nan})
+    for sweeps in (64, 256):
+        annealed = described(target, anneal(target, chains, sweeps))
+        rows.append({"method": f"AIS, {sweeps} sweeps, untrained", **none, **annealed})
+    return rows
+
+
+class Padded(Target):
+    """A law of d sites on the first d of a lattice, the rest of which are uniform and of no account.
+
+    Args:
+        inner: the law.
+        lattice: with at least as many sites.
+    """
+
+    def __init__(self, inner: Target, lattice: list[int]) -> None:
+        super().__init__(inner.levels, lattice)
+        self.inner = inner
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return self.inner.log_density(x[:, : self.inner.sites])
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        known = self.inner.log_ratios(x[:, : self.inner.sites])
+        return nn.functional.pad(known, (0, 0, 0, self.sites - self.inner.sites))
+
+
+def padded(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
+    energy, rows = pretrain("moons", 5 if quick else 350, 1e-3, 128, [256, 256, 256], 0), []
+    exact = float(log_mean_exp(uniform_weights(energy, 0, 1000 if quick else 1_000_000)))
+    on_lattice = Padded(energy, [6, 6])
+    extra = (on_lattice.sites - energy.sites) * math.log(2)
+    makers: dict[str, tuple[Target, float, Callable[[], LocallyEquivariant], Objective]] = {
+        "LEAPS, leConv, padded to 6x6": (
+            on_lattice, extra, lambda: LEConvolution(2, [6, 6], 20, [3, 3, 3], partition=True), LearnedPartition()
+        ),
+        "LEAPS, leTF": (
+            energy, 0.0, lambda: LETransformer(32, 2, 32, 2, 4, partition=True), LearnedPartition()
+        ),
+        "DNFS, lesite": (energy, 0.0, lambda: LESite(32, 2, 32, heat_bath=True), EstimatedPartition()),
+    }  # fmt: skip
+    for name, (target, surplus, make, objective) in makers.items():
+        torch.manual_seed(0)
+        training = Training(make(), target, Rollout(32, 96), objective=objective)
+        weights = drawn(training.run(seconds), Events(16), chains)[0].log_weights
+        row = {"method": name, "steps": len(training.losses), "ess": float(effective_sample_size(weights))}
+        rows.append(row | {"log Z off": float(log_mean_exp(weights)) - surplus - exact})
+    weights = anneal(energy, chains, 64).log_weights
+    row = {"method": "AIS, 64 sweeps, untrained", "steps": 0, "ess": float(effective_sample_size(weights))}
+    return [*rows, row | {"log Z off": float(log_mean_exp(weights)) - exact}]
+
+
+def learned(negative: NegativeSampler, data: Tensor, seconds: float, sites: int, size: int) -> tuple[PairEnergy, int]:
+    """(the average of an energy of pairs, steps of it) after so many CPU seconds, as in experiment=dnfs_couplings."""
+    torch.manual_seed(0)
+    pair = Pair(PairEnergy(sites, l1=0.01), LESite(sites, 2, 32, lattice=[size, size], heat_bath=True))
+    rollout, how = Rollout(17, 64, every=1, kept=1, refine=Gibbs()), Events(16, resample_below=0.5, group=256)
+    model = EnergySampler(pair, how, negative, rollout=rollout, ema_decay=0.99)
+    optimizer = torch.optim.Adam(model.parameter_groups(1e-3), lr=1e-3)
+    began, number, steps = time.process_time(), 0, 0
+    while (used := (time.process_time() - began) / seconds) < 1:
+        for group in optimizer.param_groups:
+            group["lr"] = 5e-3 * 0.5 * (1 + math.cos(math.pi * used))
+        x0 = data[torch.randint(len(data), (256,), generator=torch.Generator().manual_seed(number))]
+        before = pair.energy.upper.detach().clone()
+        loss = model.training_step({"batch": number, "position": torch.arange(256), "x0": x0})
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert model.ema is not None
+        model.ema.update(model.network, number)
+        number, steps = number + 1, steps + int(bool((pair.energy.upper != before).any()))
+    return model.target, steps  # type: ignore[return-value]
+
+
+def pseudolikelihood(data: Tensor, sites: int) -> PairEnergy:
+    """The couplings by logistic regression of every spin on the others [Besag 1975], which needs no samples."""
+    energy = PairEnergy(sites)
+    optimizer = torch.optim.LBFGS(energy.parameters(), max_iter=100)
+    spins = 2 * data.float() - 1
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        log_p = nn.functional.logsigmoid(4 * spins * (spins @ energy.couplings))
+        loss = -log_p.sum(1).mean() + 0.01 * 2 * energy.upper.abs().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return energy
+
+
+def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
+    rows = []
+    for size, sigma in ((3, 0.1),) if quick else ((4, 0.1), (4, 0.2203434)):
+        source = known_samples(Ising(size, sigma), 2000, 0, "ising")
+        data = source.counts.train.flatten(1)
+        makers: dict[str, Callable[[], NegativeSampler]] = {
+            "flow": lambda: FlowSamples(256),
+            "PCD, Gibbs": lambda: PersistentChains(256),
+            "PCD, Gibbs with gradients, 16 moves": lambda: PersistentChains(256, 1, LocallyInformed(16, True)),
+            "PCD, DMALA": lambda: PersistentChains(256, 1, DMALA(1, 0.4, True)),
+        }
+        for name, make in makers.items():
+            energy, steps = learned(make(), data, seconds, size**2, size)
+            found = couplings_found(energy, source)
+            row = {"lattice": f"{size}x{size}, {sigma:.2g}", "negative phase": name, "steps": steps}
+            rows.append(row | {"-log RMSE": found["minus_log_rmse"], "CPU s": seconds})
+        began = time.process_time()
+        found = couplings_found(pseudolikelihood(data, size**2), source)
+        used = time.process_time() - began
+        row = {"lattice": f"{size}x{size}, {sigma:.2g}", "negative phase": "none: pseudo-likelihood", "steps": 100}
+        rows.append(row | {"-log RMSE": found["minus_log_rmse"], "CPU s": used})
+        row |= {"negative phase": "J = 0", "steps": 0}
+        rows.append(row | {"-log RMSE": found["minus_log_rmse_of_zero"], "CPU s": 0.0})
+    return rows
+
+
+TABLES = {
+    "networks": networks, "estimators": estimators, "samplers": samplers, "ratios": ratios, "balance": balance,
+    "leaps": leaps, "padded": padded, "couplings": couplings,
+}  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> None:

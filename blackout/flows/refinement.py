@@ -110,9 +110,16 @@ def attracts(target: Target) -> bool:
 class LocallyInformed(Refinement):
     """One site at a time, proposed in proportion to exp(Delta_t / 2) and accepted by Metropolis and Hastings.
 
-    [Zanella 2020], with the square root as balancing function; with gradients instead of exact ratios it is Gibbs with
-    gradients [Grathwohl 2021].
+    [Zanella 2020], with the square root as balancing function.
+
+    Args:
+        moves: how many each time.
+        gradients: propose by first-order ratios, from one gradient: Gibbs with gradients [Grathwohl 2021].
     """
+
+    def __init__(self, moves: int = 1, gradients: bool = False) -> None:
+        super().__init__(moves)
+        self.gradients = gradients
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
         rows = torch.arange(len(states.x), device=states.x.device)
@@ -130,30 +137,31 @@ class LocallyInformed(Refinement):
         log_ratio = log_ratio - logits[rows, choice] + logits.logsumexp(-1)
         return _accept(states, proposed, t, log_ratio, u[:, 1])
 
-    @staticmethod
-    def _logits(states: States, t: float) -> Tensor:
+    def _logits(self, states: States, t: float) -> Tensor:
         """log-weights of the proposals, [B, d S]; staying is none."""
-        own = F.one_hot(states.x.long(), states.ratios.shape[-1]).bool()
+        own = F.one_hot(states.x.long(), states.target.levels).bool()
         frozen = states.target.frozen
         impossible = own if frozen is None else own | frozen[..., None]
-        return (t * states.ratios / 2).masked_fill(impossible, -torch.inf).flatten(1)
+        return (t * _proposed_by(states, self.gradients) / 2).masked_fill(impossible, -torch.inf).flatten(1)
 
 
 class DMALA(Refinement):
     """Every site moves independently, tau in proportion to exp(Delta_t / 2 - 1{tau != x_i} / (2 alpha)), then accepted.
 
-    [Zhang 2022], with exact log-ratios in place of gradients.
+    [Zhang 2022], with exact log-ratios in place of gradients unless these are asked for.
 
     Args:
         moves: how many each time.
         alpha: step size; larger moves more sites together.
+        gradients: propose by first-order ratios, from one gradient, as published.
 
     Raises:
         ValueError: alpha not positive.
     """
 
-    def __init__(self, moves: int = 1, alpha: float = 1.0) -> None:
+    def __init__(self, moves: int = 1, alpha: float = 1.0, gradients: bool = False) -> None:
         super().__init__(moves)
+        self.gradients = gradients
         if not alpha > 0:
             raise ValueError(f"alpha must be positive, not {alpha}")
         self.alpha = alpha
@@ -170,11 +178,17 @@ class DMALA(Refinement):
 
     def _law(self, states: States, t: float) -> Tensor:
         """Log-probabilities of every site's proposals, [B, d, S]."""
-        own = F.one_hot(states.x.long(), states.ratios.shape[-1])
-        logits = t * states.ratios / 2 - (1 - own) / (2 * self.alpha)
+        own = F.one_hot(states.x.long(), states.target.levels)
+        logits = t * _proposed_by(states, self.gradients) / 2 - (1 - own) / (2 * self.alpha)
         if (frozen := states.target.frozen) is not None:
             logits = logits.masked_fill(frozen[..., None] & (own == 0), -torch.inf)
         return logits.log_softmax(-1)
+
+
+def _proposed_by(states: States, gradients: bool) -> Tensor:
+    """Log-ratios of proposals, [B, d, S]: exact ones cost as much where a target has no gradient."""
+    first_order = getattr(states.target, "taylor_ratios", None) if gradients else None
+    return states.ratios if first_order is None else first_order(states.x).double()
 
 
 def _accept(states: States, proposed: States, t: float, log_ratio: Tensor, u: Tensor) -> States:

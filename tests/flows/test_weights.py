@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
-from blackout.flows import FlowSampler
+from blackout.errors import UserError
+from blackout.flows import FlowSampler, Rollout, TrajectoryBalance
 from blackout.flows.annealing import anneal
 from blackout.flows.checks import judge, modes
 from blackout.flows.draw import upper_bound
+from blackout.flows.replay import LawsReplay
 from blackout.flows.targets import Ising, Target, enumerated, exact_values
 from blackout.flows.weights import (
     effective_sample_size,
@@ -130,3 +133,38 @@ def test_the_upper_bound_is_above_log_z() -> None:
     large = Ising(5, 0.15)  # by clusters
     by_clusters = upper_bound(FlowSampler(LESite(25, 2, 4, 1, heat_bath=True), large), 0)
     assert by_clusters["eubo"] + 4 * by_clusters["eubo_error"] > (large.exact() or {})["log_z"]
+
+
+def test_paths_are_balanced_by_exact_rates_alone() -> None:
+    """Trajectory balance on a law without couplings: nought for the exact solution, else the variance of weights."""
+    target, rollout = Ising(2, 0.0, bias=0.4), Rollout(points=9, chains=32)
+    networks = {"exact": LESite(4, 2, 8, 1, [2, 2], heat_bath=True), "none": LESite(4, 2, 8, 1, [2, 2])}
+    found = {}
+    for name, network in networks.items():
+        for parameter in network.parameters():  # what is left is the heat bath's own term, where there is one
+            torch.nn.init.zeros_(parameter)
+        if network.gate is not None:
+            torch.nn.init.constant_(network.gate.bias, 60.0)  # a = 1
+        model = FlowSampler(network, target, objective=TrajectoryBalance(), rollout=rollout)
+        assert model.replay_buffer is not None
+        model.roll_out(rollout, model.replay_buffer, 3, 0)
+        batch = model.objective.pick(model.replay_buffer, torch.full((54, 3), 0.4))
+        assert batch.x.shape == (54, 4) and batch.points == 9 and torch.equal(batch.t[:9], batch.t[9:18])
+        chains = (int(0.4 * 32) + torch.arange(6)) % 32
+        assert torch.equal(batch.x.view(6, 9, 4), model.replay_buffer.x[0][:, chains].transpose(0, 1))
+        squared, _ = model.objective(network, batch)
+        found[name] = squared.detach()
+        if name == "none":  # rates that are nought: a path stays where it begins and weighs rho there
+            assert torch.equal(batch.x[::9], batch.x[8::9])
+            density = target.log_density(batch.x[::9])
+            wanted = (density - density.mean()).square()
+            torch.testing.assert_close(found[name].double(), wanted.double(), rtol=1e-5, atol=1e-6)
+    assert float(found["exact"].max()) < 1e-10 < 0.1 < float(found["none"].mean())
+
+
+def test_broken_paths_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"unbroken paths: rollout\.resample_below=null"):
+        FlowSampler(LESite(4, 2, 8, 1, [2, 2]), Ising(2, 0.1), objective=TrajectoryBalance(),
+                    rollout=Rollout(resample_below=0.5))  # fmt: skip
+    with pytest.raises(UserError, match="one law, not of many"):
+        LawsReplay(Rollout(points=2, chains=2), 2, 4).paths(torch.zeros(4, 3))

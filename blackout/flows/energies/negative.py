@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from blackout.flows.energies.energies import Learned
+from blackout.flows.path import States
+from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.simulation import Paths
 from blackout.random import SampleStreams
 
@@ -73,11 +75,12 @@ class FlowSamples(NegativeSampler):
 
 
 class PersistentChains(NegativeSampler):
-    """Gibbs chains that go on from step to step: persistent contrastive divergence [Tieleman 2008].
+    """Chains that go on from step to step: persistent contrastive divergence [Tieleman 2008].
 
     Args:
         chains: how many.
-        sweeps: of each at every step.
+        sweeps: of Gibbs in each at every step.
+        refine: other moves in place of a sweep: Gibbs with gradients [Grathwohl 2021], DMALA [Zhang 2022].
 
     Raises:
         ValueError: none of either.
@@ -85,11 +88,11 @@ class PersistentChains(NegativeSampler):
 
     state: Tensor
 
-    def __init__(self, chains: int = 128, sweeps: int = 1) -> None:
+    def __init__(self, chains: int = 128, sweeps: int = 1, refine: Refinement | None = None) -> None:
         super().__init__()
         if chains < 1 or sweeps < 1:
             raise ValueError(f"negative.chains and sweeps must be at least 1, not {chains} and {sweeps}")
-        self.chains, self.sweeps = chains, sweeps
+        self.chains, self.sweeps, self.refine = chains, sweeps, refine or Gibbs()
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:
         uniforms = SampleStreams(seed, torch.arange(self.chains)).at(0).next_draw().uniform((self.chains, sites))
@@ -97,11 +100,11 @@ class PersistentChains(NegativeSampler):
 
     def loss(self, model: Sampler, x: Tensor, seed: int) -> Tensor:
         stream = SampleStreams(seed, torch.arange(self.chains, device=x.device)).at(0)
-        state = self.state
+        states = States.of(model.energy, self.state)
         for _ in range(self.sweeps):
-            state = model.energy.swept(state, stream.next_draw().uniform(tuple(state.shape)), 1.0)
-        self.state.copy_(state)
-        return model.energy.energy(x).mean() - model.energy.energy(state).mean()
+            states = self.refine(model.energy, states, 1.0, stream)
+        self.state.copy_(states.x)
+        return model.energy.energy(x).mean() - model.energy.energy(self.state).mean()
 
 
 class Discrepancy(NegativeSampler):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from blackout.flows import Events, Ising, Leap
@@ -15,13 +16,15 @@ from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
 from blackout.flows.energies.report import mmd, uniform_weights
+from blackout.flows.path import States
 from blackout.flows.planar import entropy
-from blackout.flows.refinement import Gibbs
+from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, all_states
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LESite
+from blackout.random import SampleStreams
 
 _REPEATS, _CHAINS = 24, 2000
 
@@ -88,9 +91,12 @@ def unweighted(paths: Paths) -> Paths:
     return replace(paths, log_weights=torch.zeros_like(paths.log_weights))
 
 
-def test_persistent_chains_reach_the_same_gradient() -> None:
+@pytest.mark.parametrize(
+    "refine", [None, LocallyInformed(5, gradients=True), DMALA(3, 0.8, gradients=True)], ids=["gibbs", "gwg", "dmala"]
+)
+def test_persistent_chains_reach_the_same_gradient(refine: Refinement | None) -> None:
     energy = lattice()
-    model = EnergySampler(Pair(energy, LESite(9, 2, 8, 1)), negative=PersistentChains(4000, 3))
+    model = EnergySampler(Pair(energy, LESite(9, 2, 8, 1)), negative=PersistentChains(4000, 3, refine))
     phase, data = model.negative, all_states(2, 9)[:7]
     for seed in range(10):
         loss = phase.loss(model, data, seed)
@@ -102,6 +108,24 @@ def test_persistent_chains_reach_the_same_gradient() -> None:
     products = 2 * spins[:, pairs[0]] * spins[:, pairs[1]]
     spread = (share @ products.square() - (share @ products) ** 2).sqrt() / math.sqrt(4000)
     assert float(((found - exact_gradient(energy, data)) / spread).abs().max()) < 4.5
+
+
+@pytest.mark.parametrize("move", [LocallyInformed(4, gradients=True), DMALA(4, 0.8, gradients=True)])
+@pytest.mark.parametrize("levels", [2, 3])
+def test_proposals_by_gradients_leave_the_law_as_it_is(levels: int, move: Refinement) -> None:
+    """A network's first-order ratios are wrong, and what is wrong is made good where a move is accepted."""
+    torch.manual_seed(1)
+    energy = NetworkEnergy(5, levels, [12, 12])
+    everything = all_states(levels, 5)
+    law = torch.softmax(energy.log_density(everything).double(), 0)
+    exact, first = (ratios(everything).double() for ratios in (energy.log_ratios, energy.taylor_ratios))
+    assert torch.equal(exact, first) == (levels > 2)
+    start = torch.multinomial(law, 20_000, True, generator=torch.Generator().manual_seed(0))
+    streams = SampleStreams(1, torch.arange(20_000)).at(0)
+    moved = move(energy, States.of(energy, everything[start]), 1.0, streams).x.long()
+    seen = torch.bincount(moved @ levels ** torch.arange(4, -1, -1), minlength=len(law)).numpy()
+    assert float((moved != everything[start].long()).any(1).double().mean()) > 0.2
+    assert float(law.min()) * 20_000 > 5 and stats.chisquare(seen, law.numpy() * 20_000).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("levels", [2, 3])
