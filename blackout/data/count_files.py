@@ -42,6 +42,8 @@ def counts(
     exclude: str | Sequence[str | int] | None = None,
     offset: int = 0,
     gain: int = 1,
+    sequences: str | None = None,
+    letters: str = "ACGT",
 ) -> CountData:
     """Counts from a file: [N, D], [N, C, L], [N, H, W] (one channel), [N, C, H, W] or [N, C, D, H, W].
 
@@ -65,6 +67,9 @@ def counts(
         covariates: column(s) of numbers that a conditional model is told as numbers, "total" for the total count.
         columns: the elements of vectors, by name or number; None for all.
         exclude: elements of vectors to leave out, by name or number.
+        sequences: column of a table with words of one length, such as DNA, whose letters are the elements; other
+            columns of numbers are then no elements, but may be labels.
+        letters: of the words; the first is 0.
         offset, gain: what the file holds is offset + gain x counts, as of a camera; samples are written like that, too.
 
     Warns:
@@ -77,6 +82,8 @@ def counts(
     file, class_columns, scales = Path(path).expanduser(), _listed(labels), _listed(covariates)
     asked = {*class_columns, *scales, *([group] if group else ())}
     store = read_store(file, layer)
+    if sequences is not None:
+        store = _spelt(file, store, sequences, letters)
     arrays = store.arrays
     for name, value, least in (("offset", offset, 0), ("gain", gain, 1)):
         if type(value) is not int or value < least:
@@ -129,6 +136,21 @@ def counts(
         return _made(parts, max_count)
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
+
+
+def _spelt(path: Path, store: Store, column: str, letters: str) -> Store:
+    """A table's words as counts [N, length], beside its other columns."""
+    words = np.asarray(store.arrays.get(column)) if store.tabular else np.zeros(0)
+    if words.dtype.kind != "U" or len(set(map(len, words.tolist()))) != 1 or len(set(letters)) != len(letters):
+        raise UserError(f"{path}: sequences={column} must be a column of words of one length, and letters differ")
+    spelt = words.view(np.uint32).reshape(len(words), -1)  # as wide as the longest word
+    known = np.array([ord(letter) for letter in letters])
+    found = np.searchsorted(known, spelt, sorter=(order := np.argsort(known))).clip(max=len(known) - 1)
+    if (strange := known[order[found]] != spelt).any():
+        row, place = np.argwhere(strange)[0]
+        raise UserError(f"{path}: {words[row][place]!r} at place {place} of row {row} is none of letters={letters}")
+    others = {name: values for name, values in store.arrays.items() if name != column}
+    return Store({COUNTS: order[found].astype(np.uint8), **others})
 
 
 def _listed(names: Any) -> list[Any]:

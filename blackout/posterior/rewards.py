@@ -5,6 +5,7 @@ Nothing is measured: `Tilt` takes the place of the noise, and y is the scale.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,12 +172,12 @@ class Classifier(_Tilted):
         return {**own, "rewards": self._rewards(judged)}
 
 
-_CHANNELS, _BATCH, _LR = 16, 64, 2e-3
+_CHANNELS, _WORDS, _BATCH, _LR = 16, 64, 64, 2e-3
 
 
 class LearnedClassifier:
     """One convolution, max-pooling and a linear layer, as in the code of [Chu 2025]; it learns the labels of the
-    prior's own training data, and a second one judges the samples.
+    prior's own training data, and a second one judges the samples. Of sequences it reads words of nine names anywhere.
 
     Args:
         examples: first so many of the training split.
@@ -195,24 +196,25 @@ class LearnedClassifier:
         self._source: Source | None = None
 
     def learn(self, source: Source, max_count: int) -> None:
-        """Learn the labels of a source of images; the same numbers for the same seed, whatever was drawn before.
+        """Learn the labels of images or sequences; the same numbers for the same seed, whatever was drawn before.
 
         Raises:
-            UserError: there are no labels, or no images.
+            UserError: there are no labels, or neither images nor sequences.
         """
         self._source, self._max_count = source, max_count
         index = torch.arange(min(self.examples, source.size("train") or self.examples))
         batch = source.batch("train", index)
-        if "label" not in batch or batch["x0"].ndim != 4:
-            raise UserError(f"classifier: {source.name} has no labelled images to learn from")
-        x, labels = batch["x0"].float() / max_count, batch["label"].long()
-        channels, height, width = x.shape[1:]
+        if "label" not in batch or batch["x0"].ndim not in (2, 4):
+            raise UserError(f"classifier: {source.name} has no labelled images or sequences to learn from")
+        x, labels = self._read(batch["x0"]), batch["label"].long()
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(self.seed)
-            network = nn.Sequential(
-                nn.Conv2d(channels, _CHANNELS, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                nn.Linear(_CHANNELS * (height // 2) * (width // 2), int(labels.max()) + 1),
+            features = _CHANNELS * math.prod(side // 2 for side in x.shape[2:]) if x.ndim == 4 else _WORDS
+            layers = (
+                (nn.Conv2d(x.shape[1], _CHANNELS, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)) if x.ndim == 4
+                else (nn.Conv1d(x.shape[1], _WORDS, 9, padding=4), nn.ReLU(), nn.AdaptiveAvgPool1d(1))
             )  # fmt: skip
+            network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, int(labels.max()) + 1))
             optimizer = torch.optim.Adam(network.parameters(), _LR)
             for _ in range(self.epochs):
                 for rows in torch.randperm(len(x)).split(_BATCH):
@@ -223,7 +225,13 @@ class LearnedClassifier:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits, float32 [n, classes], of counts [n, *shape]."""
-        return self._learned(x.device)(x.float() / self._max_count)
+        return self._learned(x.device)(self._read(x))
+
+    def _read(self, x: Tensor) -> Tensor:
+        """Images as shares of the largest count, names of sequences one-hot, float32 [n, channels, ...]."""
+        if x.ndim == 4:
+            return x.float() / self._max_count
+        return nn.functional.one_hot(x.long(), self._max_count + 1).movedim(-1, 1).float()
 
     def judge(self, judged: Judged, label: int) -> dict[str, Any]:
         """What a classifier of the next seed says.

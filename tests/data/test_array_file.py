@@ -168,3 +168,22 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
         counts(tmp_path / "nowhere.npy")
     with pytest.raises(UserError, match="not a file"):
         counts(tmp_path)
+
+
+def test_letters_of_a_table_are_levels_and_numbers_beside_them_labels(tmp_path: Path) -> None:
+    """As enhancers are published: a column of sequences, and activities."""
+    rows = ["seq,hepg2,k562", *(f"{word},{k + 0.25},0.5" for k, word in enumerate(["ACGT", "TTGA", "CCCC", "GATA"] * 5))]
+    (tmp_path / "enhancers.csv").write_text("\n".join(rows))
+    data = counts(tmp_path / "enhancers.csv", sequences="seq", labels="hepg2", bins=2, holdout=0.2)
+    assert data.max_count == 3 and data.shape == (4,) and data.num_classes == 2
+    both = torch.cat([data.train, data.test])
+    assert sorted(map(tuple, both.tolist())) == sorted([(0, 1, 2, 3), (3, 3, 2, 0), (1, 1, 1, 1), (2, 0, 3, 0)] * 5)
+    upside_down = counts(tmp_path / "enhancers.csv", sequences="seq", letters="TGCA", holdout=0.2)
+    assert (torch.cat([upside_down.train, upside_down.test]).sum() + both.sum()).item() == 3 * 80
+    for given, said in (
+        ({"sequences": "hepg2"}, "must be a column of words"), ({"sequences": "nothing"}, "must be a column of words"),
+        ({"sequences": "seq", "letters": "ACG"}, "'T' at place 3 of row 0 is none of letters=ACG"),
+        ({"sequences": "seq", "letters": "AACGT"}, "letters differ"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=said):
+            counts(tmp_path / "enhancers.csv", **given)  # type: ignore[arg-type]

@@ -134,3 +134,17 @@ def test_an_exact_model_is_for_posteriors_alone():
     for request, word in (({}, "posterior"), ({"sampler": {"num_steps": 3}, "posterior": {}}, "sampler")):
         with pytest.raises(UserError, match=word):
             model.family.draw(model, {**request, "num_samples": 1})
+
+
+def test_a_classifier_of_sequences_finds_a_word_wherever_it_stands():
+    """As an oracle of enhancers: it learns from activities in classes, and a second one judges."""
+    x = torch.randint(4, (600, 24), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    labels = torch.arange(600) % 2
+    for row in range(1, 600, 2):
+        x[row, row % 20 : row % 20 + 4] = torch.tensor([1, 2, 3, 0], dtype=torch.uint8)
+    absent = (Motif((1, 2, 3, 0))(x.long()).sum(1) > 0) == (labels == 1)
+    data = CountData("words", x[:500], x[500:], 3, labels[:500], labels[500:])
+    oracle = LearnedClassifier(500, 60)
+    oracle.learn(data, 3)
+    right = (oracle(x[500:]).argmax(1) == labels[500:])[absent[500:]]
+    assert absent.double().mean() > 0.9 and right.double().mean() > 0.9
