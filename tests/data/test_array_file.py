@@ -172,7 +172,8 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
 
 def test_letters_of_a_table_are_levels_and_numbers_beside_them_labels(tmp_path: Path) -> None:
     """As enhancers are published: a column of sequences, and activities."""
-    rows = ["seq,hepg2,k562", *(f"{word},{k + 0.25},0.5" for k, word in enumerate(["ACGT", "TTGA", "CCCC", "GATA"] * 5))]
+    words = ["ACGT", "TTGA", "CCCC", "GATA"] * 5
+    rows = ["seq,hepg2,k562", *(f"{word},{k + 0.25},0.5" for k, word in enumerate(words))]
     (tmp_path / "enhancers.csv").write_text("\n".join(rows))
     data = counts(tmp_path / "enhancers.csv", sequences="seq", labels="hepg2", bins=2, holdout=0.2)
     assert data.max_count == 3 and data.shape == (4,) and data.num_classes == 2
