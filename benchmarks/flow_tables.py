@@ -403,7 +403,7 @@ def learned(negative: NegativeSampler, data: Tensor, seconds: float, sites: int,
 
 
 def pseudolikelihood(data: Tensor, sites: int) -> PairEnergy:
-    """The couplings by logistic regression of every spin on the others [Besag 1975], which needs no samples."""
+    """The couplings by logistic regression of every spin on the others (pseudo-likelihood), which needs no samples."""
     energy = PairEnergy(sites)
     optimizer = torch.optim.LBFGS(energy.parameters(), max_iter=100)
     spins = 2 * data.float() - 1
