@@ -6,7 +6,7 @@ SEED ?= 0
 # tested versions; LOCK=/dev/null takes the newest that pyproject.toml allows
 LOCK ?= requirements.lock
 
-.PHONY: train sample test test-deep docs soak lock clean
+.PHONY: train sample test test-deep docs soak lock release clean
 
 train: $(VENV)/installed  ## train, sample and score the embedded default (two to five minutes on two cores)
 	$(RUN) train.py
@@ -47,5 +47,8 @@ lock:  ## write the newest versions that pyproject.toml allows to requirements.l
 	.venv-lock/bin/python -m pip freeze --exclude-editable > requirements.lock
 	rm -rf .venv-lock
 
+release: test test-deep docs  ## all tests, a wheel and an archive in dist/, and a tag, if version and change log agree
+	$(RUN) -m tests.release
+
 clean:
-	rm -rf .venv build site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache

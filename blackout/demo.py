@@ -1,6 +1,6 @@
 """`python -m blackout.demo <run>`: draw from a model in a browser on this machine, and watch samples become.
 
-Needs `pip install "blackout[demo]"`. `Demo` is what the page asks, and needs nothing beyond this package.
+Needs `pip install "blackout-diffusion[demo]"`. `Demo` is what the page asks, and needs nothing beyond this package.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def page(demo: Demo) -> Any:
     try:
         import gradio
     except ImportError:
-        raise UserError('the demo is shown by gradio: pip install "blackout[demo]"') from None
+        raise UserError('the demo is shown by gradio: pip install "blackout-diffusion[demo]"') from None
     with gradio.Blocks(title=demo.name, analytics_enabled=False) as blocks:
         gradio.Markdown(f"## {demo.name}")
         with gradio.Row():

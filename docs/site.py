@@ -11,6 +11,18 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "", "CHANGELOG.md": "", "SECURITY.md": ""}
 """Pages that lie beside docs/, and their names in the site where these differ."""
+FIRST = {
+    "blackout.scripting.from_data": "a model of counts in memory, ready for a Lightning Trainer",
+    "blackout.training.export.load_model": "a trained model, of a run or an export",
+    "blackout.training.model.Model": "what every model can do: `sample`, `batches`, `push_to_hub`",
+    "blackout.diffusion.model.BlackoutDiffusion": "network, head, process, schedule, loss and sampler together",
+    "blackout.data.count_data.CountData": "counts with a held-out split, and facts about them",
+    "blackout.diffusion.processes.base.Process": "how counts decay: forward draws, bridges, rates",
+    "blackout.diffusion.heads.Head": "what a network's outputs mean",
+    "blackout.diffusion.losses.Loss": "what is trained on",
+    "blackout.diffusion.kernels.Kernel": "one step of a sampler",
+    "blackout.evaluation.image_scores.ImageScores": "FID, IS, KID, precision and recall",
+}
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)?((?:LICENSE|CITATION\.cff|examples|benchmarks|tests)[\w/.]*)\)")
 """Links to files that are no pages: their names stay."""
 
@@ -23,9 +35,10 @@ def on_files(files: Files, config: Mapping[str, Any]) -> Files:
     for package in packages:
         files.append(File.generated(config, _page(package), content=_api(package)))
     listed = "\n".join(f"- [{_address(package)}]({Path(_page(package)).name})" for package in packages)
-    files.append(
-        File.generated(config, "api/index.md", content=f"# API\n\nEvery public name of every module.\n\n{listed}\n")
-    )
+    first = "\n".join(f"| [`{name}`][{name}] | {what} |" for name, what in FIRST.items())
+    start = f"# API\n\nStart with these ten names.\n\n| name | what it is |\n|---|---|\n{first}"
+    content = f"{start}\n\nEvery public name of every module is on the pages of the packages:\n\n{listed}\n"
+    files.append(File.generated(config, "api/index.md", content=content))
     return files
 
 

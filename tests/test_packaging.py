@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import release
 from tests.cli.conftest import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +25,14 @@ def test_conda_users_get_what_pip_users_get_and_what_any_choice_needs():
     extras = {name: needs for name, needs in project["optional-dependencies"].items() if name not in ("test", "docs")}
     assert pip == project["dependencies"] + [one for needs in extras.values() for one in needs]
     assert f"python{project['requires-python']}" in entries
+
+
+def test_a_release_needs_its_version_everywhere(tmp_path):
+    shutil.copy(ROOT / "CITATION.cff", tmp_path)
+    for heading, number in (("0.1.0 (not yet released)", 1), ("0.1.0 (2027-01-31)", 0), ("0.2.0 (2027-01-31)", 1)):
+        (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {heading}\n")
+        assert len([*release.disagreements(tmp_path, "0.1.0")]) == number
+    assert any("CITATION.cff" in one for one in release.disagreements(tmp_path, "0.3.0"))
 
 
 def test_the_installed_torchvision_fits_the_installed_torch():

@@ -1,7 +1,7 @@
 """Files of counts as the sciences keep them: named arrays out of each, and whole numbers, nothing else, out of these.
 
 Each format is read by the library that is kept for it. NumPy and CSV need nothing further; the others are optional
-(`pip install "blackout[science]"`).
+(`pip install "blackout-diffusion[science]"`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from blackout.files import check_size, load_arrays, opened, read_text, reading, 
 
 Array = npt.NDArray[Any]
 COUNTS = "counts"
-_EXTRA = 'pip install "blackout[science]"'
+_EXTRA = 'pip install "blackout-diffusion[science]"'
 _AT_ONCE = 1 << 24
 """Numbers that are checked at once."""
 LONGEST_TEXT = 1000

@@ -206,7 +206,7 @@ class AnnotatedSamples:
             import anndata
             import pandas
         except ImportError:
-            warnings.warn('samples.h5ad is written by anndata: pip install "blackout[science]"', stacklevel=2)
+            warnings.warn('samples.h5ad is written by anndata: pip install "blackout-diffusion[science]"', stacklevel=2)
             return {}
         from scipy.sparse import vstack
 

@@ -46,7 +46,7 @@ def explain(error: Exception) -> str:
     text, cause = str(error), str(error.__cause__ or "")
     if match := re.search(_NO_CHOICE, text):
         wrong, group, choices = match[1].rsplit("/", 1)[-1], match[2], match[3].split()
-        missing = ", pip install 'blackout[slurm]' brings it" if "submitit" in wrong else ""
+        missing = ", pip install 'blackout-diffusion[slurm]' brings it" if "submitit" in wrong else ""
         return f"{group}={wrong}: no such choice{missing}{_nearest(wrong, choices)}; one of {', '.join(choices)}"
     if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
         (where, choice), group = match[1].split("/")[-2:], match[2].split("@")[0]

@@ -309,7 +309,7 @@ def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], list[_Found]]:
         try:
             import networkx as nx  # only here: importing it takes a while
         except ImportError:
-            raise UserError("networkx reads it, which is not installed: pip install 'blackout[graphs]'") from None
+            raise UserError("it needs networkx, which is missing: pip install 'blackout-diffusion[graphs]'") from None
         try:
             with opened(file) as stream:
                 if name == "read_pajek" and re.search(rb"(?i)^\s*\*(arcs|edges)list", stream.read(), re.MULTILINE):

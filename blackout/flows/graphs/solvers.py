@@ -156,7 +156,7 @@ def solver(method: str) -> Callable[[str, Graph, float], Solution]:
         raise UserError(f"{method}: no such solver; one of {', '.join(EXACT)}")
     solve, package = EXACT[method]
     if package is not None and importlib.util.find_spec(package) is None:
-        raise UserError(f"{method} needs {package}, which is not installed: pip install 'blackout[solvers]'")
+        raise UserError(f"{method} needs {package}, which is not installed: pip install 'blackout-diffusion[solvers]'")
     return solve
 
 
