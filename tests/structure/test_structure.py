@@ -18,7 +18,7 @@ FLOORS = (
     ("training",),
     ("diffusion", "flows", "permutations"),
     ("laws", "posterior", "compress", "programs"),
-    ("report", "compare", "inspect", "watch", "demo", "scripting"),
+    ("report", "compare", "inspect", "solve", "watch", "demo", "scripting"),
     ("",),  # blackout/__init__.py
 )
 """Folders and files of blackout/, from the ground floor up."""

@@ -1,6 +1,6 @@
 """Shuffle diffusion on permutations: shuffle a list step by step, learn to take the steps back."""
 
-from blackout.permutations.shuffle.baselines import SinkhornLoss, SinkhornPixelLoss, SortingNetworkLoss, TwoOpt
+from blackout.permutations.shuffle.baselines import Seams, SinkhornLoss, SinkhornPixelLoss, SortingNetworkLoss, TwoOpt
 from blackout.permutations.shuffle.decoding import Beam, Greedy, Sample
 from blackout.permutations.shuffle.family import ShuffleFamily
 from blackout.permutations.shuffle.losses import InformedLoss, LabelFreeLoss, RandomTimeLoss, TrajectoryLoss
@@ -17,7 +17,7 @@ from blackout.permutations.shuffle.reverse import (
 
 __all__ = [
     "Beam", "ForwardProcess", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment",
-    "ReverseGPL", "ReverseInsertion", "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample",
+    "ReverseGPL", "ReverseInsertion", "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample", "Seams",
     "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "SinkhornPixelLoss", "SortingNetworkLoss", "TrajectoryLoss",
     "TwoOpt",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What others train on the same puzzles: Gumbel-Sinkhorn, relaxed sorting networks, and tours without learning.
+"""What others train on the same puzzles: Gumbel-Sinkhorn, relaxed sorting networks, tours and jigsaws without learning.
 
 They are single steps from a uniform order (`shuffle.schedule=[0,40]`), so that data, network, figures and reports are
 those of shuffle diffusions: `baseline=...`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
@@ -16,15 +16,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
+from blackout.errors import UserError
+from blackout.permutations.datasets import Puzzles
 from blackout.permutations.datasets.tours import polar_tours, two_opt
-from blackout.permutations.distributions import Matching, PlackettLuce
+from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
+from blackout.permutations.group import compose, identity_like
 from blackout.permutations.metrics import arranged
+from blackout.permutations.seams import WIDTH, assembled, fitted_weight, seams
 from blackout.permutations.shuffle.decoding import Decoder, Look
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, moving, with_first
 from blackout.random import SampleStreams
 
 Layout: TypeAlias = Literal["odd_even", "bitonic"]
+_FITTED = 200
+"""Training puzzles to which the weight of borders is fitted."""
 
 
 @component("loss")
@@ -197,3 +203,73 @@ class TwoOpt(Decoder):
 
     def evaluations(self, steps: int) -> int:
         return 0
+
+
+@component("sampler")
+@dataclass(frozen=True)
+class Seams(Decoder):
+    """Pieces of a square picture by how their borders fit, and by where the network thinks each belongs.
+
+    A beam over arrangements, whose scores are `weight` times those of the borders plus, of a network with a row of
+    scores for every place, its log-probabilities of the last step; steps before it are taken greedily. Without a
+    network nothing is learned but the weight. log_prob is among the arrangements found. Ours.
+
+    Args:
+        weight: of borders; None is fitted to training puzzles (`blackout.permutations.seams.fitted_weight`).
+        width: of the beam.
+        network: whether it is asked.
+
+    Raises:
+        ValueError: a weight that is negative, or a width below 1.
+    """
+
+    weight: float | None = None
+    width: int = WIDTH
+    network: bool = True
+    only: ClassVar[str | None] = "pieces"
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or (self.weight is not None and not 0 <= self.weight < math.inf):
+            raise ValueError(f"width must be at least 1 and weight not negative, not {self.width} and {self.weight}")
+
+    def __call__(
+        self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
+    ) -> tuple[Tensor, Tensor]:
+        items, show = denoiser.items, look or (lambda step, orders: None)
+        assert items is not None
+        state, places = identity_like(torch.empty(items.shape[:2], device=items.device)).contiguous(), None
+        show(0, state)
+        for step, t in enumerate(reversed(times), 1) if self.network else ():
+            law = denoiser(state.unsqueeze(1), t)
+            if t != times[0]:
+                state = compose(state, law.mode.squeeze(1))
+                show(step, state)
+            elif isinstance(law, GeneralizedPlackettLuce):
+                scores = law.scores.squeeze(1).log_softmax(-1)
+                places = torch.empty_like(scores).scatter_(-1, state.unsqueeze(1).expand_as(scores), scores)
+        found = (1.0 if self.weight is None else self.weight) * seams(items)
+        orders, sums = assembled(found, square(items.shape[1]), self.width, places)
+        show(len(times), orders[:, 0])
+        return orders, sums.log_softmax(-1)
+
+    def evaluations(self, steps: int) -> int:
+        return steps if self.network else 0
+
+    def fitted(self, source: Puzzles) -> Seams:
+        """The same with a weight."""
+        if self.weight is not None or source.kind != "pieces":
+            return self
+        pieces = source.batch("train", torch.arange(_FITTED))["items"]
+        return replace(self, weight=fitted_weight(pieces, square(source.num_items)))
+
+
+def square(number: int) -> int:
+    """Pieces per side.
+
+    Raises:
+        UserError: so many do not make a square.
+    """
+    side = math.isqrt(number)
+    if side**2 != number:
+        raise UserError(f"sampler: {number} pieces make no square, whose borders could be compared")
+    return side

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from blackout.permutations.distributions.matching import Matching
 from blackout.permutations.group import all_permutations, compose, number
 from blackout.permutations.metrics import arranged
 from blackout.permutations.plots import NAMES, lists, solved_puzzles
+from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.decoding import Decoder, Sample
 from blackout.permutations.shuffle.model import BATCH, ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Denoiser, with_first
@@ -195,8 +196,11 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
         description = given if "_target_" in given else {**description, **given}
         decoder = make(description, "sampler")
         if not hasattr(decoder, "evaluations"):
-            raise UserError("sampler: this model is decoded by greedy, beam or sample")
+            raise UserError("sampler: this model is decoded by greedy, beam, sample or seams")
         check_kind(decoder, model.data["kind"])
+        if isinstance(decoder, Seams) and decoder.weight is None:
+            decoder = decoder.fitted(cast(Puzzles, model.require_source()))
+            description = {**description, "weight": decoder.weight}
     puzzles = None
     if request.get("input") is not None:
         source = model.require_source()

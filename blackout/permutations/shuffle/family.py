@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from blackout.errors import UserError
 from blackout.family import Draw
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.datasets.tours import gaps_without_learning
-from blackout.permutations.metrics import ceilings
+from blackout.permutations.group import inverse
+from blackout.permutations.metrics import arranged, ceilings, order_scores
+from blackout.permutations.seams import assembled, seams
+from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.draw import check_kind, requested
 from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Reverse, default_schedule
@@ -71,7 +75,10 @@ python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
         reverse: Reverse = make(parts["reverse"], "reverse")
         stats = {**source.facts, "places": reverse.places, "swap": reverse.swap}
         _check_parts({**parts, "network": settings["network"]})
-        check_kind(make(parts["sampler"], "sampler"), source.kind)
+        decoder = make(parts["sampler"], "sampler")
+        check_kind(decoder, source.kind)
+        if isinstance(decoder, Seams):
+            parts["sampler"] = {**parts["sampler"], "weight": decoder.fitted(source).weight}
         # what is filled in, the encoder, has statistics of its own to ask for
         parts["network"] = resolve(fill(settings["network"], stats, "network"), stats, "network")
         parts["shuffle"] = _with_schedule(parts["shuffle"], reverse, source)
@@ -102,14 +109,14 @@ python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
         model.try_once()
 
     def report(self, model: ShuffleDiffusion, source: Puzzles, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The bound on held-out puzzles, ceilings by items that are alike, tours without learning."""
+        """The bound on held-out puzzles, ceilings by items that are alike, tours and jigsaws without learning."""
         scores: dict[str, float] = defaultdict(float)
         with model.using():
             for index in torch.arange(source.held_out).split(_AT_ONCE):
                 batch = source.batch("test", index)
                 streams = SampleStreams(fold_seed(model.seed, VALIDATION), index).at(0)
                 scores["nll_bits"] += float(model.nll_bits(batch["items"].to(model.device), streams).sum())
-                without = gaps_without_learning(batch["items"]) if source.kind == "points" else {}
+                without = _without_learning(source.kind, batch)
                 for name, each in {**ceilings(batch["ties"]), **without}.items():
                     scores[name] += float(each.double().sum())
         means = {name: total / source.held_out for name, total in scores.items()}
@@ -128,6 +135,18 @@ python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
         }
 
 
+def _without_learning(kind: str, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Figures of puzzles in a batch [b] by who learns nothing: tours, and pictures of a square number of pieces."""
+    items, given = batch["items"], batch["given"]
+    if kind == "points":
+        return gaps_without_learning(items)
+    if kind != "pieces" or math.isqrt(items.shape[1]) ** 2 != items.shape[1]:
+        return {}
+    orders, _ = assembled(seams(arranged(items, given)), math.isqrt(items.shape[1]))
+    found = order_scores(orders[:, 0], inverse(given), batch["ties"])
+    return {f"{name}_by_borders": found[name] for name in ("accuracy", "correct", "accuracy_up_to_ties")}
+
+
 def _check_parts(parts: Mapping[str, Any]) -> None:
     """Refuse what belongs to another family of models.
 
@@ -136,7 +155,7 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
     """
     choices = {
         "loss": ("labels", "trajectory, random_time, label_free or informed"),
-        "sampler": ("evaluations", "greedy, beam or sample"),
+        "sampler": ("evaluations", "greedy, beam, sample or seams"),
         "network": ("scores", "set_transformer"),
     }  # fmt: skip
     for name, (attribute, words) in choices.items():

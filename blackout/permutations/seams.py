@@ -1,0 +1,183 @@
+"""Pictures put together by the borders of their pieces, without learning: for any grid and any size of pieces. Ours.
+
+A border is compared with what its neighbour's would be if colours went on as they do at its edge. How much better two
+pieces fit than each fits the others says how likely they are neighbours; a beam looks for the arrangement whose
+neighbours are likeliest together. Checked by enumeration in `tests.permutations.test_seams`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SHARPNESS = 5.0
+"""Of `seams`: 5, 10, 15, 25 solve 94.8, 93.4, 92.6, 91.0 % of 3x3 CIFAR-10 jigsaws."""
+WIDTH = 400
+"""Of the beam: at 4x4 pieces of CIFAR-10 100, 400, 1500 miss the best arrangement of 19, 9, 6 % of puzzles."""
+_TRIED = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4)
+_NEVER, _JOINED = -1e4, 16
+
+
+def seams(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
+    """How likely piece j is the right, and the lower, neighbour of piece i, float32 [b, 2, n, n].
+
+    log softmax over j plus log softmax over i of minus the difference at the border, in units of the mean difference.
+
+    Args:
+        pieces: [b, n, C, h, w].
+        sharpness: how many of these units make a difference of e.
+    """
+    found = []
+    for x in (pieces.float(), pieces.float().transpose(-1, -2)):
+        right, left = (edge + 0.5 * (edge - next_) for edge, next_ in (_edges(x, -1, -2), _edges(x, 0, 1)))
+        difference = torch.cdist(right.flatten(2), left.flatten(2), p=1.0)
+        n = difference.shape[-1]
+        itself = torch.eye(n, dtype=torch.bool, device=x.device)
+        mean = difference.masked_fill(itself, 0.0).sum((-1, -2), keepdim=True) / (n * (n - 1))
+        scores = (-sharpness * difference / mean.clamp(min=1e-9)).masked_fill(itself, -torch.inf)
+        found.append((scores.log_softmax(-1) + scores.log_softmax(-2)).masked_fill(itself, _NEVER))
+    return torch.stack(found, 1)
+
+
+def _edges(x: Tensor, first: int, second: int) -> tuple[Tensor, Tensor]:
+    """A column at a border and the one beside it, [b, n, C, h]; itself where there is only one."""
+    return x[..., first], x[..., second if x.shape[-1] > 1 else first]
+
+
+def arrangements(
+    found: Tensor, columns: int, width: int = WIDTH, places: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The best arrangements row by row that a beam finds, int64 [b, K, n], and their sums [b, K], falling.
+
+    Args:
+        found: `seams`, [b, 2, n, n].
+        columns: of the grid.
+        width: of the beam: partial arrangements that go on from place to place.
+        places: what else speaks for item j at place i, [b, n, n].
+    """
+    b, _, n, _ = found.shape
+    rows, device = torch.arange(b, device=found.device).unsqueeze(-1), found.device
+    total, orders = torch.zeros(b, 1, device=device), torch.zeros(b, 1, 0, dtype=torch.int64, device=device)
+    used = torch.zeros(b, 1, n, dtype=torch.bool, device=device)
+    for i in range(n):
+        scores = total.unsqueeze(-1).expand(-1, -1, n)
+        if places is not None:
+            scores = scores + places[:, i].unsqueeze(1)
+        if i % columns:
+            scores = scores + found[rows, 0, orders[..., -1]]
+        if i >= columns:
+            scores = scores + found[rows, 1, orders[..., -columns]]
+        scores = scores.masked_fill(used, -torch.inf).flatten(1)
+        total, flat = scores.topk(min(width, total.shape[1] * (n - i)))
+        parent, item = flat // n, flat % n
+        orders = torch.cat([orders[rows, parent], item.unsqueeze(-1)], -1)
+        used = used[rows, parent].scatter(-1, item.unsqueeze(-1), True)
+    return orders, total
+
+
+def assembled(found: Tensor, columns: int, width: int = WIDTH, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """As `arrangements`; from 16 pieces on with that of `joined` among them, put first where its sum is largest."""
+    orders, sums = arrangements(found, columns, width, places)
+    b, n = len(found), found.shape[-1]
+    if n < _JOINED:
+        return orders, sums
+    own = torch.from_numpy(np.stack([joined(one, columns) for one in found.detach().cpu().double().numpy()]))
+    own = own.to(found.device)
+    place, row = torch.arange(n, device=found.device), torch.arange(b, device=found.device).unsqueeze(-1)
+    right, below = place[place % columns < columns - 1], place[:-columns]
+    total = found[row, 0, own[:, right], own[:, right + 1]].sum(-1)
+    total = total + found[row, 1, own[:, below], own[:, below + columns]].sum(-1)
+    if places is not None:
+        total = total + places[row, place, own].sum(-1)
+    again = (orders == own.unsqueeze(1)).all(-1)
+    sums = torch.cat([total.unsqueeze(-1), sums.masked_fill(again, -torch.inf)], 1)
+    sums, which = sums.sort(dim=1, descending=True, stable=True)
+    orders = torch.cat([own.unsqueeze(1), orders], 1)[row, which]
+    return orders[:, :width], sums[:, :width]
+
+
+def joined(found: np.ndarray, columns: int) -> np.ndarray:
+    """One arrangement, int64 [n]: the likeliest neighbours are joined first, wherever on the grid they will come.
+
+    Parts that would overlap, or not fit the grid, stay apart; what is left over at the end goes where it fits best
+    [Gallagher 2012].
+
+    Args:
+        found: `seams` of one picture, [2, n, n].
+        columns: of the grid.
+    """
+    n = found.shape[-1]
+    limits, part = (n // columns, columns), list(range(n))
+    at = [{(0, 0): piece} for piece in range(n)]  # cells of every part
+    cell = [(0, 0)] * n
+    for edge in (-found).argsort(axis=None, kind="stable").tolist():
+        down, i, j = edge // n**2, edge // n % n, edge % n
+        first, second = part[i], part[j]
+        if first == second or i == j:
+            continue
+        dr, dc = cell[i][0] + down - cell[j][0], cell[i][1] + 1 - down - cell[j][1]
+        moved = {(r + dr, c + dc): piece for (r, c), piece in at[second].items()}
+        both = at[first] | moved
+        spans = [max(axis) - min(axis) for axis in zip(*both, strict=True)]
+        if len(both) < len(at[first]) + len(moved) or spans[0] >= limits[0] or spans[1] >= limits[1]:
+            continue
+        at[first], at[second] = both, {}
+        for where, piece in moved.items():
+            part[piece], cell[piece] = first, where
+        if len(both) == n:
+            break
+    largest = max(at, key=len)
+    top, left = (min(axis) for axis in zip(*largest, strict=True))
+    order = np.full(limits, -1)
+    for (r, c), piece in largest.items():
+        order[r - top, c - left] = piece
+    rest = set(range(n)) - set(largest.values())
+    while rest:
+        left_over = np.array(sorted(rest))
+        best = (-np.inf, 0, 0, 0)
+        for r, c in zip(*np.nonzero(order < 0), strict=True):
+            beside = [(0, r, c - 1), (1, r - 1, c)], [(0, r, c + 1), (1, r + 1, c)]
+            known = [
+                [(d, order[y, x]) for d, y, x in one if 0 <= y < limits[0] and 0 <= x < limits[1]] for one in beside
+            ]
+            terms = [found[d, p, left_over] for d, p in known[0] if p >= 0]
+            terms += [found[d, left_over, p] for d, p in known[1] if p >= 0]
+            if terms:
+                fit = np.mean(terms, axis=0)
+                best = max(best, (float(fit.max()), int(r), int(c), int(left_over[fit.argmax()])))
+        order[best[1], best[2]] = best[3]
+        rest.remove(best[3])
+    return order.ravel()
+
+
+def fitted_weight(pieces: Tensor, columns: int) -> float:
+    """What sums of `arrangements` are to be multiplied by so that the right one is likeliest among those found.
+
+    Near 1 for photographs, less where borders say less than they seem to.
+
+    Args:
+        pieces: [b, n, C, h, w] in their right order.
+        columns: of the grid.
+    """
+    n = pieces.shape[1]
+    found, truth = seams(pieces), torch.arange(n)
+    orders, sums = arrangements(found, columns)
+    right, below = truth[truth % columns < columns - 1], truth[:-columns]
+    own = found[:, 0, right, right + 1].sum(-1) + found[:, 1, below, below + columns].sum(-1)
+    others = sums.masked_fill((orders == truth).all(-1), -torch.inf)
+    both = torch.cat([own.unsqueeze(-1), others], 1)
+    return max(_TRIED, key=lambda weight: float((weight * both).log_softmax(-1)[:, 0].sum()))
+
+
+def place_probabilities(orders: Tensor, log_weights: Tensor) -> Tensor:
+    """How likely every item is at every place by weighted orders, float64 [b, n, n], rows are places.
+
+    Args:
+        orders: int64 [b, K, n].
+        log_weights: [b, K], not normalised.
+    """
+    weights = log_weights.double().softmax(-1)[..., None, None].expand(*orders.shape, 1)
+    n = orders.shape[-1]
+    found = torch.zeros(*orders.shape, n, dtype=torch.float64, device=orders.device)
+    return found.scatter_(-1, orders.unsqueeze(-1), weights).sum(1)
