@@ -19,7 +19,7 @@ from blackout.files import save_picture
 from blackout.laws.claims import Claim, verify_claims
 from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
-from blackout.permutations.classical import Ewens, Mallows, PlackettLuceCodes, RepeatedInsertion
+from blackout.permutations.classical import Ewens, Mallows, RepeatedInsertion
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
@@ -249,12 +249,6 @@ def _families(n: int) -> Iterator[Claim]:
     yield Claim("repeated insertion as Mallows", _apart(insertion, _normal(0.7**distance)), 1e-9)
     ewens = Ewens(n, 2.0).log_prob(perms).exp()
     yield Claim("Ewens", _apart(ewens, _normal(2.0 ** num_cycles(perms).double())), 1e-9)
-    log_weights = torch.randn(n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    weights = log_weights.exp()[perms]
-    direct = (weights / weights.flip(-1).cumsum(-1).flip(-1)).prod(-1)
-    for code in (Lehmer, FisherYates, Insertion):
-        through = PlackettLuceCodes(log_weights, code).log_prob(perms).exp()
-        yield Claim(f"Plackett-Luce through {code.__name__}", _apart(through, direct), 1e-9)
 
 
 def _draws(n: int, size: int) -> Iterator[Claim]:

@@ -1,4 +1,4 @@
-"""How far from uniform shuffled cards are, exactly, and when to look: `python -m blackout.permutations.mixing 52`.
+"""How far from uniform shuffled cards are, exactly, and when to look.
 
 Riffles after [Bayer 1992], insertions by the first run of the inverse, both in whole numbers; transpositions by the
 walk on cycle types, to 30 cards. The rule for schedules follows [Zhang 2025, section 3.4, appendix F]: end where the
@@ -7,17 +7,13 @@ distance is about .005, look where neighbouring laws are about .3 apart.
 
 from __future__ import annotations
 
-import argparse
 import math
 from bisect import bisect_left
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 
-from blackout.errors import UserError, run_command
-from blackout.files import new_file, replacing
 from blackout.permutations.group import class_size, eulerian_numbers, stirling_numbers
-from blackout.permutations.shuffles import LARGEST, type_probabilities
+from blackout.permutations.shuffles import type_probabilities
 
 MIXED = 0.005
 """The distance from uniform at which a schedule ends."""
@@ -111,57 +107,3 @@ def first_mixed(variation: Callable[[int, int], float], n: int, target: float) -
 def _check(n: int, t: int) -> None:
     if n < 1 or t < 0:
         raise ValueError(f"need at least one card and no negative number of shuffles, not n = {n}, t = {t}")
-
-
-def _table(n: int) -> list[str]:
-    """What the command prints."""
-    schedule = denoising_schedule(n)
-    lines = [f"{n} cards, total variation after t riffles", "   t  to uniform  to t - 1"]
-    for t in range(1, schedule[-1] + 1):
-        lines.append(f"{t:>4}{total_variation(n, t):>12.4f}{total_variation(n, t - 1, t):>10.4f}")
-    lines += [f"schedule {schedule}", "shuffles until the distance from uniform is at most"]
-    walks = {"riffle": total_variation, "insertion": insertion_variation}
-    if n <= LARGEST:
-        walks["transposition"] = transposition_variation
-    targets = (0.5, 0.1, MIXED)
-    lines.append(f"{'':<16}" + "".join(f"{target:>8}" for target in targets))
-    for name, variation in walks.items():
-        lines.append(f"{name:<16}" + "".join(f"{first_mixed(variation, n, target):>8}" for target in targets))
-    return lines
-
-
-def _plot(n: int, path: Path) -> None:
-    """The distance from uniform, and between every two numbers of riffles, as a picture."""
-    from matplotlib.figure import Figure
-
-    most = denoising_schedule(n)[-1] + 2
-    between = [[total_variation(n, t, s) for s in range(most)] for t in range(most)]
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.plot([total_variation(n, t) for t in range(most)], marker="o")
-    left.set(xlabel="riffles t", ylabel="total variation to uniform", title=f"{n} cards")
-    image = right.imshow(between, origin="lower", vmin=0, vmax=1)
-    right.set(xlabel="riffles s", ylabel="riffles t", title=f"schedule {denoising_schedule(n)}")
-    figure.colorbar(image, ax=right, label="total variation of t to s")
-    with replacing(path, durably=True) as part:
-        figure.savefig(part)
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m blackout.permutations.mixing", description=__doc__)
-    parser.add_argument("cards", type=int, help="n, at least 2")
-    parser.add_argument("--plot", type=Path, default=None, help="where to draw the distances too, a .png")
-    run_command(_run, parser, argv)
-
-
-def _run(given: argparse.Namespace) -> None:
-    if given.cards < 2:
-        raise UserError(f"cards must be at least 2, not {given.cards}")
-    plot = given.plot and new_file(given.plot, given=True)
-    print("\n".join(_table(given.cards)))
-    if plot is not None:
-        _plot(given.cards, plot)
-
-
-if __name__ == "__main__":
-    main()

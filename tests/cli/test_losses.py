@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import table
+from benchmarks import permutation_mixing, table
 from blackout import compare, inspect, load_model, report
 from blackout.compress import __main__ as compress
 from blackout.errors import UserError, run_command
@@ -16,7 +16,6 @@ from blackout.files import new_file, request_key, results_folder
 from blackout.flows import anneal, energy_discrepancy, solve
 from blackout.flows.graphs import compare as graphs_compare
 from blackout.laws import __main__ as laws
-from blackout.permutations import mixing
 from blackout.programs.run_directory import open_run, running
 from blackout.training.export import export_model
 from tests.cli.conftest import TINY, Outcome
@@ -237,7 +236,7 @@ def test_pages_and_pictures_do_not_replace_files(command, trained, tmp_path, mon
     (tmp_path / "m").mkdir()
     (tmp_path / "m/table.csv").write_text(table)
     command(graphs_compare.main, "m", "--out", "m/table.csv").assert_refused("is there already")
-    command(mixing.main, "5", "--plot", "m/table.csv").assert_refused("is there already")
+    command(permutation_mixing.main, "5", "--plot", "m/table.csv").assert_refused("is there already")
     command(laws.main, "--chain", "m/table.csv").assert_refused("is there already")
     command(energy_discrepancy.main, "moons", "--steps", "1", "--out", "m/table.csv").assert_refused("there already")
     assert (tmp_path / "m/table.csv").read_text() == table
@@ -314,5 +313,5 @@ def test_programs_end_in_one_line(capsys, error, code, said):
 
 def test_every_program_has_this_entry(command):
     for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graphs_compare.main, laws.main,
-                 energy_discrepancy.main, mixing.main, inspect.main, table.main):  # fmt: skip
+                 energy_discrepancy.main, permutation_mixing.main, inspect.main, table.main):  # fmt: skip
         command(main, "--no-such-option").assert_refused("")

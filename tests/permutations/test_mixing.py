@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from benchmarks.permutation_mixing import main
 from blackout.permutations import all_permutations
 from blackout.permutations.group import class_size, descents, eulerian_numbers, partitions, stirling_numbers
 from blackout.permutations.mixing import (
     denoising_schedule,
     insertion_variation,
-    main,
     total_variation,
     transposition_variation,
 )

@@ -1,0 +1,72 @@
+"""How far from uniform shuffled cards are, as a table and a picture: `python -m benchmarks.permutation_mixing 52`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from blackout.errors import UserError, run_command
+from blackout.files import new_file, replacing
+from blackout.permutations.mixing import (
+    MIXED,
+    denoising_schedule,
+    first_mixed,
+    insertion_variation,
+    total_variation,
+    transposition_variation,
+)
+from blackout.permutations.shuffles import LARGEST
+
+
+def _table(n: int) -> list[str]:
+    """What the command prints."""
+    schedule = denoising_schedule(n)
+    lines = [f"{n} cards, total variation after t riffles", "   t  to uniform  to t - 1"]
+    for t in range(1, schedule[-1] + 1):
+        lines.append(f"{t:>4}{total_variation(n, t):>12.4f}{total_variation(n, t - 1, t):>10.4f}")
+    lines += [f"schedule {schedule}", "shuffles until the distance from uniform is at most"]
+    walks = {"riffle": total_variation, "insertion": insertion_variation}
+    if n <= LARGEST:
+        walks["transposition"] = transposition_variation
+    targets = (0.5, 0.1, MIXED)
+    lines.append(f"{'':<16}" + "".join(f"{target:>8}" for target in targets))
+    for name, variation in walks.items():
+        lines.append(f"{name:<16}" + "".join(f"{first_mixed(variation, n, target):>8}" for target in targets))
+    return lines
+
+
+def _plot(n: int, path: Path) -> None:
+    """The distance from uniform, and between every two numbers of riffles, as a picture."""
+    from matplotlib.figure import Figure
+
+    most = denoising_schedule(n)[-1] + 2
+    between = [[total_variation(n, t, s) for s in range(most)] for t in range(most)]
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot([total_variation(n, t) for t in range(most)], marker="o")
+    left.set(xlabel="riffles t", ylabel="total variation to uniform", title=f"{n} cards")
+    image = right.imshow(between, origin="lower", vmin=0, vmax=1)
+    right.set(xlabel="riffles s", ylabel="riffles t", title=f"schedule {denoising_schedule(n)}")
+    figure.colorbar(image, ax=right, label="total variation of t to s")
+    with replacing(path, durably=True) as part:
+        figure.savefig(part)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.permutation_mixing", description=__doc__)
+    parser.add_argument("cards", type=int, help="n, at least 2")
+    parser.add_argument("--plot", type=Path, default=None, help="where to draw the distances too, a .png")
+    run_command(_run, parser, argv)
+
+
+def _run(given: argparse.Namespace) -> None:
+    if given.cards < 2:
+        raise UserError(f"cards must be at least 2, not {given.cards}")
+    plot = given.plot and new_file(given.plot, given=True)
+    print("\n".join(_table(given.cards)))
+    if plot is not None:
+        _plot(given.cards, plot)
+
+
+if __name__ == "__main__":
+    main()
