@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, TypeAlias
@@ -57,11 +57,13 @@ def read_array(path: str, name: str, of: str = "numbers", dtype: type | None = n
 def like(value: Map, y: Tensor, name: str) -> Tensor:
     """A map for measurements [n, *measured], float64 [] or [1, *measured]; that of a file images channels last.
 
-    One number for every row, [n, 1, ...], is left as it is.
+    One number for every row, [n, 1, ...], remains so: row r of y has that of row r modulo n.
     """
     tensor = as_map(value, name).to(y.device)
-    if not tensor.ndim or (tensor.ndim == y.ndim and tensor[0].numel() == 1):
+    if not tensor.ndim:
         return tensor
+    if tensor.ndim == y.ndim and tensor[0].numel() == 1:
+        return tensor if len(y) < len(tensor) else tensor.repeat(len(y) // len(tensor), *[1] * (y.ndim - 1))
     if tensor.numel() != y[0].numel():
         raise ValueError(f"{name} has {tensor.numel()} elements, a measurement {y[0].numel()}")
     if tensor.ndim == 3 and tuple(tensor.shape) == (*y.shape[2:], y.shape[1]) != tuple(y.shape[1:]):
@@ -104,6 +106,13 @@ class Noise(ABC):
         """Raise ValueError for a y that no m can give."""
         if not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
             raise ValueError("y must be whole numbers from 0 on")
+
+    def select(self, rows: Tensor) -> Noise:
+        """That of these rows, where a number is another one for every row, [n, 1, ...]."""
+        own: dict[str, object] = vars(self) if is_dataclass(self) else {}
+        each = {name: v for name, v in own.items() if isinstance(v, Tensor) and v[:1].numel() == 1 < v.ndim}
+        chosen = {name: v[rows.to(v.device)] for name, v in each.items()}
+        return replace(self, **chosen) if each else self  # type: ignore[type-var]
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
         """A noise whose average over z ~ Binomial(m, survival) is this one, whatever m is; None where there is none.

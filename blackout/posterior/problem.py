@@ -89,7 +89,8 @@ class Measured:
     def select(self, rows: Tensor, shape: Shape) -> Measured:
         """The problem of some rows of x."""
         y = self.y(shape)
-        return self if len(y) == 1 else replace(self, measurement=y[rows.to(y.device) % len(y)])
+        which = rows.to(y.device) % len(y)
+        return self if len(y) == 1 else replace(self, measurement=y[which], noise=self.noise.select(which))
 
     def estimate(self, n: int, shape: Shape) -> Tensor | None:
         """Data near the measurement, float64 [n, *shape], not whole; None where none are known."""
@@ -206,7 +207,11 @@ class Blind(Measured):
 
     def at(self, value: float | Tensor) -> Measured:
         """The problem if this were the number; of noise it may be another one for every row, float64 [n, 1, ...]."""
-        parts = {"operator": self.operator, "noise": self.noise, "measurement": self.measurement}
+        y = self.measurement
+        if isinstance(value, Tensor):
+            y = y if y.ndim == value.ndim else y[None]
+            y = repeated(y, len(value)).expand(len(value), *y.shape[1:])
+        parts = {"operator": self.operator, "noise": self.noise, "measurement": y}
         changed = replace(getattr(self, self.unknown.of), **{self.unknown.name: value})
         return Measured(**{**parts, self.unknown.of: changed})
 
@@ -229,6 +234,16 @@ class Blind(Measured):
             near = (log_l >= log_l.amax(0) - _NEGLIGIBLE).long()
             first, end = (near.argmax(0) - 1).clamp(min=0), cells - (near.flip(0).argmax(0) - 1).clamp(min=0)
             low, width = low + first * width, (end - first) * width / cells
+
+    def settled(self, x: Tensor | None = None, source: RandomSource = None) -> Measured:
+        """The problem with a draw of the number given x for every row; without x, with its middle.
+
+        With an unknown number of the operator, of which no row can have its own, the problem itself.
+        """
+        if self.unknown.of != "noise":
+            return self
+        ones = [1] * len(self.operator.measured(tuple(x.shape[1:]))) if x is not None else []
+        return self.at(self.unknown.middle if x is None else self.number(x, source).view(-1, *ones))
 
     def terms(self, x: Tensor) -> Tensor:
         """log p(y | x), [n, 1]."""

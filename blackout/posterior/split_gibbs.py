@@ -17,8 +17,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ from blackout.posterior.chains import (
 )
 from blackout.posterior.noise import Exact
 from blackout.posterior.prior import Prior
-from blackout.posterior.problem import LocalProblem, Measured, Problem
+from blackout.posterior.problem import Blind, LocalProblem, Measured, Problem
 from blackout.random import RandomSource, SampleStreams, categorical, uniform
 
 _POLISH = (3.0, 1.0, 0.4, 0.1)
@@ -104,6 +104,9 @@ class SplitGibbs(Method):
         else:
             z = coupling.draw(x, self.levels[0], streams.fold(-2).at(0))
         for k, t in enumerate(self.levels):
+            if isinstance(problem, Blind):
+                settled = problem.settled(x, streams.fold(3 * k + 2).at(0))
+                step = replace(step, problem=cast(LocalProblem, settled))
             moved = step(x, z, t, streams.fold(3 * k))
             z = moved.z
             x = prior.reverse(z, t, streams.fold(3 * k + 1))
@@ -122,6 +125,7 @@ class SplitGibbs(Method):
         """z given x; raises ValueError for one that the problem does not allow."""
         kind = "metropolis" if self.published else self.step
         coupling, restarted = self.coupling(prior), self.published
+        problem = problem.settled() if isinstance(problem, Blind) else problem
         return make_step(problem, coupling, prior.shape, kind, self.proposals, self.passes, restarted)
 
     def coupling(self, prior: Prior) -> Coupling:

@@ -110,9 +110,10 @@ def test_a_camera_picture_of_another_program_is_a_measurement(run, model, tmp_pa
 def test_what_is_unknown_is_drawn_with_the_rest(run, model, tmp_path):
     """The gain of a camera, or the width of a blur, told with intervals."""
     camera, blur = ("noise=camera", "noise.gain=unknown:0.5-4"), ("operator=blur", "operator.width=unknown:0.5-2")
-    two = (*SMALL, "measurement=test:0", "posterior=smc", "posterior.particles=2", "posterior.rollouts=1", WALK)
-    for name, unknown, low, high in (("gain", (*camera, "operator=pool"), 0.5, 4), ("width", blur, 0.5, 2)):
-        draw(run, model, tmp_path / name, *unknown, *two)
+    two = ("posterior=smc", "posterior.particles=2", "posterior.rollouts=1", WALK)
+    sweeps = ("posterior=sgdd", "posterior.sweeps=2", "operator=pool")
+    for name, unknown, low, high in (("gain", (*camera, *sweeps), 0.5, 4), ("width", (*blur, *two), 0.5, 2)):
+        draw(run, model, tmp_path / name, *SMALL, *unknown, "measurement=test:0")
         found, samples = (np.load(tmp_path / name / f"{file}.npz") for file in ("posterior", "samples"))
         assert found[name].shape == (1, 5) and (np.diff(found[name]) >= 0).all() and samples[name].shape == (2,)
         assert low <= found[name].min() <= found[name].max() <= high

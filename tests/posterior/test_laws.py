@@ -177,6 +177,20 @@ def evidence(problem, number, particles=20, seed=0):
 
 
 @pytest.mark.deep
+def test_an_unknown_exposure_and_the_counts_are_drawn_together():
+    """posterior=auto: sweeps that draw the number in turn, then moves, against enumeration, zeros and all."""
+    p, _, _ = problem_of_counts(5)
+    blind = Blind(Identity(), Poisson(1.0), torch.tensor([[2.0, 3.0, 1.0]]), Unknown("noise", "exposure", 0.25, 4.0))
+    states = torch.from_numpy(Toy("counts", p.reshape(5, 5, 5)).states)
+    toy = SplitToy(p, blind.log_likelihood(states.double()).exp().numpy(), 5, 3, death_element(5))
+    prior = ExactPrior(None, PureDeath(4), (3,), toy=toy)
+    method = Auto().method(prior, blind)
+    found = method.sample(prior, blind, 1000)
+    assert type(method).__name__ == "Annealed" and bool(torch.isfinite(found.log_likelihood).all())
+    assert above_the_floor(found.samples, toy.posterior, 5) <= 0.03
+
+
+@pytest.mark.deep
 def test_intervals_of_an_unknown_gain_cover():
     """200 truths and gains of the prior; of nine tenths the gain lies between the ends of 19 joint draws."""
     p, _, _ = problem_of_counts(5)
