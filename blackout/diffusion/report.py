@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,9 +31,12 @@ from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.distributed import my_batches, rank, sum_over_processes
 from blackout.errors import UserError
+from blackout.intervals import interval, spread
 from blackout.random import SampleStreams, fold_seed
 
 _GOLDEN_RATIO = 0.6180339887498949
+PAIRS = 2000
+"""Pairs of times, over all images, from which on the mean of what is skewed has an interval that holds."""
 _FINITE, _ENDS, _PATHS = 1001, 1002, 1003
 """Keys of the other bounds: not those of the first thousand repeats, nor of training, whose seed may be the same."""
 
@@ -50,44 +52,17 @@ class Estimate:
     high: float
 
     @staticmethod
-    def of(nats: Tensor, shape: tuple[int, ...]) -> Estimate:
-        """From one estimate per image [n], in nats."""
+    def of(nats: Tensor, shape: tuple[int, ...], place: Tensor | None = None) -> Estimate:
+        """From one estimate per image [n], in nats; `place` as for `spread`."""
         bits = bits_per_dim(nats.double(), shape)
-        error = float(bits.std()) / math.sqrt(len(bits)) if len(bits) > 1 else math.inf
-        return Estimate(float(bits.mean()), error, len(bits), *interval(bits))
-
-
-def interval(x: Tensor) -> tuple[float, float]:
-    """The ends of a 95 % interval for the mean of what x [n] are draws of: 2.5 % on either side, skewed or not.
-
-    Bits of images have a long tail upwards, so that 1.96 standard errors miss what is above them three times as often
-    as what is below. Student's t is taken of the mean transformed by its skewness g as in [Hall 1992], whose inverse is
-
-        W = 3 / g [(1 + g (t / sqrt(n) - g / 6n))^(1/3) - 1],    the ends being mean - std W at t of 97.5 and 2.5 %.
-
-    The law: tests/diffusion/test_intervals.py.
-    """
-    from scipy.special import stdtrit  # which nothing but scores needs
-
-    if (n := len(x)) < 3:
-        return -math.inf, math.inf
-    mean, std = float(x.mean()), float(x.std())
-    if std == 0:
-        return mean, mean
-    skewness = float((((x - mean) / std) ** 3).mean()) * n**2 / ((n - 1) * (n - 2))
-    ends = []
-    for t in (1, -1):
-        w = t * float(stdtrit(n - 1, 0.975)) / math.sqrt(n) - skewness / (6 * n)
-        if abs(skewness) > 1e-6:
-            w = 3 / skewness * (np.cbrt(1 + skewness * w) - 1)
-        ends.append(mean - std * float(w))
-    return ends[0], ends[1]
+        error = spread(bits, place) / math.sqrt(len(bits)) if len(bits) > 1 else math.inf
+        return Estimate(float(bits.mean()), error, len(bits), *interval(bits, place))
 
 
 def continuous_bits(
     module: BlackoutDiffusion,
     counts: Tensor,
-    repeats: int = 1,
+    repeats: int | None = None,
     seed: int = 0,
     batch_size: int = 256,
     labels: Tensor | None = None,
@@ -95,26 +70,28 @@ def continuous_bits(
     """The bound of the process (an upper bound on the negative log-likelihood); in continuous time where it runs in it.
 
     Each image is observed at `repeats` pairs of antithetic times v and 1 - v; over images, v follows a Weyl sequence,
-    which covers the times evenly. The standard error is that of independent times, so it errs on the large side.
+    which covers the times evenly: the standard error is that of images whose times are close.
 
     Args:
         module: the model, in eval mode.
         counts: integer counts [n, *shape].
-        repeats: pairs of network evaluations per image.
+        repeats: pairs of network evaluations per image; None for as many as make `PAIRS`.
         labels: class of each image, int64 [n], for -log p(x | class) as validation bounds it; None for -log p(x).
     """
-    total = torch.zeros(len(counts), dtype=torch.float64)
+    repeats = repeats or math.ceil(PAIRS / len(counts))
+    total, every = torch.zeros(len(counts), dtype=torch.float64), torch.arange(len(counts), dtype=torch.float64)
     for index in my_batches(len(counts), batch_size):
         x0 = counts[index].to(module.device)
         denoiser, mean = _given(module, labels, index)
         for repeat in range(repeats):
-            v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
+            v = torch.frac((every[index] + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
             for half, times in enumerate((v, 1 - v)):
                 streams = SampleStreams(fold_seed(seed, repeat, half), index.to(module.device)).at(0)
                 v_here, end = times.to(module.device), module.schedule.times[-1]
                 nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end, mean=mean)
                 total[index] += nats.cpu() / (2 * repeats)
-    return Estimate.of(sum_over_processes(total), module.shape)
+    place = torch.frac((every + 0.5) * _GOLDEN_RATIO)
+    return Estimate.of(sum_over_processes(total), module.shape, place)
 
 
 def _given(module: BlackoutDiffusion, labels: Tensor | None, index: Tensor) -> tuple[Denoiser, Tensor]:
@@ -333,7 +310,7 @@ def check_settings(settings: Mapping[str, Any], process: Process) -> None:
         )
 
 
-def _baselines(untrained: BlackoutDiffusion, data: CountData, test: Tensor, repeats: int) -> dict[str, Any]:
+def _baselines(untrained: BlackoutDiffusion, data: CountData, test: Tensor, repeats: int | None) -> dict[str, Any]:
     """Held-out bits per dimension of models that know little or nothing."""
     from blackout.evaluation.baselines import baseline_bits  # which loads what only scores need
 

@@ -73,7 +73,8 @@ def judge(
     Args:
         target: the law.
         x, log_weights: states [N, d] and weights [N] of the draw.
-        values: its estimates and exact values; `log_z_error` is changed where the annealings contradict it.
+        values: its estimates and exact values; `log_z_error` and the ends of its interval are changed where the
+            annealings contradict them.
         seed: of the annealings, another than the draw's.
         groups: int64 [N], which chains were resampled together; None where none were.
     """
@@ -107,7 +108,10 @@ def judge(
         )
     if not math.isfinite(error):
         error = its + abs(other - log_z) / NORMAL
+        values |= {"log_z_low": log_z - NORMAL * error, "log_z_high": log_z + NORMAL * error}
     values["log_z_error"] = max(error, *(abs(end - log_z) / NORMAL for end in reach))
+    values["log_z_low"] = min(values["log_z_low"], *reach)
+    values["log_z_high"] = max(values["log_z_high"], *reach)
     return verdict
 
 

@@ -116,7 +116,7 @@ def _along_the_path(panels: Any, observed: Paths, values: dict[str, float]) -> N
 
 def _in_words(axes: Any, values: dict[str, float]) -> None:
     lines = []
-    for name in (name for name in values if not name.endswith(("_error", "_exact"))):
+    for name in (name for name in values if not name.endswith(("_error", "_exact", "_low", "_high"))):
         error = f" +- {values[name + '_error']:.2g}" if name + "_error" in values else ""
         # exact zeros by symmetry come with rounding
         exact = f"   exact {round(values[name + '_exact'], 9) + 0.0:.5g}" if name + "_exact" in values else ""

@@ -11,6 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from blackout.flows.targets import Target, exact_values
+from blackout.intervals import interval
 from blackout.random import cumulative
 
 NORMAL = 1.96
@@ -69,18 +70,9 @@ def jackknife(log_weights: Tensor, groups: Tensor | None = None, values: Tensor 
     Returns:
         Infinity for a single group.
     """
-    share = torch.softmax(log_weights.double(), 0)
-    numerator, size = share if values is None else share * values.double(), torch.ones_like(share)
-    if groups is not None:
-        names, groups = groups.unique(return_inverse=True)
-        empty = torch.zeros(len(names), dtype=share.dtype, device=share.device)
-        share, numerator, size = (empty.index_add(0, groups, part) for part in (share, numerator, size))
-    number = len(size)
-    if number < 2:
+    without, share, size = _without(log_weights, groups, values)
+    if (number := len(size)) < 2:
         return math.inf
-    # what rounding leaves of a sum whose one great term is taken away is no weight
-    others = (share.sum() - share).clamp(min=1e-300)
-    without = (others / (size.sum() - size)).log() if values is None else (numerator.sum() - numerator) / others
     error = float(((number - 1) / number * (without - without.mean()).square().sum()).sqrt())
     # groups are too few to show how skewed they are: theirs is the quantile of an interval of 98 %
     quantile = float(stats.t.ppf(0.975 if groups is None else 0.99, number - 1))
@@ -89,6 +81,20 @@ def jackknife(log_weights: Tensor, groups: Tensor | None = None, values: Tensor 
         skewness = float((apart**3).mean() / apart.square().mean().pow(1.5).clamp(min=1e-300))
         quantile += max(0.0, skewness) * (1 + 2 * quantile**2) / (6 * math.sqrt(number))
     return error * quantile / NORMAL
+
+
+def _without(log_weights: Tensor, groups: Tensor | None, values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-mean-exp or weighted mean without one group after the other, the groups' shares of the weight, and sizes."""
+    share = torch.softmax(log_weights.double(), 0)
+    numerator, size = share if values is None else share * values.double(), torch.ones_like(share)
+    if groups is not None:
+        names, groups = groups.unique(return_inverse=True)
+        empty = torch.zeros(len(names), dtype=share.dtype, device=share.device)
+        share, numerator, size = (empty.index_add(0, groups, part) for part in (share, numerator, size))
+    # what rounding leaves of a sum whose one great term is taken away is no weight
+    others = (share.sum() - share).clamp(min=1e-300)
+    without = (others / (size.sum() - size)).log() if values is None else (numerator.sum() - numerator) / others
+    return without, share, size
 
 
 def potential_scale_reduction(values: Tensor, groups: Tensor) -> float:
@@ -147,7 +153,7 @@ def systematic_resample(log_weights: Tensor, uniform: Tensor) -> Tensor:
 def estimates(
     target: Target, x: Tensor, log_weights: Tensor, log_density: Tensor, groups: Tensor | None = None
 ) -> dict[str, float]:
-    """log Z with error and lower bound, ESS, and weighted means with errors.
+    """log Z with error, ends of its interval and lower bound, ESS, and weighted means with errors and ends.
 
     The ESS of chains that were resampled is that of as many independent ones whose log Z has the same standard error;
     one group has none.
@@ -165,6 +171,7 @@ def estimates(
         "ess": float(effective_sample_size(w)),
         "pareto_k": pareto_shape(w),
     }
+    values |= _ends("log_z", values, w, groups)
     if groups is not None:
         sums = torch.stack([log_mean_exp(w[groups == name]) for name in groups.unique()])
         spread = 1 / float(effective_sample_size(sums)) - 1  # relative variance of a group's estimate of Z
@@ -173,7 +180,25 @@ def estimates(
         del values["pareto_k"]
     for name, value in {"energy": -log_density, **target.statistics(x)}.items():
         values[f"mean_{name}"], values[f"mean_{name}_error"] = weighted_mean(value, w, groups)
+        values |= _ends(f"mean_{name}", values, w, groups, value)
     return values
+
+
+def _ends(
+    name: str, values: dict[str, float], w: Tensor, groups: Tensor | None, of: Tensor | None = None
+) -> dict[str, float]:
+    """The ends of a 95 % interval, 2.5 % on either side where weights are independent.
+
+    Of log Z those of the mean weight; of a mean those of its jackknife's pseudo-values N h - (N - 1) h_-i. Groups are
+    too few for either: 1.96 errors.
+    """
+    estimate, reach = values[name], NORMAL * values[f"{name}_error"]
+    low, high = estimate - reach, estimate + reach
+    if groups is None and of is None:
+        low, high = (math.log(end) + float(w.max()) if end > 0 else -math.inf for end in interval((w - w.max()).exp()))
+    elif groups is None:
+        low, high = interval(len(w) * estimate - (len(w) - 1) * _without(w, None, of)[0])
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def known_values(target: Target) -> dict[str, float]:
