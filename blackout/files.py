@@ -323,19 +323,20 @@ def memory() -> int:
     return min(found)
 
 
-def check_size(path: Path, declared: int, stored: int | None = None) -> None:
+def check_size(path: Path, declared: int, stored: int | None = None, fits: bool = True) -> None:
     """Refuse what a file says it holds where there is no memory for it, or where the file is too small to hold it.
 
     Args:
         path: of the file.
         declared: bytes that reading would take.
         stored: bytes on the disk that these come from; None where that is not known.
+        fits: all of it must be in memory at once.
 
     Raises:
         UserError: there is no memory for it; or it is beyond 64 MiB, and 500 times what is stored, which a compression
             reaches only where nearly all numbers are the same.
     """
-    if declared > (there := memory()):
+    if fits and declared > (there := memory()):
         raise UserError(f"{path}: to read it takes {declared:,} bytes, more than the {there:,} bytes of memory left")
     if stored is not None and declared > _PLAIN + _DENSEST * stored:
         advice = "counts that are nearly all 0 are given as a sparse matrix"
@@ -390,20 +391,20 @@ def load_arrays(path: Path, mapped: bool = False) -> Array | dict[str, Array]:
                 return _members(path, archive, stored)
         file.seek(0)
         dtype, shape, fortran = _header(file, os.fstat(file.fileno()).st_size)
-        check_size(path, math.prod(shape) * (1 if mapped else int(dtype.itemsize)), stored)
+        check_size(path, math.prod(shape) * (1 if mapped else int(dtype.itemsize)), stored, fits=not mapped)
         if mapped and 0 not in shape and shape:
             return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")
         file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def load_array(path: Path, *names: str) -> Array:
+def load_array(path: Path, *names: str, mapped: bool = False) -> Array:
     """The array of an .npy file; of an .npz the first one there is of these names, or the only one.
 
     Raises:
         UserError: as `load_arrays`, or an .npz has several, none by these names.
     """
-    found = load_arrays(path)
+    found = load_arrays(path, mapped)
     if not isinstance(found, dict):
         return found
     chosen = next((name for name in names if name in found), next(iter(found)) if len(found) == 1 else None)

@@ -11,15 +11,14 @@ the sampler's probabilities, and so on to X_T, which is pushed with the Poisson 
     -log p(X_T) - sum_k log p(X_k-1 | X_k) + sum_k log q(X_k | X_k-1),
 
 in the mean the finite-time bound [Santos 2023, eq. 15]: all that the forward process drew comes back when it is
-decoded. Births are coded within what max_count leaves, and every one keeps at least 2^-24, so that nothing is
-impossible.
+decoded. No count is impossible: what lies where a law has next to nothing keeps 2^-24 and is spelt out.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -30,10 +29,14 @@ from scipy import special
 from torch import Tensor
 
 from blackout.diffusion import BlackoutDiffusion
-from blackout.diffusion.processes.base import predicted
-from blackout.diffusion.schedules import step_fraction
+from blackout.diffusion.likelihood import path_log_weights
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.processes.base import predicted, widening
+from blackout.diffusion.schedules import logit_times, step_fraction
+from blackout.random import SampleStreams
 
 Integers: TypeAlias = NDArray[np.int64]
+Reals: TypeAlias = NDArray[np.float64]
 Find: TypeAlias = Callable[[slice, Integers], tuple[Integers, Integers, Integers]]
 """(which symbols, numbers in 0..2^24 - 1, one for each) -> the symbols in whose intervals these lie, and start and
 width of the intervals."""
@@ -112,31 +115,51 @@ class Coder:
 
 
 _TOTAL = 1 << PRECISION
-LARGEST = 1023
-"""Largest max_count: the forward process is coded from tables of its distributions for every count."""
+LARGEST = 255
+"""Largest max_count for which the forward process is coded from tables of its distributions, which are quicker."""
+_WIDEST, _REACH, _FEW = 64, 7, 12
+"""Bins are at most a 64th of a standard deviation wide, and reach 7 of these and 12 counts to either side."""
+_COLUMNS, _TABLED, _COMPARED = 128, 1 << 20, 1 << 16
+"""Symbols and starts of a table, and starts that are compared at once; otherwise symbols are found by bisection."""
+_SPELT = 16
+"""Bits of one of the two halves of a count that is spelt out."""
 
 
-def encoded(model: BlackoutDiffusion, counts: Tensor, steps: int, coder: Coder, batch_size: int = 64) -> None:
-    """Push counts [n, *shape] onto the coder, whose sampler takes `steps` steps; the last batch ends on top."""
+def grids(model: BlackoutDiffusion, steps: int) -> tuple[Tensor, Tensor]:
+    """Times [T + 1] that may be coded along: the model's own, and those at which most of what is missing returns."""
+    assert isinstance(model.process, PureDeath)
+    wide = widening(model.process.max_count)
+    return model.schedule.grid(steps), logit_times(steps, 7.0 + wide, -10.0 - wide)
+
+
+def bounds(model: BlackoutDiffusion, counts: Tensor, times: Tensor) -> Tensor:
+    """What coding these counts [n, *shape] along `times` should take, float64 [n], in nats."""
+    assert isinstance(model.process, PureDeath)
+    x0, streams = counts.to(model.device), SampleStreams(0, torch.arange(len(counts), device=model.device))
+    return -path_log_weights(model.denoiser(), model.process, times, x0, model.mean, streams).cpu()
+
+
+def encoded(model: BlackoutDiffusion, counts: Tensor, times: Tensor, coder: Coder, batch_size: int = 64) -> None:
+    """Push counts [n, *shape] onto the coder, by a sampler with these times [T + 1]; the last batch ends on top."""
     for first, end in _batches(len(counts), batch_size):
         batch = counts[first:end]
         x = batch.reshape(-1).long().cpu().numpy()
-        for k in range(1, steps + 1):
+        for k in range(1, len(times)):
             before = x
-            x = _Survivors(model, before, steps, k).pop(coder)
-            _births(model, batch.shape, x, steps, k).push(coder, before - x)
-        _first(model, batch.shape, steps).push(coder, x)
+            x = _survivors(model, before, times[k] - times[k - 1]).pop(coder)
+            _births(model, batch.shape, x, times, k).push(coder, before - x)
+        _first(model, batch.shape, times).push(coder, x)
 
 
-def decoded(model: BlackoutDiffusion, n: int, steps: int, coder: Coder, batch_size: int = 64) -> Tensor:
-    """Pop what `encoded` pushed, by the same model, steps and batch size: counts [n, *shape]."""
+def decoded(model: BlackoutDiffusion, n: int, times: Tensor, coder: Coder, batch_size: int = 64) -> Tensor:
+    """Pop what `encoded` pushed, by the same model, times and batch size: counts [n, *shape]."""
     batches: list[Tensor] = []
     for first, end in reversed(_batches(n, batch_size)):
         shape = torch.Size((end - first, *model.shape))
-        x = _first(model, shape, steps).pop(coder)
-        for k in range(steps, 0, -1):
-            before = x + _births(model, shape, x, steps, k).pop(coder)
-            _Survivors(model, before, steps, k).push(coder, x)
+        x = _first(model, shape, times).pop(coder)
+        for k in range(len(times) - 1, 0, -1):
+            before = x + _births(model, shape, x, times, k).pop(coder)
+            _survivors(model, before, times[k] - times[k - 1]).push(coder, x)
             x = before
         batches.insert(0, torch.from_numpy(x.reshape(shape)))
     return torch.cat(batches)
@@ -165,64 +188,165 @@ class _Law(ABC):
         coder.push(start, self.start(slice(None), symbols + 1) - start)
 
     def pop(self, coder: Coder) -> Integers:
-        return coder.pop(len(self.largest), partial(self._find, self.start(slice(None), np.ones_like(self.largest))))
+        return coder.pop(len(self.largest), self._find)
 
-    def _find(self, ones: Integers, part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
-        """The last symbol whose interval starts at or before `bar`, by bisection where it is not 0."""
-        symbols, start, stop = np.zeros_like(bar), np.zeros_like(bar), ones[part].copy()
-        if len(some := np.flatnonzero(bar >= stop)):
-            which, wanted = part.start + some, bar[some]
-            low, high = np.ones_like(wanted), self.largest[which]
-            while (low < high).any():
-                middle = (low + high + 1) // 2
-                inside = self.start(which, middle) <= wanted
-                low, high = np.where(inside, middle, low), np.where(inside, high, middle - 1)
-            symbols[some], start[some], stop[some] = low, self.start(which, low), self.start(which, low + 1)
-        return symbols, start, stop - start
+    @abstractmethod
+    def starts(self, part: slice) -> Integers | None:
+        """Where all intervals of those symbols start, [m, symbols + 1], if these are few enough to be in a table."""
+
+    def _find(self, part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
+        """The last symbol whose interval starts at or before `bar`: by a table, or by bisection."""
+        if (rows := self.starts(part)) is not None and rows.size <= _COMPARED:
+            symbols, each = (rows <= bar[:, None]).sum(1) - 1, np.arange(len(bar))
+            return symbols, rows[each, symbols], rows[each, symbols + 1] - rows[each, symbols]
+        which = np.arange(part.start, part.stop)
+        low, high = np.zeros_like(bar), self.largest[which]
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            inside = self.start(which, middle) <= bar
+            low, high = np.where(inside, middle, low), np.where(inside, high, middle - 1)
+        start = self.start(which, low)
+        return low, start, self.start(which, low + 1) - start
 
 
-class _Poisson(_Law):
-    """Of rates [n]; every number keeps 2^-24, and the largest has what lies beyond it."""
+class _Binned(_Law):
+    """Counts 0..most [n] of laws with one peak: first the bin, by the distribution function, then which count of it.
 
-    def __init__(self, rate: NDArray[np.float64], largest: Integers) -> None:
-        super().__init__(largest)
-        self._rate = rate
+    The last symbol says that a count lies in no bin, if such counts are spelt out: what is drawn must not be, because
+    it could be spelt in two ways.
+
+    Args:
+        below: (which, counts) -> P(X <= count), of the laws `which`; 0 of -1.
+        mean, std: [n].
+        most: largest counts [n].
+        spelt: whether counts may lie in no bin.
+    """
+
+    def __init__(
+        self, below: Callable[[slice | Integers, Integers], Reals], mean: Reals, std: Reals, most: Integers, spelt: bool
+    ) -> None:
+        self._below, self._most = below, most
+        self._bits = np.floor(np.log2(np.maximum(std / _WIDEST, 1))).astype(np.int64)
+        centre, reach = np.minimum(mean, most), _REACH * std + _FEW
+        self._first = np.maximum(centre - reach, 0).astype(np.int64) >> self._bits
+        self._bins = (np.minimum(centre + reach, most).astype(np.int64) >> self._bits) - self._first + 1
+        super().__init__(self._bins - 1 + spelt)
+        self._lowest = self._at_edge(slice(None), np.zeros_like(most))
+        self._table: Integers | None = None
+
+    def _at_edge(self, which: slice | Integers, symbols: Integers) -> Reals:
+        return self._below(which, ((self._first[which] + symbols) << self._bits[which]) - 1)
 
     def start(self, which: slice | Integers, symbols: Integers) -> Integers:
-        largest = self.largest[which]
-        below = np.where(symbols > 0, special.pdtr(np.maximum(symbols, 1) - 1, self._rate[which]), 0.0)
-        scaled = np.floor(below * (_TOTAL - largest - 1)).astype(np.int64) + symbols
-        return np.where(symbols > largest, _TOTAL, scaled)
+        bins, inside = self._bins[which], symbols > 0
+        below = np.where(inside, self._at_edge(which, np.maximum(symbols, 1)) - self._lowest[which], 0.0).clip(0, 1)
+        # a little less than all, so that 1 and what rounding makes of it begin no interval twice
+        scaled = np.floor(below * (1 - 1e-12) * (_TOTAL - bins - 1)).astype(np.int64) + symbols
+        return np.where(symbols < bins, scaled, _TOTAL - (symbols <= self.largest[which]))
+
+    def starts(self, part: slice) -> Integers | None:
+        columns = int(self.largest.max(initial=0)) + 2
+        if self._table is None and columns <= _COLUMNS and len(self.largest) * columns <= _TABLED:
+            each = [self.start(slice(None), np.full_like(self.largest, symbol)) for symbol in range(columns)]
+            self._table = np.stack(each, 1)
+        return None if self._table is None else self._table[part]
+
+    def push(self, coder: Coder, symbols: Integers) -> None:
+        bins = (symbols >> self._bits) - self._first
+        bins = np.where((bins >= 0) & (bins < self._bins), bins, self._bins)
+        within, spelt = self._parts(bins)
+        _push_even(coder, symbols[within] & ((1 << self._bits[within]) - 1), self._bits[within])
+        for half in (0, _SPELT):
+            _push_even(coder, symbols[spelt] >> half & ((1 << _SPELT) - 1), np.full(len(spelt), _SPELT))
+        super().push(coder, bins)
+
+    def pop(self, coder: Coder) -> Integers:
+        bins = super().pop(coder)
+        within, spelt = self._parts(bins)
+        counts = (bins + self._first) << self._bits
+        high, low = (_pop_even(coder, np.full(len(spelt), _SPELT)) for _ in range(2))
+        counts[spelt] = (high << _SPELT) + low
+        counts[within] += _pop_even(coder, self._bits[within])
+        return np.minimum(counts, self._most)  # of a damaged file
+
+    def _parts(self, bins: Integers) -> tuple[Integers, Integers]:
+        """Those in bins of several counts, and those in none."""
+        return np.flatnonzero((bins < self._bins) & (self._bits > 0)), np.flatnonzero(bins == self._bins)
 
 
-def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, steps: int, k: int) -> _Law:
+def _push_even(coder: Coder, symbols: Integers, bits: Integers) -> None:
+    """Numbers [m] below 2^bits, all equally probable."""
+    coder.push(symbols << (PRECISION - bits), np.full(len(bits), 1) << (PRECISION - bits))
+
+
+def _pop_even(coder: Coder, bits: Integers) -> Integers:
+    def find(part: slice, bar: Integers) -> tuple[Integers, Integers, Integers]:
+        shift = PRECISION - bits[part]
+        return bar >> shift, bar >> shift << shift, np.full(len(bar), 1) << shift
+
+    return coder.pop(len(bits), find)
+
+
+def _poisson(rate: Reals, most: Integers) -> _Law:
+    def below(which: slice | Integers, counts: Integers) -> Reals:
+        return np.where(counts < 0, 0.0, special.pdtr(np.maximum(counts, 0), rate[which]))
+
+    return _Binned(below, rate, rate**0.5, most, spelt=True)
+
+
+def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, times: Tensor, k: int) -> _Law:
     """Of the sampler's step from time k to k - 1."""
-    times = model.schedule.grid(steps)
     states = torch.from_numpy(x.reshape(shape)).to(model.device)
     with torch.no_grad():
         prediction = predicted(model.denoiser(), model.process, states, times[k])
-    rate = np.exp(prediction.log_mean.double().cpu().numpy().reshape(-1)) * float(step_fraction(times[k - 1], times[k]))
-    return _Poisson(rate, model.process.max_count - x)
+    log_rate = prediction.log_mean.double().cpu().numpy().reshape(-1) + float(
+        step_fraction(times[k - 1], times[k]).log()
+    )
+    rate = np.exp(np.nan_to_num(log_rate).clip(max=22.0))  # 2^31 and more of finite ones only
+    return _poisson(rate, model.process.max_count - x)
 
 
-def _first(model: BlackoutDiffusion, shape: torch.Size, steps: int) -> _Law:
+def _first(model: BlackoutDiffusion, shape: torch.Size, times: Tensor) -> _Law:
     """Poisson(q_T E[X_0]), where sampling starts."""
     mean = model.mean.double().cpu().expand(shape).numpy().reshape(-1)
-    rate = float(torch.exp(-model.schedule.grid(steps)[-1])) * mean
-    return _Poisson(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))
+    rate = float(torch.exp(-times[-1])) * mean
+    return _poisson(rate, np.full(len(rate), model.process.max_count, dtype=np.int64))
+
+
+def _survivors(model: BlackoutDiffusion, before: Integers, span: Tensor) -> _Law:
+    """Of counts [n] over a forward step of this length."""
+    if model.process.max_count <= LARGEST:
+        return _Survivors(model.process.max_count, before, span)
+    lives, dies = float(torch.exp(-span)), float(-torch.expm1(-span))
+
+    def below(which: slice | Integers, counts: Integers) -> Reals:
+        n, counts = before[which], np.minimum(counts, before[which])
+        # P(X <= k) of Binomial(n, lives), all digits of which are kept where nearly all live
+        return np.where(counts < 0, 0.0, np.where(counts == n, 1.0, special.betainc(
+            np.maximum(n - counts, 1), np.maximum(counts, 0) + 1.0, dies)))  # fmt: skip
+
+    return _Binned(below, before * lives, (before * (lives * dies)) ** 0.5, before, spelt=False)
 
 
 class _Survivors(_Law):
-    """Of counts [n] over the forward step from time k - 1 to k, which is as one of that length from time 0."""
+    """The same for counts up to `LARGEST`, from a table."""
 
-    def __init__(self, model: BlackoutDiffusion, before: Integers, steps: int, k: int) -> None:
+    def __init__(self, max_count: int, before: Integers, span: Tensor) -> None:
         super().__init__(before)
-        times, levels = model.schedule.grid(steps), torch.arange(model.process.max_count + 1)
-        pmf = model.process.pmf(levels, times[k] - times[k - 1]).numpy()  # a row for each count
-        n, edges = np.arange(len(pmf))[:, None], np.arange(len(pmf) + 1)
-        self._starts = np.zeros((len(pmf), len(pmf) + 1), dtype=np.int64)
-        self._starts[:, 1:] = np.floor(np.cumsum(pmf, axis=1).clip(max=1.0) * (_TOTAL - n - 1)) + edges[1:]
-        self._starts[edges > n] = _TOTAL
+        self._starts = _survivor_starts(max_count, float(span))
 
     def start(self, which: slice | Integers, symbols: Integers) -> Integers:
         return self._starts[self.largest[which], symbols]
+
+    def starts(self, part: slice) -> Integers:
+        return self._starts[self.largest[part]]
+
+
+@lru_cache(maxsize=512)
+def _survivor_starts(max_count: int, span: float) -> Integers:
+    pmf = PureDeath(max_count).pmf(torch.arange(max_count + 1), span).numpy()  # a row for each count
+    n, edges = np.arange(len(pmf))[:, None], np.arange(len(pmf) + 1)
+    starts = np.zeros((len(pmf), len(pmf) + 1), dtype=np.int64)
+    starts[:, 1:] = np.floor(np.cumsum(pmf, axis=1).clip(max=1.0) * (_TOTAL - n - 1)) + edges[1:]
+    starts[edges > n] = _TOTAL
+    return starts

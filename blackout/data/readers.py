@@ -207,6 +207,7 @@ def _library(name: str, path: Path) -> Any:
 def _numpy(path: Path, layer: str | None) -> Store:
     loaded = load_arrays(path, mapped=True)
     if not isinstance(loaded, dict):
+        check_size(path, loaded.size)
         return Store({COUNTS: loaded})
     if {"format", "shape", "data"} <= loaded.keys():  # as SciPy saves a sparse matrix
         return Store({COUNTS: sparse_matrix(_text(loaded["format"].item()), loaded["shape"], loaded)})
