@@ -325,7 +325,8 @@ def _survivors(model: BlackoutDiffusion, before: Integers, span: Tensor) -> _Law
         return np.where(counts < 0, 0.0, np.where(counts == n, 1.0, special.betainc(
             np.maximum(n - counts, 1), np.maximum(counts, 0) + 1.0, dies)))  # fmt: skip
 
-    return _Binned(below, before * lives, (before * (lives * dies)) ** 0.5, before, spelt=False)
+    mean = (before * lives).astype(np.float64)
+    return _Binned(below, mean, np.asarray((mean * dies) ** 0.5, np.float64), before, spelt=False)
 
 
 class _Survivors(_Law):

@@ -107,14 +107,15 @@ def test_other_kernels_are_weighed_too(kernel):
     assert distance(weighed, law)[0] < 0.6 * distance(alone, law)[0]
 
 
-@pytest.mark.parametrize("name", ["pure_death", "uniform", "absorbing", "ordinal"])
+@pytest.mark.parametrize("name", ["pure_death", "trapezoidal", "uniform", "absorbing", "ordinal"])
 def test_rough_data_are_guided_at_the_default_cost(name):
     """Two elements of six levels, Dirichlet laws, g = 3, 16 particles, at most 64 evaluations: nearer than the walk."""
     given, other = (np.random.default_rng(k).dirichlet(np.full(36, 0.5)).reshape(6, 6) for k in (21, 22))
     cubes = given, 0.4 * given + 0.6 * other
     law, total = tilted(cubes[1].ravel(), cubes[0].ravel(), 3.0)
-    if name == "pure_death":
-        process, kernel, toys = PureDeath(5), BinomialBridge(), [Toy("rough", cube) for cube in cubes]
+    if name in ("pure_death", "trapezoidal"):
+        kernel = BinomialBridge() if name == "pure_death" else Trapezoidal()
+        process, toys = PureDeath(5), [Toy("rough", cube) for cube in cubes]
         exact, mean = [ExactDenoiser(toy) for toy in toys], torch.tensor(toys[1].mean ** -2 * toys[0].mean ** 3)
     else:
         process = {"uniform": Uniform, "absorbing": Absorbing, "ordinal": Ordinal}[name](5)
@@ -122,7 +123,8 @@ def test_rough_data_are_guided_at_the_default_cost(name):
         matrices = chains.of_generator(process.generator().numpy(), process.ordered)
         exact = [ExactJumpDenoiser(chains.JumpToy("rough", cube, matrices), chains.JumpToy.origins) for cube in cubes]
     counting, n = CountingDenoiser(GuidedDenoiser(*exact, 3.0, 5)), 1500
-    times, streams = logit_times(64, 5.0, -7.0), SampleStreams(0, torch.arange(n))
+    steps = 32 if name == "trapezoidal" else 64
+    times, streams = logit_times(steps, 5.0, -7.0), SampleStreams(0, torch.arange(n))
     walk = sample(counting, process, times, (n, 2), streams, kernel=kernel, mean=mean)
     evaluations = counting.evaluations
     drawn = sample_particles(counting, process, times, (n, 2), streams, kernel=kernel, mean=mean, number=16,
@@ -130,6 +132,8 @@ def test_rough_data_are_guided_at_the_default_cost(name):
     assert counting.evaluations == 2 * evaluations <= 128
     found, floor = distance(drawn.samples, law, 6)
     assert found < min(math.hypot(floor, 0.05), distance(walk, law, 6)[0])
+    if name == "trapezoidal":
+        return  # its normaliser is no estimate of rough data's
     assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(total, rel=0.1)
     assert float((drawn.spread > SPREAD).double().mean()) < 0.02
 
