@@ -16,7 +16,7 @@ CODE = [
     for page in ("python.md", "processes.md", "permutations.md", "posterior.md", "science.md")
     for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 ]
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 TABLE = re.compile(
     r"(?<=<!-- settings: made by `python -m tests\.test_documentation` -->\n)(.*?)(?=<!-- end of)", re.DOTALL
 )
@@ -57,6 +57,16 @@ def test_files_and_links_that_are_named_exist(page):
     named = [ROOT / name for name in re.findall(r"`((?:blackout|tests|conf|benchmarks|examples|docs)/[\w/.]*)`", text)]
     linked = [page.parent / name for name in re.findall(r"\]\(([\w/.]+)\)", text)]
     assert [path for path in [*named, *linked] if not path.exists()] == []
+
+
+def test_the_laws_that_limits_name_are_there():
+    """Claims in quotation marks are printed by `python -m blackout.laws`, tests are in tests/."""
+    page = (DOCS / "explanation" / "limits.md").read_text()
+    laws = "".join(path.read_text() for path in (ROOT / "blackout" / "laws").glob("*.py"))
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "laws").glob("*.py"))
+    claims, named = re.findall(r'"([^"\n]+)"', page), re.findall(r"`(test_\w+)`", page)
+    assert len(claims) > 20 and [claim for claim in claims if claim not in laws] == []
+    assert len(named) > 2 and [name for name in named if f"def {name}(" not in tests] == []
 
 
 if __name__ == "__main__":

@@ -37,23 +37,6 @@ _FIRST, _FINAL_TIME = 5.0, 15.0
 """Ends that serve counts up to 255, whatever the data."""
 
 
-def start_divergence(t: Tensor | float, mean: Tensor, covariance: Tensor) -> float:
-    """KL in nats of X_t from the Poisson start of its mean, by the moments of X_0.
-
-    Exact for Gaussian counts, and to second order in q_t for all. Where nearly all is black, the third order matters:
-    the exact divergence is then up to twice as large for the part of single elements.
-
-    Args:
-        t: the final time.
-        mean: E[X_0], positive, float64 [d].
-        covariance: of X_0, float64 [d, d].
-    """
-    scale = mean.double().flatten().sqrt()
-    excess = covariance.double() / (scale[:, None] * scale[None, :]) - torch.eye(len(scale), dtype=torch.float64)
-    lost = math.exp(-float(t)) * torch.linalg.eigvalsh(excess)
-    return max(0.0, float((lost - torch.log1p(lost)).sum() / 2))
-
-
 @dataclass(frozen=True)
 class DataEnds:
     """The ends of time that data ask for.

@@ -49,7 +49,7 @@ LIMIT = 1.0
 """Nats that all that move in one step together may add to the logarithm of a weight of guidance."""
 _TREND = 0.2
 """Share by which extrapolated counts may differ from predicted ones where they weigh births."""
-_ROUGH = 0.05
+_ROUGH = 0.09
 """Share of what is missing by which a prediction for half a step ahead is off on rough data."""
 SPREAD = 5.0
 """Nats by which one particle may outweigh the middle one of its group before a normaliser is no estimate any more."""
