@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import stdtrit
 from torch import Tensor
 
 _NEIGHBOURS = 10
@@ -46,6 +45,8 @@ def interval(x: Tensor, place: Tensor | None = None) -> tuple[float, float]:
     Args:
         place: as for `spread`.
     """
+    from scipy.special import stdtrit  # which nothing but scores needs
+
     if (n := len(x)) < 3:
         return -math.inf, math.inf
     mean, std, (rest, freedom) = float(x.mean()), spread(x, place), _rest(x, place)

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    ("family", "random", "errors", "counts", "component", "version"),
+    ("family", "random", "errors", "counts", "intervals", "component", "version"),
     ("networks", "files", "distributed"),
     ("data",),
     ("evaluation",),
