@@ -125,6 +125,17 @@ def test_files_of_couplings_and_networks(tmp_path) -> None:  # type: ignore[no-u
         read_energy_network(tmp_path / "good.npz")
 
 
+def test_taylor_ratios_are_exact_where_the_energy_is_linear() -> None:
+    linear = EnergyNetwork(5, [])
+    x = torch.randint(2, (3, 5))
+    assert torch.allclose(linear.taylor_ratios(x), linear.log_ratios(x), atol=1e-5)
+    deep = EnergyNetwork(5, [16, 16])
+    with torch.no_grad():
+        for weight in deep.parameters():
+            weight *= 3
+    assert not torch.allclose(deep.taylor_ratios(x), deep.log_ratios(x), atol=1e-3)
+
+
 def test_a_users_class_needs_only_a_log_density() -> None:
     class Mine:
         levels, sites = 3, 4
