@@ -3,12 +3,14 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from benchmarks import all as everything
 from benchmarks import (
+    blackout_figures,
     counts,
     device_counts,
     flow_quality,
@@ -101,3 +103,22 @@ def test_what_a_flow_is_worth_is_in_effective_samples_a_second():
     rate, ess, log_z = flow_worth.rate(target, lambda seed: (anneal(target, 64, 8, seed), False), 0.05)
     known = exact_values(target)
     assert rate > 64 * 0.5 and 0.7 < ess < 1 and known is not None and abs(log_z - known["log_z"]) < 0.1
+
+
+@pytest.mark.deep
+def test_paths_of_the_figures_end_where_they_should():
+    """Both processes back to the law of X_0 they were told, and forward to black and to a normal law."""
+    rng, n = np.random.default_rng(0), 1000
+    ends = {
+        "gaussian": np.floor(blackout_figures.gaussian_back(n, rng)[-1] + 0.5).astype(int).clip(0, 8),
+        "pure death": blackout_figures.death_back(n)[-1],
+    }
+    for name, end in ends.items():
+        found = np.bincount(end, minlength=9)
+        assert stats.chisquare(found, n * blackout_figures.P0).pvalue > 1e-3, name
+    assert not blackout_figures.death_forward(n, rng)[-1].any()
+    last = 2 * (blackout_figures.gaussian_forward(n, rng)[-1] + 0.5) / 9 - 1
+    assert stats.kstest(last, "norm").pvalue > 1e-3
+    places = np.linspace(-40, 50, 4001)
+    law = blackout_figures.gaussian_law(places)[[0, 500, 1000]].sum(1) * (places[1] - places[0])
+    assert np.allclose(law / law[1], 1, atol=0.02)
