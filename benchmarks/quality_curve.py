@@ -7,9 +7,9 @@
 A sampler is a choice of sampler=, with @ and a choice of sampler/grid= for another grid
 than the training schedule's, and with settings of its own after commas: trapezoidal@logit,grid.last=-7,bfloat16=true.
 It takes as many steps as the evaluations allow. A score is a Frechet distance to the held-out images: between pixels,
-between means of 4x4 pixels (`coarse`), or in the features of the classifier of `--metrics digits` or `mnist`. The plot
-is of the first one. Every sampler is also compared with the first one at as many evaluations, seed by seed: the mean
-difference and its standard error.
+between means of 4x4 pixels (`coarse`), or in the features of the classifier of `--metrics digits` or `mnist`;
+`brightness` is the mean, in per cent above that of training images. The plot is of the first score. Every sampler is
+also compared with the first one at as many evaluations, seed by seed: the mean difference and its standard error.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ SAMPLERS = (
     "poisson@logit", "poisson@optimal", "panjer@logit", "panjer@optimal", "posterior_bridge@logit",
     "posterior_bridge@optimal", "trapezoidal@logit", "trapezoidal@optimal",
 )  # fmt: skip
+OWN = ("pixels", "coarse", "brightness")
 Score = Callable[[Tensor], float]
 
 
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--num_samples", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--metrics", nargs="+", choices=["pixels", "coarse", "digits", "mnist"], default=["pixels"])
+    parser.add_argument("--metrics", nargs="+", choices=[*OWN, "digits", "mnist"], default=["pixels"])
     parser.add_argument("--data_dir", default="data")
     parser.add_argument("--out", type=Path, default=Path("quality_curve"), help="writes <out>.csv and <out>.png")
     options = parser.parse_args(arguments)
@@ -151,7 +152,9 @@ def load_data(name: str, data_dir: str) -> CountData:
 
 
 def scorer(metrics: str, data: CountData, num_samples: int, data_dir: str) -> Score:
-    """Counts -> Frechet distance to the held-out images."""
+    """Counts -> Frechet distance to the held-out images, or per cent by which they are brighter than training ones."""
+    if metrics == "brightness":
+        return lambda counts: 100 * (float(counts.double().mean() / data.train.double().mean()) - 1)
     if metrics in ("pixels", "coarse"):
         side = 4 if metrics == "coarse" else 1
         reference = statistics_of(data.test, side)

@@ -31,8 +31,9 @@ from blackout.errors import UserError
 DISPERSION = 0.05
 """q_T D of a start chosen from the data: the totals of samples are then right to a quarter of a per cent."""
 _CHOSEN_NATS = 0.01
-_LARGEST_DISPERSION, _LARGEST_NATS = 0.25, 0.05
-"""What is refused: beyond it the totals of samples would lose more than 4 % of their variance."""
+_LARGEST_DISPERSION, _LARGEST_NATS, _LARGEST_LENT = 0.25, 0.05, 0.3
+"""What is refused: beyond it the totals of samples would lose more than 4 % of their variance. The last one is for
+kernels whose first step lends the start what it lacks (`MultistepLeap`)."""
 _FIRST, _FINAL_TIME = 5.0, 15.0
 """Ends that serve counts up to 255, whatever the data."""
 
@@ -86,23 +87,24 @@ class DataEnds:
         """At most how far the start at time t is from X_t: q^2 ||c||^2 / 4."""
         return (math.exp(-float(t)) * self.covariance_excess) ** 2 / 4
 
-    def fits(self, t: Tensor | float) -> bool:
-        """Whether samples may start at time t: at most 0.05 nats off, q_T D at most 0.25."""
+    def fits(self, t: Tensor | float, lent: bool = False) -> bool:
+        """Whether samples may start at time t: at most 0.05 nats off, 0.3 where `lent`, q_T D at most 0.25."""
         close = math.exp(-float(t)) * self.total_dispersion <= _LARGEST_DISPERSION
-        return close and self.start_nats(t) <= _LARGEST_NATS
+        return close and self.start_nats(t) <= (_LARGEST_LENT if lent else _LARGEST_NATS)
 
-    def check(self, grid: Callable[[int], Tensor], t: Tensor, where: str | None) -> None:
+    def check(self, grid: Callable[[int], Tensor], t: Tensor, where: str | None, lent: bool = False) -> None:
         """Refuse a grid that ends too early for the data.
 
         Args:
             grid: num_steps -> times.
             t: its final time.
             where: the name of the setting that holds the grid, for the advice; None where it holds none yet.
+            lent: whether the first step lends the start what it lacks.
 
         Raises:
             ValueError: sampling from there would miss how the counts of a sample go together.
         """
-        if self.fits(t):
+        if self.fits(t, lent):
             return
         nats, dispersion = self.start_nats(t), math.exp(-float(t)) * self.total_dispersion
         end = float(logit_survival(torch.as_tensor(t, dtype=torch.float64)))

@@ -20,7 +20,7 @@ from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations
-from blackout.diffusion.sampling import draw_batches, number_of_particles, try_sampler
+from blackout.diffusion.sampling import draw_batches, number_of_particles, taken_apart, try_sampler
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.errors import UserError
 from blackout.family import Samples
@@ -284,10 +284,12 @@ class BlackoutDiffusion(Model):
         Guidance doubles them where it acts, P particles make P times as many.
         """
         guidance = sampler.guidance if with_classes else Guidance()
+        number = number_of_particles(sampler, self.process, with_classes, with_known)
+        sampler = taken_apart(sampler) if number > 1 else sampler
         times = self.times(sampler)
         shape = (1,) if self.gain is None else self.shape
         of_one = count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance, shape)
-        return of_one * number_of_particles(sampler, self.process, with_classes, with_known)
+        return of_one * number
 
     def pilot(self, num_samples: int = 64, num_steps: int = 200) -> dict[str, list[float]]:
         """What `OptimalGrid` needs of a model of pure death: a run of num_samples samples of num_steps evaluations."""

@@ -22,6 +22,7 @@ from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
+    MultistepLeap,
     StatefulKernel,
     Trapezoidal,
 )
@@ -128,6 +129,8 @@ def sample(
     xt = begin(process, times, shape, generator, mean, start, device)
     path = None if known is None else known.path(process, times, shape, generator, device)
     counting = CountingDenoiser(denoiser)
+    if isinstance(kernel, MultistepLeap) and start is None:
+        kernel = kernel.fresh(mean)
     xt = _walk(counting, process, times, xt, generator, callback, kernel, correction, path)
     counting.check()
     return xt if times[0] > 0 else xt.clamp(max=process.max_count).to(count_dtype(process.max_count))

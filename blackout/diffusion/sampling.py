@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -16,12 +16,12 @@ from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.guidance import GuidedDenoiser, check_classes, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import StatefulKernel
+from blackout.diffusion.kernels import MultistepLeap, StatefulKernel
 from blackout.diffusion.particles import SPREAD, GuidanceWeight, sample_particles, weighs
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, sample
-from blackout.diffusion.schedules import Schedule
+from blackout.diffusion.schedules import Schedule, widest
 from blackout.errors import error_context
 from blackout.family import Samples
 from blackout.random import SampleStreams
@@ -116,6 +116,7 @@ def draw_batches(
     elif sampler.guidance.scale != 1:
         raise ValueError("guidance needs classes to guide towards")
     number = number_of_particles(sampler, model.process, classes is not None, known is not None)
+    sampler = taken_apart(sampler) if number > 1 else sampler
     size = batch_size or min(max(1, sampler.evaluation.batch_size // number), len(indices))
     for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
         padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
@@ -134,8 +135,15 @@ def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpain
         number = guidance.particles
     if not inpainted:
         return number
-    possible = weighs(process) and not isinstance(sampler.kernel, StatefulKernel | Churned)
+    possible = weighs(process) and not isinstance(taken_apart(sampler).kernel, StatefulKernel | Churned)
     return max(number, sampler.inpainting_particles or (INPAINTING_PARTICLES if possible else 1))
+
+
+def taken_apart(sampler: Sampler) -> Sampler:
+    """The sampler for walks whose states are exchanged or given: by single steps, between ends that suit these."""
+    if not isinstance(sampler.kernel, MultistepLeap):
+        return sampler
+    return replace(sampler, kernel=sampler.kernel.single, grid=widest(sampler.grid))
 
 
 def _draw(
@@ -193,7 +201,8 @@ def try_sampler(model: Predictor, sampler: Sampler) -> None:
     with error_context("sampler"):
         times = model.times(sampler)
         model.process.check_final_time(times[-1])
-        check_end(model, times[-1], sampler.grid or model.schedule.grid, "sampler" if sampler.grid else None)
+        lent = isinstance(sampler.kernel, MultistepLeap) and sampler.poisson_start
+        check_end(model, times[-1], sampler.grid or model.schedule.grid, "sampler" if sampler.grid else None, lent)
     few = times[torch.linspace(0, len(times) - 1, min(len(times), _TIMES)).round().long()]
     raw = torch.zeros(1, model.head.outputs, *model.shape)
 
@@ -217,11 +226,14 @@ def try_sampler(model: Predictor, sampler: Sampler) -> None:
             return
         if inpaints:
             how["known"] = KnownElements(*(torch.zeros(1, *model.shape, dtype=d) for d in (torch.uint8, torch.bool)))
+        how["kernel"] = taken_apart(sampler).kernel
         weights = [GuidanceWeight(model.process)] if sampler.guidance.particles > 1 else []
         sample_particles(*walk, number=2, potentials=weights, **how)
 
 
-def check_end(model: Predictor, t: Tensor, grid: Callable[[int], Tensor], where: str | None) -> None:
+def check_end(
+    model: Predictor, t: Tensor, grid: Callable[[int], Tensor], where: str | None, lent: bool = False
+) -> None:
     """Refuse a grid of pure death that ends, at t, too early for the model's data, where these are known.
 
     Raises:
@@ -229,7 +241,7 @@ def check_end(model: Predictor, t: Tensor, grid: Callable[[int], Tensor], where:
     """
     ends = DataEnds.of(model.config.get("data", {}))
     if ends is not None and isinstance(model.process, PureDeath):
-        ends.check(grid, t, where)
+        ends.check(grid, t, where, lent)
 
 
 def misfit(component: object, process: Process, head: Head) -> str:

@@ -20,6 +20,7 @@ from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.plots import grid
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Sampler
+from blackout.diffusion.sampling import taken_apart
 from blackout.diffusion.steering import Kind
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context
@@ -355,7 +356,7 @@ def prior_of(model: Any, sampler: Sampler) -> Prior:
     """A model as a prior, with a sampler's kernel and grid; exact laws have their own."""
     if isinstance(model, ExactModel):
         return model.prior()
-    mean = model.mean if sampler.poisson_start else None
+    mean, sampler = model.mean if sampler.poisson_start else None, taken_apart(sampler)
     times = model.times(sampler)
     return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
 

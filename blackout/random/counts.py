@@ -12,7 +12,6 @@ would have to be waited for: there all elements take as many turns as any could 
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import warnings
 from collections.abc import Callable
@@ -93,9 +92,9 @@ def bernoulli(p: Tensor, generator: RandomSource = None) -> Tensor:
 
 
 def compiled_by() -> str:
-    """What may compile the draws of streams: numba with its version, or none."""
-    found = importlib.util.find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
-    return f"numba {importlib.metadata.version('numba')}" if found else "none"
+    """What compiles the draws of streams: numba with its version, or none where it is switched off."""
+    used = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+    return f"numba {importlib.metadata.version('numba')}" if used else "none"
 
 
 @lru_cache

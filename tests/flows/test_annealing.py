@@ -14,7 +14,6 @@ from blackout.flows.weights import log_mean_exp
 
 @pytest.mark.parametrize("target", [Ising([3, 4], 0.3, 0.1), SpinGlass(3), Ising(3, -0.1), Couplings(h=[0.3, -1.0])])
 def test_compiled_sweeps_draw_what_sweeps_draw(target: Target) -> None:
-    pytest.importorskip("numba", reason="compiled sweeps need numba")
     centres = torch.randint(2, (50, target.sites), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     for law, below in ((target, None), (target, 0.9), (Near(target, centres), None)):
         quick, slow = anneal(law, 50, 40, 3, below), anneal(law, 50, 40, 3, below, refine=Gibbs())

@@ -11,17 +11,19 @@ import torch
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.kernels import (
     BinomialBridge,
+    MultistepLeap,
     PanjerLeap,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
     Trapezoidal,
+    _extrapolated,
     nearest_rounding,
     panjer,
 )
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import count_evaluations
+from blackout.diffusion.samplers import count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.laws import claims as subjects
 from blackout.laws import claims as verify
@@ -51,6 +53,7 @@ from blackout.laws.toys import (
 )
 from blackout.random import SampleStreams
 from tests.laws.documented import untrue
+from tests.laws.large_counts import GammaPoisson
 
 BUMPS, PAIR = two_bumps(), pixel_pair()
 
@@ -247,3 +250,47 @@ def test_nearest_rounding_rounds():
     assert count_evaluations(fisher_times(7), PureDeath(255), SoftplusHead(), BinomialBridge(nearest_rounding)) == 7
     n = round(float(BUMPS.beliefs(math.exp(-0.3)).mean[60]))
     assert law.argmax() == 60 + n and binomial_pmf(np.array([[n]]), 1.0, 255)[0, n] == 1
+
+
+# --- births that lend to the next
+
+
+def excess_of_totals(kernel, num_steps):
+    """Var(sum X) / E(sum X) - 1 at every time, last to first, as a share of what it is under the exact law."""
+    toy, found = GammaPoisson(0.5, 16), []
+    times = logit_times(num_steps, 1.0, -4.0)
+
+    def look(k, x, prediction):
+        total, q = x.sum(1, dtype=torch.float64), math.exp(-float(times[k]))
+        found.append(float(total.var() / total.mean() - 1) / (q * 2.0))
+        assert float(total.mean()) == pytest.approx(8 * q, rel=0.04)  # the mean of the law, whatever is extrapolated
+
+    n, mean = 20_000, torch.full((16,), 0.5, dtype=torch.float64)
+    sample(toy, PureDeath(255), times, (n, 16), SampleStreams(0, torch.arange(n)), look, kernel=kernel, mean=mean)
+    return found
+
+
+def test_a_multistep_walk_has_the_covariance_of_the_law_from_its_first_step_on():
+    lent, plain = excess_of_totals(MultistepLeap(), 9), excess_of_totals(PoissonLeap(), 9)
+    assert all(0.85 < share < 1.15 for share in lent[1:])
+    assert plain[1] < 0.5 and plain[-1] < 0.85
+    assert excess_of_totals(MultistepLeap(), 18)[-1] == pytest.approx(1.0, abs=0.07)
+
+
+def test_what_is_cut_of_an_extrapolation_adds_no_births():
+    y, expected = torch.tensor([[1.0, 2.0, 0.1], [0.0, 0.0, 0.0]]), torch.tensor([[0.5, 1.0, 1.0], [0.0, 0.0, 1.0]])
+    rate = _extrapolated(y, expected, 3.0)  # at most once: 1.5, 3.0, -0.8
+    torch.testing.assert_close(rate, torch.tensor([[1.5, 3.0, 0.0], [0.0, 0.0, 0.0]]) * (3.7 / 4.5), check_dtype=False)
+
+
+def test_a_multistep_leap_by_itself_or_after_a_corrector_knows_no_step_before():
+    toy, process, times = GammaPoisson(0.5, 16), PureDeath(255), logit_times(4, 1.0, -4.0)
+    xt, one = torch.ones(5, 16, dtype=torch.uint8), SampleStreams(3, torch.arange(5))
+    plain = PoissonLeap()(toy, process, xt, times[2], times[3], one.at(1))
+    kernel = MultistepLeap()
+    walker = kernel.fresh()
+    walker(toy, process, xt, times[2], times[4], one.at(2))  # which does not end where the next one begins
+    for leap in (kernel, kernel, kernel.fresh(), walker):
+        assert torch.equal(leap(toy, process, xt, times[2], times[3], one.at(1)), plain)
+    last = walker(toy, process, xt, times[1], times[2], one.at(1))
+    assert not torch.equal(last, PoissonLeap()(toy, process, xt, times[1], times[2], one.at(1)))

@@ -10,7 +10,6 @@ import torch
 from blackout.random import SampleStreams, binomial, counts, poisson
 from tests.random.kernel_cases import differences
 
-pytest.importorskip("numba", reason="the draws that numba compiles need numba")
 CPU = torch.device("cpu")
 
 

@@ -6,7 +6,6 @@ The process that forks must not have trained anything itself: torch's autograd d
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import signal
 import sys
@@ -97,5 +96,4 @@ def preload() -> None:
         "sklearn.datasets", "torch.optim", "torch._dynamo", "hydra._internal.core_plugins",
     ):  # fmt: skip
         importlib.import_module(name)
-    if importlib.util.find_spec("numba"):
-        importlib.import_module("blackout.random.numba_draws")
+    importlib.import_module("blackout.random.numba_draws")

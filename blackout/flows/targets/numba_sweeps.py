@@ -1,4 +1,4 @@
-"""Annealed Gibbs sweeps of spins that interact in pairs, compiled for a CPU by numba: the extra `fast`.
+"""Annealed Gibbs sweeps of spins that interact in pairs, compiled for a CPU by numba.
 
 The same uniforms decide the same spins as in `Target.swept`, but for probabilities that differ in their last bits; what
 the neighbours say is summed over the bonds there are, and log rho changes with every flip instead of being computed.
