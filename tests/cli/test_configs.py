@@ -75,7 +75,7 @@ def test_the_papers_runs_keep_its_samplers_and_its_thousand_evaluations(experime
 
 
 @pytest.mark.parametrize("overrides, kernel, evaluations", [
-    ([], "Trapezoidal", 49), (["dataset=cifar10", "recipe=blackout/cifar10_scaled"], "Trapezoidal", 199),
+    ([], "MultistepLeap", 25), (["dataset=cifar10", "recipe=blackout/cifar10_scaled"], "Trapezoidal", 199),
     (["process=birth_death"], "BirthDeathBridge", 100),
     (["process=uniform"], "LevelBridge", 100), (["process=absorbing"], "LevelBridge", 100),
     (["process=ordinal", "dataset=patches"], "LevelBridge", 100), (["process=discrete_uniform"], "LevelBridge", 100),
@@ -88,7 +88,8 @@ def test_the_default_sampler_is_second_order_and_other_processes_have_their_own(
 
 
 @pytest.mark.parametrize("overrides, target, ends", [
-    (["dataset=digits"], "logit_times", (5.0, -6.0)), (["process=ordinal"], "logit_times", (9.0, -7.0)),
+    (["dataset=digits"], "adaptive_times", (5.0, -8.0)), (["sampler/grid=logit_small"], "logit_times", (5.0, -6.0)),
+    (["process=ordinal"], "logit_times", (9.0, -7.0)),
     (["process=ordinal", "sampler/grid=logit"], "logit_times", (5.0, -8.0)),
     (["sampler/grid=logit", "sampler.grid.last=-3"], "logit_times", (5.0, -3.0)),
     (["sampler/grid=fisher"], "fisher_times", None), (["sampler/grid=optimal"], "OptimalGrid", None),

@@ -153,7 +153,7 @@ def test_shipped_grids_on_cifar10_are_close_or_refused(name):
     u = -float(t)  # that far out, the logit is -t
     off = np.interp(u, sorted(CIFAR10_NATS), [CIFAR10_NATS[end] for end in sorted(CIFAR10_NATS)])
     assert ends.fits(t) == (off <= 0.05)
-    assert ends.fits(t) == name.endswith(("fisher", "cosine", "uniform", "logit_data"))
+    assert ends.fits(t) == name.endswith(("fisher", "cosine", "uniform", "logit_data", "adaptive"))
 
 
 @pytest.mark.skipif("BLACKOUT_DATA" not in os.environ, reason="BLACKOUT_DATA names no folder of data")
