@@ -45,8 +45,8 @@ def test_the_report_holds_the_provenance(run, model, tmp_path):
         report["values"]
     )
     assert "fid" not in report["values"]
-    assert report["num_samples"] == 250 and report["seeds"] == [4, 5] and report["network_evaluations"] == 15
-    assert report["sampler"]["kernel"]["_target_"].endswith("Trapezoidal")
+    assert report["num_samples"] == 250 and report["seeds"] == [4, 5] and report["network_evaluations"] == 8
+    assert report["sampler"]["kernel"]["_target_"].endswith("MultistepLeap")
     assert report["held_out_data"]["values"]["fd_digits"] < report["values"]["fd_digits"]
     assert report["over_seeds"]["fd_digits"]["std"] > 0
     assert report["extractor"]["identity"] and report["reference"]["hash"] and report["versions"]["torch"]
