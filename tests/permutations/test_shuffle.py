@@ -11,6 +11,7 @@ from blackout.laws.permutations import point
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.group import identity_like, is_permutation, number
+from blackout.permutations.seams import place_probabilities
 from blackout.permutations.shuffle import (
     Beam,
     ForwardProcess,
@@ -26,7 +27,7 @@ from blackout.permutations.shuffle import (
     Sample,
     TrajectoryLoss,
 )
-from blackout.permutations.shuffle.decoding import merged
+from blackout.permutations.shuffle.decoding import merged, surely_best
 from blackout.permutations.shuffle.draw import laws
 from blackout.permutations.shuffle.losses import LossInputs, squared_distances
 from blackout.permutations.shuffle.reverse import Denoiser, default_schedule
@@ -247,3 +248,27 @@ def test_looks_see_the_start_and_every_step():
     Greedy()(law_of, [2, 5, 9], SampleStreams(0, torch.arange(2)), lambda step, orders: seen.append((step, orders)))
     assert [step for step, _ in seen] == [0, 1, 2, 3]
     assert torch.equal(seen[0][1], identity_like(seen[0][1]))
+
+
+@pytest.mark.parametrize("reverse", [ReverseGPL(), ReversePL()])
+def test_beams_of_five_items_find_the_most_probable_order(reverse):
+    """Of random chains of four steps, by all ways together; and a narrow beam is sure only where it is right."""
+    torch.manual_seed(0)
+    network = SetTransformer(TokenEncoder(5, 8), 5, places=reverse.places, width=8, depth=1, heads=2).eval()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    with torch.no_grad():
+        denoiser = Denoiser(network, reverse, network.encode(torch.rand(18, 5).argsort(1)), False)
+        exact = laws(denoiser, [1, 2, 3, 4], point(5))[-1]
+        streams = SampleStreams(0, torch.arange(18))
+        orders, log_probs = Beam()(denoiser, [1, 2, 3, 4], streams)
+        narrow, least = Beam(width=30)(denoiser, [1, 2, 3, 4], streams)
+    assert torch.allclose(log_probs[:, 0].exp().double(), exact.amax(1), atol=1e-5)
+    assert torch.equal(number(orders[:, 0]), exact.argmax(1))
+    places = place_probabilities(orders, log_probs)
+    every = all_permutations(5)
+    expected = torch.stack([(exact[:, :, None] * (every == item)).sum(1) for item in range(5)], -1)
+    assert torch.allclose(places, expected, atol=1e-6)
+    assert bool(surely_best(log_probs).all())
+    right = number(narrow[:, 0]) == exact.argmax(1)
+    assert bool((right | ~surely_best(least)).all()) and not bool(surely_best(least[:, :1] - 5).any())

@@ -201,7 +201,7 @@ class TwoOpt(Decoder):
             look(len(times), orders[:, 0])
         return orders, torch.zeros(orders.shape[:2], device=points.device)
 
-    def evaluations(self, steps: int) -> int:
+    def evaluations(self, steps: int, free: int) -> int:
         return 0
 
 
@@ -252,7 +252,7 @@ class Seams(Decoder):
         show(len(times), orders[:, 0])
         return orders, sums.log_softmax(-1)
 
-    def evaluations(self, steps: int) -> int:
+    def evaluations(self, steps: int, free: int) -> int:
         return steps if self.network else 0
 
     def fitted(self, source: Puzzles) -> Seams:

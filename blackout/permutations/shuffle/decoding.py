@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Size, Tensor
 
 from blackout.component import component
@@ -16,6 +18,8 @@ from blackout.permutations.group import compose, identity_like
 from blackout.permutations.shuffle.reverse import Denoiser
 from blackout.random import SampleStreams, StepStreams
 
+_WIDTH, _ALL = 16, 5
+"""Lists that a beam keeps unless it is told otherwise, and items up to which it keeps all."""
 Look: TypeAlias = Callable[[int, Tensor], None]
 """Called with (steps done, orders [b, m]) at the start and after each step."""
 Lists: TypeAlias = tuple[Tensor, Tensor]
@@ -27,6 +31,8 @@ class Decoder(ABC):
 
     only: ClassVar[str | None] = None
     """The one kind of items that it can put in order; None for any."""
+    bounds: ClassVar[bool] = False
+    """Whether what its lists' probabilities lack of 1 is all that other ways have: then it can be sure of the best."""
 
     def __call__(
         self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
@@ -56,8 +62,8 @@ class Decoder(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def evaluations(self, steps: int) -> int:
-        """Network evaluations of a list."""
+    def evaluations(self, steps: int, free: int) -> int:
+        """Network evaluations of a list of so many items that may move, at most."""
 
 
 @component("sampler")
@@ -68,6 +74,8 @@ class Greedy(Decoder):
     [Zhang 2025, section 3.5]. log_prob is that of the steps taken.
     """
 
+    bounds = True
+
     def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
         state, total = lists
         law = denoiser(state, t)
@@ -77,7 +85,7 @@ class Greedy(Decoder):
     def _choose(self, law: OrderDistribution, streams: StepStreams) -> Tensor:
         return law.mode
 
-    def evaluations(self, steps: int) -> int:
+    def evaluations(self, steps: int, free: int) -> int:
         return steps
 
 
@@ -89,6 +97,8 @@ class Sample(Greedy):
     log_prob is that of the steps taken.
     """
 
+    bounds = False
+
     def _choose(self, law: OrderDistribution, streams: StepStreams) -> Tensor:
         return law.sample(Size(), streams)
 
@@ -99,35 +109,54 @@ class Beam(Decoder):
     """The `width` most probable lists after each step, of the best steps back from each of them.
 
     [Zhang 2025, section 3.5, appendix D]. Steps come from a beam of their own over places, `inner` wide, where they
-    cannot be sorted out exactly. Lists that several ways lead to are one, with the sum of their probabilities.
+    cannot be sorted out exactly. Lists that several ways lead to are one, with the sum of their probabilities: exact
+    where all lists are kept, and the best is then the most probable of all.
 
     Args:
-        width: lists that are kept.
+        width: lists that are kept; None for 16, and all of up to five items.
         inner: width of the beam over places, at least.
 
     Raises:
         ValueError: a width below 1.
     """
 
-    width: int = 16
+    width: int | None = None
     inner: int = 64
+    bounds = True
 
     def __post_init__(self) -> None:
-        if self.width < 1 or self.inner < 1:
+        if (self.width is not None and self.width < 1) or self.inner < 1:
             raise ValueError(f"width and inner of a beam must be at least 1, not {self.width} and {self.inner}")
 
     def step(self, denoiser: Denoiser, lists: Lists, t: int, streams: StepStreams) -> Lists:
         state, total = lists
-        orders, log_probs = denoiser(state, t, max(self.inner, self.width)).top(self.width)
+        width = self._kept(denoiser.free)
+        orders, log_probs = denoiser(state, t, max(self.inner, width)).top(width)
         # what does not exist is blank: any order will do, because its log-probability is -inf
         reached = compose(state.unsqueeze(2), orders.clamp(min=0)).flatten(1, 2)
         states, log_probs = merged(reached, (total.unsqueeze(2) + log_probs).flatten(1, 2))
         total, which = log_probs.sort(dim=1, descending=True, stable=True)
-        total, which = total[:, : self.width], which[:, : self.width]
+        total, which = total[:, :width], which[:, :width]
         return states.gather(1, which.unsqueeze(-1).expand(-1, -1, states.shape[-1])), total
 
-    def evaluations(self, steps: int) -> int:
-        return 1 + (steps - 1) * self.width
+    def evaluations(self, steps: int, free: int) -> int:
+        return 1 + (steps - 1) * self._kept(free)
+
+    def _kept(self, free: int) -> int:
+        """Lists that are kept, of so many items."""
+        if self.width is not None:
+            return self.width
+        return max(_WIDTH, math.factorial(free)) if free <= _ALL else _WIDTH
+
+
+def surely_best(log_probs: Tensor) -> Tensor:
+    """Whether the first of lists with log-probabilities [b, K] that are at least these is the most probable, bool [b].
+
+    Any other has at most what was found of the second, and all that was not found. Ours; checked in
+    `tests.permutations.test_shuffle`.
+    """
+    p = F.pad(log_probs.double().exp(), (0, 1))
+    return p[:, 0] >= p[:, 1] + (1 - p.sum(1)).clamp(min=0)
 
 
 def merged(states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,12 +45,14 @@ class ShuffleDraw(BaseDraw):
         decoder: how to solve.
         description: the decoder as plain values.
         own: `items` [N, n, ...] and perhaps `truth` [N, n] of the user's puzzles; None for held-out ones.
+        top: so many solutions of each, and how likely every item is at every place by all that were found.
     """
 
     model: ShuffleDiffusion
     decoder: Decoder
     description: Mapping[str, Any]
     own: Mapping[str, Tensor] | None = None
+    top: int = 1
     batch_size: int = BATCH
     resumable = True
 
@@ -69,7 +71,8 @@ class ShuffleDraw(BaseDraw):
 
     @property
     def nfe(self) -> int:
-        return self.decoder.evaluations(self.steps)
+        facts = self.model.data
+        return self.decoder.evaluations(self.steps, facts["num_items"] - int(facts["first_fixed"]))
 
     def outputs(self, seed: int) -> SolvedPuzzles | None:
         """How well puzzles were solved, where their solution is known."""
@@ -83,7 +86,7 @@ class ShuffleDraw(BaseDraw):
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
     ) -> Iterator[tuple[Tensor, Samples]]:
         """See `ShuffleDiffusion.batches`."""
-        return self.model.batches(indices, seed, batch_size, self.decoder, self.own, watch)
+        return self.model.batches(indices, seed, batch_size, self.decoder, self.own, watch, self.top)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Solved puzzles, or lists as they lie where samples are items."""
@@ -103,10 +106,12 @@ class SolvedPuzzles:
     def __init__(self, model: ShuffleDiffusion, how: Mapping[str, Any]) -> None:
         self._model, self._scores, self._how = model, model.scores(), how
         self._first: Samples = {}
+        self._sure: list[Tensor] = []
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Add solved puzzles."""
         self._first = self._first or {name: samples[name][:1] for name in ("items", "truth")}
+        self._sure += [samples["sure"].double()] if "sure" in samples else []
         self._scores.update(samples["items"], samples["samples"], samples["truth"], samples.get("ties"))
 
     def write(self, directory: Path) -> dict[str, Any]:
@@ -116,7 +121,8 @@ class SolvedPuzzles:
                 denoiser = self._model.denoiser(self._first["items"].to(self._model.device))
                 times, kind = self._model.shuffle.times, self._model.data["kind"]
                 draw_laws(denoiser, times, kind, self._first["truth"], directory / "laws.png")
-        return {"values": self._scores.compute(), "puzzles": self._scores.number, **self._how}
+        sure = {"surely_most_probable": float(torch.cat(self._sure).mean())} if self._sure else {}
+        return {"values": self._scores.compute() | sure, "puzzles": self._scores.number, **self._how}
 
 
 def laws(denoiser: Denoiser, times: Sequence[int], start: Tensor | None = None) -> Tensor:
@@ -183,12 +189,14 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
     """The draw that the settings of `sample.py` ask for.
 
     Args:
-        request: `sampler` (a description, or fields that replace the model's own), `input`, `num_samples`.
+        request: `sampler` (a description, or fields that replace the model's own), `input`, `top`.
 
     Raises:
         UserError: another option, a sampler that is none, or a file that does not fit.
     """
-    refuse_unknown(request, "sampler", "input")
+    refuse_unknown(request, "sampler", "input", "top")
+    if type(top := request.get("top", 1)) is not int or top < 1:
+        raise UserError(f"top must be a whole number of at least 1, not {top!r}")
     description = model.config.get("model", {}).get("sampler", {})
     given = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
     decoder = model.sampler
@@ -206,4 +214,4 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
         source = model.require_source()
         assert isinstance(source, Puzzles)
         puzzles = read_puzzles(str(request["input"]), source)
-    return ShuffleDraw(model, decoder, description, puzzles)
+    return ShuffleDraw(model, decoder, description, puzzles, top)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.errors import UserError
@@ -16,9 +17,17 @@ from blackout.permutations.datasets import Puzzles
 from blackout.permutations.datasets.base import reading
 from blackout.permutations.group import identity_like, inverse
 from blackout.permutations.metrics import PuzzleScores, arranged, tour_length
-from blackout.permutations.shuffle.decoding import Decoder, Greedy
+from blackout.permutations.seams import place_probabilities
+from blackout.permutations.shuffle.decoding import Decoder, Greedy, surely_best
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
-from blackout.permutations.shuffle.reverse import Denoiser, ForwardProcess, Reverse, moving, with_first
+from blackout.permutations.shuffle.reverse import (
+    Denoiser,
+    ForwardProcess,
+    Reverse,
+    ReverseAssignment,
+    moving,
+    with_first,
+)
 from blackout.random import SampleStreams, StepStreams, fold_seed
 from blackout.training.model import Model
 
@@ -124,6 +133,7 @@ class ShuffleDiffusion(Model):
         decoder: Decoder | None = None,
         puzzles: Mapping[str, Tensor] | None = None,
         watch: Watch | None = None,
+        top: int = 1,
     ) -> Iterator[tuple[Tensor, Samples]]:
         """Solve puzzles a batch at a time: number k is the k-th held-out puzzle, or of those given, counted round.
 
@@ -132,9 +142,12 @@ class ShuffleDiffusion(Model):
             decoder: how to solve; None for the model's own.
             puzzles: `items` [N, n, ...] and perhaps `truth` [N, n]; None for held-out ones.
             watch: see `blackout.family.Watch`.
+            top: above 1 also `top` [b, top, n], the best solutions, -1 where there are fewer, their `top_log_prob`,
+                and `places` [b, n, n], how likely every item is at every place (rows) by all solutions found.
 
         Yields:
-            (indices [b], `samples`: solutions [b, n], their log_prob, the items as given, truth and ties if known).
+            (indices [b], `samples`: solutions [b, n], their log_prob, the items as given, truth and ties if known;
+            `sure`, of a decoder that can tell: whether no other solution is more probable).
         """
         size = batch_size or min(BATCH, max(1, len(indices)))
         for part in indices.split(size) if len(indices) else ():
@@ -142,7 +155,7 @@ class ShuffleDiffusion(Model):
             rows = torch.cat([part, part[-1:].expand(size - len(part))])
             given = self._held_out(rows) if puzzles is None else {k: v[rows % len(v)] for k, v in puzzles.items()}
             streams = SampleStreams(seed, rows.to(self.device))
-            solved = self._solve(given["items"].to(self.device), decoder or self.sampler, streams, watch)
+            solved = self._solve(given["items"].to(self.device), decoder or self.sampler, streams, watch, top)
             yield part, {name: values[: len(part)] for name, values in {**solved, **given}.items()}
 
     def _held_out(self, index: Tensor) -> dict[str, Tensor]:
@@ -152,7 +165,9 @@ class ShuffleDiffusion(Model):
         items, truth = arranged(batch["items"], batch["given"]), inverse(batch["given"])
         return {"items": items, "truth": truth, "ties": batch["ties"]}
 
-    def _solve(self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None) -> dict[str, Tensor]:
+    def _solve(
+        self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None, top: int
+    ) -> dict[str, Tensor]:
         fixed, steps = self.data["first_fixed"], self.shuffle.steps
 
         def look(step: int, orders: Tensor) -> None:
@@ -167,8 +182,15 @@ class ShuffleDiffusion(Model):
             flat = arranged(items.repeat_interleave(orders.shape[1], 0), orders.flatten(0, 1))
             lengths = tour_length(flat).view(orders.shape[:2]).masked_fill(log_probs == -torch.inf, torch.inf)
             best = lengths.argmin(1, keepdim=True)
-        chosen = arranged(orders, best).squeeze(1)
-        return {"samples": chosen.cpu(), "log_prob": log_probs.gather(1, best).squeeze(1).cpu()}
+        found = {"samples": arranged(orders, best).squeeze(1), "log_prob": log_probs.gather(1, best).squeeze(1)}
+        if decoder.bounds and not isinstance(self.reverse, ReverseAssignment):
+            found["sure"] = (best.squeeze(1) == 0) & surely_best(log_probs)
+        if top > 1:
+            more = max(0, top - orders.shape[1])
+            found["top"] = F.pad(orders[:, :top], (0, 0, 0, more), value=-1)
+            found["top_log_prob"] = F.pad(log_probs[:, :top], (0, more), value=-torch.inf)
+            found["places"] = place_probabilities(orders, log_probs)
+        return {name: values.cpu() for name, values in found.items()}
 
     def example(self) -> tuple[Tensor, Tensor]:
         shape, n = self.data["item_shape"], self.data["num_items"]
