@@ -160,7 +160,7 @@ def main(argv: list[str] | None = None) -> None:
         scratch = Path(folder)
         energy = scratch / "moons.npz"
         if "moons energy network" in options.rows:
-            command = [sys.executable, "-m", "blackout.flows.energy_discrepancy", "moons", "--out", str(energy)]
+            command = [sys.executable, "-m", "benchmarks.energy_discrepancy", "moons", "--out", str(energy)]
             print(f"the energy of moons: {user_seconds(command):.0f} CPU s", flush=True)
         for name in options.rows:
             lines += measured(name, seeds, chains, energy, scratch, options.quick)

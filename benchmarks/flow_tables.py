@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.energy_discrepancy import pretrain
 from benchmarks.measure import arguments, report
 from blackout.flows import FlowSampler
 from blackout.flows.annealing import anneal
@@ -33,7 +34,6 @@ from blackout.flows.energies.energies import PairEnergy, couplings_found
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler, PersistentChains
 from blackout.flows.energies.report import uniform_weights
-from blackout.flows.energy_discrepancy import pretrain
 from blackout.flows.losses import EstimatedPartition, LearnedPartition, Objective, TrajectoryBalance
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement

@@ -53,7 +53,7 @@ class Planar(EnergyNetwork):
 
 @component("target", ask="target=planar target.path=...")
 def read_planar(path: str | Path, density: str = "moons") -> Planar:
-    """The energy network of a density in the plane, as `python -m blackout.flows.energy_discrepancy` writes it.
+    """The energy network of a density in the plane, as `python -m benchmarks.energy_discrepancy` writes it.
 
     Raises:
         UserError: the file is missing or holds something else.
@@ -61,7 +61,7 @@ def read_planar(path: str | Path, density: str = "moons") -> Planar:
     if density not in DENSITIES:
         raise UserError(f"target.density={density}: no such density; one of {', '.join(DENSITIES)}")
     if not Path(path).is_file():
-        command = f"python -m blackout.flows.energy_discrepancy {density} --out {path}"
+        command = f"python -m benchmarks.energy_discrepancy {density} --out {path}"
         raise UserError(f"target.path: {path} does not exist; make it by {command}")
     network = read_energy_network(path)
     stored = read_arrays(path).get("scale", np.zeros(()))

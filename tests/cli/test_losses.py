@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import permutation_mixing, table
+from benchmarks import energy_discrepancy, permutation_mixing, table
 from blackout import compare, inspect, load_model, report
 from blackout.compress import __main__ as compress
 from blackout.errors import UserError, run_command
 from blackout.files import new_file, request_key, results_folder
-from blackout.flows import anneal, energy_discrepancy, solve
+from blackout.flows import anneal, solve
 from blackout.flows.graphs import compare as graphs_compare
 from blackout.laws import __main__ as laws
 from blackout.programs.run_directory import open_run, running

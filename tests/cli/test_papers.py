@@ -218,7 +218,7 @@ def data_dir(tmp_path, monkeypatch):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("experiment", [row["runs"][0] for row in ROWS if "runs" in row])
+@pytest.mark.parametrize("experiment", sorted({row["runs"][0] for row in ROWS if "runs" in row}))
 def test_a_few_steps_of_every_row(run, data_dir, experiment):
     given = (f"data_dir={data_dir}", f"runs_dir={data_dir}", "run_id=a", "trainer.accelerator=cpu")
     outcome = run("train", f"experiment={experiment}", "debug=fast", *given)

@@ -9,8 +9,8 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from benchmarks.energy_discrepancy import pretrain, save
 from blackout.flows import FlowFamily
-from blackout.flows.energy_discrepancy import pretrain, save
 from blackout.flows.replay import roll_out
 from tests.cli.conftest import ROOT
 

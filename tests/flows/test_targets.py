@@ -158,7 +158,7 @@ def test_points_in_the_plane_are_coded(density: str) -> None:
 
 
 def test_energy_discrepancy_learns_a_density() -> None:
-    from blackout.flows.energy_discrepancy import pretrain
+    from benchmarks.energy_discrepancy import pretrain
 
     network = pretrain("moons", 40, 3e-3, 64, [64, 64], 0)
     inside = planar.encode(torch.from_numpy(planar.sample_density("moons", 500, 9)), network.scale)

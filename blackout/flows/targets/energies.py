@@ -105,7 +105,7 @@ def read_energy_network(path: str | Path) -> EnergyNetwork:
     Raises:
         UserError: unreadable, or arrays that are no such network.
     """
-    advice = "python -m blackout.flows.energy_discrepancy makes one"
+    advice = "python -m benchmarks.energy_discrepancy makes one"
     arrays = {name: torch.from_numpy(array) for name, array in read_arrays(path).items() if array.dtype.kind == "f"}
     layers: list[tuple[Tensor, Tensor]] = []
     while {f"weight_{len(layers)}", f"bias_{len(layers)}"} <= arrays.keys():

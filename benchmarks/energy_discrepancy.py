@@ -1,4 +1,4 @@
-"""`python -m blackout.flows.energy_discrepancy moons`: pre-train the energy network of a density in the plane.
+"""`python -m benchmarks.energy_discrepancy moons`: pre-train the energy network of a density in the plane.
 
 By energy discrepancy, as in the paper [Ou 2025, appendix E.1]; see `discrepancy`.
 """
@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m blackout.flows.energy_discrepancy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.energy_discrepancy", description=__doc__)
     parser.add_argument("density", choices=DENSITIES)
     parser.add_argument("--out", type=Path, help="default: data/planar_<density>.npz, where target=planar looks")
     parser.add_argument("--steps", type=int, default=350, help="the paper: 100000")
