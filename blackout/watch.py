@@ -48,7 +48,7 @@ def overview(folder: Path) -> list[dict[str, Any]]:
 def _row(place: str, run: Path) -> dict[str, Any]:
     metrics = run / "metrics.csv"
     changed = max((path.stat().st_mtime for path in (metrics, run / "config.yaml") if path.exists()), default=0.0)
-    row = {"run": place, "changed": changed, "ago": _ago(time.time() - changed), "state": "stopped", "link": None}
+    row = {"run": place, "changed": int(changed), "ago": _ago(time.time() - changed), "state": "stopped", "link": None}
     row |= {"step": 0, "steps": 0, "loss": [], "score": None, "picture": None}
     try:
         trainer, final = settings_of(run).get("trainer"), scores_of(run).get("metrics.json", {})
@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         folder = self.server.folder
         if place == "/":
             title = f"runs in {folder.absolute().name or folder}"
-            given = {"title": title, "rows": overview(folder), "every": _EVERY, "written": time.time()}
+            given = {"title": title, "rows": overview(folder), "every": _EVERY, "written": int(time.time())}
             yield PAGES.get_template("watch.html").render(given).encode()
         elif place.endswith("/report.html") and (run := find_runs(folder).get(place[1 : -len("/report.html")])):
             with opened(run / "report.html", run) as file:

@@ -146,15 +146,17 @@ class CountDraw(BaseDraw):
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
         """A grid of images or a heat map of vectors, black at 0 and white at the largest count.
 
-        Brightness is logarithmic where the largest count is far above the mean, and nearly all would be black.
+        Brightness is logarithmic where the largest count is far above the mean, and nearly all would be black; a bar
+        below says what it means where counts are no 8-bit brightness.
         """
-        from blackout.diffusion.plots import grid, heat_map
+        from blackout.diffusion.plots import grid, heat_map, with_scale
 
         counts, largest = samples["samples"], self.model.process.max_count
         dark = largest > _DARK * float(self.model.mean.mean())
         if counts.ndim == 2 and columns is None:
-            return heat_map(counts, largest, dark)
-        return grid(counts, largest, columns, dark)
+            return with_scale(heat_map(counts, largest, dark), largest, dark)
+        picture = grid(counts, largest, columns, dark)
+        return with_scale(picture, largest, dark) if dark or largest > 255 else picture
 
 
 @dataclass

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 _SMALLEST_SIDE = 48
 """Pixels: smaller images are enlarged by a whole factor, each count a visible square."""
 _SMALLEST_MAP = 512
 """Pixels that a heat map is wide at least."""
+_RASTER = 8
+"""Channels of a series from which on they are rows of a raster."""
 _GAP, _GREY = 2, 64
 """Pixels between the images of a grid, and their brightness."""
 
@@ -22,9 +24,11 @@ def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False) -> Te
     Between them brightness is the count or, if `logarithmic`, log(1 + count).
 
     One, three and four (alpha dropped) channels are shown as they are, other numbers side by side, vectors as one row
-    of pixels repeated to a band, series [B, C, L] as curves, one channel below the other, and of volumes
-    [B, C, D, H, W] the largest count along D.
+    of pixels repeated to a band, series [B, C, L] as curves, one channel below the other, or of many channels, such as
+    spikes of neurons, as a raster with a row for each, and of volumes [B, C, D, H, W] the largest count along D.
     """
+    if counts.ndim == 3 and counts.shape[1] >= _RASTER:
+        counts = counts[:, None]
     if counts.ndim == 3:
         return _curves(_grey(counts, max_count, logarithmic))
     if counts.ndim == 5:
@@ -66,6 +70,19 @@ def heat_map(counts: Tensor, max_count: int, logarithmic: bool = True) -> Image.
     factor = max(1, math.ceil(_SMALLEST_MAP / grey.shape[1]))
     grey = grey.repeat_interleave(factor, 1).repeat_interleave(max(4, factor), 0)
     return Image.fromarray(grey.numpy()).convert("RGB")
+
+
+def with_scale(picture: Image.Image, largest: int, logarithmic: bool) -> Image.Image:
+    """A picture of counts over a bar that says which brightness is how many."""
+    width, height = max(picture.width, 160), 26
+    canvas = Image.new("RGB", (width, picture.height + height), (24, 24, 24))
+    canvas.paste(picture, (0, 0))
+    canvas.paste(Image.linear_gradient("L").rotate(90).resize((width - 8, 8)), (4, picture.height + 3))
+    pen = ImageDraw.Draw(canvas)
+    for k, (share, anchor) in enumerate(((0.0, "lt"), (0.5, "mt"), (1.0, "rt"))):
+        count = (math.expm1(share * math.log1p(largest)) if logarithmic else share * largest) if k else 0
+        pen.text((4 + share * (width - 9), picture.height + 13), f"{count:,.0f}", fill=(220, 220, 220), anchor=anchor)
+    return canvas
 
 
 def grid(counts: Tensor, max_count: int, columns: int | None = None, logarithmic: bool = False) -> Image.Image:

@@ -6,6 +6,7 @@ What tells samples from held-out counts: classifiers, distances, copies.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
-_MOST, _ELEMENTS = 1000, 60
-"""Samples that are shown at most, and elements whose correlations are."""
+_MOST, _ELEMENTS, _NAMED = 1000, 60, 8
+"""Samples that are shown at most, elements whose correlations are, and those that are named."""
 
 
 @component("metrics")
@@ -118,7 +119,7 @@ class CountScores:
 
     def figure(self) -> Figure:
         """The samples that were compared last beside held-out counts."""
-        return count_figure(_flat(self._compared), _flat(self._data.test))
+        return count_figure(_flat(self._compared), _flat(self._data.test), self._data.facts.get("features") or ())
 
     def reset(self) -> None:
         """Forget all samples."""
@@ -268,13 +269,14 @@ def _correlation_difference(samples: Array, real: Array) -> float:
     return float(np.abs(np.corrcoef(a[:, chosen].T) - np.corrcoef(b[:, chosen].T))[above].mean())
 
 
-def count_figure(samples: Array, real: Array) -> Figure:
+def count_figure(samples: Array, real: Array, names: Sequence[str] = ()) -> Figure:
     """Six panels: variance against mean, ranks, totals, correlations of both, and two principal components.
 
     Principal components are those of held-out log counts.
 
     Args:
         samples, real: counts [n, D] and [m, D].
+        names: of the D elements, genes for instance; those that vary most are written beside their points.
     """
     from matplotlib.figure import Figure
 
@@ -299,6 +301,10 @@ def count_figure(samples: Array, real: Array) -> Figure:
         shown = panel.imshow(np.atleast_2d(np.corrcoef(varying.T)), vmin=-1, vmax=1, cmap="RdBu_r")
         panel.set_title(f"correlations of log counts, {label}")
         figure.colorbar(shown, ax=panel)
+    if len(names) == real.shape[1]:
+        mean, variance = real[:_MOST].mean(0), real[:_MOST].var(0).clip(1e-3)
+        for k in np.argsort(-variance / mean.clip(1e-3), kind="stable")[:_NAMED]:
+            spread.annotate(str(names[k])[:16], (mean[k].clip(1e-3), variance[k]), fontsize=7)
     spread.set(title="every element", xlabel="mean", ylabel="variance")
     ranks.set(title="largest counts", xlabel="rank, as a share of all counts", ylabel="count")
     totals.set(title="totals of samples", xlabel="log10(1 + total)")

@@ -462,9 +462,10 @@ class PosteriorDraw(BaseDraw):
     def _problem(self, rows: Tensor, seed: int) -> Measured:
         return self.measurements.problem(seed).select(rows // self.samples_of_each, self.model.shape)
 
-    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
-        """A grid of the counts."""
-        return grid(samples["samples"], self.model.process.max_count, columns)
+    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
+        """A grid of the counts; None for points, vectors of fewer than three of them."""
+        x = samples["samples"]
+        return None if x[0].numel() < 3 else grid(x, self.model.process.max_count, columns)
 
 
 class _Watched:

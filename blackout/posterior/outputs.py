@@ -136,10 +136,12 @@ class PosteriorOutputs:
             for sweep, kept in zip(self._draw.spent, chains.tolist(), strict=True):
                 writer.writerow(sweep | {"log_likelihood": kept[0], "moved": kept[1], "acceptance": kept[2]})
 
-    def _reconstruction(self) -> Image.Image:
+    def _reconstruction(self) -> Image.Image | None:
         """A row for every measurement: truth and data it suggests, where they are known, mean, standard deviation, the
-        largest one of which is white, and samples, black where there are fewer.
+        largest one of which is white, and samples, black where there are fewer; None for points.
         """
+        if math.prod(self.shape) < 3:
+            return None
         largest = self._draw.model.process.max_count
         near = self.problem.estimate(len(self.y), self.shape)
         columns = {} if self.truth is None else {"truth": self.truth}

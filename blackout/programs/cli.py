@@ -70,8 +70,17 @@ def explain(error: Exception) -> str:
     return f"{line}; {_QUOTES}" if re.search(_GRAMMAR, text) else line
 
 
+_CALLED = {
+    "learning_rate": ("lr",), "steps": ("max_steps", "num_steps"), "iterations": ("max_steps",), "bs": ("batch_size",),
+    "epochs": ("max_steps",), "gpus": ("devices",), "nfe": ("num_steps",), "n": ("num_samples",), "name": ("run_id",),
+}  # fmt: skip
+"""What settings are called elsewhere, and here."""
+
+
 def _nearest(word: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    asked = _CALLED.get(word, (word,))
+    near = [name for last in asked for name in names if name.rpartition(".")[2] == last]
+    near = near or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f" (did you mean {near[0]}?)" if near else ""
 
 

@@ -11,9 +11,11 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -25,11 +27,12 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from blackout.errors import UserError, error_context, is_user_error, summary
 from blackout.family import ChoosesLength, Draw, Family, FitsBaselines, Source
 from blackout.files import save_picture
-from blackout.programs.pictures import Trajectory, save_curves
+from blackout.programs.pictures import Trajectory, in_characters, read_curves, save_curves, sparkline
 from blackout.programs.plan import plan
 from blackout.programs.report import LivingPage, command, save_report
 from blackout.programs.results import provenance, save_samples, write_scores
 from blackout.programs.run_directory import open_run, run_directory, running
+from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
 from blackout.random import fold_seed
@@ -64,6 +67,8 @@ _IN_EPOCHS = ("max_epochs", "min_epochs", "check_val_every_n_epoch")
 _MOST_PER_PROCESSOR = 16
 _SAMPLES, _SHOWN = 64, 4
 """Samples at the end of a run, and those of them whose way there is shown."""
+_SMALL, _ACROSS = 16, 90
+"""Pixels of an image that is shown as characters, and characters in a line."""
 _FEWEST_STEPS = 10
 """Of the closing samples, whatever the budget."""
 _LARGE = 1 << 24
@@ -418,10 +423,25 @@ def close(
         print(f"left out: {line}")
     report |= {"left_out": left_out, **provenance(model.device, began, data_module.source)}
     write_scores(report, run / "metrics.json")
+    if scorer is not None:
+        save_figure(scorer.accumulated, run / "samples" / "final")
     save_curves(run / "metrics.csv", run / "curves.png")
     page = save_report(run)
     log_results(trainer, values, run)
+    show_in_words(run, model)
     print(f"samples: {run / 'samples' / 'final.png'}\nmodel:   {run / 'model'}\nreport:  {page}")
+
+
+def show_in_words(run: Path, model: Model) -> None:
+    """Print the loss as a line of bars, and the first samples where they are small images."""
+    loss = read_curves(run / "metrics.csv").get("train/loss", ([], []))[1]
+    with suppress(UnicodeEncodeError):  # a terminal of ASCII alone
+        if len(loss) > 1:
+            print(f"loss:    {sparkline(loss)}")
+    shape = model.require_source().facts.get("shape")
+    if shape and len(shape) == 3 and shape[0] in (1, 3) and max(shape[1:]) <= _SMALL:
+        samples = np.load(run / "samples" / "final.npz")["samples"][: _ACROSS // (2 * shape[2] + 2)]
+        print(in_characters(torch.from_numpy(samples).permute(0, 3, 1, 2)))
 
 
 def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int, run: Path) -> tuple[Scores | None, list[str]]:

@@ -105,6 +105,11 @@ class Scores(Callback):
         self.provenance = {"seed": self.seed, **scores.provenance()}
         pl_module.log_dict(self.values, batch_size=number, sync_dist=True)
 
+    @property
+    def accumulated(self) -> Accumulators | None:
+        """The samples of the end, as they were scored; None where they could not be."""
+        return self._scores.get(self.num_samples)
+
     def beside(self, source: Source, device: torch.device) -> dict[str, Any]:
         """What the last scores are to be compared with."""
         return compared(self._scorer, source, self.num_samples, device)

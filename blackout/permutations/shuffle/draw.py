@@ -32,7 +32,7 @@ from blackout.training.components import make
 if TYPE_CHECKING:
     from PIL import Image
 
-MOST_ITEMS = 5
+MOST_ITEMS, _ORDERS = 5, 24
 """Up to here all orders are gone through."""
 
 
@@ -167,12 +167,15 @@ def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
     every, found = with_first(all_permutations(denoiser.free), fixed), laws(denoiser, times)[:, 0].cpu()
+    few = found[-1].topk(min(_ORDERS, len(every))).indices.sort().values  # bars that can be told apart
+    told = f"the {len(every)} orders" if len(few) == len(every) else f"the {len(few)} likeliest orders"
+    every, found = every[few], found[:, few]
     figure = Figure(figsize=(2.2 * len(found), 3.6), layout="constrained")
     rows = figure.subplots(2, len(found), sharey="row", squeeze=False)
     colours = ["tab:green" if bool(right) else "tab:blue" for right in (every == truth.cpu()).all(1)]
     for column, (t, law) in enumerate(zip([*reversed(times), 0], found.tolist(), strict=True)):
         rows[0, column].bar(range(len(law)), law, color=colours)
-        rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=f"the {len(law)} orders", xticks=[])
+        rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=told, xticks=[])
         rows[1, column].axis("off")
         if (picture := lists(kind, arranged(items, with_first(states[column], fixed)), 1)) is not None:
             rows[1, column].imshow(picture)
