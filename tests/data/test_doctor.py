@@ -36,6 +36,12 @@ def photons(mean: float = 3.0) -> np.ndarray:
     return np.random.default_rng(1).poisson(np.broadcast_to(mean * np.exp(-3 * (x**2 + x[:, None] ** 2)), (N, 12, 12)))
 
 
+def camera() -> np.ndarray:
+    """Images of a disc with gain 1.5, offset 8 and readout noise 1."""
+    light = 1.5 * photons().repeat(4, 0)
+    return np.rint(8 + light + np.random.default_rng(8).normal(0, 1, light.shape)).astype(int)
+
+
 def table(**columns: Any) -> str:
     """A .csv of eight genes and further columns."""
     every = {f"g{k}": cells()[:, 8 + k] for k in range(8)} | columns
@@ -66,6 +72,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "offset and gain": (lambda: photons() * 2 + 100, r"below 100.*steps of 2.*dataset\.offset=100 dataset\.gain=2"),
     "an offset": (lambda: photons() + 100, r"below 100.*dataset\.offset=100$"),
     "an offset of vectors": (lambda: np.random.default_rng(2).poisson(3.0, (N, 12)) + 500, r"dataset\.offset=500$"),
+    "a camera": (lambda: camera(), "less than any mixture of Poisson counts.*: recipe=blackout/camera"),
     "a gain": (lambda: photons(20.0) * 4, r"in steps of 4.*: dataset\.gain=4$"),
     "masks of 0 and 255": (lambda: (photons() > 1) * 255, r"in steps of 255.*dataset\.gain=255"),
     "channels last": (lambda: np.stack([photons()] * 3, -1), r"numpy\.moveaxis"),
@@ -93,6 +100,7 @@ CLEAN: Files = {
     "a lattice": lambda: np.random.default_rng(4).integers(0, 2, (N, 16)),
     "ratings": lambda: np.random.default_rng(5).integers(1, 6, (N, 9)),
     "spike trains": lambda: np.random.default_rng(6).poisson(0.3 + 0.2 * np.sin(np.arange(80)), (N, 2, 80)),
+    "images of one mean": lambda: np.random.default_rng(9).poisson(20.0, (N, 1, 12, 12)),
     "volumes": lambda: np.random.default_rng(7).poisson(2.0, (40, 1, 4, 6, 5)),
 }
 
