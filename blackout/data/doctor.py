@@ -96,7 +96,7 @@ def _narrower(counts: Array) -> bool:
     Of a mixture of Poisson counts k! p_k is log-convex, by Cauchy and Schwarz: (k + 1) p_k+1 p_k-1 >= k p_k^2.
     """
     times = np.bincount(counts).astype(float)
-    k = 1 + np.flatnonzero((np.minimum(np.minimum(times[:-2], times[1:-1]), times[2:]) >= _OFTEN))
+    k = 1 + np.flatnonzero(np.minimum(np.minimum(times[:-2], times[1:-1]), times[2:]) >= _OFTEN)
     k = k[np.cumsum(times)[k] < times.sum() / 2]
     excess = np.log((k + 1) * times[k + 1] * times[k - 1] / (k * times[k] ** 2))
     error = np.sqrt(4 / times[k] + 1 / times[k - 1] + 1 / times[k + 1])
