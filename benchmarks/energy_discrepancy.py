@@ -8,15 +8,17 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from blackout.errors import UserError, run_command
-from blackout.files import new_file, replacing
+from blackout.files import new_file
 from blackout.flows.energies.negative import discrepancy
 from blackout.flows.planar import BITS, DENSITIES, Planar, code_scale, encode, sample_density
-from blackout.flows.targets import save_energy_network
+from blackout.flows.plots import save_arrays
+from blackout.flows.targets import EnergyNetwork
 
 _RATE, _NEGATIVES = 0.1, 32
 """Probability that a bit flips, each time, and negatives of every state."""
@@ -41,10 +43,13 @@ def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[
     return network.requires_grad_(False).eval()
 
 
-def save(network: Planar, path: Path) -> None:
+def save(network: EnergyNetwork, path: Path) -> None:
     """Write the .npz that `read_planar` reads, whole or not at all."""
-    with replacing(path) as part:
-        save_energy_network(network, part, scale=network.scale)
+    arrays: dict[str, Any] = {"scale": network.scale} if isinstance(network, Planar) else {}
+    for name, value in network.state_dict().items():
+        _, layer, part = name.split(".")
+        arrays[f"{part}_{layer}"] = value.numpy()
+    save_arrays(path, **arrays)
 
 
 def run(given: argparse.Namespace) -> None:

@@ -30,13 +30,15 @@ from blackout.flows.targets import Target, can_enumerate, enumerated
 from blackout.flows.weights import effective_sample_size, estimates, known_values, log_mean_exp, weighted_mean
 
 ROOT = Path(__file__).parents[1]
-_REFINED = ("refine@rollout.refine=gibbs", "rollout.resample_below=0.7")
-_OURS = ("family=flow", "network.heat_bath=true")
+_MOVED = ("family=flow", "network.heat_bath=true")
+_OURS = (
+    "family=flow", "network.heat_bath=true", "rollout.refine=null", "rollout.resample_below=null"
+)  # fmt: skip
 ROWS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "Ising 4x4, .1": ((*_OURS, "target.sigma=0.1", "trainer.max_steps=600"), (16,)),
     "Ising 4x4, .22035": (("experiment=flow_ising", "target.sigma=0.22035"), (64, 16)),
-    "Potts q = 3 4x4, critical": ((*_OURS, "target=potts", "trainer.max_steps=1200", *_REFINED), (16,)),
-    "spin glass 4x4": ((*_OURS, "target=spin_glass", "target.seed={seed}", "trainer.max_steps=1200", *_REFINED), (16,)),
+    "Potts q = 3 4x4, critical": ((*_MOVED, "target=potts", "trainer.max_steps=1200"), (16,)),
+    "spin glass 4x4": ((*_MOVED, "target=spin_glass", "target.seed={seed}", "trainer.max_steps=1200"), (16,)),
     "moons energy network": (
         (*_OURS, "target=planar", "target.path={energy}", "trainer.max_steps=1000", "validation_samples=128"),
         (16,),

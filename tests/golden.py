@@ -34,7 +34,7 @@ RECIPES = {
     "blackout": [],
     "flow": ["experiment=flow_ising"],
     "graphs": ["experiment=dnfs_mis_small"],
-    "energy": ["experiment=dnfs_couplings"],
+    "energy": ["experiment=dnfs_couplings", "start=zero", "trainer.max_steps=4400"],
     "shuffle": ["experiment=symmetric_jigsaw"],
     "codes": ["experiment=codes_cycles"],
 }

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 import yaml
 
-from blackout.errors import UserError, run_command
+from blackout.errors import UserError, error_context, run_command
 from blackout.files import numbered, request_key, results_folder, write_json
 from blackout.flows.annealing import anneal, group_size
 from blackout.flows.checks import judge
-from blackout.flows.outputs import named, save_arrays
-from blackout.flows.plots import save_diagnostics
-from blackout.flows.targets import Target, make_target, read_couplings, read_energy_network
+from blackout.flows.plots import named, observed_path, save_arrays, save_diagnostics, save_path
+from blackout.flows.targets import Conserved, Target, make_target, read_couplings, read_energy_network
 from blackout.flows.weights import estimates, known_values
 from blackout.random import fold_seed
 from blackout.training.export import load_model
@@ -53,7 +52,7 @@ def _target(given: argparse.Namespace) -> Target:
 
 
 def run(given: argparse.Namespace) -> None:
-    """Anneal, and write samples.npz, metrics.json and diagnostics.png.
+    """Anneal, and write samples.npz, metrics.json, diagnostics.png; of all temperatures path.csv and path.png.
 
     Raises:
         UserError: numbers out of range, or no such target.
@@ -62,7 +61,11 @@ def run(given: argparse.Namespace) -> None:
         raise UserError("--chains must be at least 2, --sweeps 1, and --resample-below in (0, 1]")
     if not 0.1 <= given.power <= 10:
         raise UserError(f"--power must be in [0.1, 10], not {given.power}")
-    target, folders = _target(given), [given.out] if given.out else numbered(Path("runs/anneal"))
+    target = _target(given)
+    if given.composition is not None:
+        with error_context("--composition"):
+            target = Conserved(target, given.composition)
+    folders = [given.out] if given.out else numbered(Path("runs/anneal"))
     with results_folder(folders, request_key(vars(given))) as out:
         anneal(target, 2, 1)  # what is compiled is compiled before the clock runs
         began = time.process_time()
@@ -78,6 +81,7 @@ def run(given: argparse.Namespace) -> None:
         save_arrays(out / "samples.npz", **arrays)
         save_diagnostics(target, arrays, paths, values, out / "diagnostics.png")
         how: dict[str, Any] = {"method": "SMC" if given.resample_below else "AIS", "sweeps": given.sweeps}
+        how["path"] = save_path(target, paths.times, observed_path(target, paths), out, groups)
         how |= {"num_samples": given.chains, "cpu_seconds": seconds, "seed": given.seed, **verdict.said}
         write_json({"values": values, **how}, out / "metrics.json")
     names = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")
@@ -92,6 +96,7 @@ def main() -> None:
     parser.add_argument("--ckpt", type=Path, help="a trained flow: its target")
     parser.add_argument("--target", choices=[*_TARGETS, *_FROM_FILES])
     parser.add_argument("settings", nargs="*", help="of the target: size=10 sigma=0.2, or path=mine.npz")
+    parser.add_argument("--composition", type=int, nargs="+", help="sites at level 0, 1, ...: a lattice gas of so many")
     parser.add_argument("--chains", type=int, default=4096)
     parser.add_argument("--sweeps", type=int, default=256)
     parser.add_argument("--resample-below", type=float, help="ESS below which chains are resampled: SMC")

@@ -99,7 +99,7 @@ def judge(
                 f"annealing apart from these samples says log Z {other:.4g} +- {its:.2g}, they say {log_z:.4g} +- "
                 f"{error:.2g}"
             )
-    missed = missed_mass(target, x, log_weights, values["ess"], fold_seed(seed, 1))
+    missed = missed_mass(target, x, log_weights, values["ess"], fold_seed(seed, 1)) if target.flips else 0.0
     if missed > 0:
         reach.append(log_z + math.log1p(missed))
         verdict.flags["missed_mode"] = (

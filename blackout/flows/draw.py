@@ -18,13 +18,24 @@ from torch import Tensor
 from blackout.errors import UserError
 from blackout.family import BaseDraw, OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.checks import judge
-from blackout.flows.likelihood import run_backwards
 from blackout.flows.model import BATCH, ChainSampler
-from blackout.flows.outputs import Collected, add_array, named
 from blackout.flows.planar import Planar
-from blackout.flows.plots import CLUSTERS, EXACT, grid, reference, save_diagnostics, save_snapshots, save_trajectories
+from blackout.flows.plots import (
+    CLUSTERS,
+    EXACT,
+    Collected,
+    add_array,
+    grid,
+    named,
+    observed_path,
+    reference,
+    save_diagnostics,
+    save_path,
+    save_snapshots,
+    save_trajectories,
+)
 from blackout.flows.refinement import Refinement
-from blackout.flows.simulation import Events, Paths, Simulation
+from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
 from blackout.flows.targets import Target
 from blackout.flows.targets.base import read_arrays
 from blackout.flows.weights import estimates, known_values, systematic_resample, weighted_mean
@@ -73,6 +84,7 @@ class FlowDraw(ChainDraw):
         resample: add indices of samples drawn by their weights.
         description: of all this as plain values.
         own: make the estimates from so many samples, rather than from those that are written.
+        path: also observe what the law is at every temperature of the path.
     """
 
     model: ChainSampler
@@ -81,6 +93,7 @@ class FlowDraw(ChainDraw):
     resample: bool = False
     description: Mapping[str, Any] = field(default_factory=dict)
     own: int | None = None
+    path: bool = False
 
     batch_size: int = BATCH
     fewest = BATCH
@@ -100,7 +113,9 @@ class FlowDraw(ChainDraw):
                 watch(step, steps, x.view(-1, *shape))
 
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
-            yield part, named(self.run(part, seed, shown), shape)
+            paths = self.run(part, seed, shown, observe=self.path)
+            path = {"path": observed_path(self.model.target, paths)} if self.path else {}
+            yield part, named(paths, shape) | path
 
     def groups(self, indices: Tensor) -> Tensor | None:
         """Which chains with these numbers, int64 [b], are resampled together; None where none are."""
@@ -147,8 +162,10 @@ class FlowOutputs(Collected):
             values[f"{name}_per_sample"] = float(arrays[name].double().mean())
         values |= known_values(target)
         verdict = judge(target, x, weights, values, fold_seed(self._seed, _CHECKED), groups)
+        path = save_path(target, observed.times, arrays["path"], directory, groups) if draw.path else None
         values |= verdict.values | upper_bound(draw.model, fold_seed(self._seed, _CHECKED))
         said: dict[str, Any] = {"values": values, "estimated_from": number, **verdict.said}
+        said |= {"path": path} if path else {}
         if verdict.flags:
             print(f"warning: {said['warning']}")
         if not isinstance(draw.simulation, Events):
@@ -277,21 +294,22 @@ def requested(model: ChainSampler, request: Mapping[str, Any]) -> Any:
 
     Args:
         request: `simulation` (a description, or fields that replace the model's own), `refine`, `resample`,
-            `likelihood` (an .npz with states), `num_samples`.
+            `likelihood` (an .npz with states), `path`, `num_samples`.
 
     Raises:
         UserError: another option, or a wrong value.
     """
-    refuse_unknown(request, "simulation", "refine", "resample", "likelihood")
+    refuse_unknown(request, "simulation", "refine", "resample", "likelihood", "path")
     simulation, described = requested_simulation(model, request)
     if request.get("likelihood") is not None:
         return LikelihoodDraw(model, read_states(request["likelihood"], model.target), simulation.num_steps)
-    refine, resample = request.get("refine"), request.get("resample", False)
-    if not isinstance(resample, bool):
-        raise UserError(f"resample must be true or false, not {resample!r}")
+    refine, resample, path = request.get("refine"), request.get("resample", False), request.get("path", False)
+    for name, value in (("resample", resample), ("path", path)):
+        if not isinstance(value, bool):
+            raise UserError(f"{name} must be true or false, not {value!r}")
     moves: Refinement | None = make(refine, "refine") if refine else None
     description = {"simulation": described, "refine": refine, "resample": resample}
-    return FlowDraw(model, simulation, moves, resample, description)
+    return FlowDraw(model, simulation, moves, resample, description, path=path)
 
 
 def preview(model: ChainSampler) -> FlowDraw:

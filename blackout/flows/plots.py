@@ -1,8 +1,11 @@
-"""Pictures of states and of how a flow did."""
+"""What draws and commands of flows leave behind: arrays, tables, pictures of states and of how a flow did."""
 
 from __future__ import annotations
 
+import csv
 import math
+import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +15,15 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from blackout.files import save_picture
+from blackout.family import Samples
+from blackout.files import replacing, save_picture
 from blackout.flows.annealing import anneal, samples_of
-from blackout.flows.likelihood import run_backwards
 from blackout.flows.model import ChainSampler
 from blackout.flows.planar import BITS, decode
 from blackout.flows.refinement import Clusters, attracts
-from blackout.flows.simulation import Paths
+from blackout.flows.simulation import Paths, run_backwards
 from blackout.flows.targets import Target, can_enumerate
-from blackout.flows.weights import effective_sample_size, log_mean_exp
+from blackout.flows.weights import along_path, effective_sample_size, log_mean_exp
 
 _REFERENCE, _SWEEPS = 512, 200
 """Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""
@@ -174,3 +177,93 @@ def _reversed(model: ChainSampler, x: Tensor, seed: int) -> list[Tensor]:
     """States x [B, d] carried back to noise: those at the ends of the intervals."""
     indices, steps = torch.arange(len(x), device=model.device), max(16, model.simulation.num_steps)
     return run_backwards(model.target, model.rates(), x, steps, indices, seed).states_at
+
+
+class Collected:
+    """Samples of a draw, taken batch by batch in order."""
+
+    def __init__(self) -> None:
+        self._taken: list[Samples] = []
+        self._indices: list[Tensor] = []
+
+    def update(self, samples: Samples, indices: Tensor) -> None:
+        """Keep a batch."""
+        self._taken.append(samples)
+        self._indices.append(indices.cpu())
+
+    def indices(self) -> Tensor:
+        """The numbers of all samples, int64 [n]."""
+        return torch.cat(self._indices)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """All batches."""
+        return {name: torch.cat([part[name] for part in self._taken]) for name in self._taken[0]}
+
+
+def named(paths: Paths, shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """The arrays of samples.npz."""
+    return {
+        "samples": paths.states.x.view(-1, *shape),
+        "log_weights": paths.log_weights,
+        "log_density": paths.states.log_density,
+        "jumps": paths.jumps.int(),
+        "evaluations": paths.evaluations.int(),
+    }
+
+
+def observed_path(target: Target, paths: Paths) -> Tensor:
+    """Of chains that were observed: w, -log rho and every statistic at the times of the path, float32 [N, K + 1, .]."""
+    parts = []
+    for x, w, dlogp_dt in zip(paths.states_at, paths.log_weights_at, paths.dlogp_dt_at, strict=True):
+        others = (value.float() for value in target.statistics(x).values())
+        parts.append(torch.stack([w, target.log_volume - dlogp_dt, *others], -1))
+    return torch.stack(parts, 1)
+
+
+def save_path(
+    target: Target, times: list[float], at: Tensor, directory: Path, groups: Tensor | None = None
+) -> dict[str, Any]:
+    """Write path.csv and path.png, what the law is at every temperature of the path (`along_path`); what to say of it.
+
+    Args:
+        target: the law.
+        times, at: see `along_path`.
+        directory: where to.
+        groups: int64 [N], which chains were resampled together; None where none were.
+    """
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    rows = along_path(target, times, at.cpu(), groups)
+    with replacing(directory / "path.csv") as part, part.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    shown = [name for name in rows[0] if f"{name}_error" in rows[0] and name != "log_z"]
+    figure, t = Figure(figsize=(4 * ((len(shown) + 2) // 2), 6.4), layout="constrained"), [row["t"] for row in rows]
+    panels = figure.subplots(2, (len(shown) + 2) // 2).flatten()
+    for axes, name in zip(panels, ["ess", *shown], strict=False):
+        bars = [1.96 * row.get(f"{name}_error", 0.0) for row in rows]
+        axes.errorbar(t, [row[name] for row in rows], bars, fmt="o-", markersize=2, label="estimated, 95 %")
+        if name == "energy" and "energy_exact" in rows[0]:
+            axes.plot(t, [row["energy_exact"] for row in rows], color="0.5", linestyle="--", label="exact")
+            axes.legend(fontsize=8)
+        axes.set(title=name.replace("_", " "), xlabel="t, the inverse temperature in units of the target's")
+    save_picture(figure, directory / "path.png", "What the law is at every temperature of the path.", 90)
+    said: dict[str, Any] = {"temperatures": len(rows), "least_ess": min(row["ess"] for row in rows)}
+    if "log_z_exact" in rows[0]:
+        said["worst_log_z_off"] = max((row["log_z"] - row["log_z_exact"] for row in rows), key=abs)
+    return said
+
+
+def save_arrays(path: Path, **arrays: Any) -> None:
+    """Write an .npz, whole or not at all."""
+    with replacing(path) as part, part.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def add_array(path: Path, name: str, values: Tensor) -> None:
+    """Add an array to an .npz, which is replaced whole or not at all."""
+    with replacing(path) as part:
+        shutil.copyfile(path, part)
+        with zipfile.ZipFile(part, "a", zipfile.ZIP_DEFLATED) as archive, archive.open(f"{name}.npy", "w") as member:
+            np.lib.format.write_array(member, values.numpy())

@@ -1,11 +1,13 @@
-"""From noise to samples with weights: how the continuous-time chain is simulated.
+"""From noise to samples with weights, and back: how the continuous-time chain is simulated.
 
 Whatever the rates, E[e^w h(x_1)] = Z E_pi h for exact simulation, w the integral of xi [Ou 2025, eqs. 35 and 39], by
-Feynman and Kac; the laws of flows check it for networks that have learned nothing.
+Feynman and Kac; the laws of flows check it for networks that have learned nothing. Run backwards from a given state
+(`run_backwards`), the chain bounds how likely it makes that state.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.family import Watch
-from blackout.flows.path import States, integrated_residual, outgoing, residual
+from blackout.flows.path import States, incoming, integrated_residual, outgoing, residual
 from blackout.flows.refinement import Refinement
 from blackout.flows.targets import Target
 from blackout.flows.weights import effective_sample_size, log_mean_exp, systematic_resample
@@ -288,3 +290,56 @@ def record(paths: Paths, t: float, weights: Tensor, states: States, residuals: T
     paths.states_at.append(states.x)
     if residuals is not None:
         paths.residuals_at.append(residuals.float())
+
+
+@dataclass(frozen=True)
+class Reverse:
+    """Chains run backwards.
+
+    Args:
+        log_weights: a + log p_0(x_0), float64 [B]: their mean is at most log p(x_1), and E e^weight = p(x_1).
+        states_at: the states at the ends of the intervals from t = 1 to t = 0, [B, d] each.
+    """
+
+    log_weights: Tensor
+    states_at: list[Tensor]
+
+
+def run_backwards(target: Target, scores: Scores, x: Tensor, num_steps: int, indices: Tensor, seed: int) -> Reverse:
+    """Simulate the reverse chain from states and weigh it against the forward one [Ou 2025, eqs. 42 and 43].
+
+    The forward law is that of `Events`, with rates frozen on every interval; the bound is the last of the paper's
+    appendix D.1, with the [.]_+ that are missing there. The laws of flows check that E e^weight = p(x_1).
+
+    Args:
+        target: the law.
+        scores: of the forward chain; backwards the rates are [-G]_+ e^(l_t), at the middle of an interval.
+        x: states at t = 1, integers [B, d].
+        num_steps: number of intervals.
+        indices: numbers of the chains, int64 [B].
+        seed: of all draws.
+    """
+    streams, states = SampleStreams(seed, indices), States.of(target, x)
+    weights = torch.full((len(x),), -target.sites * math.log(target.levels), dtype=torch.float64, device=x.device)
+    times, visited = torch.linspace(1, 0, num_steps + 1).double().tolist(), [x]
+    for k, (b, a) in enumerate(pairwise(times)):
+        stream, middle = streams.at(k), (a + b) / 2
+        rows, here = torch.arange(len(x), device=x.device), states
+        clock = torch.full((len(x),), b, dtype=torch.float64, device=x.device)
+        while len(rows):
+            g = scores(here, middle)
+            back = incoming(g) * (middle * here.ratios).exp()
+            u = stream.next_draw().samples(rows).uniform((len(rows), 2))
+            event = clock[rows] + u[:, 0].log() / back.sum((-1, -2))
+            end = event.clamp(min=a)
+            stays = outgoing(g).sum((-1, -2)) - back.sum((-1, -2))
+            weights[rows] -= stays * (clock[rows] - end)
+            clock[rows] = end
+            jumping = event > a
+            rows = rows[jumping]
+            there = States.of(target, one_jump(here.x[jumping], back[jumping], u[jumping, 1]))
+            # forward rate of the jump over its backward rate: e^(-l_t), as both are [G]_+ at the earlier state
+            weights[rows] += middle * (here.log_density[jumping] - there.log_density)
+            states, here = states.updated(rows, there), there
+        visited.append(states.x)
+    return Reverse(weights, visited)

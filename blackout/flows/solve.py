@@ -25,7 +25,7 @@ from blackout.flows.graphs.problems import GraphTarget
 from blackout.flows.graphs.reductions import TAKES, Array, Problem, problem_of
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import EXACT, Solution, solved, value_of
-from blackout.flows.outputs import save_arrays
+from blackout.flows.plots import save_arrays
 from blackout.training.export import load_model
 
 

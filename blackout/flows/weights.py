@@ -163,6 +163,11 @@ def estimates(
         log_weights, log_density: [N].
         groups: int64 [N], which chains were resampled together; None where none were.
     """
+    return estimated({"energy": -log_density, **target.statistics(x)}, log_weights, groups)
+
+
+def estimated(quantities: dict[str, Tensor], log_weights: Tensor, groups: Tensor | None = None) -> dict[str, float]:
+    """The same of the means of quantities, name -> [N]."""
     w = log_weights.double()
     values = {
         "log_z": float(log_mean_exp(w)),
@@ -176,9 +181,9 @@ def estimates(
         sums = torch.stack([log_mean_exp(w[groups == name]) for name in groups.unique()])
         spread = 1 / float(effective_sample_size(sums)) - 1  # relative variance of a group's estimate of Z
         values["ess"] = min(values["ess"], 1 / (1 + spread * len(w) / len(sums))) if len(sums) > 1 else math.nan
-        values["r_hat"] = potential_scale_reduction(log_density, groups)
+        values["r_hat"] = potential_scale_reduction(quantities["energy"], groups)
         del values["pareto_k"]
-    for name, value in {"energy": -log_density, **target.statistics(x)}.items():
+    for name, value in quantities.items():
         values[f"mean_{name}"], values[f"mean_{name}_error"] = weighted_mean(value, w, groups)
         values |= _ends(f"mean_{name}", values, w, groups, value)
     return values
@@ -199,6 +204,40 @@ def _ends(
     elif groups is None:
         low, high = interval(len(w) * estimate - (len(w) - 1) * _without(w, None, of)[0])
     return {f"{name}_low": low, f"{name}_high": high}
+
+
+def along_path(target: Target, times: list[float], at: Tensor, groups: Tensor | None = None) -> list[dict[str, float]]:
+    """What the law is at every time t > 0 of the path: that of rho^t, the target at 1 / t times its temperature.
+
+    Rows of `t`, `ess`, `log_z` and `free_energy` = -log Z(t) / t, the mean `energy` -log rho and `heat_capacity`
+    t^2 Var(energy), every statistic of the target and d times its variance (`susceptibility_of_...`), each with
+    `_error`, and `_exact` where log Z and energy are known. Thermodynamics; a test compares rows with enumeration.
+
+    Args:
+        target: the law.
+        times: t_0, ..., t_K.
+        at: of all chains at these times, [N, K + 1, 2 + q]: see `observed_path`.
+        groups: int64 [N], which chains were resampled together; None where none were.
+    """
+    names, rows = ["energy", *target.statistics(torch.zeros(1, target.sites, dtype=torch.uint8))], []
+    for k, t in enumerate(times):
+        if not t:
+            continue
+        w, values = at[:, k, 0].double(), dict(zip(names, at[:, k, 1:].double().unbind(-1), strict=True))
+        found, row = estimated(values, w, groups), {"t": t}
+        log_z = found["log_z"] + (1 - t) * float(target.log_volume)
+        row |= {"ess": found["ess"], "log_z": log_z, "log_z_error": found["log_z_error"]}
+        row |= {"free_energy": -log_z / t, "free_energy_error": found["log_z_error"] / t}
+        for name, value in values.items():
+            row |= {end: found[f"mean_{end}"] for end in (name, f"{name}_error")}
+            spread = weighted_mean((value - found[f"mean_{name}"]).square(), w, groups)
+            scale, of = (t**2, "heat_capacity") if name == "energy" else (target.sites, f"susceptibility_of_{name}")
+            row |= {of: scale * spread[0], f"{of}_error": scale * spread[1]}
+        known = exact_values(target, t) or {}
+        row |= {f"{name}_exact": known[name] for name in ("log_z",) if name in known}
+        row |= {"energy_exact": -known["mean_log_density"]} if "mean_log_density" in known else {}
+        rows.append(row)
+    return rows
 
 
 def known_values(target: Target) -> dict[str, float]:

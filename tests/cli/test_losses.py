@@ -8,13 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import energy_discrepancy, permutation_mixing, table
+from benchmarks import energy_discrepancy, graph_methods, permutation_mixing, table
 from blackout import compare, inspect, load_model, report
 from blackout.compress import __main__ as compress
 from blackout.errors import UserError, run_command
 from blackout.files import new_file, request_key, results_folder
 from blackout.flows import anneal, solve
-from blackout.flows.graphs import compare as graphs_compare
 from blackout.laws import __main__ as laws
 from blackout.programs.run_directory import open_run, running
 from blackout.training.export import export_model
@@ -235,7 +234,7 @@ def test_pages_and_pictures_do_not_replace_files(command, trained, tmp_path, mon
     table = "graph,nodes,edges,mean,best,optimum,proved,seconds\ng,3,2,2.0,2,2,True,0.1\n"
     (tmp_path / "m").mkdir()
     (tmp_path / "m/table.csv").write_text(table)
-    command(graphs_compare.main, "m", "--out", "m/table.csv").assert_refused("is there already")
+    command(graph_methods.main, "m", "--out", "m/table.csv").assert_refused("is there already")
     command(permutation_mixing.main, "5", "--plot", "m/table.csv").assert_refused("is there already")
     command(laws.main, "--chain", "m/table.csv").assert_refused("is there already")
     command(energy_discrepancy.main, "moons", "--steps", "1", "--out", "m/table.csv").assert_refused("there already")
@@ -312,6 +311,6 @@ def test_programs_end_in_one_line(capsys, error, code, said):
 
 
 def test_every_program_has_this_entry(command):
-    for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graphs_compare.main, laws.main,
+    for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graph_methods.main, laws.main,
                  energy_discrepancy.main, permutation_mixing.main, inspect.main, table.main):  # fmt: skip
         command(main, "--no-such-option").assert_refused("")

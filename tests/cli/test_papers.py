@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks import coverage
+from benchmarks.energy_discrepancy import save
 from blackout.flows.planar import Planar
-from blackout.flows.targets import save_energy_network
 from blackout.programs.choices import CONF
 from tests.cli.test_configs import completed, composed
 from tests.cli.test_experiments import SHAPES, stand_in
@@ -213,7 +213,7 @@ def data_dir(tmp_path, monkeypatch):
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
     monkeypatch.setattr("blackout.permutations.datasets.images.mnist", stand_in("mnist"))
     monkeypatch.setattr("blackout.permutations.datasets.images.cifar10", stand_in("cifar10"))
-    save_energy_network(network := Planar([8, 8], 1000.0), tmp_path / "planar_moons.npz", scale=network.scale)
+    save(network := Planar([8, 8], 1000.0), tmp_path / "planar_moons.npz")
     return tmp_path
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from scipy import stats
 
 from blackout.errors import UserError
 from blackout.flows import Clusters, Gibbs
 from blackout.flows.annealing import Near, anneal, samples_of
-from blackout.flows.targets import Couplings, Ising, SpinGlass, Target
-from blackout.flows.weights import log_mean_exp
+from blackout.flows.checks import judge
+from blackout.flows.targets import Conserved, Couplings, Ising, Potts, SpinGlass, Target, enumerated
+from blackout.flows.weights import estimates, known_values, log_mean_exp
 
 
 @pytest.mark.parametrize("target", [Ising([3, 4], 0.3, 0.1), SpinGlass(3), Ising(3, -0.1), Couplings(h=[0.3, -1.0])])
@@ -41,3 +45,30 @@ def test_clusters_are_for_what_attracts() -> None:
     for target, clusters in ((SpinGlass(3), Clusters()), (Ising(3, 0.1, 0.2), Clusters(single=True))):
         with pytest.raises(UserError, match="refine=gibbs"):
             anneal(target, 4, 2, refine=clusters)
+
+
+def test_exchanges_leave_the_law_of_a_composition_as_it_is() -> None:
+    law = Conserved(Potts([2, 3], 3, 0.8), [1, 2, 3])
+    states, log_density = enumerated(law)
+    share = torch.softmax(log_density, 0)
+    assert int((share > 0).sum()) == round(math.exp(law.log_volume)) == 60
+    x = samples_of(law, 40_000, 0, 0)
+    moved = law.swept(x, torch.rand(40_000, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64), 1.0)
+    assert float((moved != x).double().mean()) > 0.3
+    place = (moved.long() * 3 ** torch.arange(5, -1, -1)).sum(1)
+    seen, wanted = place.bincount(minlength=len(states))[share > 0], 40_000 * share[share > 0]
+    assert stats.chi2.sf(float(((seen - wanted) ** 2 / wanted).sum()), 59) > 1e-3
+
+
+def test_a_lattice_gas_at_half_filling_has_its_log_z() -> None:
+    law = Conserved(Ising([3, 4], 0.25), [6, 6])
+    log_z = float(enumerated(law)[1].logsumexp(0))
+    paths = anneal(law, 1000, 32, 0)
+    values = estimates(law, paths.states.x, paths.log_weights, paths.states.log_density)
+    assert abs(values["log_z"] - log_z) < 3 * values["log_z_error"] < 0.15
+    verdict = judge(law, paths.states.x, paths.log_weights, values | known_values(law), 1)
+    assert not verdict.flags and abs(known_values(law)["log_z_exact"] - log_z) < 1e-9
+    with pytest.raises(UserError, match="exchanges"):
+        law.log_ratios(paths.states.x)
+    with pytest.raises(ValueError, match="add up to 12"):
+        Conserved(law.inner, [6, 5])

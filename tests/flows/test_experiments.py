@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from benchmarks.energy_discrepancy import pretrain, save
 from blackout.flows import FlowFamily
-from blackout.flows.replay import roll_out
+from blackout.flows.replay import Replay, roll_out
+from blackout.flows.targets import Target
 from tests.cli.conftest import ROOT
 
 FILES = sorted((ROOT / "conf/experiment").glob("*.yaml"))
@@ -62,3 +63,26 @@ def test_every_network_learns_by_every_loss(network: str, loss: str, tmp_path: P
             if weight.grad is not None:
                 weight -= 1e-3 * weight.grad / torch.stack([slope.norm() for slope in slopes]).norm()
     assert model.training_step(batch).item() < first.item()
+
+
+class FourthPower(Target):
+    """log rho = 15 m^4: at t of about .8 noise and both ordered modes weigh the same, with little between them."""
+
+    def __init__(self) -> None:
+        super().__init__(2, [20])
+
+    def log_density(self, x: torch.Tensor) -> torch.Tensor:
+        return 15 * (2 * x.double() - 1).mean(-1) ** 4
+
+
+def test_rollouts_find_modes_that_untrained_rates_do_not(tmp_path: Path) -> None:
+    target, ordered = FourthPower(), {}
+    for name, given in {
+        "default": [],
+        "rates alone": ["rollout.refine=null", "rollout.resample_below=null"],
+    }.items():
+        rollout = built(tmp_path, "family=flow", *given)[0].rollout
+        replay = Replay(rollout, 2, 20)
+        roll_out(rollout, target, lambda states, t: torch.zeros_like(states.ratios), 0, replay)
+        ordered[name] = float(((2 * replay.x[0, -1].double() - 1).mean(-1).abs() > 0.7).double().mean())
+    assert ordered["default"] > 0.6 and ordered["rates alone"] < 0.1  # exactly .85

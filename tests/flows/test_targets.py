@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.energy_discrepancy import pretrain, save
 from blackout.errors import UserError
 from blackout.flows import planar
 from blackout.flows.targets import (
@@ -20,7 +21,6 @@ from blackout.flows.targets import (
     exact_values,
     read_couplings,
     read_energy_network,
-    save_energy_network,
 )
 from blackout.flows.targets.lattice import kaufman, transfer_matrix
 
@@ -119,7 +119,7 @@ def test_files_of_couplings_and_networks(tmp_path) -> None:  # type: ignore[no-u
         with pytest.raises(UserError, match=missing):
             read_couplings(tmp_path / missing)
     network = EnergyNetwork(4, [8])
-    save_energy_network(network, tmp_path / "energy.npz")
+    save(network, tmp_path / "energy.npz")
     assert torch.equal(read_energy_network(tmp_path / "energy.npz").log_density(x), network.log_density(x))
     with pytest.raises(UserError, match="weight_0"):
         read_energy_network(tmp_path / "good.npz")
@@ -158,7 +158,6 @@ def test_points_in_the_plane_are_coded(density: str) -> None:
 
 
 def test_energy_discrepancy_learns_a_density() -> None:
-    from benchmarks.energy_discrepancy import pretrain
 
     network = pretrain("moons", 40, 3e-3, 64, [64, 64], 0)
     inside = planar.encode(torch.from_numpy(planar.sample_density("moons", 500, 9)), network.scale)

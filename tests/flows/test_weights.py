@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +13,13 @@ from blackout.flows import FlowSampler, Rollout, TrajectoryBalance
 from blackout.flows.annealing import anneal
 from blackout.flows.checks import judge, modes
 from blackout.flows.draw import upper_bound
+from blackout.flows.path import States
+from blackout.flows.plots import observed_path, save_path
 from blackout.flows.replay import LawsReplay
-from blackout.flows.targets import Ising, Target, enumerated, exact_values
+from blackout.flows.simulation import Paths, record
+from blackout.flows.targets import Ising, Potts, Target, enumerated, exact_values
 from blackout.flows.weights import (
+    along_path,
     effective_sample_size,
     estimates,
     jackknife,
@@ -119,6 +124,36 @@ def test_what_contradicts_an_exact_value_is_said() -> None:
     verdict = judge(target, x, weights, values, 0, torch.zeros(64, dtype=torch.int64))
     assert {"off_exact_value", "one_group", "annealing_disagrees"} <= verdict.flags.keys()
     assert "8.4" in verdict.said["warning"] and math.isfinite(values["log_z_error"])
+
+
+def test_every_temperature_of_the_path_is_known_from_its_weights(tmp_path: Path) -> None:
+    target = Ising([3, 4], 0.3, 0.1)
+    states, log_density = enumerated(target)
+    times = [0.0, 0.3, 0.8, 1.0]
+    uniform = States.of(target, states)  # every state once: weights of chains that stay where they begin
+    none = torch.zeros(len(states), dtype=torch.int64)
+    paths = Paths(uniform, uniform.dlogp_dt, none, none)
+    for t in times:
+        record(paths, t, t * uniform.dlogp_dt, uniform)
+    rows = along_path(target, times, observed_path(target, paths))
+    assert [row["t"] for row in rows] == times[1:]
+    for row, t in zip(rows, times[1:], strict=True):
+        law = torch.softmax(t * log_density, 0)
+        energy, m = -log_density, target.statistics(states)["magnetisation"]
+        mean, spins = law @ energy, 12 * (law @ m.square() - (law @ m).square())
+        wanted = {
+            "log_z": torch.logsumexp(t * log_density, 0), "energy": mean, "magnetisation": law @ m,
+            "heat_capacity": t**2 * (law @ energy.square() - mean**2), "susceptibility_of_magnetisation": spins,
+        }  # fmt: skip
+        for name, value in wanted.items():
+            assert abs(row[name] - float(value)) < 1e-4 * max(1, abs(float(value))), name
+        assert abs(row["log_z"] - row["log_z_exact"]) < 1e-4 and abs(row["energy"] - row["energy_exact"]) < 1e-3
+    assert save_path(target, times, observed_path(target, paths), tmp_path)["temperatures"] == 3
+    assert (tmp_path / "path.csv").read_text().startswith("t,ess,log_z") and (tmp_path / "path.png").exists()
+    for lattice in (Ising(4, 0.2), Ising([3, 5], 0.2, 0.1), Potts(3, 3, 0.7)):
+        known, exact = lattice.exact(0.7), exact_values(lattice, 0.7)
+        assert known is not None and exact is not None
+        assert all(abs(known[name] - exact[name]) < 1e-5 * abs(exact[name]) for name in known)
 
 
 def test_the_upper_bound_is_above_log_z() -> None:

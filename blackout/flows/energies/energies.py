@@ -1,4 +1,7 @@
-"""Energies that are learned, p ~ exp(-E) [Ou 2025, eq. 12]: laws whose parameters have gradients."""
+"""Energies that are learned, p ~ exp(-E) [Ou 2025, eq. 12]: laws whose parameters have gradients.
+
+Those of pairs have a start from their data too: the couplings of greatest likelihood, or of pseudo-likelihood.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,25 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.family import Source
-from blackout.flows.targets import EnergyNetwork, Target
+from blackout.flows.targets import EnergyNetwork, Target, all_states
 from blackout.flows.targets.base import of_flips
 from blackout.flows.targets.lattice import magnetisation
 
 _SPREAD = 6.0
 """Scale of an energy network's first weights at the start, over PyTorch's; spins of +-1 in place of bits are 2."""
+
+_LISTED = 1 << 18
+"""States over which the likelihood of a pair energy is summed; of more, its pseudo-likelihood is maximised."""
+_STRONGEST = 5.0
+"""Coupling or field where a sample that lacks some states would have an infinite one."""
 
 
 class Learned(Target):
@@ -113,35 +123,47 @@ class PairEnergy(Learned):
 
 @component("energy", "target")
 class NetworkEnergy(EnergyNetwork, Learned):
-    """E a multilayer perceptron of bits, or of one-hot states where there are more than two levels.
+    """E a multilayer perceptron of bits [Ou 2025, appendix E.2], or of functions of the level beyond two levels. Ours.
 
-    [Ou 2025, appendix E.2], of bits.
+    A level k is told as cos(pi j (k + 1/2) / S), j = 1, 2, ..., and as a number, so that neighbouring counts are alike
+    to the network; levels that have no order, categories, are told apart with `waves` 0.
 
     Args:
         sites: number of sites.
         levels: number of states of a site.
         widths: of the hidden layers.
+        waves: cosines of a level, at most; 0 for one-hot states.
+
+    Raises:
+        ValueError: fewer than no waves.
     """
 
-    def __init__(self, sites: int, levels: int = 2, widths: Sequence[int] = (256, 256, 256)) -> None:
-        super().__init__(sites if levels == 2 else sites * levels, widths)
-        self.levels, self.shape, self.sites = levels, (sites,), sites
-        with torch.no_grad():  # as if it read spins, and with larger weights: else products of many bits are never seen
-            self._first.weight.mul_(_SPREAD)
-            self._first.bias.sub_(self._first.weight.sum(1) / levels)
+    basis: Tensor
+
+    def __init__(self, sites: int, levels: int = 2, widths: Sequence[int] = (256, 256, 256), waves: int = 8) -> None:
+        if waves < 0:
+            raise ValueError(f"waves must be at least 0, not {waves}")
+        place = (torch.arange(levels) + 0.5) / levels
+        each = [(12**0.5 * (place - 0.5)), *(2**0.5 * (torch.pi * j * place).cos() for j in range(1, waves + 1))]
+        basis = torch.stack(each[: levels + 1], 1) if waves and levels > 2 else torch.eye(levels)
+        super().__init__(sites if levels == 2 else sites * basis.shape[1], widths)
+        self.levels, self.shape, self.sites, self.waves = levels, (sites,), sites, waves
+        self.register_buffer("basis", basis, persistent=False)
+        if levels == 2 or not waves:
+            with torch.no_grad():  # as if it read spins, with larger weights: else products of many bits are never seen
+                self._first.weight.mul_(_SPREAD)
+                self._first.bias.sub_(self._first.weight.sum(1) / levels)
 
     def energy(self, x: Tensor) -> Tensor:
-        if self.levels == 2:
-            return EnergyNetwork.energy(self, x)
-        return EnergyNetwork.energy(self, F.one_hot(x.long(), self.levels).flatten(-2))
+        return EnergyNetwork.energy(self, x if self.levels == 2 else self.basis[x.long()].flatten(-2))
 
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
-        """Exact, [B, n, S]; beyond two levels the first layer of a neighbour differs by a difference of two columns."""
+        """Exact, [B, n, S]; beyond two levels the first layer of a neighbour differs by what two levels give it."""
         if self.levels == 2:
             return super().ratios_at(x, where)
         with torch.no_grad():
-            weight = self._first.weight.T.view(self.sites, self.levels, -1)
-            first = self._hidden(F.one_hot(x.long(), self.levels).flatten(1))
+            weight = self.basis @ self._first.weight.T.view(self.sites, self.basis.shape[1], -1)
+            first = self._hidden(self.basis[x.long()].flatten(1))
             own = weight[where, x[:, where].long()]
             moved = first[:, None, None] + weight[where] - own[:, :, None]
             ratios = self._after(first)[:, None, None] - self._after(moved)
@@ -155,18 +177,72 @@ class NetworkEnergy(EnergyNetwork, Learned):
         return {"mean_state": x.double().mean(-1)}
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
-        kept = {"sites": self.sites, "levels": self.levels, "widths": self.widths}
+        kept = {"sites": self.sites, "levels": self.levels, "widths": self.widths, "waves": self.waves}
         return {"_target_": "blackout.flows.energies.NetworkEnergy", **kept}
 
 
+def most_likely(energy: PairEnergy, x: Tensor, exact: bool = True) -> bool:
+    """Give a pair energy the couplings and fields of greatest likelihood, less the penalty; whether of the likelihood.
+
+    Where there are too many states to be summed over it is half the pseudo-likelihood [Besag 1975], whose couplings are
+    as good to first order where they are weak. The likelihood is concave, so that there is one solution.
+
+    Args:
+        energy: to be changed.
+        x: states, integers [n, d].
+        exact: False for the pseudo-likelihood, whatever the number of states.
+    """
+    d, pairs = energy.sites, len(energy.upper)
+    s, upper = 2 * x.cpu().double() - 1, torch.triu_indices(energy.sites, energy.sites, 1)
+    moments, mean = s.T @ s / len(s), s.mean(0)
+
+    def pseudo(J: Tensor, h: Tensor) -> Tensor:
+        return F.softplus(-2 * s * (2 * s @ J + h)).mean(0).sum() / 2
+
+    def whole(J: Tensor, h: Tensor) -> Tensor:
+        log_z = torch.logsumexp(((states @ J) * states).sum(-1) + states @ h, 0)
+        return log_z - (J * moments).sum() - h @ mean
+
+    found = np.zeros(2 * pairs + d)  # couplings above 0, those below, so that the penalty is smooth; fields
+    sides = [(0.0, _STRONGEST)] * (2 * pairs) + [(-_STRONGEST, _STRONGEST) if energy.field is not None else (0, 0)] * d
+    exact = exact and 2**d <= _LISTED
+    states = 2 * all_states(2, d).double() - 1 if exact else s
+    for loss in (pseudo, whole) if exact else (pseudo,):
+
+        def objective(given: np.ndarray, loss: Any = loss) -> tuple[float, np.ndarray]:
+            both = torch.tensor(given, requires_grad=True)
+            above, below, h = both.split([pairs, pairs, d])
+            J = h.new_zeros(d, d).index_put((upper[0], upper[1]), above - below)
+            value = loss(J + J.T, h) + energy.l1 * 2 * (above + below).sum()
+            (slope,) = torch.autograd.grad(value, both)
+            return float(value.detach()), slope.numpy()
+
+        found = minimize(objective, found, jac=True, bounds=sides, method="L-BFGS-B", tol=1e-9).x
+    with torch.no_grad():
+        energy.upper.copy_(torch.from_numpy(found[:pairs] - found[pairs : 2 * pairs]))
+        if energy.field is not None:
+            energy.field.copy_(torch.from_numpy(found[2 * pairs :]))
+    return exact
+
+
 def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
-    """-log RMSE over all d^2 couplings [Ou 2025, table 4], and that of J = 0, which says what the number is worth."""
-    truth = truth_of(source)
-    if truth is None:
-        return {}
-    found = target.couplings.detach().cpu().double()
-    error, nothing = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
-    return {"minus_log_rmse": error, "minus_log_rmse_of_zero": nothing}
+    """How good couplings are: -log RMSE over all d^2 [Ou 2025, table 4], beside that of J = 0, and their slope.
+
+    `slope_of_couplings` is that of the least-squares line through 0 on the true ones, or where these are not known on
+    those of the pseudo-likelihood of the data: below 1, they are too weak.
+    """
+    truth, found = truth_of(source), target.couplings.detach().cpu().double()
+    values = {}
+    if truth is not None:
+        errors = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
+        values = dict(zip(("minus_log_rmse", "minus_log_rmse_of_zero"), errors, strict=True))
+    elif (counts := getattr(source, "counts", None)) is not None:
+        rival = PairEnergy(target.sites, field=target.field is not None)
+        most_likely(rival, counts.train.flatten(1), exact=False)
+        truth = rival.couplings.detach().double()
+    if truth is not None and bool(truth.any()):
+        values["slope_of_couplings"] = float((found * truth).sum() / truth.square().sum())
+    return values
 
 
 def truth_of(source: Source) -> Tensor | None:

@@ -14,9 +14,9 @@ from blackout.errors import UserError
 from blackout.family import Draw, Source
 from blackout.flows.draw import FlowDraw, preview, requested
 from blackout.flows.energies.data import BinaryData, known_samples
-from blackout.flows.energies.energies import Learned
+from blackout.flows.energies.energies import Learned, PairEnergy, most_likely
 from blackout.flows.energies.model import EnergySampler, Pair
-from blackout.flows.energies.negative import NegativeSampler
+from blackout.flows.energies.negative import FlowSamples, NegativeSampler
 from blackout.flows.energies.report import EnergyDraw, report
 from blackout.flows.losses import Objective
 from blackout.flows.replay import Rollout
@@ -28,6 +28,8 @@ from blackout.training.descriptions import named_in_file
 from blackout.training.family import ComponentFamily, name_of
 
 _MOST_LEVELS = 256
+_ALONE = 0.3
+"""Share of a run in which the energy alone is trained, where its likelihood can be summed over all states."""
 
 
 @component("family")
@@ -90,8 +92,12 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
             return {}
         return {"truth": {name: settings[name] for name in ("target", "number", "data_seed")}}
 
+    def tensors(self, source: BinaryData) -> dict[str, Tensor]:
+        """`states`, from which pair energies start; exported models have none."""
+        return {"states": source.counts.train.flatten(1)}
+
     def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> EnergySampler:
-        """Energy, rates and simulation together."""
+        """Energy, rates and simulation together; in training pair energies begin with their most likely couplings."""
         described = description["model"]
         energy, simulation = make(described["energy"], "energy"), make(described["simulation"], "simulation")
         network = make(described["network"], "rates")
@@ -100,6 +106,14 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         if not isinstance(network, LocallyEquivariant):
             name = type(network).__name__
             raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf, lemlp or leattn")
+        alone, negative = training.pop("alone", 0), training.get("negative")
+        if training.get("pretraining", 0) is None:
+            training["pretraining"] = alone if isinstance(negative, FlowSamples) and negative.sums(energy) else 0
+        if training.pop("start", "zero") == "likelihood" and isinstance(energy, PairEnergy):
+            training["learned"] = False
+            exact = most_likely(energy, tensors["states"])
+            kind = "likelihood, summed over all states" if exact else "pseudo-likelihood"
+            print(f"energy:  couplings of the greatest {kind}; the steps train its sampler (start=zero: both in turn)")
         return EnergySampler(Pair(energy, network), simulation, **training)
 
     def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +125,10 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
             )
         if loss.learns_partition:
             raise UserError("leaps learns the normaliser of one energy; one that is trained needs loss@objective=dnfs")
-        numbers = {name: settings[name] for name in ("inner", "pretraining", "energy_lr")}
+        if settings["start"] not in ("likelihood", "zero"):
+            raise UserError(f"start must be likelihood or zero, not {settings['start']!r}")
+        numbers = {name: settings[name] for name in ("inner", "pretraining", "energy_lr", "start")}
+        numbers["alone"] = int(_ALONE * (settings["trainer"]["max_steps"] or 0))
         return {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative, **numbers}
 
     def draw(self, model: EnergySampler, request: Mapping[str, Any]) -> Draw:

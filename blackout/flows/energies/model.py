@@ -54,8 +54,10 @@ class EnergySampler(ChainSampler):
         rollout: how states for the sampler are made; one before each of its turns, the others are dropped, because the
             energy has moved. None for a model that is only used.
         inner: steps of the sampler for each of the energy.
-        pretraining: first steps, in which the energy alone is trained, by energy discrepancy.
+        pretraining: first steps, in which the energy alone is trained: by its likelihood where `negative` sums over all
+            states, else by energy discrepancy.
         energy_lr: learning rate of the energy as a share of the sampler's.
+        learned: whether the energy is trained; not if it has been fitted to its data before.
         ema_decay: None for a model without an average (a loaded one).
         seed: with the number of the step it decides everything a training step draws.
 
@@ -76,6 +78,7 @@ class EnergySampler(ChainSampler):
         inner: int = 10,
         pretraining: int = 0,
         energy_lr: float = 1.0,
+        learned: bool = True,
         ema_decay: float | None = None,
         seed: int = 0,
     ) -> None:
@@ -89,11 +92,13 @@ class EnergySampler(ChainSampler):
         self.objective: Objective = EstimatedPartition() if objective is None else objective
         if rollout is not None:
             self.objective.check(rollout)
-        self.rollout, self.inner, self.pretraining, self.energy_lr = rollout, inner, pretraining, energy_lr
+        self.rollout, self.inner, self.energy_lr, self.learned = rollout, inner, energy_lr, learned
+        self.pretraining = pretraining if learned else 0
         energy = network.energy
         self.negative.prepare(energy.levels, energy.sites, fold_seed(seed, _START))
         self.replay_buffer = None if rollout is None else Replay(rollout, energy.levels, energy.sites)
-        self._before = Discrepancy()
+        sums = isinstance(self.negative, FlowSamples) and self.negative.sums(energy)
+        self._before = self.negative if sums else Discrepancy()
 
     @property
     def target(self) -> Learned:  # type: ignore[override]
@@ -143,7 +148,7 @@ class EnergySampler(ChainSampler):
             if number < self.pretraining:
                 return self._energy_step(self._before, batch)
             turn = (number - self.pretraining) % (self.inner + 1)
-            if not self.negative.sampled or turn == self.inner:
+            if self.learned and (not self.negative.sampled or turn == self.inner):
                 return self._energy_step(self.negative, batch)
             return self._sampler_step(batch, first=turn == 0)
 

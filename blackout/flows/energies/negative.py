@@ -16,6 +16,7 @@ from blackout.flows.energies.energies import Learned
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.simulation import Paths
+from blackout.flows.targets import all_states
 from blackout.random import SampleStreams
 
 
@@ -50,10 +51,11 @@ class FlowSamples(NegativeSampler):
     """Weighted end states of fresh chains of the flow that is trained beside the energy [Ou 2025, eq. 13].
 
     The weights are exact for any rates (`Events`), so that the gradient is right on average of many chains however
-    little the sampler knows; without them it would be that of another law.
+    little the sampler knows; without them it would be that of another law. Of few states all are summed over instead.
 
     Args:
         chains: fresh ones for every step of the energy.
+        listed: number of states up to which E_model is their sum, and the loss the negative log-likelihood itself.
 
     Raises:
         ValueError: fewer than two chains.
@@ -61,13 +63,20 @@ class FlowSamples(NegativeSampler):
 
     sampled = True
 
-    def __init__(self, chains: int = 128) -> None:
+    def __init__(self, chains: int = 128, listed: int = 1 << 13) -> None:
         super().__init__()
         if chains < 2:
             raise ValueError(f"negative.chains must be at least 2, not {chains}")
-        self.chains = chains
+        self.chains, self.listed = chains, listed
+
+    def sums(self, energy: Learned) -> bool:
+        """Whether all states are summed over."""
+        return energy.levels**energy.sites <= self.listed
 
     def loss(self, model: Sampler, x: Tensor, seed: int) -> Tensor:
+        if self.sums(model.energy):
+            states = all_states(model.energy.levels, model.energy.sites).to(x.device)
+            return model.energy.energy(x).mean() + torch.logsumexp(-model.energy.energy(states), 0)
         paths = model.fresh(self.chains, seed)
         energy = model.energy.energy(paths.states.x)
         share = torch.softmax(paths.log_weights, 0).to(energy.dtype)

@@ -20,7 +20,7 @@ from blackout.flows.graphs.outputs import Row, beside_means, graphs_picture, mea
 from blackout.flows.graphs.problems import GraphTarget
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import solved, solver, value_of
-from blackout.flows.outputs import Collected, add_array
+from blackout.flows.plots import Collected, add_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
 from blackout.training.components import make

@@ -1,6 +1,7 @@
 """Unnormalised laws on discrete states."""
 
 from blackout.flows.targets.base import (
+    Conserved,
     EnergySource,
     Target,
     Wrapped,
@@ -10,11 +11,11 @@ from blackout.flows.targets.base import (
     exact_values,
     make_target,
 )
-from blackout.flows.targets.energies import EnergyNetwork, read_energy, read_energy_network, save_energy_network
+from blackout.flows.targets.energies import EnergyNetwork, read_energy, read_energy_network
 from blackout.flows.targets.lattice import Couplings, Ising, Potts, SpinGlass, read_couplings
 
 __all__ = [
-    "Couplings", "EnergyNetwork", "EnergySource", "Ising", "Potts", "SpinGlass", "Target", "Wrapped", "all_states",
-    "can_enumerate", "enumerated", "exact_values", "make_target", "read_couplings", "read_energy",
-    "read_energy_network", "save_energy_network",
+    "Conserved", "Couplings", "EnergyNetwork", "EnergySource", "Ising", "Potts", "SpinGlass", "Target", "Wrapped",
+    "all_states", "can_enumerate", "enumerated", "exact_values", "make_target", "read_couplings", "read_energy",
+    "read_energy_network",
 ]  # fmt: skip

@@ -42,6 +42,8 @@ class Target(nn.Module):
 
     lattice: list[int] | None = None
     """[H, W] if the target is the same seen from every site of a torus, for networks that share weights."""
+    flips = True
+    """Whether states of which one site differs are states of the law, too."""
     frozen: Tensor | None = None
     """Sites of each row that never move, bool [B, d]; None where there are none."""
 
@@ -175,8 +177,8 @@ class Target(nn.Module):
         """
         return given
 
-    def exact(self) -> dict[str, float] | None:
-        """`log_z` and means, if another method than enumeration has them."""
+    def exact(self, t: float = 1.0) -> dict[str, float] | None:
+        """`log_z` and means of rho^t, if another method than enumeration has them."""
         return None
 
 
@@ -201,6 +203,69 @@ class Wrapped(Target):
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
         """By the user's `log_ratios`, else by brute force."""
         return self.log_ratios(x)[:, where] if hasattr(self.inner, "log_ratios") else super().ratios_at(x, where)
+
+
+class Conserved(Target):
+    """A law on the states with given numbers of sites at every level, such as a lattice gas: its sweeps exchange sites.
+
+    Args:
+        inner: the law.
+        numbers: of sites at level 0, 1, ...
+
+    Raises:
+        ValueError: numbers that are not those of all sites.
+    """
+
+    flips = False
+
+    def __init__(self, inner: Target, numbers: Sequence[int]) -> None:
+        super().__init__(inner.levels, inner.shape)
+        if len(numbers) != self.levels or min(numbers) < 0 or sum(numbers) != self.sites:
+            raise ValueError(f"numbers of the {self.levels} levels must add up to {self.sites}, not {list(numbers)}")
+        self.inner, self.numbers = inner, torch.tensor(list(numbers))
+        far = torch.randperm(self.sites, generator=torch.Generator().manual_seed(0)).tolist()
+        self._exchanges = [(i, j) for i in range(self.sites) for j in ((i + 1) % self.sites, far[i])]
+
+    @property
+    def log_volume(self) -> float:
+        """log of the multinomial coefficient."""
+        return math.lgamma(self.sites + 1) - sum(math.lgamma(n + 1) for n in self.numbers.tolist())
+
+    def uniform(self, uniforms: Tensor) -> Tensor:
+        """States of this composition, as the ranks of uniforms [B, d] order them: uint8."""
+        edges = self.numbers.cumsum(0)[:-1]
+        return torch.searchsorted(edges, uniforms.argsort(1).argsort(1), right=True).to(torch.uint8)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log rho of states [..., d], minus infinity for any other composition."""
+        there = F.one_hot(x.long(), self.levels).sum(-2)
+        return self.inner.log_density(x).masked_fill((there != self.numbers).any(-1), -math.inf)
+
+    def log_ratios(self, x: Tensor) -> Tensor:
+        """None: raises UserError."""
+        raise UserError(
+            "a law of conserved composition is moved by exchanges: python -m blackout.flows.anneal draws it"
+        )
+
+    def swept(self, x: Tensor, uniforms: Tensor, t: float) -> Tensor:
+        """Exchanges of every site with the next one, and with one that is drawn once for all, by heat baths, [B, d].
+
+        [Kawasaki 1966]; tests compare log Z with enumeration and transfer matrices.
+        """
+        x, rows = x.clone(), torch.arange(len(x))
+        for k, (i, j) in enumerate(self._exchanges):
+            u = uniforms[:, i] if k % 2 == 0 else uniforms[:, i] * 2**26 % 1  # of one uniform two
+            a, b = x[:, i].clone(), x[:, j].clone()
+            gain = self.inner.ratios_at(x, torch.tensor([i]))[rows, 0, b.long()].double()
+            x[:, i] = b
+            gain = gain + self.inner.ratios_at(x, torch.tensor([j]))[rows, 0, a.long()]
+            stays = u >= torch.sigmoid(t * gain)
+            x[:, i], x[:, j] = torch.where(stays, a, b), torch.where(stays, b, a)
+        return x
+
+    def statistics(self, x: Tensor) -> dict[str, Tensor]:
+        """Those of the law."""
+        return self.inner.statistics(x)
 
 
 def of_flips(flips: Tensor, x: Tensor) -> Tensor:
@@ -270,14 +335,17 @@ def can_enumerate(target: Target) -> bool:
     return target.sites * math.log2(target.levels) <= math.log2(MOST_STATES)
 
 
-def exact_values(target: Target) -> dict[str, float] | None:
-    """`log_z`, `mean_log_density` and, by enumeration, the mean of every statistic; None if out of reach."""
+def exact_values(target: Target, t: float = 1.0) -> dict[str, float] | None:
+    """`log_z`, `mean_log_density` and, by enumeration, the mean of every statistic of rho^t; None if out of reach.
+
+    `mean_log_density` is that of log rho, whatever t.
+    """
     if not can_enumerate(target):
-        return target.exact()
+        return target.exact() if t == 1 else target.exact(t)
     states, log_density = enumerated(target)
-    log_z = torch.logsumexp(log_density, 0)
-    weight = (log_density - log_z).exp()
-    values = {"log_z": float(log_z), "mean_log_density": float(weight @ log_density)}
+    log_z = torch.logsumexp(t * log_density, 0)
+    weight = (t * log_density - log_z).exp()
+    values = {"log_z": float(log_z), "mean_log_density": float(weight @ log_density.nan_to_num(neginf=0.0))}
     for name, value in target.statistics(states).items():
         values[f"mean_{name}"] = float(weight @ value.double())
     return values

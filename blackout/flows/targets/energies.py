@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -145,12 +144,3 @@ def read_energy(path: str | None = None, ckpt: str | None = None) -> Target:
     if not isinstance(target, Target):
         raise UserError(f"target.ckpt: {ckpt} has no energy; give a run of family=energy")
     return target.requires_grad_(False)
-
-
-def save_energy_network(network: EnergyNetwork, path: Path, **others: Any) -> None:
-    """Write the .npz that `read_energy_network` reads, and other arrays with it."""
-    for name, value in network.state_dict().items():
-        _, layer, part = name.split(".")
-        others[f"{part}_{layer}"] = value.numpy()
-    with path.open("wb") as file:
-        np.savez(file, **others)

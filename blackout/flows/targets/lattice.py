@@ -98,16 +98,16 @@ class Potts(Target):
         largest = self._one_hot(x).mean(-2).amax(-1)
         return {"order_parameter": (self.levels * largest - 1) / (self.levels - 1)}
 
-    def exact(self) -> dict[str, float] | None:
+    def exact(self, t: float = 1.0) -> dict[str, float] | None:
         q = self.levels
-        return transfer_matrix(float(self.beta) * torch.eye(q, dtype=torch.float64), torch.zeros(q), self.shape)
+        return transfer_matrix(float(self.beta) * torch.eye(q, dtype=torch.float64), torch.zeros(q), self.shape, t)
 
     def _one_hot(self, x: Tensor) -> Tensor:
         return F.one_hot(x.long(), self.levels).to(self.beta.dtype)
 
 
-def transfer_matrix(pair: Tensor, field: Tensor, shape: Sequence[int]) -> dict[str, float] | None:
-    """log Z, and E[log rho] as its derivative in the inverse temperature, of a homogeneous model on a torus.
+def transfer_matrix(pair: Tensor, field: Tensor, shape: Sequence[int], t: float = 1.0) -> dict[str, float] | None:
+    """log Z of rho^t, and E[log rho] as its derivative in t, of a homogeneous model on a torus.
 
     The trace of a power of the matrix between neighbouring columns [Kramers and Wannier 1941]; tests compare it with
     enumeration and with published values.
@@ -116,6 +116,7 @@ def transfer_matrix(pair: Tensor, field: Tensor, shape: Sequence[int]) -> dict[s
         pair: log-weight of a bond, [S, S] symmetric.
         field: log-weight of a state, [S].
         shape: [H, W]; None is returned where the shorter side is too long, or shorter than 3.
+        t: inverse temperature.
     """
     length, width = max(shape), min(shape)
     if width < 3 or len(field) ** width > _LARGEST_MATRIX:
@@ -125,8 +126,8 @@ def transfer_matrix(pair: Tensor, field: Tensor, shape: Sequence[int]) -> dict[s
     between = sum(pair[grid[:, k][:, None], grid[:, k][None]] for k in range(width))
     log_matrix = between + (within[:, None] + within[None]) / 2
 
-    top_weight = log_matrix.max()
-    matrix = (log_matrix - top_weight).exp()
+    top_weight = t * log_matrix.max()
+    matrix = (t * log_matrix - top_weight).exp()
     values, vectors = torch.linalg.eigh(matrix)
     powers = (values / values.abs().max()) ** (length - 1)
     total = powers @ values
@@ -258,14 +259,14 @@ class Ising(Couplings):
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         return given
 
-    def exact(self) -> dict[str, float] | None:
+    def exact(self, t: float = 1.0) -> dict[str, float] | None:
         beta, bias = self._strength
         frustrated = beta < 0 and any(n % 2 for n in self.shape)  # else every second spin may be read upside down
         if beta and not bias and not frustrated and min(self.shape) > 2:
-            below, log_z, above = (kaufman(abs(beta) * scale, self.shape) for scale in (1 - 1e-5, 1.0, 1 + 1e-5))
-            return {"log_z": log_z, "mean_log_density": (above - below) / 2e-5}
+            below, log_z, above = (kaufman(abs(beta) * t * scale, self.shape) for scale in (1 - 1e-5, 1.0, 1 + 1e-5))
+            return {"log_z": log_z, "mean_log_density": (above - below) / 2e-5 / t}
         spins = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-        return transfer_matrix(beta * spins[:, None] * spins, bias * spins, self.shape)
+        return transfer_matrix(beta * spins[:, None] * spins, bias * spins, self.shape, t)
 
 
 @component("target")

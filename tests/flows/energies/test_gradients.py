@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
-from blackout.flows import Events, Ising, Leap
-from blackout.flows.energies.data import known_samples
-from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy
+from blackout.flows import Couplings, Events, Ising, Leap
+from blackout.flows.energies.data import BinaryData, known_samples
+from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy, couplings_found, most_likely
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
-from blackout.flows.energies.report import mmd, uniform_weights
+from blackout.flows.energies.report import mmd, save_couplings, steepest_slope, uniform_weights
 from blackout.flows.path import States
 from blackout.flows.planar import entropy
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
@@ -80,11 +81,53 @@ def test_weighted_chains_give_the_gradient_of_the_likelihood(make, moves, monkey
         along = (found - exact) @ directions
         return (along.mean(0) / (along.std(0) / math.sqrt(_REPEATS))).abs()
 
-    assert float(off(FlowSamples(_CHAINS)).max()) < 4
+    assert float(off(FlowSamples(_CHAINS, listed=0)).max()) < 4
     if moves is None:  # without the weights it is the gradient of another law
         fresh = model.fresh
         monkeypatch.setattr(model, "fresh", lambda number, seed: unweighted(fresh(number, seed)))
-        assert float(off(FlowSamples(_CHAINS)).max()) > 8
+        assert float(off(FlowSamples(_CHAINS, listed=0)).max()) > 8
+
+
+@pytest.mark.parametrize("make", [lattice, network])
+def test_of_few_states_the_loss_is_the_negative_log_likelihood(make) -> None:  # type: ignore[no-untyped-def]
+    energy = make()
+    model = EnergySampler(Pair(energy, LESite(energy.sites, 2, 8, 1)))
+    data = all_states(2, energy.sites)[:50]
+    found = torch.autograd.grad(FlowSamples().loss(model, data, 0), list(energy.parameters()))
+    assert torch.allclose(flat(found), exact_gradient(energy, data), atol=1e-5)
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.03])
+@pytest.mark.parametrize("field", [False, True])
+def test_the_most_likely_couplings_have_no_slope_left(l1: float, field: bool, tmp_path: Path) -> None:
+    law = Couplings(Ising(3, 0.12).pair / 2, 0.3 * torch.linspace(-1, 1, 9).double() * field)
+    data = known_samples(law, 4000, 0, "law").counts.train
+    energy, states = PairEnergy(9, l1, field), all_states(2, 9)
+    flat_weights = torch.zeros(len(states))
+    assert steepest_slope(energy, data, states, flat_weights) > 6
+    assert most_likely(energy, data)
+    assert steepest_slope(energy, data, states, energy.log_density(states)) < 0.01
+    if l1:
+        assert int((energy.upper == 0).sum()) > 0
+        return
+    nearby = PairEnergy(9, field=field)
+    assert not most_likely(nearby, data, exact=False)
+    assert steepest_slope(nearby, data, states, nearby.log_density(states)) < 1
+    unnamed = BinaryData(known_samples(law, 4000, 0, "law").counts)
+    found = couplings_found(nearby, unnamed)
+    save_couplings(nearby, unnamed, tmp_path / "couplings.png")  # of a law that is not known
+    assert set(found) == {"slope_of_couplings"} and abs(found["slope_of_couplings"] - 1) < 1e-9
+
+
+def test_neighbouring_counts_are_alike_to_an_energy_of_levels() -> None:
+    torch.manual_seed(0)
+    apart = {}
+    for waves in (0, 8):
+        density = NetworkEnergy(2, 64, [64], waves).log_density(
+            torch.stack([torch.arange(64), torch.full((64,), 9)], 1)
+        )
+        apart[waves] = float(density.diff().square().mean() / density.var())
+    assert apart[8] < 0.1 < 1 < apart[0]
 
 
 def unweighted(paths: Paths) -> Paths:

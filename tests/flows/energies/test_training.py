@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from blackout import load_model
-from blackout.flows.energies.energies import NetworkEnergy, PairEnergy
+from blackout.evaluation import CountScorer
+from blackout.flows import Ising, Rollout
+from blackout.flows.energies import EnergyFamily
+from blackout.flows.energies.data import known_samples
+from blackout.flows.energies.energies import NetworkEnergy, PairEnergy, most_likely
 from blackout.flows.energies.model import EnergySampler
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
@@ -25,7 +29,15 @@ COUPLINGS = ("~dataset", "target=ising", "target.size=3", "energy=pairs", "energ
 
 @pytest.mark.drawn
 def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
-    settings = [*SMALL, *COUPLINGS, "trainer.max_steps=14", "pretraining=2", f"runs_dir={tmp_path}"]
+    settings = [
+        *SMALL,
+        *COUPLINGS,
+        "trainer.max_steps=14",
+        "pretraining=2",
+        "start=zero",
+        "negative.listed=0",
+        f"runs_dir={tmp_path}",
+    ]
     ckpt = killed_and_continued(run, settings, tmp_path / "ising")
     values = json.loads((ckpt / "metrics.json").read_text())["values"]
     assert {"val/nll", "val/ess", "minus_log_rmse", "minus_log_rmse_of_zero", "log_z_exact"} <= values.keys()
@@ -35,7 +47,9 @@ def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_pat
     assert float(model.target.couplings.detach().abs().sum()) > 0 and model.sample(3).shape == (3, 9)
     drawn = run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'out'}", "num_samples=50", "evaluate=true")
     assert drawn.code == 0, drawn.err
-    values = json.loads((tmp_path / "out/metrics.json").read_text())["values"]
+    said = json.loads((tmp_path / "out/metrics.json").read_text())
+    values = said["values"]
+    assert values["steepest_slope"] > 2 and "at its maximum" in said["convergence"]
     for name in ("ais", "sampler", "uniform"):
         assert abs(values[f"nll_{name}"] - values["nll_exact"]) < 4 * values[f"nll_{name}_error"] + 0.02
     assert values["nll_chain_bound"] > values["nll_exact"] - 0.1 and abs(values["mmd_sampler"]) < 0.1
@@ -62,6 +76,31 @@ def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_
     assert torch.equal(load_model(other).target.log_density(x), model.target.log_density(x))
 
 
+def test_samples_of_an_energy_are_scored_against_its_own_counts() -> None:
+    data = known_samples(Ising(3, 0.1), 300, 0, "ising")
+    scores = CountScorer().begin(data, 60, torch.device("cpu"))
+    scores.update({"samples": data.counts.train[:60]}, torch.arange(60))
+    assert scores.compute()["ks_mean"] < 0.3
+
+
+def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() -> None:
+    data = known_samples(Ising(3, 0.1), 300, 0, "ising")
+    family, wanted = EnergyFamily(), PairEnergy(9)
+    most_likely(wanted, data.counts.train)
+    described = {"energy": {"_target_": "blackout.flows.energies.PairEnergy", "sites": 9},
+                 "network": {"_target_": "blackout.networks.LESite", "sites": 9, "levels": 2, "channels": 8},
+                 "simulation": {"_target_": "blackout.flows.Events", "num_steps": 2}}  # fmt: skip
+    model = family.assemble(
+        {"model": described}, family.tensors(data), start="likelihood", rollout=Rollout(3, 8, group=8)
+    )
+    assert torch.equal(model.energy.upper, wanted.upper) and not model.learned
+    for number in range(12):
+        position = torch.arange(8)
+        loss = model.training_step({"x0": data.counts.train[:8], "batch": number, "position": position})
+        loss.backward()
+    assert model.energy.upper.grad is None
+
+
 @pytest.mark.drawn
 def test_points_of_the_plane_are_learned_and_shown(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
     settings = [*SMALL, "experiment=dnfs_densities", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
@@ -79,7 +118,8 @@ WRONG = {
     "dataset=planar inner=0": "inner",
     "dataset=planar negative.chains=1": "negative.chains", "dataset=planar network@rates=leconv": "lattice",
     "dataset=planar negative=discrepancy negative.rate=2": "negative.rate",
-    "dataset=planar energy.l1=3": "no such option",
+    "dataset=planar energy.l1=3": "no such option", "dataset=planar start=warm": "start must be likelihood or zero",
+    "dataset=planar energy.waves=-1": "waves",
     "~dataset target=ising number=1": "number", "~dataset target=ising energy=pairs energy.l1=-1": "l1",
 }  # fmt: skip
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import graph_methods as compare
 from blackout import load_model
 from blackout.flows import solve
-from blackout.flows.graphs import compare
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import random_graphs, save_graph
 from blackout.flows.graphs.model import GraphFlow

@@ -1,4 +1,4 @@
-"""`python -m blackout.flows.graphs.compare DIR DIR ...`: methods side by side, by the table.csv that each one wrote.
+"""`python -m benchmarks.graph_methods DIR DIR ...`: methods side by side, by the table.csv that each one wrote.
 
 The folders are those of `sample.py` and of `python -m blackout.flows.solve`, for the same graphs. Values are compared
 with the best that is known of each graph: what an oracle has found, or any of the methods.
@@ -69,7 +69,7 @@ def read_table(folder: Path) -> Table:
 
 
 def compared(tables: list[Table]) -> tuple[list[Line], int]:
-    """A line for each table, and how many optima are proved; p is that of Wilcoxon's test [Wilcoxon 1945].
+    """A line for each table, and how many optima are proved; p is of Wilcoxon's test (Biometrics Bulletin 1, 1945).
 
     Raises:
         UserError: tables of different graphs, or of none.
@@ -132,7 +132,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m blackout.flows.graphs.compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.graph_methods", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="with a table.csv each; p is against the first")
     parser.add_argument("--title", default="solutions of graphs")
     parser.add_argument("--out", type=Path, help="a .png; drops.png if it is left out")
