@@ -213,7 +213,7 @@ def data_dir(tmp_path, monkeypatch):
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
     monkeypatch.setattr("blackout.permutations.datasets.images.mnist", stand_in("mnist"))
     monkeypatch.setattr("blackout.permutations.datasets.images.cifar10", stand_in("cifar10"))
-    save(network := Planar([8, 8], 1000.0), tmp_path / "planar_moons.npz")
+    save(Planar([8, 8], 1000.0), tmp_path / "planar_moons.npz")
     return tmp_path
 
 
