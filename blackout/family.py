@@ -32,20 +32,16 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """Short, for logs and directories."""
-        ...
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """Plain values that components ask for by parameter name: shape, num_sites, mean, ..."""
-        ...
 
     def __str__(self) -> str:
         """One line for the summary of a run: sizes, shape, range."""
-        ...
 
     def size(self, split: Split) -> int | None:
         """Number of samples; None where there is no end of them."""
-        ...
 
     def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
         """The samples with these numbers.
@@ -54,15 +50,12 @@ class Source(Protocol):
             index: int64 [b].
             augment: uniforms [b], one per sample, for random mirroring and the like; None leaves samples as they are.
         """
-        ...
 
     def fingerprint(self, split: Split) -> str:
         """A hash of the split's content and order: two sources with one fingerprint are the same."""
-        ...
 
     def to(self, device: torch.device) -> Source:
         """The same source with its training data kept on `device`, if it has any."""
-        ...
 
 
 @runtime_checkable
@@ -73,7 +66,6 @@ class Conditional(Source, Protocol):
 
     def under(self, labels: Tensor) -> Conditional:
         """The part of it under the condition of labels, int64 [c], that samples take in turn."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,6 @@ class Outputs(Protocol):
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Take a batch, on the CPU, with its indices, int64 [b]; batches come in order, on process 0 only."""
-        ...
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write files into an existing directory.
@@ -110,7 +101,6 @@ class Outputs(Protocol):
         Returns:
             For metrics.json: `values`, numbers by name, and how they were made.
         """
-        ...
 
 
 class Draw(Protocol):
@@ -119,54 +109,43 @@ class Draw(Protocol):
     @property
     def names(self) -> OutputNames:
         """What the results are called."""
-        ...
 
     @property
     def fewest(self) -> int:
         """Samples that are drawn at least where the user does not say how many."""
-        ...
 
     def rows(self, num_samples: int) -> int:
         """Samples in all where the user asks for `num_samples`: of each measurement, for instance."""
-        ...
 
     def outputs(self, seed: int) -> Outputs | None:
         """What is to be made of the samples of a seed besides their file; None for nothing."""
-        ...
 
     def about(self, seed: int) -> Mapping[str, int]:
         """Numbers by name that the file of the samples of a seed holds beside them."""
-        ...
 
     @property
     def batch_size(self) -> int:
         """Samples drawn together unless the caller says otherwise."""
-        ...
 
     @property
     def steps(self) -> int:
         """How many steps a batch takes, as `watch` counts them."""
-        ...
 
     @property
     def resumable(self) -> bool:
         """Whether a batch's samples are all that drawing it leaves, so that they need not be drawn again."""
-        ...
 
     @property
     def nfe(self) -> int:
         """Number of network function evaluations per sample."""
-        ...
 
     @property
     def description(self) -> Mapping[str, Any]:
         """The sampler as plain values, for metrics.json."""
-        ...
 
     @property
     def condition(self) -> Mapping[str, Any]:
         """What the samples are given, such as classes or a measurement, as plain values; empty for nothing."""
-        ...
 
     def compared_with(self, source: Source) -> Source:
         """What of a source the samples are scored against: what it holds under their condition.
@@ -174,7 +153,6 @@ class Draw(Protocol):
         Raises:
             UserError: it holds nothing under it, or it is not known what.
         """
-        ...
 
     def batches(
         self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
@@ -186,11 +164,9 @@ class Draw(Protocol):
         Yields:
             (indices [b], their samples).
         """
-        ...
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Some samples laid out in a grid; None where there is nothing to see."""
-        ...
 
 
 class BaseDraw:
@@ -228,19 +204,15 @@ class Scores(Protocol):
 
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Add samples with their numbers, int64 [b]."""
-        ...
 
     def compute(self) -> dict[str, float]:
         """All scores by name, the same on every process; every process must call it."""
-        ...
 
     def reset(self) -> None:
         """Forget all samples."""
-        ...
 
     def provenance(self) -> dict[str, Any]:
         """How the scores are made, as plain values: what must agree for two of them to be comparable."""
-        ...
 
 
 class Scorer(Protocol):
@@ -252,15 +224,12 @@ class Scorer(Protocol):
         Raises:
             UserError: weights, files, sizes or scores that do not fit.
         """
-        ...
 
     def held_out(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The same scores of the source's own held-out samples, at most `num_samples`; None if they are too few."""
-        ...
 
     def baseline(self, source: Source, num_samples: int, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The same scores of the strongest model that is fitted to the training samples, with its `name`, or None."""
-        ...
 
     def read(self, path: Path, source: Source) -> Samples:
         """Samples in a file or folder, checked against `source`.
@@ -268,7 +237,6 @@ class Scorer(Protocol):
         Raises:
             UserError: unreadable, or not samples of such a source.
         """
-        ...
 
 
 class Family(Protocol):
@@ -277,7 +245,6 @@ class Family(Protocol):
     @property
     def monitor(self) -> str:
         """The validation metric by which the best checkpoint is chosen."""
-        ...
 
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
@@ -292,7 +259,6 @@ class Family(Protocol):
         Raises:
             UserError: it cannot be had, or does not fit.
         """
-        ...
 
     def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
         """The complete plain description of a model, from which `build` makes it without source or settings.
@@ -300,11 +266,9 @@ class Family(Protocol):
         Raises:
             UserError: settings that do not fit the source or each other.
         """
-        ...
 
     def tensors(self, source: Source) -> dict[str, Tensor]:
         """What a model keeps of its source besides weights; exported with it."""
-        ...
 
     def build(
         self,
@@ -324,11 +288,9 @@ class Family(Protocol):
         Raises:
             UserError: a component refused its arguments.
         """
-        ...
 
     def card(self, description: Mapping[str, Any], parameters: int) -> str:
         """The README.md of an exported model, in Markdown."""
-        ...
 
     def draw(self, model: Any, request: Mapping[str, Any]) -> Draw:
         """The `Draw` that settings of `sample.py` ask for; with none, by the model's own sampler, as `model.sample`.
@@ -340,11 +302,9 @@ class Family(Protocol):
         Raises:
             UserError: an option that the family does not have, or a value that the model does not support.
         """
-        ...
 
     def preview(self, model: Any, num_samples: int, num_steps: int | None = None) -> Draw:
         """The `Draw` of the grids made during and after training, in `num_steps` steps if given."""
-        ...
 
     def dry_run(self, model: Any) -> None:
         """Run each component once on minimal input, before anything long starts.
@@ -352,7 +312,6 @@ class Family(Protocol):
         Raises:
             UserError: components that do not fit together.
         """
-        ...
 
     def check_report(self, model: Any, settings: Mapping[str, Any]) -> None:
         """Refuse settings of `report`, before samples are drawn.
@@ -360,11 +319,9 @@ class Family(Protocol):
         Raises:
             UserError: a setting that `report` cannot use for this model.
         """
-        ...
 
     def report(self, model: Any, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What `evaluate=true` reports besides the scores of samples: `values` by name, and their provenance."""
-        ...
 
 
 def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
@@ -388,7 +345,6 @@ class FitsBaselines(Protocol):
 
     def baselines(self, source: Source, settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
         """What models fitted to training samples have, by name, for each value by name; the least is the strongest."""
-        ...
 
 
 @runtime_checkable
@@ -397,4 +353,3 @@ class ChoosesLength(Protocol):
 
     def length(self, settings: Mapping[str, Any], source: Source) -> int:
         """Optimiser steps for a model of these settings and this source."""
-        ...

@@ -126,11 +126,9 @@ class Recorder(Protocol):
 
     def log(self, name: str, value: Tensor) -> None:
         """Log a scalar of this training step, as its mean over processes."""
-        ...
 
     def mean(self, name: str, values: Tensor) -> None:
         """Add values [b] to a mean over all held-out samples, exact in float64 and over processes."""
-        ...
 
 
 class Model(Pretrained, nn.Module, ABC):
