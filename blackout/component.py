@@ -40,17 +40,11 @@ _MARKS: dict[int, tuple[object, Mark]] = {}
 """By identity: an attribute would be inherited by subclasses, and copied by wrappers."""
 
 
-def component(
-    *made: str,
-    passed: tuple[str, ...] = (),
-    called: tuple[str, ...] = (),
-    ask: str | None = None,
-    from_stats: FromStats | None = None,
-) -> Callable[[Target], Target]:
+def component(*made: str, **more: Any) -> Callable[[Target], Target]:
     """Mark a class or function as a component; the outermost decorator. See `Mark` for the arguments."""
 
     def mark(target: Target) -> Target:
-        _MARKS[id(target)] = target, Mark(made, passed, called, ask, from_stats)
+        _MARKS[id(target)] = target, Mark(made, **more)
         return target
 
     return mark

@@ -295,36 +295,13 @@ def _zarr(path: Path, layer: str | None) -> Store:
 _ZARR_METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 _NUMBERS = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
 _FIXED_TEXT = re.compile(r"[<>|][SU][1-9]\d{0,3}")
-_V3_TYPES: tuple[str, ...] = (
-    "bool",
-    "string",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-)
-_V3_TYPES += ("float16", "float32", "float64")
+_V3_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_V3_TYPES = ("bool", "string", "float16", "float32", "float64", *_V3_INTEGERS)
 _V3_TEXTS = ("fixed_length_utf32", "null_terminated_bytes")
 _COMPRESSORS = ("blosc", "zstd", "gzip", "zlib", "lz4")
 _V3_CODECS = ("bytes", "vlen-utf8", "transpose", "blosc", "zstd", "gzip", "crc32c")
-_WORDS: tuple[str, ...] = (
-    "lz4",
-    "lz4hc",
-    "blosclz",
-    "zlib",
-    "zstd",
-    "snappy",
-    "little",
-    "big",
-    "noshuffle",
-    "shuffle",
-    "bitshuffle",
-)
-_WORDS += ("start", "end")
+_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+_WORDS = ("lz4", "lz4hc", "blosclz", "zlib", "zstd", "snappy", "little", "big", "start", "end", *_SHUFFLES)
 """Text in the settings of codecs."""
 _STRUCTURE = {"dtype", "data_type", "chunks", "chunk_grid", "filters", "compressor", "codecs", "storage_transformers"}
 """What only the metadata of arrays have."""
@@ -392,12 +369,8 @@ def _check_v2(node: dict[str, Any]) -> None:
 
 def _check_v3(node: dict[str, Any]) -> None:
     kind, grid = node.get("data_type"), node.get("chunk_grid")
-    settings = kind.get("configuration") if isinstance(kind, dict) else None
-    length = (
-        settings.get("length_bytes")
-        if isinstance(kind, dict) and isinstance(settings, dict) and kind["name"] in _V3_TEXTS
-        else None
-    )
+    settings = kind.get("configuration") if isinstance(kind, dict) and kind["name"] in _V3_TEXTS else None
+    length = settings.get("length_bytes") if isinstance(settings, dict) else None
     if kind not in _V3_TYPES and not (type(length) is int and 0 < length <= 4 * LONGEST_TEXT):
         raise ValueError(f"an array of {kind!r:.100} is not decoded")
     if node.get("zarr_format") != 3 or node.get("storage_transformers") or not isinstance(grid, dict):

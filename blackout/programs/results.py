@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ class SampleFile:
         self._member: IO[bytes] | None = None
         self._others: dict[str, list[Tensor]] = {}
 
-    def __enter__(self) -> SampleFile:
+    def __enter__(self) -> Self:
         self._replacing = replacing(self._path, durably=True)
         self._archive = zipfile.ZipFile(self._replacing.__enter__(), "x", zipfile.ZIP_DEFLATED)
         return self
@@ -77,9 +76,7 @@ class SampleFile:
                 self._others.setdefault(name, []).append(values.cpu())
         self._missing -= len(rows)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with contextlib.ExitStack() as stack:
             stack.push(self._replacing)
             with self._archive:
@@ -104,8 +101,8 @@ def save_samples(
         file.write(samples)
 
 
-class Results:
-    """Takes samples in order; a context manager, which writes their file when it is left without an error.
+class Results(SampleFile):
+    """Takes samples in order and writes their file, with a picture and what else is made of them.
 
     Args:
         draw: where the samples come from.
@@ -118,28 +115,19 @@ class Results:
     def __init__(self, draw: Draw, indices: Tensor, seed: int, out: Path, number_shown: int = 64) -> None:
         self._draw, self._out, self._number_shown = draw, out, number_shown
         self._to_come = indices
-        self._file = SampleFile(out / f"{draw.names.file}.npz", len(indices), draw.names, draw.about(seed))
+        super().__init__(out / f"{draw.names.file}.npz", len(indices), draw.names, draw.about(seed))
         self._outputs = draw.outputs(seed)
         self._shown: list[Samples] = []
-
-    def __enter__(self) -> Results:
-        self._file.__enter__()
-        return self
 
     def take(self, samples: Samples) -> None:
         """Take the next samples, on the CPU."""
         size = len(samples["samples"])
         if self._outputs is not None:
             self._outputs.update(samples, self._to_come[:size])
-        self._file.write(samples)
+        self.write(samples)
         if sum(len(part["samples"]) for part in self._shown) < self._number_shown:
             self._shown.append(samples)
         self._to_come = self._to_come[size:]
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.__exit__(kind, error, trace)
 
     def finish(self, scored: Mapping[str, Any], how: Mapping[str, Any]) -> None:
         """Write the picture of the first samples, what else the family makes, and metrics.json where there are scores.
@@ -149,7 +137,7 @@ class Results:
             how: the samples were made.
         """
         save_picture(self._draw.picture(self._first()), self._out / f"{self._draw.names.picture}.png")
-        print(f"{self._file.num_samples} samples of {self._draw.nfe} network evaluations in {self._out}")
+        print(f"{self.num_samples} samples of {self._draw.nfe} network evaluations in {self._out}")
         made = {} if self._outputs is None else self._outputs.write(self._out)
         values = {**made.get("values", {}), **scored.get("values", {})}
         if made or scored:

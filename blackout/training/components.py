@@ -175,12 +175,17 @@ def _is_sequence(hint: Any) -> bool:
 
 def fill(part: Any, stats: Stats, where: str) -> Any:
     """Give every component inside `part` the statistics its signature asks for and its configuration leaves out."""
+    return with_more(part, where, lambda component, place: _asked_for(component, stats, place))
+
+
+def with_more(part: Any, where: str, more: Callable[[dict[str, Any], str], dict[str, Any]]) -> Any:
+    """A copy of plain containers; every component, inner ones first, has what `more` says of it and its place."""
     if isinstance(part, list):
-        return [fill(item, stats, where) for item in part]
-    if not isinstance(part, dict):
+        return [with_more(item, f"{where}[{number}]", more) for number, item in enumerate(part)]
+    if not isinstance(part, Mapping):
         return part
-    filled = {key: fill(value, stats, f"{where}.{key}") for key, value in part.items()}
-    return filled | _asked_for(filled, stats, where) if "_target_" in filled else filled
+    whole = {key: with_more(value, f"{where}.{key}" if where else str(key), more) for key, value in part.items()}
+    return whole | more(whole, where) if "_target_" in whole else whole
 
 
 def resolve(part: Any, stats: Stats, where: str) -> Any:
@@ -218,16 +223,14 @@ def with_defaults(part: Any, where: str) -> Any:
 
     What cannot be found is left as it is: `make` refuses it where it is needed.
     """
-    if isinstance(part, list):
-        return [with_defaults(item, f"{where}[{number}]") for number, item in enumerate(part)]
-    if not isinstance(part, Mapping):
-        return part
-    whole = {key: with_defaults(value, f"{where}.{key}" if where else str(key)) for key, value in part.items()}
-    if not str(part.get("_target_")).startswith("blackout."):
-        return whole
-    with contextlib.suppress(UserError):
-        whole |= _defaults(find(part, where), whole)
-    return whole
+
+    def defaults(component: dict[str, Any], place: str) -> dict[str, Any]:
+        with contextlib.suppress(UserError):
+            if str(component["_target_"]).startswith("blackout."):
+                return _defaults(find(component, place), component)
+        return {}
+
+    return with_more(part, where, defaults)
 
 
 def _asked_for(part: Mapping[str, Any], stats: Stats, where: str) -> dict[str, Any]:

@@ -12,13 +12,13 @@ import inspect
 import math
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from blackout.component import Mark, mark_of
 from blackout.errors import UserError
-from blackout.training.components import check_arguments, fill, find, make
+from blackout.training.components import check_arguments, fill, find, make, with_more
 
 _CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
 _FLOWS = ("blackout.flows", "blackout.flows.energies")
@@ -236,9 +236,15 @@ def named_in_file(part: Any, section: str, data_dir: str, trusted: tuple[str, ..
     Raises:
         UserError: as for `check`.
     """
-    bare = _without(part, _FROM_THE_USER)
+    bare = _without(part, lambda key, _: key in _FROM_THE_USER)
     check(bare, section, trusted)
-    return _placed(bare, {"data_dir": data_dir, "download": False}, section)
+    places = {"data_dir": data_dir, "download": False}
+
+    def placed(component: dict[str, Any], where: str) -> dict[str, Any]:
+        wanted = inspect.signature(find(component, where)).parameters
+        return {name: value for name, value in places.items() if name in wanted}
+
+    return with_more(bare, section, placed)
 
 
 def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | None, trusted: tuple[str, ...]) -> Any:
@@ -264,32 +270,13 @@ def make_dataset(settings: Mapping[str, Any], description: Mapping[str, Any] | N
 
 def pathless(part: Any) -> Any:
     """A description without the paths that a model file must not name, for the file to be written."""
+    return _without(part, lambda key, value: key in PATHS - _WORDS.keys() and isinstance(value, str | Path))
+
+
+def _without(part: Any, left_out: Callable[[str, Any], bool]) -> Any:
+    """A copy without the entries of mappings, by name and value, that are to be left out."""
     if isinstance(part, list):
-        return [pathless(item) for item in part]
+        return [_without(item, left_out) for item in part]
     if not isinstance(part, Mapping):
         return part
-    kept = {
-        key: value
-        for key, value in part.items()
-        if not (key in PATHS - _WORDS.keys() and isinstance(value, str | Path))
-    }
-    return {key: pathless(value) for key, value in kept.items()}
-
-
-def _without(part: Any, names: tuple[str, ...]) -> Any:
-    if isinstance(part, list):
-        return [_without(item, names) for item in part]
-    return {k: _without(v, names) for k, v in part.items() if k not in names} if isinstance(part, Mapping) else part
-
-
-def _placed(part: Any, places: Mapping[str, Any], where: str) -> Any:
-    """Checked containers with these arguments wherever a component has them."""
-    if isinstance(part, list):
-        return [_placed(item, places, where) for item in part]
-    if not isinstance(part, Mapping):
-        return part
-    placed = {key: _placed(value, places, f"{where}.{key}") for key, value in part.items()}
-    if "_target_" not in part:
-        return placed
-    wanted = inspect.signature(find(part, where)).parameters
-    return placed | {name: value for name, value in places.items() if name in wanted}
+    return {key: _without(value, left_out) for key, value in part.items() if not left_out(key, value)}

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from blackout.component import leaves
 from blackout.errors import UserError, error_context
@@ -36,19 +36,8 @@ _SWAP = 0.05
 """Seconds, more than it takes to put a new folder in an old one's place."""
 
 
-class Exportable(Protocol):
-    """What is written of a model: a `blackout.training.model.Model` has it."""
-
-    config: dict[str, Any]
-
-    @property
-    def averaged(self) -> nn.Module: ...
-
-    def tensors(self) -> dict[str, Tensor]: ...
-
-
 def export_model(
-    model: Exportable, directory: Path, scores: Mapping[str, float] | None = None, license: str | None = None
+    model: Any, directory: Path, scores: Mapping[str, float] | None = None, license: str | None = None
 ) -> None:
     """Write `model.safetensors` (averaged weights where there are any), `config.json` and `README.md` to a directory.
 
@@ -56,7 +45,7 @@ def export_model(
     stays, a card that somebody has changed too. config.json holds the hashes of weights and card.
 
     Args:
-        model: to be written.
+        model: to be written, a `blackout.training.model.Model`.
         directory: where to.
         scores: by name, for the model card.
         license: of the weights, for the model card: an identifier such as cc-by-4.0.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from blackout.errors import UserError
 from blackout.family import Samples, Source
-from blackout.training.export import Exportable, export_model, load_model
+from blackout.training.export import export_model, load_model
 from blackout.training.optimization import EMA
 
 CHECKPOINTS = "a model is loaded with blackout.load_model(path); a Trainer continues with fit(model, ckpt_path=path)"
@@ -42,7 +42,7 @@ class Pretrained:
     """
 
     def save_pretrained(
-        self: Exportable, directory: str | Path, scores: Mapping[str, float] | None = None, license: str | None = None
+        self, directory: str | Path, scores: Mapping[str, float] | None = None, license: str | None = None
     ) -> None:
         """Write the averaged weights, a description and a model card, for `blackout.load_model`.
 
@@ -74,11 +74,7 @@ class Pretrained:
         return load_model(name, trusted)
 
     def push_to_hub(
-        self: Exportable,
-        repo_id: str,
-        scores: Mapping[str, float] | None = None,
-        license: str | None = None,
-        **options: Any,
+        self, repo_id: str, scores: Mapping[str, float] | None = None, license: str | None = None, **options: Any
     ) -> str:
         """Upload what `save_pretrained` writes to the Hugging Face hub.
 
