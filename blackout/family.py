@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Split: TypeAlias = Literal["train", "test"]
 Samples: TypeAlias = Mapping[str, Tensor]
 """Named arrays with one row per sample: `samples`, and whatever else the family has (`log_weight`, `order`)."""
+Drawn: TypeAlias = Iterator[tuple[Tensor, Samples]]
+"""(indices [b], their samples), a batch at a time."""
 Watch: TypeAlias = Callable[[int, int, Tensor], None]
 """Called with (step, number of steps, state) at the start of a batch, step 0, and after each of its steps."""
 
@@ -154,9 +156,7 @@ class Draw(Protocol):
             UserError: it holds nothing under it, or it is not known what.
         """
 
-    def batches(
-        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """Draw the samples named by `indices`, int64 [n], a batch at a time.
 
         Sample k is a function of (seed, k) alone.

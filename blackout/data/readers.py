@@ -369,7 +369,7 @@ def _check_v2(node: dict[str, Any]) -> None:
 
 def _check_v3(node: dict[str, Any]) -> None:
     kind, grid = node.get("data_type"), node.get("chunk_grid")
-    settings = kind.get("configuration") if isinstance(kind, dict) and kind["name"] in _V3_TEXTS else None
+    settings = kind.get("configuration") if isinstance(kind, dict) and kind.get("name") in _V3_TEXTS else None
     length = settings.get("length_bytes") if isinstance(settings, dict) else None
     if kind not in _V3_TYPES and not (type(length) is int and 0 < length <= 4 * LONGEST_TEXT):
         raise ValueError(f"an array of {kind!r:.100} is not decoded")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.samplers import Sampler
 from blackout.diffusion.sampling import number_of_particles
 from blackout.errors import UserError
-from blackout.family import BaseDraw, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
+from blackout.family import BaseDraw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.files import replacing
 from blackout.training.components import make, resolve
 
@@ -122,9 +122,7 @@ class CountDraw(BaseDraw):
     def nfe(self) -> int:
         return self.model.evaluations(self.sampler, self.classes is not None, self.known is not None)
 
-    def batches(
-        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """(indices [b], samples [b, *shape] with `indices` and, given classes, `classes`, int64 [b]), batch by batch.
 
         From particles also `log_normaliser` [b].

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +23,7 @@ from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count
 from blackout.diffusion.sampling import draw_batches, number_of_particles, taken_apart, try_sampler
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.errors import UserError
-from blackout.family import Samples
+from blackout.family import Drawn
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
@@ -209,7 +209,7 @@ class BlackoutDiffusion(Model):
         classes: Tensor | None = None,
         known: KnownElements | None = None,
         total: float | None = None,
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    ) -> Drawn:
         """Draw the samples named by `indices`, a batch at a time.
 
         Sample k's random numbers are a function of (seed, k, step), whatever the batch.

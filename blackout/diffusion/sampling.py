@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, sample
 from blackout.diffusion.schedules import Schedule, widest
 from blackout.errors import error_context
-from blackout.family import Samples
+from blackout.family import Drawn, Samples
 from blackout.random import SampleStreams
 
 INPAINTING_PARTICLES = 16
@@ -98,7 +98,7 @@ def draw_batches(
     known: KnownElements | None = None,
     batch_size: int | None = None,
     total: float | None = None,
-) -> Iterator[tuple[Tensor, Samples]]:
+) -> Drawn:
     """Draw the samples named by `indices`, a batch at a time; see `BlackoutDiffusion.batches`.
 
     Sample k's random numbers are a function of (seed, k, step). All batches have one shape (the last is padded), so

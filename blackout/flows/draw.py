@@ -6,7 +6,7 @@ A simulation, moves, resampled samples, likelihood bounds of given states; estim
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, OutputNames, Outputs, Samples, Watch, refuse_unknown
+from blackout.family import BaseDraw, Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.checks import judge
 from blackout.flows.model import BATCH, ChainSampler
 from blackout.flows.planar import Planar
@@ -102,9 +102,7 @@ class FlowDraw(ChainDraw):
         """Chains with these numbers, int64 [b], on the model's device."""
         return self.model.paths(indices, seed, self.simulation, self.refine, watch, observe)
 
-    def batches(
-        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """(indices [b], samples [b, *shape], log_weights and log_density float64 [b], jumps, evaluations)."""
         shape = self.model.shape
 
@@ -247,9 +245,7 @@ class LikelihoodDraw(BaseDraw):
     def description(self) -> Mapping[str, Any]:
         return {"likelihood": "reverse chains", "num_steps": self.num_steps, "chains": _REVERSED}
 
-    def batches(
-        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """(indices [b], the states, `log_likelihood_bound` and `log_likelihood` float64 [b])."""
         model, target = self.model, self.model.target
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import Samples, Watch
+from blackout.family import Drawn, Watch
 from blackout.flows.losses import EstimatedPartition, Objective
 from blackout.flows.path import States
 from blackout.flows.refinement import Refinement
@@ -70,9 +70,7 @@ class ChainSampler(Model):
             return paths
         return paths.rows(torch.searchsorted(whole, indices).to(self.device))
 
-    def batches(
-        self, indices: Tensor, seed: int = 0, batch_size: int | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
         """Unweighted output of the chain, `samples` [b, *shape], with `log_weights` float64 [b].
 
         Samples are of the target only as far as ESS is 1.

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +24,7 @@ from blackout.diffusion.sampling import taken_apart
 from blackout.diffusion.steering import Kind
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context
-from blackout.family import BaseDraw, OutputNames, Samples, Watch
+from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch
 from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone, Steered
 from blackout.posterior.chains import Method, Posterior, anneal, suggested
 from blackout.posterior.conjugate import Direct, conjugate
@@ -425,9 +425,7 @@ class PosteriorDraw(BaseDraw):
         named = {name: {"name": type(part).__name__, **_settings(part)} for name, part in parts.items()}
         return {"method": type(self.method).__name__, **method, **named, "measurement": self.measurements.source}
 
-    def batches(
-        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """(indices [b], `samples` [b, *shape], `log_likelihood` and `pasted` [b], of particles `log_evidence` [b],
         `chains` [b, sweeps, ...], `spent` of them float64 [b, sweeps, 5], see `outputs.SPENT`).
         """

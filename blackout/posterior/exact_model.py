@@ -6,7 +6,7 @@ Markov chains of names: reverse runs, posteriors of single elements and tilts of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from blackout.diffusion.processes import Process, Uniform
 from blackout.diffusion.samplers import Evaluation, Sampler
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
-from blackout.family import Draw, Samples, refuse_unknown
+from blackout.family import Draw, Drawn, refuse_unknown
 from blackout.posterior.operators import Judged
 from blackout.posterior.prior import Prior, Streams, numbers_at
 from blackout.random import RandomSource, SampleStreams, cumulative, uniform
@@ -203,7 +203,7 @@ class ExactModel(Model):
 
     def batches(
         self, indices: Tensor, seed: int = 0, batch_size: int | None = None, sampler: Sampler | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    ) -> Drawn:
         """(indices [b], `samples` [b, D]): sample k is a function of (seed, k)."""
         for part in indices.split(batch_size or self.sampler.evaluation.batch_size):
             yield part, {"samples": self.prior().draw(len(part), SampleStreams(seed, part.to(self.device)))}

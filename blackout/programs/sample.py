@@ -22,7 +22,7 @@ from torch import Tensor
 
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, error_context
-from blackout.family import Draw, Family, Samples, Scores, Watch
+from blackout.family import Draw, Drawn, Family, Samples, Scores, Watch
 from blackout.files import PART, replacing, request_key, save_tensors
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, sample_provenance
@@ -213,7 +213,7 @@ def draw_all(
                 results.take(samples)
 
 
-def _in_order(batches: Iterator[tuple[Tensor, Samples]], rounds: int, scores: Scores | None) -> Iterator[Samples]:
+def _in_order(batches: Drawn, rounds: int, scores: Scores | None) -> Iterator[Samples]:
     """Score this process's batches and gather those of all processes, in the order of the samples."""
     for _ in range(rounds):
         numbers, samples = next(batches, (None, None))
@@ -240,7 +240,7 @@ class SampleCache:
         """How many batches a process draws at most."""
         self._folder = out / f".drawn-{key}{PART}.batches" if draw.resumable and len(indices) > size else None
 
-    def batches(self, indices: Tensor, watch: Watch, again: bool) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, watch: Watch, again: bool) -> Drawn:
         """(indices [b], samples) of a process's share, drawn or as they were drawn before.
 
         Args:

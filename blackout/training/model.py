@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from blackout.errors import UserError
-from blackout.family import Samples, Source
+from blackout.family import Drawn, Source
 from blackout.training.export import export_model, load_model
 from blackout.training.optimization import EMA
 
@@ -164,9 +164,7 @@ class Model(Pretrained, nn.Module, ABC):
         """Record the metrics of held-out samples with the numbers `index` [b]."""
 
     @abstractmethod
-    def batches(
-        self, indices: Tensor, seed: int = 0, batch_size: int | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
         """Draw the samples named by `indices`, int64 [n], a batch at a time, by the model's own sampler.
 
         Sample k is a function of (seed, k) alone.

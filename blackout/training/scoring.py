@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytorch_lightning as pl
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from blackout.distributed import my_samples
 from blackout.errors import Unobtainable, UserError
-from blackout.family import Samples, Scorer, Source
+from blackout.family import Drawn, Scorer, Source
 from blackout.family import Scores as Accumulators
 from blackout.training.lightning_module import TrainingModule
 
-Batches: TypeAlias = Callable[[Tensor, int], Iterator[tuple[Tensor, Samples]]]
+Batches: TypeAlias = Callable[[Tensor, int], Drawn]
 """(numbers int64 [n], seed) -> (numbers [b], their samples), a batch at a time."""
 
 

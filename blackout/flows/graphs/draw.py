@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import OutputNames, Outputs, Samples, Watch, refuse_unknown
+from blackout.family import Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.draw import ChainDraw, requested_simulation
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.model import GraphFlow
@@ -67,9 +67,7 @@ class GraphDraw(ChainDraw):
         """So many of every graph."""
         return num_samples * len(self.numbers)
 
-    def batches(
-        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """(indices [b], samples and solutions uint8 [b, d], value, graph and nodes int64 [b], log_weights [b])."""
         self.target.to(self.model.device)
         for part in indices.split(batch_size or self.batch_size) if len(indices) else ():

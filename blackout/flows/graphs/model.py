@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import Samples, Watch
+from blackout.family import Drawn, Watch
 from blackout.flows.graphs.problems import GraphTarget
 from blackout.flows.model import BATCH, VALIDATION, FlowSampler
 from blackout.flows.path import States
@@ -114,9 +114,7 @@ class GraphFlow(FlowSampler):
             "log_weights": paths.log_weights,
         }
 
-    def batches(
-        self, indices: Tensor, seed: int = 0, batch_size: int | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int = 0, batch_size: int | None = None) -> Drawn:
         """Solutions of the held-out graphs, one of each in turn, without refinement; see `solve`."""
         self.target.to(self.device)
         numbers = self.target.numbers

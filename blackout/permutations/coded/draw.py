@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, OutputNames, Samples, Watch, refuse_unknown
+from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.files import load_arrays, read_text
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import CurveOutputs
@@ -82,9 +82,7 @@ class CodeDraw(BaseDraw):
         own = {"given": isinstance(self.given, Tensor), "input": self.contexts is not None}
         return {name: "file" for name, is_own in own.items() if is_own}
 
-    def batches(
-        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """See `CodeModel.batches`."""
         return self.model.batches(indices, seed, batch_size, self.passes, self.given, self.contexts, watch)
 

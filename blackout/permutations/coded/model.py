@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.errors import UserError
-from blackout.family import Samples, Watch
+from blackout.family import Drawn, Samples, Watch
 from blackout.networks.layers import LayerNorm
 from blackout.permutations.coded.exact import MOST_ITEMS, every_mask_nll
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
@@ -346,7 +346,7 @@ class CodeModel(Model):
         given: int | Tensor | None = None,
         contexts: Mapping[str, Tensor] | None = None,
         watch: Watch | None = None,
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    ) -> Drawn:
         """Draw the samples named by `indices`, int64 [n], a batch at a time; sample k has context k mod their number.
 
         Args:

@@ -6,7 +6,7 @@ time, by enumeration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, OutputNames, Samples, Watch, refuse_unknown
+from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.files import save_picture
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.distributions.matching import Matching
@@ -82,9 +82,7 @@ class ShuffleDraw(BaseDraw):
         how = {"labels": labels, "decoding": type(self.decoder).__name__.lower(), "evaluations": self.nfe}
         return SolvedPuzzles(self.model, how)
 
-    def batches(
-        self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """See `ShuffleDiffusion.batches`."""
         return self.model.batches(indices, seed, batch_size, self.decoder, self.own, watch, self.top)
 

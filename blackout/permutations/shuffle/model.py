@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.errors import UserError
-from blackout.family import Samples, Watch
+from blackout.family import Drawn, Watch
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.datasets.base import reading
 from blackout.permutations.group import identity_like, inverse
@@ -134,7 +134,7 @@ class ShuffleDiffusion(Model):
         puzzles: Mapping[str, Tensor] | None = None,
         watch: Watch | None = None,
         top: int = 1,
-    ) -> Iterator[tuple[Tensor, Samples]]:
+    ) -> Drawn:
         """Solve puzzles a batch at a time: number k is the k-th held-out puzzle, or of those given, counted round.
 
         Args:
