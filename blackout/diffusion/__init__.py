@@ -41,7 +41,7 @@ from blackout.diffusion.kernels import (
     panjer,
     stochastic_rounding,
 )
-from blackout.diffusion.likelihood import bits_per_dim, continuous_bound, finite_time_bound, likelihood_bound
+from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
 from blackout.diffusion.losses import (
     BirthDeathLoss,
     CountLoss,
@@ -110,8 +110,8 @@ __all__ = [
     "PiecewiseClock", "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal", "PowerClock", "Prediction",
     "Process", "PureDeath", "RateLoss", "Rounding", "Sampler", "ScaledHead", "Schedule", "SoftplusHead",
     "StatefulKernel", "StepLoss", "TauLeap", "ThinAndBridge", "Trapezoidal", "Uniform", "UniformChain",
-    "VarianceHead", "adaptive_times", "bits_per_dim", "continuous_bound", "cosine_times", "count_dtype",
-    "count_evaluations", "finite_time_bound", "finite_time_weight", "fisher_times", "from_generator",
+    "VarianceHead", "adaptive_times", "bits_per_dim", "cosine_times", "count_dtype",
+    "count_evaluations", "finite_time_weight", "fisher_times", "from_generator",
     "growth_weighting", "instantaneous_weight", "likelihood_bound", "likelihood_weighting", "log_softplus",
     "logistic_times", "logit_times", "loss_weights", "make_sampler", "nearest_rounding", "panjer",
     "paper_weighting", "pilot_run", "poisson_loss", "rate_loss", "sample", "step_times", "stochastic_rounding",

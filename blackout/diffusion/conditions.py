@@ -159,9 +159,7 @@ def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:
     if value is None:
         return torch.arange(len(values))
     if isinstance(value, bool) or not isinstance(value, int | float) or not values[0] <= value <= values[-1]:
-        raise UserError(
-            f"given.{name} must be a number in {values[0]:g}..{values[-1]:g}, as in training: {value!r}"
-        )
+        raise UserError(f"given.{name} must be a number in {values[0]:g}..{values[-1]:g}, as in training: {value!r}")
     upper = max(1, sum(one < value for one in values)) if len(values) > 1 else 0
     lower = max(0, upper - 1)
     width = values[upper] - values[lower]

@@ -28,38 +28,18 @@ import torch
 from torch import Tensor
 
 from blackout.diffusion.predictions import NEVER, CountPrediction, Denoiser
-from blackout.diffusion.processes import JumpProcess, Process
+from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.base import (
     LIMIT,
     expand_time,
     path_ends,
-    path_integral,
     per_sample,
-    plateau,
     predicted,
-    rate_divergence,
     widening,
 )
 from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.schedules import step_fraction
 from blackout.random import RandomSource, SampleStreams
-
-__all__ = [
-    "LARGEST_TABLE",
-    "adds_ends",
-    "at_expectation",
-    "bits_per_dim",
-    "continuous_bound",
-    "end_bound",
-    "finite_time_bound",
-    "likelihood_bound",
-    "of_seen",
-    "poisson_divergence",
-    "rate_divergence",
-    "start_bound",
-    "step_bound",
-    "weighted_path_bound",
-]
 
 _IMPOSSIBLE = 1e-30
 """E[X_0] that stands for "never a unit": its logarithm is finite."""
@@ -88,13 +68,12 @@ def likelihood_bound(
     x0: Tensor,
     v: Tensor,
     generator: RandomSource = None,
-    limit: float = LIMIT,
     final_time: Tensor | None = None,
     mean: Tensor | None = None,
 ) -> Tensor:
     """One unbiased estimate per sample of the bound of any process. Ours (tests/laws/test_process_laws.py).
 
-    The path's part (`continuous_bound`; for a chain the KL of one step, times their number), plus the KL at the final
+    The path's part (`bound_to_prior`; for a chain the KL of one step, times their number), plus the KL at the final
     time from where sampling starts, plus, for finite jump processes, -log P(X_0 | X_t) at the earliest time. Pure death
     adds what its ends cost (`end_bound`) for counts beyond 255; up to 255 it is left to the caller.
 
@@ -103,8 +82,7 @@ def likelihood_bound(
         process: the forward process.
         x0: counts [B, ...].
         v: float64 [B] in (0, 1), where along the path each sample is observed; stratify it over the data set.
-        limit: the earliest time has logit survival `limit`, as for `continuous_bound`.
-        final_time: where sampling starts from the prior and the path ends; None for logit survival -limit, as always
+        final_time: where sampling starts from the prior and the path ends; None for logit survival -LIMIT, as always
             for pure death.
         mean: E[X_0], broadcastable to x0, of pure death's Poisson start.
 
@@ -114,12 +92,12 @@ def likelihood_bound(
     Raises:
         ValueError: pure death of counts beyond 255 without a mean.
     """
-    path = process.bound(denoiser, x0, v, generator, limit, final_time)
+    path = process.bound(denoiser, x0, v, generator, final_time)
     if not (isinstance(process, PureDeath) and adds_ends(process)):
         return path
     if mean is None:
         raise ValueError("the bound of counts beyond 255 needs the mean of the data")
-    return path + end_bound(denoiser, process, x0, mean, generator, limit)
+    return path + end_bound(denoiser, process, x0, mean, generator)
 
 
 def adds_ends(process: PureDeath) -> bool:
@@ -134,20 +112,19 @@ def end_bound(
     x0: Tensor,
     mean: Tensor,
     generator: RandomSource = None,
-    limit: float = LIMIT,
 ) -> Tensor:
     """What the ends of the continuous bound cost: KL of the Poisson start, and -log Poisson(N; y) of the last step.
 
     Ours (tests/laws/test_end_laws.py).
 
     Args:
-        denoiser, process, x0, generator, limit: as for `likelihood_bound`; one evaluation at the earliest time.
+        denoiser, process, x0, generator: as for `likelihood_bound`; one evaluation at the earliest time.
         mean: E[X_0], broadcastable to x0.
 
     Returns:
         float64 [B], nats per sample, unbiased; infinite where what is missing was held to be impossible.
     """
-    first, last = path_ends(limit + widening(process.max_count), None, x0.device)
+    first, last = path_ends(LIMIT + widening(process.max_count), None, x0.device)
     xt = process.sample(x0, first, generator)
     prediction, missing = predicted(denoiser, process, xt, first.expand(len(x0))), x0.long() - xt.long()
     births = _poisson_surprisal(prediction, missing)
@@ -159,41 +136,6 @@ def _poisson_surprisal(prediction: CountPrediction, count: Tensor) -> Tensor:
     n = count.double()
     chosen = torch.where(n > 0, n * prediction.log_mean.double(), 0.0)
     return prediction.expected - chosen + torch.lgamma(n + 1)
-
-
-@torch.no_grad()
-def continuous_bound(
-    denoiser: Denoiser,
-    process: JumpProcess,
-    x0: Tensor,
-    v: Tensor,
-    generator: RandomSource = None,
-    limit: float = LIMIT,
-    last: float | None = None,
-) -> Tensor:
-    """One unbiased estimate per sample of the continuous-time bound over u in [last, limit], for any jump process.
-
-    Over types r of jumps, int dt E sum_r [kappa_r - lambda_r + lambda_r log(lambda_r / kappa_r)], dt = (1 - q) du
-    [Santos 2023, eqs. 64 and 72, with their constants; Campbell 2022, Proposition 2]. For
-    pure death what lies outside is below 4e-4 nats per element at the default limit for 8-bit data, and the integrand
-    dies out like e^-|u| on both sides, so u is drawn from a (wider) logistic distribution.
-
-    Args:
-        denoiser: (xt, t [B]) -> prediction.
-        process: the forward process.
-        x0: counts [B, ...].
-        v: float64 [B] in (0, 1), the quantile of u at which each sample is observed; stratify it over the data set.
-        limit, last: logits of survival at the earliest and the final time; None for last = -limit. Pure death of counts
-            beyond 255 has both further out by log(max_count / 255).
-
-    Returns:
-        float64 [B], nats per sample.
-    """
-    last = -limit if last is None else last
-    if not isinstance(process, PureDeath):
-        return path_integral(denoiser, process, x0, v, generator, limit, last)
-    wider, flat = widening(process.max_count), plateau(process.max_count)
-    return path_integral(denoiser, process, x0, v, generator, limit + wider, last - wider, flat)
 
 
 @torch.no_grad()
@@ -251,20 +193,6 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
     # Poisson births of rate q_T mean are a step of fraction q_T from an empty pixel
     constant = _survivor_constant(process.max_count, torch.exp(-t), -torch.expm1(-t)).to(x0.device)[x0.long()]
     return per_sample(constant + rate - torch.special.xlogy(expected, rate))
-
-
-@torch.no_grad()
-def finite_time_bound(
-    denoiser: Denoiser, process: PureDeath, times: Tensor, x0: Tensor, mean: Tensor, generator: RandomSource = None
-) -> Tensor:
-    """The whole bound of the T-step Poisson sampler: T evaluations, float64 [B], nats per sample.
-
-    Ours (tests/laws/test_likelihood_laws.py); `mean` is E[X_0], broadcastable to x0 [B, ...].
-    """
-    total = start_bound(process, x0, times[-1], mean)
-    for k in range(len(times) - 1, 0, -1):
-        total = total + step_bound(denoiser, process, x0, times[k - 1], times[k], generator)
-    return total
 
 
 def _binomial_constant(max_count: int, s: Tensor, t: Tensor) -> Tensor:

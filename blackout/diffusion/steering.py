@@ -49,9 +49,7 @@ _AT_ONCE = 4096
 _VALUES = 1
 
 
-def neighbour_ratios(
-    value: Callable[[Tensor, Tensor], Tensor], process: JumpProcess, x: Tensor, now: Tensor
-) -> Tensor:
+def neighbour_ratios(value: Callable[[Tensor, Tensor], Tensor], process: JumpProcess, x: Tensor, now: Tensor) -> Tensor:
     """log of p(y | x') over p(y | x) for every state x' that one reverse jump leads to, float64 [n, R, *shape].
 
     Args:

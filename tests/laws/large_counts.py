@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from scipy import stats
 
+from blackout.diffusion import likelihood
 from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.predictions import CountPrediction
 
@@ -116,3 +117,11 @@ class TwoPoint:
 
         low = torch.where(x <= self.low, torch.sigmoid(log_p(self.low) - log_p(self.high)), 0.0)
         return prediction((low * self.low + (1 - low) * self.high - x).clamp(min=0), xt)
+
+
+def finite_time_bound(denoiser, process, times, x0, mean, generator):
+    """The whole bound of the T-step Poisson sampler: its start and each of its steps."""
+    total = likelihood.start_bound(process, x0, times[-1], mean)
+    for k in range(len(times) - 1, 0, -1):
+        total = total + likelihood.step_bound(denoiser, process, x0, times[k - 1], times[k], generator)
+    return total

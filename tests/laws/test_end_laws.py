@@ -239,12 +239,13 @@ def test_the_bound_of_large_counts_needs_their_mean():
         likelihood.likelihood_bound(PoissonCounts(5.0), PureDeath(300), x0, torch.tensor([0.3, 0.7]).double())
 
 
-def test_a_wrong_model_pays_at_the_ends():
+def test_a_wrong_model_pays_at_the_ends(monkeypatch):
     """What a model that denies the last births says of data is no bound without them."""
     denies, n = PoissonCounts(1e-30), 4000
     x0 = torch.ones(n, 1, dtype=torch.uint8) * 255
     streams, mean = SampleStreams(0, torch.arange(n)).at(0), torch.tensor([255.0])
-    nats = likelihood.end_bound(denies, PureDeath(255), x0, mean, streams, limit=10.0)
+    monkeypatch.setattr(likelihood, "LIMIT", 10.0)
+    nats = likelihood.end_bound(denies, PureDeath(255), x0, mean, streams)
     assert float(nats.min()) < 0.01 and float(nats.max()) > 60
 
 

@@ -12,6 +12,7 @@ from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times, half_width, logit_survival, step_fraction
 from blackout.random import SampleStreams
 from tests.laws import toys
+from tests.laws.large_counts import finite_time_bound
 
 P0 = toys.two_bumps()
 ENTROPY = toys.entropy(P0)
@@ -60,7 +61,7 @@ def test_the_estimator_of_the_continuous_bound_covers_the_entropy():
     x0 = torch.from_numpy(np.random.default_rng(0).choice(256, size=(n, 1), p=P0)).to(torch.uint8)
     v = (torch.arange(n, dtype=torch.float64) + 0.5) / n
     grid = v.mul(300).floor().add(0.5).div(300)  # few distinct times keep the oracle cheap
-    nats = likelihood.continuous_bound(oracle, PureDeath(255), x0, grid, SampleStreams(1, torch.arange(n)).at(0))
+    nats = PureDeath(255).bound(oracle, x0, grid, SampleStreams(1, torch.arange(n)).at(0))
     error = float(nats.std()) / n**0.5
     assert abs(float(nats.mean()) - ENTROPY) < 4 * error and error < 0.2
 
@@ -94,9 +95,7 @@ def test_the_estimator_of_the_finite_time_bound_agrees_with_enumeration():
     n = 3000
     x0 = torch.from_numpy(np.random.default_rng(1).choice(256, size=(n, 1), p=P0)).to(torch.uint8)
     mean = torch.tensor([P0 @ np.arange(256)])
-    nats = likelihood.finite_time_bound(
-        oracle, PureDeath(255), fisher_times(10), x0, mean, torch.Generator().manual_seed(0)
-    )
+    nats = finite_time_bound(oracle, PureDeath(255), fisher_times(10), x0, mean, torch.Generator().manual_seed(0))
     assert abs(float(nats.mean()) - exact_finite_bound(10)) < 4 * float(nats.std()) / n**0.5
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from scipy import stats
 
-from blackout.diffusion.likelihood import finite_time_bound, path_log_weights, weighted_path_bound
+from blackout.diffusion.likelihood import path_log_weights, weighted_path_bound
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_times, step_fraction
 from blackout.laws.kernels import ExactDenoiser
 from blackout.laws.toys import Toy
 from blackout.random import SampleStreams
-from tests.laws.large_counts import GammaPoisson, PoissonCounts
+from tests.laws.large_counts import GammaPoisson, PoissonCounts, finite_time_bound
 
 LEVELS, TIMES = 4, logit_times(6, 3.0, -5.0)
 TOY = Toy("pair of four levels", np.random.default_rng(1).dirichlet(np.full(LEVELS**2, 0.5)).reshape(LEVELS, LEVELS))

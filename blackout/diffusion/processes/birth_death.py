@@ -18,7 +18,6 @@ from blackout.component import component
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
 from blackout.diffusion.processes.base import (
-    LIMIT,
     CountProcess,
     Observation,
     Time,
@@ -178,8 +177,8 @@ class BirthDeath(CountProcess):
         return (torch.special.xlogy(p, p) - p * log_prior).sum(-1).clamp(min=0.0)[x0.long()]
 
     def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
         final_time: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """The continuous bound and the prior's KL, float64 [B], nats; see `likelihood.likelihood_bound`."""
-        return bound_to_prior(denoiser, self, x0, v, generator, limit, final_time)
+        return bound_to_prior(denoiser, self, x0, v, generator, final_time)

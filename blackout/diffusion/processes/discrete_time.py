@@ -14,7 +14,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.diffusion.predictions import Denoiser
-from blackout.diffusion.processes.base import LIMIT, per_sample, predicted
+from blackout.diffusion.processes.base import per_sample, predicted
 from blackout.diffusion.processes.finite import FiniteProcess
 from blackout.diffusion.processes.generator import Matrix, dense, load_matrix
 from blackout.random import RandomSource
@@ -54,7 +54,7 @@ class DiscreteTimeChain(FiniteProcess):
 
     @torch.no_grad()
     def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
         final_time: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """The KL of one of the chain's steps, times their number, and the prior's KL at its end. float64 [B], nats.

@@ -312,12 +312,12 @@ class FiniteJumpProcess(FiniteProcess):
 
     @torch.no_grad()
     def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
         final_time: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """The continuous bound, the prior's KL and -log P(X_0 | X_t) at the earliest time; float64 [B], nats."""
-        nats = bound_to_prior(denoiser, self, x0, v, generator, limit, final_time)
-        first, _ = path_ends(limit, final_time, x0.device)
+        nats = bound_to_prior(denoiser, self, x0, v, generator, final_time)
+        first, _ = path_ends(LIMIT, final_time, x0.device)
         prediction = predicted(denoiser, self, self.sample(x0, first, generator), first.expand(len(x0)))
         return nats - per_sample(prediction.log_probs.double().gather(1, x0.long()[:, None]))
 

@@ -138,12 +138,12 @@ class PureDeath(CountProcess):
         return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
 
     def bound(
-        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None, limit: float = LIMIT,
+        self, denoiser: Denoiser, x0: Tensor, v: Tensor, generator: RandomSource = None,
         final_time: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """The path's part, between logits of survival -limit and limit, both further out by log(max_count / 255).
+        """The path's part, between logits of survival -LIMIT and LIMIT, both further out by log(max_count / 255).
 
         What happens at its ends is `likelihood.end_bound`. float64 [B], nats.
         """
-        limit, flat = limit + widening(self.max_count), plateau(self.max_count)
-        return bound_to_prior(denoiser, self, x0, v, generator, limit, plateau=flat)
+        limit, flat = LIMIT + widening(self.max_count), plateau(self.max_count)
+        return bound_to_prior(denoiser, self, x0, v, generator, limit=limit, plateau=flat)
