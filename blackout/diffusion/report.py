@@ -7,7 +7,7 @@ and all get the same estimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ from blackout.random import SampleStreams, fold_seed
 _GOLDEN_RATIO = 0.6180339887498949
 PAIRS = 2000
 """Pairs of times, over all images, from which on the mean of what is skewed has an interval that holds."""
+_BATCH = 256
+"""Images bounded together."""
 _FINITE, _ENDS, _PATHS = 1001, 1002, 1003
 """Keys of the other bounds: not those of the first thousand repeats, nor of training, whose seed may be the same."""
 
@@ -60,12 +62,7 @@ class Estimate:
 
 
 def continuous_bits(
-    module: BlackoutDiffusion,
-    counts: Tensor,
-    repeats: int | None = None,
-    seed: int = 0,
-    batch_size: int = 256,
-    labels: Tensor | None = None,
+    module: BlackoutDiffusion, counts: Tensor, repeats: int | None = None, seed: int = 0, labels: Tensor | None = None
 ) -> Estimate:
     """The bound of the process (an upper bound on the negative log-likelihood); in continuous time where it runs in it.
 
@@ -78,33 +75,46 @@ def continuous_bits(
         repeats: pairs of network evaluations per image; None for as many as make `PAIRS`.
         labels: class of each image, int64 [n], for -log p(x | class) as validation bounds it; None for -log p(x).
     """
-    repeats = repeats or math.ceil(PAIRS / len(counts))
-    total, every = torch.zeros(len(counts), dtype=torch.float64), torch.arange(len(counts), dtype=torch.float64)
-    for index in my_batches(len(counts), batch_size):
-        x0 = counts[index].to(module.device)
-        denoiser, mean = _given(module, labels, index)
-        for repeat in range(repeats):
-            v = torch.frac((every[index] + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
+    pairs, end = repeats or math.ceil(PAIRS / len(counts)), module.schedule.times[-1]
+
+    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
+        for repeat in range(pairs):
+            v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
             for half, times in enumerate((v, 1 - v)):
-                streams = SampleStreams(fold_seed(seed, repeat, half), index.to(module.device)).at(0)
-                v_here, end = times.to(module.device), module.schedule.times[-1]
-                nats = likelihood_bound(denoiser, module.process, x0, v_here, streams, final_time=end, mean=mean)
-                total[index] += nats.cpu() / (2 * repeats)
-    place = torch.frac((every + 0.5) * _GOLDEN_RATIO)
-    return Estimate.of(sum_over_processes(total), module.shape, place)
+                streams = SampleStreams(fold_seed(seed, repeat, half), index).at(0)
+                nats = likelihood_bound(denoiser, module.process, x0, times, streams, final_time=end, mean=mean)
+                total += nats / (2 * pairs)
+        return total
+
+    place = torch.frac((torch.arange(len(counts), dtype=torch.float64) + 0.5) * _GOLDEN_RATIO)
+    return Estimate.of(_of_images(module, counts, labels, bound), module.shape, place)
 
 
-def _given(module: BlackoutDiffusion, labels: Tensor | None, index: Tensor) -> tuple[Denoiser, Tensor]:
-    """What predicts the images with these numbers, and their expected counts: given their classes, or not."""
-    if labels is None:
-        return module.denoiser(), module.mean
-    classes = labels[index].to(module.device)
-    return module.denoiser(classes), start_mean(module.mean, module.class_mean, classes)
+def _of_images(
+    module: BlackoutDiffusion,
+    counts: Tensor,
+    labels: Tensor | None,
+    bound: Callable[[Denoiser, Tensor, Tensor, Tensor], Tensor],
+    *parts: int,
+) -> Tensor:
+    """A bound of every image in nats, float64 [*parts, n]; given their classes, or not.
+
+    Args:
+        bound: (denoiser, x0 [b, *shape], E[X_0], numbers of the images, int64 [b]) -> nats [*parts, b].
+        parts: of the bound, if it has any.
+    """
+    total = torch.zeros(*parts, len(counts), dtype=torch.float64)
+    for index in my_batches(len(counts), _BATCH):
+        denoiser, mean, here = module.denoiser(), module.mean, index.to(module.device)
+        if labels is not None:
+            classes = labels[index].to(module.device)
+            denoiser, mean = module.denoiser(classes), start_mean(module.mean, module.class_mean, classes)
+        total[..., index] = bound(denoiser, counts[index].to(module.device), mean, here).cpu()
+    return sum_over_processes(total)
 
 
-def end_bits(
-    module: BlackoutDiffusion, counts: Tensor, seed: int = 0, batch_size: int = 256, labels: Tensor | None = None
-) -> Estimate | None:
+def end_bits(module: BlackoutDiffusion, counts: Tensor, seed: int = 0, labels: Tensor | None = None) -> Estimate | None:
     """What the ends of the continuous bound of pure death cost, start and last step; None for other processes.
 
     The continuous bound contains it for counts beyond 255 alone, see `likelihood.likelihood_bound`. One evaluation
@@ -113,21 +123,15 @@ def end_bits(
     process = module.process
     if not isinstance(process, PureDeath):
         return None
-    total = torch.zeros(len(counts), dtype=torch.float64)
-    for index in my_batches(len(counts), batch_size):
-        streams = SampleStreams(fold_seed(seed, _ENDS), index.to(module.device)).at(0)
-        denoiser, mean = _given(module, labels, index)
-        total[index] = end_bound(denoiser, process, counts[index].to(module.device), mean, streams).cpu()
-    return Estimate.of(sum_over_processes(total), module.shape)
+
+    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        return end_bound(denoiser, process, x0, mean, SampleStreams(fold_seed(seed, _ENDS), index).at(0))
+
+    return Estimate.of(_of_images(module, counts, labels, bound), module.shape)
 
 
 def finite_time_bits(
-    module: BlackoutDiffusion,
-    counts: Tensor,
-    num_steps: int,
-    seed: int = 0,
-    batch_size: int = 256,
-    labels: Tensor | None = None,
+    module: BlackoutDiffusion, counts: Tensor, num_steps: int, seed: int = 0, labels: Tensor | None = None
 ) -> dict[str, Estimate]:
     """The rigorous bound of the Poisson sampler with `num_steps` steps of the model's schedule, and its parts.
 
@@ -141,28 +145,23 @@ def finite_time_bits(
         ValueError: the process is not pure death, or its max_count is above 4095.
     """
     process, times = _pure_death(module), module.schedule.grid(num_steps)
-    parts = torch.zeros(3, len(counts), dtype=torch.float64)
-    for index in my_batches(len(counts), batch_size):
-        x0 = counts[index].to(module.device)
-        denoiser, mean = _given(module, labels, index)
-        parts[0, index] = start_bound(process, x0, times[-1], mean).cpu()
+
+    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        start = start_bound(process, x0, times[-1], mean)
+        parts = torch.stack([start, torch.zeros_like(start), torch.zeros_like(start)])
+        streams = SampleStreams(fold_seed(seed, _FINITE), index)
         for k in range(num_steps, 0, -1):
-            streams = SampleStreams(fold_seed(seed, _FINITE), index.to(module.device)).at(k)
-            nats = step_bound(denoiser, process, x0, times[k - 1], times[k], streams)
-            parts[1 if k > 1 else 2, index] += nats.cpu()
-    start, path, last = sum_over_processes(parts)
+            nats = step_bound(denoiser, process, x0, times[k - 1], times[k], streams.at(k))
+            parts[1 if k > 1 else 2] += nats
+        return parts
+
+    start, path, last = _of_images(module, counts, labels, bound, 3)
     named = {"total": start + path + last, "start": start, "path": path, "last_step": last}
     return {name: Estimate.of(nats, module.shape) for name, nats in named.items()}
 
 
 def weighted_path_bits(
-    module: BlackoutDiffusion,
-    counts: Tensor,
-    num_steps: int,
-    paths: int,
-    seed: int = 0,
-    batch_size: int = 256,
-    labels: Tensor | None = None,
+    module: BlackoutDiffusion, counts: Tensor, num_steps: int, paths: int, seed: int = 0, labels: Tensor | None = None
 ) -> Estimate:
     """The importance-weighted bound of the Poisson sampler with `num_steps` steps, by `paths` paths per image.
 
@@ -172,14 +171,12 @@ def weighted_path_bits(
         ValueError: the process is not pure death.
     """
     process, times = _pure_death(module), module.schedule.grid(num_steps)
-    total = torch.zeros(len(counts), dtype=torch.float64)
-    for index in my_batches(len(counts), batch_size):
-        here = index.to(module.device)
-        streams = [SampleStreams(fold_seed(seed, _PATHS, path), here) for path in range(paths)]
-        x0 = counts[index].to(module.device)
-        denoiser, mean = _given(module, labels, index)
-        total[index] = weighted_path_bound(denoiser, process, times, x0, mean, streams).cpu()
-    return Estimate.of(sum_over_processes(total), module.shape)
+
+    def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
+        streams = [SampleStreams(fold_seed(seed, _PATHS, path), index) for path in range(paths)]
+        return weighted_path_bound(denoiser, process, times, x0, mean, streams)
+
+    return Estimate.of(_of_images(module, counts, labels, bound), module.shape)
 
 
 def _pure_death(module: BlackoutDiffusion) -> PureDeath:
@@ -240,50 +237,36 @@ def likelihood_report(
             bounds = _bounds(model, counts[:n], labels, settings)
             likelihood[f"{split}{suffix}"] = bounds
             values[f"bits_per_dim_{split}{suffix}"] = bounds["continuous"]["value"]
-    if settings["finite_steps"]:
-        _print_cost(likelihood["test"]["finite_time"])
+    if settings["finite_steps"] and rank() == 0:
+        steps, cost = settings["finite_steps"], likelihood["test"]["finite_time"]["cost_of_steps"]
+        print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
     if untrained is not None:
         likelihood["baselines"] = _baselines(untrained, data, data.test[:n], settings["repeats"])
     return {"values": values, "likelihood": likelihood}
 
 
-def _print_cost(bound: Mapping[str, Any]) -> None:
-    if rank() == 0:
-        steps, cost = bound["num_steps"], bound["cost_of_steps"]
-        print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
-
-
 def _bounds(
     model: BlackoutDiffusion, counts: Tensor, labels: Tensor | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The bounds that are asked for, of counts given their labels or not."""
+    """The bounds that are asked for, of counts given their labels or not.
+
+    Those of the sampler with so many steps come with what these cost beside infinitely many.
+    """
     found: dict[str, Any] = {"continuous": asdict(continuous_bits(model, counts, settings["repeats"], labels=labels))}
     if ends := end_bits(model, counts, labels=labels):
         found["ends"] = asdict(ends)
-    if settings["finite_steps"]:
-        found |= _finite(model, counts, labels, found, settings)
-    return found
-
-
-def _finite(
-    model: BlackoutDiffusion,
-    counts: Tensor,
-    labels: Tensor | None,
-    found: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The bounds of the sampler with so many steps, and what these cost beside infinitely many."""
-    steps, paths = settings["finite_steps"], settings["paths"]
+    if not (steps := settings["finite_steps"]):
+        return found
     parts = {name: asdict(bound) for name, bound in finite_time_bits(model, counts, steps, labels=labels).items()}
     total = parts.pop("total")
     limit = found["continuous"]["value"]
     if isinstance(model.process, PureDeath) and not adds_ends(model.process):
         limit += found["ends"]["value"]
-    bounds = {"finite_time": {"num_steps": steps, **total, "cost_of_steps": total["value"] - limit, "parts": parts}}
-    if paths:
+    found["finite_time"] = {"num_steps": steps, **total, "cost_of_steps": total["value"] - limit, "parts": parts}
+    if paths := settings["paths"]:
         weighted = weighted_path_bits(model, counts, steps, paths, labels=labels)
-        bounds["importance_weighted"] = {"num_steps": steps, "paths": paths, **asdict(weighted)}
-    return bounds
+        found["importance_weighted"] = {"num_steps": steps, "paths": paths, **asdict(weighted)}
+    return found
 
 
 def check_settings(settings: Mapping[str, Any], process: Process) -> None:
