@@ -12,7 +12,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from blackout.diffusion.grids import pilot_ends, pilot_run
-from blackout.diffusion.guidance import Guidance, drop_labels, start_mean
+from blackout.diffusion.guidance import Guidance, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.likelihood import at_expectation, bits_per_dim, likelihood_bound, of_seen
@@ -20,7 +20,7 @@ from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations
-from blackout.diffusion.sampling import draw_batches, number_of_particles, taken_apart, try_sampler
+from blackout.diffusion.sampling import draw_batch, number_of_particles, taken_apart, try_sampler
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.errors import UserError
 from blackout.family import Drawn
@@ -199,6 +199,7 @@ class BlackoutDiffusion(Model):
 
     # --- sampling
 
+    @torch.no_grad()
     def batches(
         self,
         indices: Tensor,
@@ -212,7 +213,8 @@ class BlackoutDiffusion(Model):
     ) -> Drawn:
         """Draw the samples named by `indices`, a batch at a time.
 
-        Sample k's random numbers are a function of (seed, k, step), whatever the batch.
+        Sample k's random numbers are a function of (seed, k, step), whatever the batch. All batches have one shape (the
+        last is padded), so that the network's kernels round alike too.
 
         Args:
             indices: int64 [N].
@@ -230,7 +232,21 @@ class BlackoutDiffusion(Model):
             ValueError: classes that the model does not know, or guidance without classes.
         """
         how = sampler or self.sampler
-        return draw_batches(self, indices, seed, how, callback, classes, known, batch_size, total)
+        if classes is not None:
+            check_classes(classes, len(indices), self.num_classes)
+        elif how.guidance.scale != 1:
+            raise ValueError("guidance needs classes to guide towards")
+        number = number_of_particles(how, self.process, classes is not None, known is not None)
+        how = taken_apart(how) if number > 1 else how
+        size = batch_size or min(max(1, how.evaluation.batch_size // number), len(indices))
+        for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
+            padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
+            of_batch = None if classes is None else classes[padded].to(self.device)
+            observed = None if known is None else known.select(padded)
+            streams, shape = SampleStreams(seed, indices[padded].to(self.device)), (size, *self.shape)
+            with how.evaluation.of(self.averaged):
+                drawn = draw_batch(self, how, streams, shape, callback, of_batch, observed, number, total)
+            yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()}
 
     def sample(
         self,

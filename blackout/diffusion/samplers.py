@@ -18,7 +18,7 @@ from blackout.counts import count_dtype
 from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Churned, Correction, Corrector
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import Head
-from blackout.diffusion.inpainting import KnownElements, KnownPath
+from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
@@ -131,7 +131,22 @@ def sample(
     counting = CountingDenoiser(denoiser)
     if isinstance(kernel, MultistepLeap) and start is None:
         kernel = kernel.fresh(mean)
-    xt = _walk(counting, process, times, xt, generator, callback, kernel, correction, path)
+    elif isinstance(kernel, StatefulKernel):
+        kernel = kernel.fresh()
+    for k in range(len(times) - 1, -1, -1):
+        if k < len(times) - 1:
+            counting.last = None  # let go of it before the next one is made: over 256 levels it is large
+            s, t, source = times[k], times[k + 1], _source(generator, k + 1)
+            xt = kernel(counting, process, xt, s, t, source)
+        if path is not None:
+            xt = path.overwrite(k, xt)
+        # correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022,
+        # Algorithm 1): the elements that were born beside them are brought in line
+        for _ in range(correction.at(float(times[k])) if k < len(times) - 1 else 0):
+            xt = correction.corrector(kernel, counting, process, xt, s, t, source)
+            xt = xt if path is None else path.put(xt)
+        if callback is not None:
+            callback(k, xt, counting.last)
     counting.check()
     return xt if times[0] > 0 else xt.clamp(max=process.max_count).to(count_dtype(process.max_count))
 
@@ -148,32 +163,6 @@ def begin(
     if tuple(start.shape) != tuple(shape) or start.is_floating_point():
         raise ValueError(f"the start must be integers of shape {tuple(shape)}, not {start.dtype} {tuple(start.shape)}")
     return start.to(device, count_dtype(process.num_states - 1))
-
-
-def _walk(
-    denoiser: CountingDenoiser, process: Process, times: Tensor, xt: Tensor,
-    generator: torch.Generator | SampleStreams | None, callback: Callback | None, kernel: Kernel,
-    correction: Correction, path: KnownPath | None,
-) -> Tensor:  # fmt: skip
-    """From X_{times[-1]} to X_{times[0]}.
-
-    Correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022, Algorithm
-    1): the elements that were born beside them are brought in line.
-    """
-    kernel = kernel.fresh() if isinstance(kernel, StatefulKernel) else kernel
-    for k in range(len(times) - 1, -1, -1):
-        if k < len(times) - 1:
-            denoiser.last = None  # let go of it before the next one is made: over 256 levels it is large
-            s, t, source = times[k], times[k + 1], _source(generator, k + 1)
-            xt = kernel(denoiser, process, xt, s, t, source)
-        if path is not None:
-            xt = path.overwrite(k, xt)
-        for _ in range(correction.at(float(times[k])) if k < len(times) - 1 else 0):
-            xt = correction.corrector(kernel, denoiser, process, xt, s, t, source)
-            xt = xt if path is None else path.put(xt)
-        if callback is not None:
-            callback(k, xt, denoiser.last)
-    return xt
 
 
 def _source(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:

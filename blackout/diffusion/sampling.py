@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from blackout.diffusion.correctors import Churned
 from blackout.diffusion.data_stats import DataEnds
-from blackout.diffusion.guidance import GuidedDenoiser, check_classes, start_mean
+from blackout.diffusion.guidance import GuidedDenoiser, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import MultistepLeap, StatefulKernel
@@ -23,7 +23,7 @@ from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, sample
 from blackout.diffusion.schedules import Schedule, widest
 from blackout.errors import error_context
-from blackout.family import Drawn, Samples
+from blackout.family import Samples
 from blackout.random import SampleStreams
 
 INPAINTING_PARTICLES = 16
@@ -54,8 +54,6 @@ class Predictor(Protocol):
     def num_classes(self) -> int | None: ...
     @property
     def device(self) -> torch.device: ...
-    @property
-    def averaged(self) -> nn.Module: ...
     def denoiser(self, classes: Tensor | None = None) -> Denoiser: ...
     def times(self, sampler: Sampler) -> Tensor: ...
 
@@ -87,47 +85,6 @@ class TotalDenoiser:
         return CountPrediction(log_mean.exp(), log_mean)
 
 
-@torch.no_grad()
-def draw_batches(
-    model: Predictor,
-    indices: Tensor,
-    seed: int,
-    sampler: Sampler,
-    callback: Callback | None = None,
-    classes: Tensor | None = None,
-    known: KnownElements | None = None,
-    batch_size: int | None = None,
-    total: float | None = None,
-) -> Drawn:
-    """Draw the samples named by `indices`, a batch at a time; see `BlackoutDiffusion.batches`.
-
-    Sample k's random numbers are a function of (seed, k, step). All batches have one shape (the last is padded), so
-    that the network's kernels round alike too.
-
-    Yields:
-        (indices [b], {"samples": counts [b, *shape]}); from particles also "log_normaliser", float64 [b], see
-        `particles.Weighed`. Both on the model's device.
-
-    Raises:
-        ValueError: classes that the model does not know, or guidance without classes.
-    """
-    if classes is not None:
-        check_classes(classes, len(indices), model.num_classes)
-    elif sampler.guidance.scale != 1:
-        raise ValueError("guidance needs classes to guide towards")
-    number = number_of_particles(sampler, model.process, classes is not None, known is not None)
-    sampler = taken_apart(sampler) if number > 1 else sampler
-    size = batch_size or min(max(1, sampler.evaluation.batch_size // number), len(indices))
-    for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
-        padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
-        of_batch = None if classes is None else classes[padded].to(model.device)
-        observed = None if known is None else known.select(padded)
-        streams = SampleStreams(seed, indices[padded].to(model.device))
-        with sampler.evaluation.of(model.averaged):
-            drawn = _draw(model, sampler, streams, (size, *model.shape), callback, of_batch, observed, number, total)
-        yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()}
-
-
 def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpainted: bool) -> int:
     """How many particles a sample is drawn from: the larger of what its guidance and its known elements need."""
     guidance, number = sampler.guidance, 1
@@ -146,7 +103,7 @@ def taken_apart(sampler: Sampler) -> Sampler:
     return replace(sampler, kernel=sampler.kernel.single, grid=widest(sampler.grid))
 
 
-def _draw(
+def draw_batch(
     model: Predictor,
     sampler: Sampler,
     streams: SampleStreams,
@@ -157,13 +114,23 @@ def _draw(
     number: int,
     total: float | None,
 ) -> Samples:
-    """One batch of `shape`."""
+    """One batch of `shape`; see `BlackoutDiffusion.batches`.
+
+    Args:
+        number: of particles that every sample is drawn from.
+
+    Returns:
+        "samples", counts of `shape`; from particles also "log_normaliser", float64 [B], see `particles.Weighed`.
+    """
     times = model.times(sampler)
     mean = None
     if sampler.poisson_start:
         scale = sampler.guidance.at(float(times[-1]))
         mean = start_mean(model.mean, model.class_mean, classes, scale, model.process.max_count)
-    denoiser = guided_denoiser(model, sampler, None if classes is None else classes.repeat_interleave(number))
+    denoiser = model.denoiser()
+    if classes is not None:
+        guidance, given = sampler.guidance, model.denoiser(classes.repeat_interleave(number))
+        denoiser = GuidedDenoiser(given, denoiser, guidance.scale, model.process.max_count, guidance.between)
     denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
     walk = denoiser, model.process, times, shape, streams, callback
     how: dict[str, Any] = {
@@ -181,14 +148,6 @@ def _draw(
     if bool(unknown.any()):
         warnings.warn(_NO_CLAIM, stacklevel=2)
     return {"samples": drawn.samples, "log_normaliser": drawn.log_normaliser.masked_fill(unknown, math.nan)}
-
-
-def guided_denoiser(model: Predictor, sampler: Sampler, classes: Tensor | None) -> Denoiser:
-    """(xt, t) -> prediction given classes [rows], guided as the sampler asks; None for samples of all classes."""
-    if classes is None:
-        return model.denoiser()
-    guidance, largest = sampler.guidance, model.process.max_count
-    return GuidedDenoiser(model.denoiser(classes), model.denoiser(), guidance.scale, largest, guidance.between)
 
 
 def try_sampler(model: Predictor, sampler: Sampler) -> None:

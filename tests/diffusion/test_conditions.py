@@ -18,7 +18,7 @@ from blackout.diffusion.family import CountDiffusion, elements_of
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.samplers import make_sampler
-from blackout.diffusion.sampling import TotalDenoiser, draw_batches
+from blackout.diffusion.sampling import TotalDenoiser
 from blackout.errors import UserError
 from blackout.networks import CountInputs, CountNetwork, ElementwiseMLP, measure
 from blackout.networks.layers import ClassEmbedding
@@ -105,7 +105,7 @@ def test_totals_are_those_that_were_asked_for() -> None:
     network = CountNetwork(ElementwiseMLP((5,), width=8, depth=1), CountInputs((5,)))
     measure(network, elements)
     model = BlackoutDiffusion(network, GammaHead(elements), PureDeath(200), elements.mean).eval()
-    drawn = list(draw_batches(model, torch.arange(300), 0, make_sampler(num_steps=30), total=120.0))
+    drawn = list(model.batches(torch.arange(300), sampler=make_sampler(num_steps=30), total=120.0))
     totals = torch.cat([samples["samples"] for _, samples in drawn]).sum(1).double()
     assert float(totals.mean()) == pytest.approx(120.0, rel=0.02) and float(totals.std()) < 6
 
