@@ -169,27 +169,18 @@ def _levels(name: str, value: Any, values: Sequence[float]) -> Tensor:
 
 
 def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
+    """The numbers of classes, which are given by name or number; all of None."""
     if classes is None:
         return torch.arange(number)
-    classes = _numbers(classes, names)
+    if isinstance(classes, list) and names:
+        if unknown := [one for one in classes if isinstance(one, str) and one not in names]:
+            raise UserError(f"classes: there is no class {unknown[0]!r}, only {_few(names)}")
+        classes = [names.index(one) if isinstance(one, str) else one for one in classes]
     if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
         raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
     if not all(0 <= one < number for one in classes):
         raise UserError(f"classes must be in 0..{number - 1}, not {classes}")
     return torch.tensor(classes)
-
-
-def _numbers(classes: Any, names: Sequence[str]) -> Any:
-    return [_number_of(one, names) for one in classes] if isinstance(classes, list) and names else classes
-
-
-def _number_of(one: Any, names: Sequence[str]) -> Any:
-    """The number of a class by its name; whatever else it is, as it is."""
-    if not isinstance(one, str):
-        return one
-    if one not in names:
-        raise UserError(f"classes: there is no class {one!r}, only {_few(names)}")
-    return names.index(one)
 
 
 def _few(names: Sequence[str]) -> str:

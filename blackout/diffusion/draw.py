@@ -108,11 +108,9 @@ class CountDraw(BaseDraw):
     @property
     def batch_size(self) -> int:
         """Samples whose particles, if they have any, make up the sampler's batch."""
-        return max(1, self.sampler.evaluation.batch_size // self._particles)
-
-    @property
-    def _particles(self) -> int:
-        return number_of_particles(self.sampler, self.model.process, self.classes is not None, self.known is not None)
+        guided, inpainted = self.classes is not None, self.known is not None
+        number = number_of_particles(self.sampler, self.model.process, guided, inpainted)
+        return max(1, self.sampler.evaluation.batch_size // number)
 
     @property
     def steps(self) -> int:

@@ -153,7 +153,8 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         """The model of a description, with what it keeps of its data."""
         shape, described = checked_facts(description)["shape"], description["model"]
         classes = "num_classes" in description["data"]
-        known: dict[str, Any] = _kept(tensors, shape, asks_for_elements(described), classes)
+        measured = any(name.endswith("_target_") and value in _MEASURED for name, value in leaves(described))
+        known: dict[str, Any] = _kept(tensors, shape, measured, classes)
         elements = Elements(known["mean"], known["concentration"], known["gain"]) if "gain" in known else None
         parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
         parts["network"] = make_network(described["network"], elements)
@@ -195,7 +196,11 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         with error_context("head"):
             prediction = model.head(raw, xt, t)
         with error_context("loss"):
-            _check_losses(model.loss(prediction, target, s, t), model)
+            losses = model.loss(prediction, target, s, t)
+            if not isinstance(losses, Tensor) or losses.shape != x0.shape:
+                found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+                words = misfit(model.loss, model.process, model.head)
+                raise ValueError(f"{words}: it returned {found}, not one value per element")
         try_sampler(model, model.sampler)
 
     def check_report(self, model: BlackoutDiffusion, settings: Mapping[str, Any]) -> None:
@@ -249,13 +254,6 @@ def _stats(settings: Mapping[str, Any], source: CountData, facts: Mapping[str, A
     """What components are decided from; whether a vector is ordered, the settings of the network's body may say."""
     told = (settings["network"].get("body") or {}).get("ordered")
     return {**with_ends(facts), "ordered": source.ordered if told is None else told}
-
-
-def _check_losses(losses: Tensor, model: BlackoutDiffusion) -> None:
-    if not isinstance(losses, Tensor) or losses.shape != (1, *model.shape):
-        found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        words = misfit(model.loss, model.process, model.head)
-        raise ValueError(f"{words}: it returned {found}, not one value per element")
 
 
 def mean_image(counts: Tensor, known: Sums | None = None) -> Tensor:
@@ -340,11 +338,6 @@ def make_network(config: Mapping[str, Any], elements: Elements | None = None) ->
     if elements is not None and isinstance(network, nn.Module):
         measure(network, elements)
     return network
-
-
-def asks_for_elements(model: Mapping[str, Any]) -> bool:
-    """Whether a component of a model, by its description, knows every element's mean and concentration."""
-    return any(name.endswith("_target_") and value in _MEASURED for name, value in leaves(model))
 
 
 def elements_of(counts: Tensor, mean: Tensor, known: Sums | None = None) -> Elements:

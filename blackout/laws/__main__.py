@@ -3,15 +3,13 @@
 import argparse
 import sys
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from blackout.errors import run_command
-from blackout.files import new_file
 from blackout.laws.claims import CLAIMS, verify
 from blackout.laws.flows import verify_flows
-from blackout.laws.permutations import plot_chain, verify_permutations
+from blackout.laws.permutations import verify_permutations
 from blackout.laws.posteriors import verify_posteriors
 
 
@@ -22,15 +20,10 @@ def main() -> None:
     parser.add_argument("--process", nargs="+", choices=[*CLAIMS, "flow"], default=[], help="only these")
     parser.add_argument("--permutations", action="store_true", help="only permutations")
     parser.add_argument("--posteriors", action="store_true", help="only posteriors; all if nothing is given")
-    parser.add_argument("--chain", type=Path, help="only draw how generalised Plackett-Luce steps reach a law, a .png")
     run_command(_check, parser)
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.chain is not None:
-        chain = new_file(options.chain, given=True)
-        plot_chain(torch.tensor([0.35, 0.1, 0.0, 0.3, 0.05, 0.2], dtype=torch.float64), 3, chain)
-        sys.exit(0)
     processes = [name for name in options.process if name in CLAIMS]
     checks = (
         (bool(processes), partial(verify, processes=processes)),

@@ -9,13 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Size, Tensor
 
-from blackout.files import save_picture
 from blackout.laws.claims import Claim, verify_claims
 from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
@@ -31,7 +29,6 @@ from blackout.permutations.distributions import (
 )
 from blackout.permutations.factorized import code_log_prob, partition, product_mass
 from blackout.permutations.group import num_cycles, number
-from blackout.permutations.mixing import total_variation
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, Shuffle
 from blackout.random import SampleStreams
 
@@ -74,27 +71,6 @@ def _one_of(decks: Tensor) -> Tensor:
     return torch.bincount(number(decks), minlength=math.factorial(decks.shape[1])).double() / len(decks)
 
 
-def bound_of_exact_reverse(steps: list[Tensor], n: int) -> float:
-    """The lower bound of log p(identity), in nats, when every reverse law is the exact one.
-
-    -log n! + E[sum over steps of log p(x_{i-1} | x_i) - log q(x_i | x_{i-1})], all data being the identity: it equals
-    minus the divergence of the last law from uniform.
-
-    Args:
-        steps: the laws of the increments.
-    """
-    law, total = point(n), -math.lgamma(n + 1)
-    for step in steps:
-        forward = transitions(step, n)
-        joint = law[:, None] * forward
-        after = joint.sum(0)
-        reverse = joint / after.clamp(min=1e-300)
-        happens = joint > 0
-        total += float((joint * (reverse.log() - forward.log()))[happens].sum())
-        law = after
-    return total
-
-
 def laws_of_chain(target: Tensor, n: int) -> Tensor:
     """The laws [steps + 1, n!] that a chain of generalised Plackett-Luce steps goes through from uniform to `target`.
 
@@ -124,20 +100,6 @@ def laws_of_chain(target: Tensor, n: int) -> Tensor:
     return torch.stack(laws)
 
 
-def plot_chain(target: Tensor, n: int, path: Path) -> None:
-    """Draw the laws of `laws_of_chain`, a row of bars for each step."""
-    from matplotlib.figure import Figure  # only here: importing it takes a second
-
-    laws, names = laws_of_chain(target, n), ["".join(map(str, p)) for p in (all_permutations(n) + 1).tolist()]
-    figure = Figure(figsize=(1.3 * len(laws), 2.2), layout="constrained")
-    for step, (axes, law) in enumerate(zip(figure.subplots(1, len(laws), sharey=True), laws.tolist(), strict=True)):
-        axes.bar(names, law, color="tab:blue" if step + 1 < len(laws) else "tab:green")
-        axes.bar(names, target.tolist(), fill=False, edgecolor="black", linewidth=0.7)
-        axes.tick_params("x", rotation=90, labelsize=7)
-        axes.set_title("uniform" if step == 0 else f"step {step}", fontsize=9)
-    save_picture(figure, path, dpi=110)
-
-
 def _share(part: Tensor, whole: Tensor) -> Tensor:
     """part / whole; 1 where there is nothing to share."""
     return part / whole if whole > 0 else torch.ones_like(part)
@@ -161,7 +123,6 @@ _SHUFFLES: dict[str, tuple[Shuffle, Callable[[int], Tensor]]] = {
     "insertion": (RandomInsertion(), one_insertion),
 }
 _FREE: tuple[type[Code], ...] = (Lehmer, LeftLehmer, FisherYates, Insertion)
-_MIXING_52 = (1.0, 0.9237, 0.6135, 0.3341, 0.1672, 0.0854, 0.0429)
 
 
 def reverse_laws(n: int) -> dict[str, OrderDistribution]:
@@ -195,10 +156,6 @@ def _shuffles(n: int) -> Iterator[Claim]:
             errors.append(_apart(shuffle.log_prob(perms, times).exp(), law))
             law = law @ matrix
         yield Claim(f"{name}: 0 to 4 of them against the definition, n = {n}", max(errors), 1e-12)
-    found = [total_variation(52, t) for t in range(4, 11)]
-    yield Claim("4 to 10 riffles of 52 cards from uniform", _worst(found, _MIXING_52), 5e-5)
-    bound = bound_of_exact_reverse([Riffle().log_prob(all_permutations(4), t).exp() for t in (1, 2)], 4)
-    yield Claim("bound with exact reverse laws, n = 4, riffles [0, 1, 3]", abs(bound + 0.0521823), 5e-8)
 
 
 def _reverse(n: int) -> Iterator[Claim]:

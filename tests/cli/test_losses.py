@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import energy_discrepancy, graph_methods, permutation_mixing, table
+from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
 from blackout import compare, inspect, load_model, report
 from blackout.compress import __main__ as compress
 from blackout.errors import UserError, run_command
@@ -236,7 +236,7 @@ def test_pages_and_pictures_do_not_replace_files(command, trained, tmp_path, mon
     (tmp_path / "m/table.csv").write_text(table)
     command(graph_methods.main, "m", "--out", "m/table.csv").assert_refused("is there already")
     command(permutation_mixing.main, "5", "--plot", "m/table.csv").assert_refused("is there already")
-    command(laws.main, "--chain", "m/table.csv").assert_refused("is there already")
+    command(permutation_chain.main, "m/table.csv").assert_refused("is there already")
     command(energy_discrepancy.main, "moons", "--steps", "1", "--out", "m/table.csv").assert_refused("there already")
     assert (tmp_path / "m/table.csv").read_text() == table
 
@@ -312,5 +312,6 @@ def test_programs_end_in_one_line(capsys, error, code, said):
 
 def test_every_program_has_this_entry(command):
     for main in (compare.main, report.main, compress.main, solve.main, anneal.main, graph_methods.main, laws.main,
-                 energy_discrepancy.main, permutation_mixing.main, inspect.main, table.main):  # fmt: skip
+                 energy_discrepancy.main, permutation_chain.main, permutation_mixing.main, inspect.main,
+                 table.main):  # fmt: skip
         command(main, "--no-such-option").assert_refused("")

@@ -1,10 +1,12 @@
 """The claims about permutations hold, and a wrong law is found."""
 
+import math
+
 import pytest
 import torch
 
 from blackout.laws import permutations
-from blackout.laws.permutations import bound_of_exact_reverse, laws_of_chain
+from blackout.laws.permutations import laws_of_chain, point, transitions
 from blackout.permutations import all_permutations
 from blackout.permutations.shuffles import Riffle
 
@@ -24,6 +26,27 @@ def test_a_wrong_shuffle_is_found(monkeypatch):
     lines: list[str] = []
     assert not permutations.verify_permutations(lines.append)
     assert sum("FAILS" in line for line in lines) == 2  # its law, and its draws
+
+
+def bound_of_exact_reverse(steps, n):
+    """The lower bound of log p(identity), in nats, when every reverse law is the exact one.
+
+    -log n! + E[sum over steps of log p(x_{i-1} | x_i) - log q(x_i | x_{i-1})], all data being the identity: it equals
+    minus the divergence of the last law from uniform.
+
+    Args:
+        steps: the laws of the increments.
+    """
+    law, total = point(n), -math.lgamma(n + 1)
+    for step in steps:
+        forward = transitions(step, n)
+        joint = law[:, None] * forward
+        after = joint.sum(0)
+        reverse = joint / after.clamp(min=1e-300)
+        happens = joint > 0
+        total += float((joint * (reverse.log() - forward.log()))[happens].sum())
+        law = after
+    return total
 
 
 @pytest.mark.parametrize("n", [3, 4])

@@ -1,0 +1,45 @@
+"""Generalised Plackett-Luce steps that reach a law on S_3: `python -m benchmarks.permutation_chain chain.png`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from blackout.errors import run_command
+from blackout.files import new_file, save_picture
+from blackout.laws.permutations import laws_of_chain
+from blackout.permutations import all_permutations
+
+_TARGET = (0.35, 0.1, 0.0, 0.3, 0.05, 0.2)
+
+
+def plot_chain(target: Tensor, n: int, path: Path) -> None:
+    """Draw the laws of `laws_of_chain`, a row of bars for each step."""
+    from matplotlib.figure import Figure  # only here: importing it takes a second
+
+    laws, names = laws_of_chain(target, n), ["".join(map(str, p)) for p in (all_permutations(n) + 1).tolist()]
+    figure = Figure(figsize=(1.3 * len(laws), 2.2), layout="constrained")
+    for step, (axes, law) in enumerate(zip(figure.subplots(1, len(laws), sharey=True), laws.tolist(), strict=True)):
+        axes.bar(names, law, color="tab:blue" if step + 1 < len(laws) else "tab:green")
+        axes.bar(names, target.tolist(), fill=False, edgecolor="black", linewidth=0.7)
+        axes.tick_params("x", rotation=90, labelsize=7)
+        axes.set_title("uniform" if step == 0 else f"step {step}", fontsize=9)
+    save_picture(figure, path, dpi=110)
+
+
+def main() -> None:
+    """Draw, from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.permutation_chain", description=__doc__.split(": `")[0])
+    parser.add_argument("out", type=Path, help="the picture, a .png")
+    run_command(_draw, parser)
+
+
+def _draw(options: argparse.Namespace) -> None:
+    plot_chain(torch.tensor(_TARGET, dtype=torch.float64), 3, new_file(options.out, given=True))
+
+
+if __name__ == "__main__":
+    main()
