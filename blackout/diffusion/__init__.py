@@ -4,13 +4,12 @@ Every component is exported here, and so named in YAML files and saved models (`
 can move.
 """
 
-from blackout.diffusion.correctors import BirthDeathCorrector, Correction, Corrector, LevelCorrector, ThinAndBridge
+from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import (
     BirthDeathHead,
-    BoundedHead,
     GammaHead,
     Head,
     LevelHead,
@@ -100,8 +99,8 @@ from blackout.diffusion.schedules import (
 )
 
 __all__ = [
-    "Absorbing", "AbsorbingChain", "BinomialBridge", "BirthDeath", "BirthDeathBridge", "BirthDeathCorrector",
-    "BirthDeathHead", "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion", "BoundedHead",
+    "Absorbing", "AbsorbingChain", "BinomialBridge", "BirthDeath", "BirthDeathBridge",
+    "BirthDeathHead", "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion",
     "CategoricalPrediction", "Correction", "Corrector", "CountDiffusion", "CountLoss", "CountPrediction",
     "CrossEntropy", "Denoiser", "DiscreteTimeChain", "Evaluation", "FiniteJumpProcess", "FiniteProcess",
     "GammaHead", "GaussianChain", "GradientImportance", "Guidance", "GuidedDenoiser", "Head", "JumpProcess",

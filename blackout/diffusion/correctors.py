@@ -18,13 +18,11 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.kernels import Kernel, StatefulKernel, fitting, leap, predicted_count, reverse_rates
+from blackout.diffusion.kernels import Kernel, StatefulKernel, fitting, leap, reverse_rates
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process
-from blackout.diffusion.processes.base import expand_time
-from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
-from blackout.random import RandomSource, poisson
+from blackout.random import RandomSource
 
 MOST_STEPS = 1_000_000
 """Of a sampler or a corrector: nobody waits for more, and a grid of times must fit in memory."""
@@ -122,40 +120,6 @@ def thinned(part: object, process: Process, xs: Tensor, s: Tensor, earlier: Tens
     if not torch.allclose(lived, alone, rtol=1e-6):
         raise ValueError(f"{type(part).__name__} needs a process homogeneous in time: use sampler/corrector=level")
     return process.sample(xs, earlier - s, generator)  # as X_(earlier - s) given X_0 = X_s
-
-
-@component("corrector")
-@dataclass(frozen=True)
-class BirthDeathCorrector:
-    """Deaths of the forward process and births of the reverse one at the same time [Campbell 2022, section 4.4].
-
-    Both run for `length` times t - s at frozen s, where their sum leaves the distribution of X_s as it is; a single
-    leap of both does so only in the limit of small `length`.
-
-    Args:
-        length: of the leap, in units of the predictor's step t - s.
-
-    Raises:
-        ValueError: length is not positive; when called, another process than pure death.
-    """
-
-    length: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.length > 0:
-            raise ValueError(f"length must be positive, not {self.length}")
-
-    def __call__(
-        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
-        generator: RandomSource = None,
-    ) -> Tensor:  # fmt: skip
-        if not isinstance(process, PureDeath):
-            raise ValueError("the corrector birth_death is for pure death: use sampler/corrector=level")
-        duration = expand_time(self.length * (t - s), xs)
-        y = predicted_count(self, denoiser, process, xs, s).expected
-        births = poisson(y * duration / torch.expm1(expand_time(s, xs)), generator)
-        survivors = process.sample(xs, duration, generator)
-        return (survivors + births).clamp_(max=process.max_count).to(xs.dtype)
 
 
 @component("corrector")

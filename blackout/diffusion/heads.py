@@ -19,7 +19,6 @@ from torch import Tensor
 
 from blackout.component import Stats, component
 from blackout.diffusion.predictions import (
-    NEVER,
     BirthDeathPrediction,
     CategoricalPrediction,
     CountPrediction,
@@ -31,7 +30,7 @@ from blackout.diffusion.predictions import (
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.base import expand_time
 from blackout.networks.inputs import Elements
-from blackout.random import RandomSource, uniform
+from blackout.random import RandomSource, categorical, uniform
 
 Made = TypeVar("Made", bound=Prediction, covariant=True)
 
@@ -102,25 +101,6 @@ class ScaledHead:
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
         return CountPrediction(*_scaled_softplus(raw[:, 0].float(), self.mean, t))
-
-
-@component("head", "base")
-@dataclass(frozen=True)
-class BoundedHead:
-    """y = (max_count - X_t) sigmoid(f): never more than can be missing. Ours.
-
-    Args:
-        max_count: largest count.
-    """
-
-    max_count: int
-    outputs: ClassVar[int] = 1
-
-    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
-        f = raw[:, 0].float()
-        headroom = (self.max_count - xt.to(torch.int64)).float()
-        log_mean = torch.log(headroom.clamp(min=1.0)) + F.logsigmoid(f)
-        return CountPrediction(headroom * torch.sigmoid(f), torch.where(headroom > 0, log_mean, NEVER))
 
 
 @component("head", "base")
@@ -210,9 +190,8 @@ class LogisticMixture:
     def sample(self, generator: RandomSource = None) -> Tensor:
         """A draw of N, int64 [B, ...]: first its component, then its quantile there."""
         shape, device = tuple(self.largest.shape), self.largest.device
-        pick, quantile = (uniform(shape, generator, device).clamp_(1e-16, 1 - 1e-16) for _ in range(2))
-        passed = torch.cumsum(torch.exp(self.log_weight.double()), dim=1) < pick.unsqueeze(1)
-        chosen = passed.sum(1, keepdim=True).clamp(max=self.log_weight.shape[1] - 1)
+        chosen = categorical(torch.exp(self.log_weight.double()).movedim(1, -1), generator).unsqueeze(1)
+        quantile = uniform(shape, generator, device).clamp_(1e-16, 1 - 1e-16)
         location = self.location.gather(1, chosen).squeeze(1).double()
         scale = torch.exp(self.log_scale.gather(1, chosen).squeeze(1).double())
         drawn = torch.round(location + scale * torch.logit(quantile))

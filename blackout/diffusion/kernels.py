@@ -340,7 +340,7 @@ class PosteriorTrapezoidal:
         expected = remaining(first, between - before, fraction(rho, t, xt), top - before, top)
         found = tabulated(second, top - between, top).double()
         mass = (2 * torch.exp(found) - torch.exp(expected)).clamp_(min=0.0)
-        missing = _drawn(mass, uniform(tuple(xt.shape), generator, xt.device))
+        missing = categorical(mass.movedim(0, -1), generator)
         return process.bridge((x_rho + missing).to(xt.dtype), x_rho, s, rho, generator)
 
 
@@ -370,15 +370,6 @@ def remaining(distribution: MissingCount, births: Tensor, h: Tensor, largest: Te
     ways = torch.lgamma(total.double() + 1) - torch.lgamma(n.double() + 1)  # b! and h^b are the same for every n
     joint = prior + ways + n * torch.log1p(-h)
     return joint - torch.logsumexp(joint, 0)
-
-
-def _drawn(mass: Tensor, u: Tensor) -> Tensor:
-    """Whole numbers with probabilities proportional to mass [levels, B, ...] float64, by uniforms u [B, ...]."""
-    passed = mass.cumsum(0)
-    number = (passed <= u * passed[-1]).sum(0)
-    possible = (mass > 0).to(torch.int64)
-    last = len(mass) - 1 - possible.flip(0).argmax(0)  # rounding must not lead beyond what is possible
-    return torch.minimum(number, last)
 
 
 _POISSON_WITHIN = 1e-3

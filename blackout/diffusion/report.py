@@ -185,11 +185,6 @@ def _pure_death(module: BlackoutDiffusion) -> PureDeath:
     return module.process
 
 
-def uniform_bits(max_count: int) -> float:
-    """Every count equally likely: log2(max_count + 1)."""
-    return math.log2(max_count + 1)
-
-
 def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Estimate:
     """Every element independent with its own histogram, counted on `train` with one added to each cell.
 
@@ -297,7 +292,7 @@ def _baselines(untrained: BlackoutDiffusion, data: CountData, test: Tensor, repe
     """Held-out bits per dimension of models that know little or nothing."""
     from blackout.evaluation.baselines import baseline_bits  # which loads what only scores need
 
-    exact = uniform_bits(data.max_count)
+    exact = math.log2(data.max_count + 1)
     uniform = Estimate(exact, 0.0, len(test), exact, exact)
     return {
         "uniform": asdict(uniform),

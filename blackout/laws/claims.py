@@ -473,16 +473,22 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Draws:
-    """The least p-value of tests of a kernel's own draws, and how many there were."""
+class Claim:
+    """What is claimed, how far from it the package is, and how far it may be.
 
-    tests: int
-    p: float
+    Args:
+        name: of the claim.
+        error: the largest deviation, or a p-value.
+        allowed: the most it may be; None: `error` is a p-value and must be at least `SURE`.
+    """
+
+    name: str
+    error: float
+    allowed: float | None
 
     @property
     def holds(self) -> bool:
-        """Whether the draws may come from the exact distributions."""
-        return self.p >= SURE
+        return self.error >= SURE if self.allowed is None else self.error <= self.allowed
 
 
 def studies(processes: Sequence[str] = ()) -> Iterator[Study]:
@@ -500,10 +506,10 @@ def rows(study: Study) -> Iterator[Row]:
         yield Row(name, [n for n, _ in found], [error for _, error in found], claim)
 
 
-def draws(subject: Subject, kernel: str, n: int = 20_000) -> Draws:
+def draws(subject: Subject, kernel: str, n: int = 20_000) -> Claim:
     """Chi-square tests of the kernel's own draws against the exact distribution: single steps, and the whole loop."""
     p = subject.p_values(kernel, n)
-    return Draws(len(p), min(p))
+    return Claim(f"{subject.process}, {subject.name}, {kernel}: least p of {len(p)}", min(p), None)
 
 
 def verify(show: Callable[[str], None] = print, processes: Sequence[str] = ()) -> bool:
@@ -519,32 +525,8 @@ def verify(show: Callable[[str], None] = print, processes: Sequence[str] = ()) -
             show(f"  {row.kernel:<18}{errors:<44}{_order(row.order):>7}  {_claim(row.claim)}{_verdict(row.holds)}")
             good &= row.holds
     show("\ndraws of the kernels themselves against the exact laws (chi-square, one step and whole loop)")
-    for (process, name), subject in subjects.items():
-        for kernel in subject.kernels:
-            found = draws(subject, kernel)
-            which = f"{process}, {name}"
-            show(f"  {which:<44}{kernel:<20}least p of {found.tests}: {found.p:.4f}{_verdict(found.holds)}")
-            good &= found.holds
-    return good
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What is claimed, how far from it the package is, and how far it may be.
-
-    Args:
-        name: of the claim.
-        error: the largest deviation, or a p-value.
-        allowed: the most it may be; None: `error` is a p-value and must be at least `SURE`.
-    """
-
-    name: str
-    error: float
-    allowed: float | None
-
-    @property
-    def holds(self) -> bool:
-        return self.error >= SURE if self.allowed is None else self.error <= self.allowed
+    drawn = (draws(subject, kernel) for subject in subjects.values() for kernel in subject.kernels)
+    return verify_claims(drawn, show) and good
 
 
 def verify_claims(claims: Iterable[Claim], show: Callable[[str], None]) -> bool:

@@ -40,7 +40,7 @@ from blackout.diffusion.predictions import (
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.laws.toys import Array, Beliefs, JumpToy, Toy, binomial_pmf, shifted
-from blackout.random import RandomSource, SampleStreams, uniform
+from blackout.random import RandomSource, SampleStreams, categorical
 
 Births = Callable[[Beliefs, float], Array]
 """(beliefs of R elements, step fraction r) -> P(births = d), [R, max_count + 1]; what is missing from 1 is clipped."""
@@ -351,10 +351,7 @@ class TableOfCounts:
 
     def sample(self, generator: RandomSource = None) -> Tensor:
         """A draw of N by inversion, int64 [...]."""
-        u = uniform(tuple(self.pmf.shape[:-1]), generator, self.pmf.device)
-        below = self.pmf.cumsum(-1) < u.unsqueeze(-1)
-        last = (self.pmf > 0).long().cumsum(-1).argmax(-1)  # rounding must not lead past the support
-        return torch.minimum(below.sum(-1), last)
+        return categorical(self.pmf, generator)
 
 
 class ExactDenoiser:

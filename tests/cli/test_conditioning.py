@@ -72,7 +72,7 @@ def test_every_sampler_runs_on_the_fitted_grid_with_correctors(run, conditional,
     assert len(json.loads((conditional / "model" / "config.json").read_text())["pilot"]["logits"]) >= 20
     options = (
         f"ckpt={conditional}", f"sampler={sampler}", "sampler/grid=optimal", "sampler.num_steps=5",
-        "sampler.corrector_steps=2", "sampler/corrector=birth_death",
+        "sampler.corrector_steps=2", "sampler/corrector=level",
     )  # fmt: skip
     outcome = run("sample", *options, "num_samples=5", "trajectory=true")
     assert outcome.code == 0, outcome.err
@@ -178,7 +178,7 @@ def test_what_a_model_cannot_do_is_refused_in_one_line(run, conditional, tmp_pat
     refused = run("train", *short, "sampler=panjer", f"runs_dir={tmp_path}", "run_id=b")
     refused.assert_refused("sampler", "variance")
     assert not (tmp_path / "digits" / "b").exists()
-    run("train", *short, "dataset=patches", "network=mlp", "head=bounded", "sampler/grid=optimal",
+    run("train", *short, "dataset=patches", "network=mlp", "head=scaled", "sampler/grid=optimal",
         f"runs_dir={tmp_path}", "run_id=c").assert_refused("pilot")  # fmt: skip
     np.save(tmp_path / "counts.npy", np.ones((50, 3), dtype=int))
     run("train", *short, "dataset=counts", f"dataset.path={tmp_path / 'counts.npy'}", "dataset.max_count=5",

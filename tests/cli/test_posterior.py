@@ -308,7 +308,7 @@ HOSTILE = {
     "guidance where": ((*POINT, "sampler.guidance_between=[-3,3]"), "sampler.guidance_between"),
     "guidance weighed": ((*POINT, "sampler.guidance_particles=4"), "sampler.guidance_particles"),
     "correctors": ((*POINT, "sampler=poisson", "sampler.corrector_steps=1"), "sampler.corrector_steps"),
-    "a corrector": ((*POINT, "sampler/corrector=birth_death"), "sampler.corrector"),
+    "a corrector": ((*POINT, "sampler/corrector=level"), "sampler.corrector"),
     "correctors where": ((*POINT, "sampler.corrector_between=[-3,3]"), "sampler.corrector_between"),
     "particles": ((*POINT, "sampler.inpainting_particles=4"), "sampler.inpainting_particles"),
     "steps of a grid": ((*POINT, WALK), "posterior.sweeps"),

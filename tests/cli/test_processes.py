@@ -51,9 +51,6 @@ REFUSED = {
     "a clock that runs backwards": (["process=uniform", slow_clock("[1.0,-1.0]")], "negative"),
     "a clock that stops": (["process=uniform", slow_clock("[0.1,0.0]")], "never reach the prior"),
     "rates of a chain": (["process=discrete_uniform", "sampler.num_steps=8", "sampler.corrector_steps=1"], "no rates"),
-    "pure death's corrector": (
-        ["process=uniform", "sampler.corrector_steps=1", "sampler/corrector=birth_death"], "pure death",
-    ),
     "going back by the wrong clock": (
         ["process=uniform", slow_clock("[1.0,2.0]"), "sampler.corrector_steps=1", "sampler/corrector=thin_and_bridge"],
         "homogeneous",

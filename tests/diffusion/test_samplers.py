@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from blackout.diffusion.correctors import BirthDeathCorrector, Correction, LevelCorrector, ThinAndBridge
+from blackout.diffusion.correctors import Correction, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import (
     BirthDeathHead,
@@ -137,10 +137,10 @@ BY_HAND = [  # (grid, process, head, kernel, correction, guidance) -> NFE
     (TIMES, PureDeath(9), FULL, PosteriorBridge(), Correction(2), Guidance(), 8 + 2 * 7),
     (TIMES, PureDeath(9), FULL, PosteriorTrapezoidal(), Correction(), Guidance(), 15),
     (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(2, ThinAndBridge()), Guidance(), 15 + 2 * 2 * 7),
-    (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(3, BirthDeathCorrector()), Guidance(), 15 + 3 * 7),
+    (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(3, LevelCorrector()), Guidance(), 15 + 3 * 7),
     # u = 4, 2.71, 1.43, 0.14, -1.14, -2.43, -3.71, -5: corrected at the first four, where steps end
     (TIMES, PureDeath(9), SoftplusHead(), PoissonLeap(),
-     Correction(1, BirthDeathCorrector(), (0.0, 9.0)), Guidance(), 8 + 4),
+     Correction(1, LevelCorrector(), (0.0, 9.0)), Guidance(), 8 + 4),
     (TIMES, PureDeath(9), SoftplusHead(), PoissonLeap(), Correction(), Guidance(2.0), 16),
     (TIMES, PureDeath(9), SoftplusHead(), PoissonLeap(), Correction(), Guidance(0.0), 8),
     (TIMES, PureDeath(9), SoftplusHead(), PoissonLeap(), Correction(), Guidance(1.0), 8),
@@ -165,9 +165,9 @@ def test_network_evaluations_are_those_counted_by_hand(times, process, head, ker
 
 
 def test_flat_settings_make_the_parts():
-    made = make_sampler(PoissonLeap(), 7, None, False, 2, BirthDeathCorrector(), [1, 2], 1.5, [0, 3], 32, True, True)
+    made = make_sampler(PoissonLeap(), 7, None, False, 2, LevelCorrector(), [1, 2], 1.5, [0, 3], 32, True, True)
     assert made == Sampler(
-        PoissonLeap(), 7, None, False, Correction(2, BirthDeathCorrector(), [1, 2]), Guidance(1.5, [0, 3]),
+        PoissonLeap(), 7, None, False, Correction(2, LevelCorrector(), [1, 2]), Guidance(1.5, [0, 3]),
         Evaluation(32, True, True),
     )  # fmt: skip
     assert make_sampler() == Sampler()
@@ -195,7 +195,6 @@ def test_components_say_what_they_need():
     with pytest.raises(ValueError, match=r"TauLeap does not fit the process UniformChain .* continuous time"):
         sample(categorical, UniformChain(9, 8), step_times(8, 8), SHAPE, kernel=TauLeap())
     for corrector, word in (
-        (BirthDeathCorrector(), "pure death"),
         (ThinAndBridge(), "no rates"),
         (LevelCorrector(), "no rates"),
     ):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.devices import CUDA, fake_cuda
-from blackout.diffusion.correctors import BirthDeathCorrector, LevelCorrector, ThinAndBridge
+from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import GuidedDenoiser
 from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead, VarianceHead
 from blackout.diffusion.kernels import (
@@ -50,7 +50,7 @@ STEPS = [
     (IMMIGRATION, PAIR, BirthDeathBridge()), (IMMIGRATION, PAIR, TauLeap()),
     (UNIFORM, LevelHead(UNIFORM, 16), LevelBridge()), (ABSORBING, LevelHead(ABSORBING, 16), TauLeap()),
 ]  # fmt: skip
-CORRECTORS = [ThinAndBridge(), BirthDeathCorrector(), LevelCorrector()]
+CORRECTORS = [ThinAndBridge(), LevelCorrector()]
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ def test_every_claim_of_the_law_command_holds(process):
     assert [line for study, row in pairs if (line := untrue(study, row))] == []
     for subject in {(s.subject.process, s.subject.name): s.subject for s in studies}.values():
         for kernel in subject.kernels:
-            assert verify.draws(subject, kernel, 4000).p > 1e-4
+            assert verify.draws(subject, kernel, 4000).error > 1e-4
 
 
 def test_what_is_claimed():

@@ -148,7 +148,7 @@ def test_every_claim_about_pure_death_holds():
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("toy", [rare_pixel(), PAIR], ids=lambda toy: toy.name)
 def test_kernels_and_the_loop_draw_from_their_exact_laws(toy, name):
-    assert verify.draws(PureDeathSubject(toy, KERNELS), name, 4000).p > 1e-4
+    assert verify.draws(PureDeathSubject(toy, KERNELS), name, 4000).error > 1e-4
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -180,7 +180,7 @@ def test_the_law_command_finds_a_wrong_kernel_and_a_lost_order(monkeypatch):
     study = verify.Study(PureDeathSubject(rare_pixel(), KERNELS), "fisher grid", fisher_times, (16, 32), orders)
     assert [row.holds for row in verify.rows(study)] == [False, False]
     monkeypatch.setattr(verify, "studies", lambda processes: iter([study]))
-    monkeypatch.setattr(verify, "draws", lambda subject, kernel: verify.Draws(1, 0.5))
+    monkeypatch.setattr(verify, "draws", lambda subject, kernel: verify.Claim("draws", 0.5, None))
     lines: list[str] = []
     assert verify.verify(lines.append) is False and sum("FAILS" in line for line in lines) == 2
 

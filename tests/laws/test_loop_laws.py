@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.correctors import BirthDeathCorrector, Churned, ThinAndBridge
+from blackout.diffusion.correctors import Churned, LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
@@ -24,7 +24,7 @@ PAIR = pixel_pair()
 CORRECTIONS = {
     "none": Correction(),
     "thin and bridge": Correction(2, ThinAndBridge()),
-    "birth and death": Correction(1, BirthDeathCorrector()),
+    "level": Correction(1, LevelCorrector()),
 }
 
 
@@ -61,7 +61,7 @@ def test_the_callback_sees_every_level_and_counts_only_grow():
     (PoissonLeap(), Correction(), 10),
     (Trapezoidal(), Correction(), 19),
     (PoissonLeap(), Correction(2), 28),
-    (Trapezoidal(), Correction(1, BirthDeathCorrector()), 28),
+    (Trapezoidal(), Correction(1, LevelCorrector()), 28),
     (PoissonLeap(), Correction(2, between=(0.0, 100.0)), 20),
 ])  # fmt: skip
 def test_evaluations_are_counted(kernel, correction, expected):
@@ -219,7 +219,7 @@ def test_churn_mends_the_models_error_at_no_evaluation():
 
 
 @pytest.mark.parametrize("wrong", [lambda: Correction(-1), lambda: Correction(between=(1.0, 0.0)),
-                                   lambda: ThinAndBridge(0.0), lambda: BirthDeathCorrector(-1.0)])  # fmt: skip
+                                   lambda: ThinAndBridge(0.0), lambda: LevelCorrector(-1.0)])  # fmt: skip
 def test_impossible_correctors_are_refused(wrong):
     with pytest.raises(ValueError):
         wrong()
