@@ -127,15 +127,11 @@ def end_bound(
     first, last = path_ends(LIMIT + widening(process.max_count), None, x0.device)
     xt = process.sample(x0, first, generator)
     prediction, missing = predicted(denoiser, process, xt, first.expand(len(x0))), x0.long() - xt.long()
-    births = _poisson_surprisal(prediction, missing)
-    return start_bound(process, x0, last, mean) + per_sample(births)
-
-
-def _poisson_surprisal(prediction: CountPrediction, count: Tensor) -> Tensor:
-    """-log Poisson(count; y), elementwise, float64."""
-    n = count.double()
+    # -log Poisson(missing; y)
+    n = missing.double()
     chosen = torch.where(n > 0, n * prediction.log_mean.double(), 0.0)
-    return prediction.expected - chosen + torch.lgamma(n + 1)
+    births = prediction.expected - chosen + torch.lgamma(n + 1)
+    return start_bound(process, x0, last, mean) + per_sample(births)
 
 
 @torch.no_grad()
@@ -191,17 +187,19 @@ def start_bound(process: PureDeath, x0: Tensor, t: Tensor, mean: Tensor) -> Tens
         surplus = torch.where(x0 > 0, -torch.log1p(-torch.exp(-t)) - torch.exp(-t), 0.0)
         return per_sample(surplus + poisson_divergence(rate, torch.log(rate), expected))
     # Poisson births of rate q_T mean are a step of fraction q_T from an empty pixel
-    constant = _survivor_constant(process.max_count, torch.exp(-t), -torch.expm1(-t)).to(x0.device)[x0.long()]
+    constant = _survivor_constant(process.max_count, float(torch.exp(-t)), float(-torch.expm1(-t)))
+    constant = constant.to(x0.device)[x0.long()]
     return per_sample(constant + rate - torch.special.xlogy(expected, rate))
 
 
 def _binomial_constant(max_count: int, s: Tensor, t: Tensor) -> Tensor:
     """`_survivor_constant` of the births of a step from t to s."""
     s, t = torch.as_tensor(s, dtype=torch.float64), torch.as_tensor(t, dtype=torch.float64)
-    return _survivor_constant(max_count, step_fraction(s, t), torch.expm1(-s) / torch.expm1(-t))
+    return _survivor_constant(max_count, float(step_fraction(s, t)), float(torch.expm1(-s) / torch.expm1(-t)))
 
 
-def _survivor_constant(max_count: int, r: Tensor, stays: Tensor) -> Tensor:
+@lru_cache(maxsize=4096)
+def _survivor_constant(max_count: int, r: float, stays: float) -> Tensor:
     """-H(D) + E log D! for D ~ Binomial(N, r) and every N = 0..max_count; `stays` is 1 - r to more digits.
 
     Equals log N! - E log (N - D)! + N (r log r + (1 - r) log(1 - r)).
@@ -210,11 +208,6 @@ def _survivor_constant(max_count: int, r: Tensor, stays: Tensor) -> Tensor:
         raise ValueError(
             f"the finite-time bound needs max_count up to {LARGEST_TABLE}, not {max_count}: use the continuous one"
         )
-    return _survivor_constant_cached(max_count, float(r), float(stays))
-
-
-@lru_cache(maxsize=4096)
-def _survivor_constant_cached(max_count: int, r: float, stays: float) -> Tensor:
     n = torch.arange(max_count + 1, dtype=torch.float64)
     log_factorial = torch.lgamma(n + 1)
     kept = n[None, :]

@@ -14,7 +14,7 @@ import yaml
 from torch import Tensor, nn
 
 from blackout.component import component
-from blackout.counts import count_dtype
+from blackout.counts import count_dtype, time_on
 from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Churned, Correction, Corrector
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import Head
@@ -159,7 +159,7 @@ def begin(
     if times.ndim != 1 or not len(times) or times[0] < 0 or not bool((times.diff() > 0).all()):
         raise ValueError("the times of a sampler must increase from 0 or above")
     if start is None:
-        return process.prior(shape, times[-1], _source(generator, len(times)), mean=mean, device=device)
+        return process.prior(shape, time_on(times[-1], device), _source(generator, len(times)), mean=mean)
     if tuple(start.shape) != tuple(shape) or start.is_floating_point():
         raise ValueError(f"the start must be integers of shape {tuple(shape)}, not {start.dtype} {tuple(start.shape)}")
     return start.to(device, count_dtype(process.num_states - 1))

@@ -69,14 +69,9 @@ class Process(Protocol[Target]):
         """X_s given X_0 and X_t, for s < t."""
 
     def prior(
-        self,
-        shape: tuple[int, ...],
-        t: Tensor,
-        generator: RandomSource = None,
-        mean: Tensor | None = None,
-        device: torch.device | None = None,
+        self, shape: tuple[int, ...], t: Tensor, generator: RandomSource = None, mean: Tensor | None = None
     ) -> Tensor:
-        """States of `shape` for a final time t, where sampling starts; `mean` is E[X_0], if it is given."""
+        """States of `shape` where sampling starts, the final time t, on its device; `mean` is E[X_0], if given."""
 
     def prior_divergence(self, x0: Tensor, t: Tensor) -> Tensor:
         """KL of X_t's distribution given X_0 from the prior's at the final time t, float64 of x0's shape."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import count_dtype, time_on
+from blackout.counts import count_dtype
 from blackout.diffusion.predictions import BirthDeathPrediction, Denoiser
 from blackout.diffusion.processes.base import (
     CountProcess,
@@ -150,16 +150,11 @@ class BirthDeath(CountProcess):
         return jump_axis([-1, 1], xt)
 
     def prior(
-        self,
-        shape: tuple[int, ...],
-        t: Time,
-        generator: RandomSource = None,
-        mean: Tensor | None = None,
-        device: torch.device | None = None,
+        self, shape: tuple[int, ...], t: Time, generator: RandomSource = None, mean: Tensor | None = None
     ) -> Tensor:
         """Poisson(a), or Poisson(q E[X_0] + a (1 - q)) where the data's mean is given: states of `shape`."""
-        t = time_on(t, device or torch.device("cpu"))
-        start = self.mean if mean is None else mean.to(device, torch.float64)
+        t = torch.as_tensor(t, dtype=torch.float64)
+        start = self.mean if mean is None else mean.to(t)
         rate = torch.exp(-t) * start - self.mean * torch.expm1(-t)
         drawn = poisson(rate.expand(shape), generator)
         return drawn.clamp_(max=self.num_states - 1).to(self.dtype)

@@ -225,33 +225,28 @@ class FiniteProcess(ABC):
         ratio = torch.where(seen > 0, F.pad(weights, (0, self.num_states - weights.shape[-1])), 0.0)
         return ratio / seen.clamp(min=_TINY)
 
-    def prior_pmf(self, t: Time, device: torch.device | None = None) -> Tensor:
-        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
-        t = time_on(t, device or torch.device("cpu")).reshape(1)
+    def prior_pmf(self, t: Time) -> Tensor:
+        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device."""
+        t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
         levels = torch.arange(self.max_count + 1, device=t.device)[None]
         return self.rows(levels, torch.zeros_like(t), t)[0].mean(0)
 
     def prior(
-        self,
-        shape: tuple[int, ...],
-        t: Time,
-        generator: RandomSource = None,
-        mean: Tensor | None = None,
-        device: torch.device | None = None,
+        self, shape: tuple[int, ...], t: Time, generator: RandomSource = None, mean: Tensor | None = None
     ) -> Tensor:
         """Independent draws of `prior_pmf`, states of `shape`; the data's mean is not needed."""
-        sums = cumulative(self.prior_pmf(t, device))[None]
+        sums = cumulative(self.prior_pmf(t))[None]
         u = uniform(shape, generator, sums.device)
         return invert_rows(sums, torch.zeros_like(u, dtype=torch.int64), u).to(self.dtype)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
         """KL(P_0t[x0, .] || prior_pmf), float64 of x0's shape."""
-        return self._against_prior(t, x0.device)[0][x0.long()]
+        return self._against_prior(time_on(t, x0.device))[0][x0.long()]
 
-    def _against_prior(self, t: Time, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    def _against_prior(self, t: Time) -> tuple[Tensor, Tensor]:
         """KL and total variation between P_0t[o, .] of every level o and the prior, float64 [max_count + 1] each."""
-        levels = torch.arange(self.max_count + 1, device=device)[None]
-        p, prior = self.pmf(levels, t)[0], self.prior_pmf(t, device)
+        prior = self.prior_pmf(t)
+        p = self.pmf(torch.arange(self.max_count + 1, device=prior.device)[None], t)[0]
         nats = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior)).sum(-1).clamp(min=0.0)
         return nats, (p - prior).abs().sum(-1) / 2
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.data.readers import sparse_matrix
 from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
-from blackout.diffusion.processes.levels import MatrixExponential
+from blackout.diffusion.processes.levels import DenseGenerator
 from blackout.errors import UserError
 from blackout.files import load_arrays
 from blackout.random import cumulative
@@ -119,7 +119,8 @@ def from_generator(
     check_generator(loaded)
     if is_sparse(loaded) and loaded.shape[0] > _DENSE_STATES:
         return SparseGenerator(max_count, loaded, clock, ordered)
-    return DenseGenerator(max_count, np.asarray(dense(loaded), dtype=np.float64), clock, ordered)
+    array = np.ascontiguousarray(dense(loaded), dtype=np.float64)
+    return DenseGenerator(max_count, torch.from_numpy(array), clock, ordered)
 
 
 def check_generator(matrix: Any) -> None:
@@ -149,23 +150,6 @@ def check_generator(matrix: Any) -> None:
             f"the rows of a generator sum to 0, but row {worst} sums to {total[worst]:g} "
             "(its diagonal must be minus the sum of the other entries)"
         )
-
-
-class DenseGenerator(FiniteJumpProcess):
-    """A generator of moderate size, [S, S] float64: tables of exp(Q t)."""
-
-    def __init__(self, max_count: int, matrix: np.ndarray, clock: Clock | None = None, ordered: bool = False) -> None:
-        super().__init__(max_count, len(matrix), clock, ordered)
-        self._generator = torch.from_numpy(np.ascontiguousarray(matrix))
-        self._exponential = MatrixExponential(self._generator)
-
-    def generator(self) -> Tensor:
-        """Q, float64 [S, S]."""
-        return self._generator
-
-    def transition_after(self, tau: Tensor) -> Tensor:
-        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
-        return self._exponential(tau)
 
 
 class SparseGenerator(FiniteJumpProcess):

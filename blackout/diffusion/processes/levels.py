@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.processes.base import Time
+from blackout.diffusion.processes.base import Time, check_max_count
 from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
 
 _CACHED_FROM = 64
@@ -134,9 +134,9 @@ class _Forgetting(FiniteJumpProcess):
         kept, pi = self._kept(s, t)
         return kept * weights + (1 - kept) * weights.sum(-1, keepdim=True) * pi
 
-    def prior_pmf(self, t: Time, device: torch.device | None = None) -> Tensor:
-        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S]."""
-        kept, pi = self._kept_at(t, device)
+    def prior_pmf(self, t: Time) -> Tensor:
+        """The distribution sampling starts from: X_t's, averaged over all data levels. float64 [S], on t's device."""
+        kept, pi = self._kept_at(t)
         data = torch.arange(self.num_states, device=pi.device) <= self.max_count
         return (1 - kept) * pi + kept * data / (self.max_count + 1)
 
@@ -157,9 +157,9 @@ class _Forgetting(FiniteJumpProcess):
         out = self._on(x.device).expand(*x.shape, -1)
         return out.scatter(-1, x[..., None], 0.0)
 
-    def _against_prior(self, t: Time, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        kept, pi = self._kept_at(t, device)
-        prior, others, own = self.prior_pmf(t, device), (1 - kept) * pi, (1 - kept) * pi + kept
+    def _against_prior(self, t: Time) -> tuple[Tensor, Tensor]:
+        kept, pi = self._kept_at(t)
+        prior, others, own = self.prior_pmf(t), (1 - kept) * pi, (1 - kept) * pi + kept
         other_nats, own_nats = (torch.special.xlogy(p, p) - torch.special.xlogy(p, prior) for p in (others, own))
         off = (others - prior).abs()
         nats = (other_nats.sum() - other_nats + own_nats).clamp(min=0.0)
@@ -171,9 +171,9 @@ class _Forgetting(FiniteJumpProcess):
         tau = (self.elapsed(t) - self.elapsed(s))[:, None, None]
         return torch.exp(-tau), self._on(tau.device)
 
-    def _kept_at(self, t: Time, device: torch.device | None) -> tuple[Tensor, Tensor]:
+    def _kept_at(self, t: Time) -> tuple[Tensor, Tensor]:
         """The same from 0 to a time, [1] and [S]."""
-        t = torch.as_tensor(t, dtype=torch.float64, device=device).reshape(1)
+        t = torch.as_tensor(t, dtype=torch.float64).reshape(1)
         kept, pi = self._kept(torch.zeros_like(t), t)
         return kept.flatten(), pi
 
@@ -223,8 +223,24 @@ class Absorbing(_Forgetting):
         super().__init__(max_count, masked, clock)
 
 
+class DenseGenerator(FiniteJumpProcess):
+    """A generator of moderate size, Q [S, S] float64, rows summing to 0: tables of exp(Q t)."""
+
+    def __init__(self, max_count: int, generator: Tensor, clock: Clock | None, ordered: bool) -> None:
+        super().__init__(max_count, len(generator), clock, ordered)
+        self._generator, self._exponential = generator, MatrixExponential(generator)
+
+    def generator(self) -> Tensor:
+        """Q, float64 [S, S]."""
+        return self._generator
+
+    def transition_after(self, tau: Tensor) -> Tensor:
+        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
+        return self._exponential(tau)
+
+
 @component("process")
-class Ordinal(FiniteJumpProcess):
+class Ordinal(DenseGenerator):
     """Jumps between near levels: reversible, time-scaled so that its slowest mode decays as e^-t.
 
     Q_ij = c w(|i - j|) sqrt(pi_j / pi_i), pi being the stationary distribution: detailed balance holds by construction
@@ -243,11 +259,11 @@ class Ordinal(FiniteJumpProcess):
     def __init__(
         self, max_count: int = 255, width: float | None = None, spread: float | None = None, clock: Clock | None = None
     ) -> None:
+        check_max_count(max_count)
         for name, value in (("width", width), ("spread", spread)):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive or null, not {value}")
-        super().__init__(max_count, max_count + 1, clock, ordered=True)
-        levels = torch.arange(self.num_states, dtype=torch.float64)
+        levels = torch.arange(max_count + 1, dtype=torch.float64)
         distance = (levels[:, None] - levels[None, :]).abs()
         weight = (distance == 1).double() if width is None else torch.exp(-((distance / width) ** 2) / 2)
         weight.fill_diagonal_(0.0)
@@ -259,13 +275,4 @@ class Ordinal(FiniteJumpProcess):
         gap = -float(torch.linalg.eigvalsh(symmetric)[-2])
         if not (math.isfinite(gap) and gap > 1e-12):
             raise ValueError(f"levels 0..{max_count} hardly mix with width {width} and spread {spread}: widen one")
-        self._generator = generator / gap
-        self._exponential = MatrixExponential(self._generator)
-
-    def generator(self) -> Tensor:
-        """Q, float64 [S, S]."""
-        return self._generator
-
-    def transition_after(self, tau: Tensor) -> Tensor:
-        """exp(Q tau) for tau [b]: float64 [b, S, S]."""
-        return self._exponential(tau)
+        super().__init__(max_count, generator / gap, clock, ordered=True)

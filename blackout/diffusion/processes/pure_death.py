@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.counts import count_dtype, time_on
+from blackout.counts import count_dtype
 from blackout.diffusion.predictions import CountPrediction, Denoiser
 from blackout.diffusion.processes.base import (
     LIMIT,
@@ -104,12 +104,7 @@ class PureDeath(CountProcess):
         return jump_axis([-1], xt)
 
     def prior(
-        self,
-        shape: tuple[int, ...],
-        t: Time,
-        generator: RandomSource = None,
-        mean: Tensor | None = None,
-        device: torch.device | None = None,
+        self, shape: tuple[int, ...], t: Time, generator: RandomSource = None, mean: Tensor | None = None
     ) -> Tensor:
         """Where sampling starts: all black [Santos 2023, Algorithm 2], or Poisson(e^-t E[X_0]) when the mean is given.
 
@@ -119,18 +114,16 @@ class PureDeath(CountProcess):
 
         Args:
             shape: [B, ...].
-            t: the final time.
+            t: the final time, on the device of the counts.
             mean: E[X_0], broadcastable to shape; of every sample's class, where it has one.
-            device: of the counts.
 
         Returns:
             Counts of `shape`.
         """
-        dtype = count_dtype(self.max_count)
+        dtype, t = count_dtype(self.max_count), torch.as_tensor(t, dtype=torch.float64)
         if mean is None:
-            return torch.zeros(shape, dtype=dtype, device=device)
-        t = time_on(t, device or torch.device("cpu"))
-        rate = torch.exp(-t) * mean.to(device, torch.float64)
+            return torch.zeros(shape, dtype=dtype, device=t.device)
+        rate = torch.exp(-t) * mean.to(t)
         return poisson(rate.expand(shape), generator).clamp_(max=self.max_count).to(dtype)
 
     def prior_divergence(self, x0: Tensor, t: Time) -> Tensor:
