@@ -1,4 +1,4 @@
-"""Every reverse law by enumeration: sums, modes, beams, draws, lists of different length."""
+"""Every reverse law by enumeration: sums, modes, beams, draws."""
 
 import math
 
@@ -20,17 +20,17 @@ from blackout.random import SampleStreams
 from tests.permutations.enumeration import assert_draws
 
 
-def make(kind, n, batch=(), seed=0, scale=1.5, mask=None, dtype=torch.float64):
+def make(kind, n, batch=(), seed=0, scale=1.5, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
         return scale * torch.randn((*batch, *shape), generator=generator, dtype=dtype)
 
     if kind is GeneralizedPlackettLuce:
-        return kind(normal(n, n), mask=mask)
+        return kind(normal(n, n))
     if kind is InverseTransposition:
-        return kind(normal(n), normal(), mask=mask)
-    return kind(normal(n), mask=mask)
+        return kind(normal(n), normal())
+    return kind(normal(n))
 
 
 KINDS = [PlackettLuce, GeneralizedPlackettLuce, InverseRiffle, InverseTransposition, InverseInsertion]
@@ -203,49 +203,20 @@ def test_shapes_and_streams(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lists_of_different_length_share_a_batch(kind):
-    """A list of m items among longer ones has the law it has alone, and its empty places stay."""
-    lengths, n = [2, 3, 5], 5
-    mask = torch.arange(n) < torch.tensor(lengths)[:, None]
-    together = make(kind, n, (3,), seed=2, mask=mask)
-    plain = make(kind, n, (3,), seed=2)
-    size = 30_000
-    drawn = together.sample(Size([size]), torch.Generator().manual_seed(0))
-    orders, log_probs = together.top(7)
-    for row, m in enumerate(lengths):
-        scores = plain.scores[row, :m, :m] if kind is GeneralizedPlackettLuce else plain.scores[row, :m]
-        alone = kind(scores, *([plain.swap[row]] if kind is InverseTransposition else []))
-        perms = all_permutations(m)
-        padded = torch.cat([perms, torch.arange(m, n).expand(len(perms), n - m)], -1)
-        of_row = together.log_prob(padded[:, None].expand(-1, 3, -1))[:, row]
-        assert torch.allclose(of_row, alone.log_prob(perms), atol=1e-12)
-        assert torch.equal(drawn[:, row, m:], torch.arange(m, n).expand(size, -1))
-        assert_draws(drawn[:, row, :m], alone.log_prob(perms).exp())
-        kept = min(orders.shape[1], SUPPORT[kind](m))
-        assert torch.allclose(log_probs[row, :kept], alone.top(7)[1][:kept], atol=1e-12)
-        assert bool((log_probs[row, kept:] == -torch.inf).all()) and bool((orders[row, kept:] == -1).all())
-        assert bool(is_permutation(orders[row, :kept]).all())
-        assert torch.equal(together.mode[row, :m], alone.mode)
-    everything = together.log_prob(all_permutations(n)[:, None]).exp().sum(0)
-    assert torch.allclose(everything, torch.ones(3, dtype=torch.float64), atol=1e-10)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_gradients(kind):
-    perms, mask = all_permutations(3), torch.tensor([True, True, True, False])
-    padded = torch.cat([perms, torch.full((6, 1), 3)], -1)
+    perms = all_permutations(3)
     generator = torch.Generator().manual_seed(0)
-    shape = (4, 4) if kind is GeneralizedPlackettLuce else (4,)
+    shape = (3, 3) if kind is GeneralizedPlackettLuce else (3,)
     scores = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
     extra = [torch.tensor(0.3, dtype=torch.float64, requires_grad=True)] if kind is InverseTransposition else []
 
     def log_probs(*parameters):
-        found = kind(*parameters, mask=mask).log_prob(padded)
+        found = kind(*parameters).log_prob(perms)
         return found[found > -torch.inf]
 
     assert torch.autograd.gradcheck(log_probs, [scores, *extra])
     gradient = torch.autograd.grad(log_probs(scores, *extra).sum(), scores)[0]
-    assert not gradient[..., 3].any() and bool(gradient.isfinite().all())
+    assert bool(gradient.isfinite().all())
 
 
 def test_learning_without_labels_has_the_right_gradient():
@@ -266,9 +237,6 @@ def test_learning_without_labels_has_the_right_gradient():
         (lambda: GeneralizedPlackettLuce(torch.zeros(2, 3)), r"\[..., n, n\]"),
         (lambda: InverseTransposition(torch.zeros(1), torch.tensor(0.0)), "at least 2"),
         (lambda: InverseTransposition(torch.zeros(2, 3), torch.zeros(3)), r"the shape \[2\] of the batch"),
-        (lambda: InverseRiffle(torch.zeros(3), mask=torch.tensor([True, False, True])), "first one or more places"),
-        (lambda: InverseRiffle(torch.zeros(3), mask=torch.tensor([False] * 3)), "first one or more places"),
-        (lambda: PlackettLuce(torch.zeros(3), mask=torch.ones(2, dtype=torch.bool)), r"bool \[..., 3\]"),
         (lambda: PlackettLuce(torch.zeros(3)).top(0), "k must be at least 1"),
     ],
 )

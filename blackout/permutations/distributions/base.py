@@ -1,4 +1,4 @@
-"""What the distributions over orders share: batches, lists of different length, random numbers, the search by beam."""
+"""What the distributions over orders share: batches, random numbers, the search by beam."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
-from blackout.permutations.group import identity_like
 from blackout.random import RandomSource, StepStreams, uniform
 
 
@@ -21,30 +20,22 @@ class OrderDistribution(Distribution):
     Args:
         scores: [..., n], or [..., n, n] if there are two `dims`; what stands before is the batch.
         dims: of one list's scores, 1 or 2.
-        mask: bool [..., n], which places of a list hold an item; those without come last, and stay where they are. None
-            means all.
         least: items at least.
 
     Raises:
-        ValueError: scores of another shape; a mask whose items do not come first, or without an item.
+        ValueError: scores of another shape.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     mode_is_exact: ClassVar[bool] = True
     """Whether `mode` is the most probable order, or the best that a search found."""
 
-    def __init__(self, scores: Tensor, dims: int = 1, mask: Tensor | None = None, least: int = 1) -> None:
+    def __init__(self, scores: Tensor, dims: int = 1, least: int = 1) -> None:
         n = scores.shape[-1] if scores.ndim >= dims else 0
         if n < least or (dims == 2 and scores.shape[-2] != n):
             shape = ", ".join(["n"] * dims)
             raise ValueError(f"scores must be [..., {shape}] with n at least {least}, not {list(scores.shape)}")
-        if mask is not None:
-            if mask.shape[-1] != n or mask.dtype != torch.bool:
-                raise ValueError(f"the mask must be bool [..., {n}], not {mask.dtype} {list(mask.shape)}")
-            if not bool(mask[..., 0].all()) or bool((mask[..., 1:] & ~mask[..., :-1]).any()):
-                raise ValueError("the mask must be true for the first one or more places of a list, then false")
-            mask = mask.expand(*scores.shape[:-dims], n)
-        self.scores, self.mask = scores, mask
+        self.scores = scores
         super().__init__(scores.shape[:-dims], Size((n,)), validate_args=False)
 
     def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
@@ -91,15 +82,6 @@ class OrderDistribution(Distribution):
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         """Orders int64 [*batch, M, n], the k best among them, and log-probabilities [*batch, M]; -inf for none."""
         raise NotImplementedError
-
-    def _filled(self, value: float = -torch.inf) -> Tensor:
-        """The scores, `value` at places without an item."""
-        return self.scores if self.mask is None else self.scores.masked_fill(~self.mask, value)
-
-    def _stays(self, value: Tensor) -> Tensor:
-        """Whether places without an item keep theirs in orders [..., n], bool [...]; for a law with a mask."""
-        assert self.mask is not None
-        return ((value == identity_like(value)) | self.mask).all(-1)
 
     def _uniform(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:
         """Float64 uniforms [*sample_shape, *batch, *event], above 0.

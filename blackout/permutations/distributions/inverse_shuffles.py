@@ -20,14 +20,10 @@ class InverseRiffle(OrderDistribution):
 
     Args:
         scores: [..., n].
-        mask: bool [..., n], see `OrderDistribution`.
 
     Raises:
-        ValueError: scores without items, or a bad mask.
+        ValueError: scores without items.
     """
-
-    def __init__(self, scores: Tensor, mask: Tensor | None = None) -> None:
-        super().__init__(scores, mask=mask)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf for more than one descent."""
@@ -37,30 +33,20 @@ class InverseRiffle(OrderDistribution):
         number = falls.sum(-1)
         cut = 1 + (falls.int().argmax(-1) if self._n > 1 else torch.zeros_like(number))
         found = torch.where(number == 0, cuts.logsumexp(-1), cuts.gather(-1, cut.unsqueeze(-1)).squeeze(-1))
-        if self.mask is not None:
-            number = number.masked_fill(~self._stays(value), self._n)
         return found.masked_fill(number > 1, -torch.inf)
 
     def _cuts(self, z: Tensor) -> Tensor:
         """The log-probability that exactly the first k of a list with scores z [..., n] are left, [..., n + 1]."""
         left, right = F.logsigmoid(z), F.logsigmoid(-z)
-        if self.mask is not None:
-            left, right = left.masked_fill(~self.mask, 0.0), right.masked_fill(~self.mask, 0.0)
-        cuts = F.pad(left.cumsum(-1), (1, 0)) + F.pad(right.flip(-1).cumsum(-1).flip(-1), (0, 1))
-        if self.mask is None:
-            return cuts
-        return torch.cat([cuts[..., :1], cuts[..., 1:].masked_fill(~self.mask, -torch.inf)], -1)
+        return F.pad(left.cumsum(-1), (1, 0)) + F.pad(right.flip(-1).cumsum(-1).flip(-1), (0, 1))
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         left = self._uniform(sample_shape, (self._n,), generator) < torch.sigmoid(self.scores.double())
-        return _sorted_by_packet(left if self.mask is None else left & self.mask)
+        return _sorted_by_packet(left)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         """Those of the best choices of packets, the identity's n + 1 put together: as many as leave k others."""
         packets = torch.stack([F.logsigmoid(self.scores), F.logsigmoid(-self.scores)], -1)
-        if self.mask is not None:  # a place without an item is always right
-            certain = torch.tensor([-torch.inf, 0.0], dtype=packets.dtype, device=packets.device)
-            packets = torch.where(self.mask.unsqueeze(-1), packets, certain)
         wanted, most = k + 2, k + self._n + 1
         while True:
             choices, log_probs = best_digits(packets, wanted)
@@ -76,7 +62,7 @@ class InverseRiffle(OrderDistribution):
 
 
 def _sorted_by_packet(left: Tensor) -> Tensor:
-    """The order that choices of packets bool [..., n] lead to; places without an item are right, and so stay last."""
+    """The order that choices of packets bool [..., n] lead to."""
     return (~left).to(torch.uint8).argsort(dim=-1, stable=True)
 
 
@@ -88,23 +74,19 @@ class InverseTransposition(OrderDistribution):
     Args:
         scores: finite, [..., n], n at least 2.
         swap: the logit of a transposition, [...].
-        mask: bool [..., n], see `OrderDistribution`; at least two items.
 
     Raises:
-        ValueError: fewer than two items, shapes that do not fit, or a bad mask.
+        ValueError: fewer than two items, or shapes that do not fit.
     """
 
-    def __init__(self, scores: Tensor, swap: Tensor, mask: Tensor | None = None) -> None:
-        super().__init__(scores, mask=mask, least=2)
+    def __init__(self, scores: Tensor, swap: Tensor) -> None:
+        super().__init__(scores, least=2)
         if swap.shape != self.batch_shape:
             raise ValueError(f"swap must have the shape {list(self.batch_shape)} of the batch, not {list(swap.shape)}")
-        if mask is not None and not bool(mask[..., 1].all()):
-            raise ValueError("a transposition needs at least two items in every list")
-        self.swap, filled = swap, self._filled()
-        self._log_w = filled.log_softmax(-1)
+        self.swap, self._log_w = swap, scores.log_softmax(-1)
         # log(1 - w_i): of the greatest weight by the sum of the others, because 1 - w would cancel
-        first = filled.argmax(-1, keepdim=True)
-        others = filled.scatter(-1, first, -torch.inf).logsumexp(-1, keepdim=True) - filled.logsumexp(-1, keepdim=True)
+        first = scores.argmax(-1, keepdim=True)
+        others = scores.scatter(-1, first, -torch.inf).logsumexp(-1, keepdim=True) - scores.logsumexp(-1, keepdim=True)
         rest = torch.log1p(-self._log_w.scatter(-1, first, -torch.inf).exp())
         self._log_rest = rest.scatter(-1, first, others)
 
@@ -149,36 +131,32 @@ class InverseInsertion(OrderDistribution):
 
     Args:
         scores: finite, [..., n].
-        mask: bool [..., n], see `OrderDistribution`; the end is that of a list's items.
 
     Raises:
-        ValueError: scores without items, or a bad mask.
+        ValueError: scores without items.
     """
 
-    def __init__(self, scores: Tensor, mask: Tensor | None = None) -> None:
-        super().__init__(scores, mask=mask)
-        self._log_w = self._filled().log_softmax(-1)
-        present = torch.ones_like(scores, dtype=torch.bool) if self.mask is None else self.mask
-        self._last = present.sum(-1, keepdim=True) - 1
+    def __init__(self, scores: Tensor) -> None:
+        super().__init__(scores)
+        self._log_w = scores.log_softmax(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf unless one item moved to the end."""
         log_w, value = torch.broadcast_tensors(self._log_w, value)
-        last = self._last.expand(*value.shape[:-1], 1)
-        moved = value.gather(-1, last)
-        possible = (self._order(moved, last) == value).all(-1)
+        moved = value[..., -1:]
+        possible = (self._order(moved) == value).all(-1)
         return log_w.gather(-1, moved).squeeze(-1).masked_fill(~possible, -torch.inf)
 
-    def _order(self, item: Tensor, last: Tensor) -> Tensor:
-        """The order in which `item` [..., 1] comes at place `last` and those between move up."""
+    def _order(self, item: Tensor) -> Tensor:
+        """The order in which `item` [..., 1] comes last and those after it move up."""
         place = torch.arange(self._n, device=item.device)
-        return torch.where(place == last, item, place + ((place >= item) & (place < last)))
+        return torch.where(place == self._n - 1, item, place + (place >= item))
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
-        return self._order(noisy.argmax(-1, keepdim=True), self._last)
+        return self._order(noisy.argmax(-1, keepdim=True))
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         """All n."""
         items = torch.arange(self._n, device=self.scores.device).expand(*self.batch_shape, self._n)
-        return self._order(items.unsqueeze(-1), self._last.unsqueeze(-1)), self._log_w
+        return self._order(items.unsqueeze(-1)), self._log_w

@@ -14,9 +14,6 @@ from torch.autograd.function import once_differentiable
 from blackout.permutations.distributions.base import OrderDistribution, beam_search
 from blackout.random import RandomSource
 
-_NEVER = -1e30
-"""The score of a place without an item: finite, so that its gradient is 0 and no -inf - -inf arises."""
-
 
 class PlackettLuce(OrderDistribution):
     """The next item is chosen among those left with probability proportional to e^score.
@@ -25,40 +22,36 @@ class PlackettLuce(OrderDistribution):
 
     Args:
         scores: finite, [..., n].
-        mask: bool [..., n], see `OrderDistribution`.
         width: of the beam of `top`; the first it finds, the mode, is exact with any.
 
     Raises:
-        ValueError: scores without items, or a bad mask.
+        ValueError: scores without items.
     """
 
-    def __init__(self, scores: Tensor, mask: Tensor | None = None, width: int = 64) -> None:
-        super().__init__(scores, mask=mask)
-        self.width, self._sorted_by = width, self._filled(_NEVER)
+    def __init__(self, scores: Tensor, width: int = 64) -> None:
+        super().__init__(scores)
+        self.width = width
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; O(n) by one running logsumexp."""
-        scores, value = torch.broadcast_tensors(self._sorted_by, value)
+        scores, value = torch.broadcast_tensors(self.scores, value)
         z = scores.gather(-1, value)
-        terms = z - z.flip(-1).logcumsumexp(-1).flip(-1)
-        if self.mask is None:
-            return terms.sum(-1)
-        return terms.masked_fill(~self.mask, 0.0).sum(-1).masked_fill(~self._stays(value), -torch.inf)
+        return (z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
 
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         """Scores plus Gumbel noise, sorted."""
-        noisy = self._sorted_by + self._gumbel(sample_shape, (self._n,), generator)
+        noisy = self.scores + self._gumbel(sample_shape, (self._n,), generator)
         return noisy.argsort(dim=-1, descending=True, stable=True)
 
     @property
     def mode(self) -> Tensor:
         """Items by falling score, int64 [*batch, n]; among equals the earlier first."""
-        return self._sorted_by.argsort(dim=-1, descending=True, stable=True)
+        return self.scores.argsort(dim=-1, descending=True, stable=True)
 
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
         """What a beam of max(k, width) finds: exact where n! is no more than that, and for k = 1."""
         rows = self.scores.unsqueeze(-2).expand(*self.scores.shape, self._n)
-        return _beam(_masked_rows(rows, self.mask), max(k, self.width))
+        return _beam(rows, max(k, self.width))
 
 
 class GeneralizedPlackettLuce(OrderDistribution):
@@ -73,18 +66,17 @@ class GeneralizedPlackettLuce(OrderDistribution):
     Args:
         scores: [..., n, n], rows are places and columns items; -inf where an item may not be. Whatever earlier
             places choose, an item should be left: else mass is lost, and a draw that comes there is refused.
-        mask: bool [..., n], see `OrderDistribution`.
         width: of the beam of `mode` and, at least, of `top`.
 
     Raises:
-        ValueError: scores that are not square, or a bad mask.
+        ValueError: scores that are not square.
     """
 
     mode_is_exact: ClassVar[bool] = False
 
-    def __init__(self, scores: Tensor, mask: Tensor | None = None, width: int = 64) -> None:
-        super().__init__(scores, 2, mask)
-        self.width, self.scores = width, _masked_rows(scores, self.mask)
+    def __init__(self, scores: Tensor, width: int = 64) -> None:
+        super().__init__(scores, 2)
+        self.width = width
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf where one is forbidden."""
@@ -158,15 +150,6 @@ class _ChoicesLogProb(torch.autograd.Function):
         found = shares * (-gradient[..., None, None] / mass)
         found.diagonal(dim1=-2, dim2=-1).add_(gradient.unsqueeze(-1))
         return found
-
-
-def _masked_rows(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Scores [..., n, n] in which places without an item are forced to keep theirs."""
-    if mask is None:
-        return scores
-    both = mask.unsqueeze(-1) & mask.unsqueeze(-2)
-    keep = torch.eye(mask.shape[-1], dtype=torch.bool, device=mask.device) & ~both
-    return scores.masked_fill(~both, -torch.inf).masked_fill(keep, 0.0)
 
 
 def _beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
