@@ -84,7 +84,9 @@ def fill_codes(
         codes: int64 [size, n], n where a digit is to be drawn.
         blocks: one a pass (`partition`), or a choice of the next one (`most_certain`).
         passes: how many; the last one leaves no digit masked if the blocks cover them.
-        support, greedy, distinct: as for `draw_codes`.
+        support: bool [n, n].
+        greedy: take the most probable value instead of drawing.
+        distinct: never repeat a value of an earlier block, for the inline code.
 
     Yields:
         (codes, log-probability [size] of all digits drawn so far, in nats).
@@ -116,40 +118,6 @@ def most_certain(log_probs: Tensor, codes: Tensor, passes_left: int) -> Tensor:
     certainty = log_probs.amax(-1).masked_fill(~masked, -torch.inf)
     size = -(-int(masked.sum(1).max()) // passes_left)
     return certainty.argsort(dim=1, descending=True, stable=True)[:, :size]
-
-
-@torch.no_grad()
-def draw_codes(
-    denoiser: Denoiser,
-    n: int,
-    size: int,
-    blocks: Blocks,
-    support: Tensor,
-    given: Tensor | None = None,
-    generator: RandomSource = None,
-    *,
-    greedy: bool = False,
-    distinct: bool = False,
-) -> Tensor:
-    """Codes drawn block after block, int64 [size, n] on the support's device.
-
-    Args:
-        blocks: see `partition`.
-        support: bool [n, n].
-        given: int64 [n] or [size, n] of digits that stay, n where one is to be drawn.
-        greedy: take the most probable value instead of drawing.
-        distinct: never repeat a value of an earlier block, for the inline code.
-
-    Raises:
-        ValueError: given digits of another length, or outside the support.
-    """
-    codes = torch.full((size, n), n, dtype=torch.int64, device=support.device)
-    if given is not None:
-        codes = codes + (check_given(given.to(support.device), support) - n)
-    filling = fill_codes(denoiser, codes, blocks, len(blocks), support, generator, greedy=greedy, distinct=distinct)
-    for filled, _ in filling:
-        codes = filled
-    return codes
 
 
 def any_order_loss(denoiser: Denoiser, codes: Tensor, support: Tensor, generator: RandomSource = None) -> Tensor:

@@ -36,10 +36,9 @@ def test_a_table_is_shown(capsys):
 
 def test_reports_become_rows():
     values = {"unique": 1.0, "valid": 1.0, "cyclic": 0.5}
-    curve = {"passes": {"1": values, "2": values}, "perfect": {"1": 0.3}}
-    rows = cycle_rows("a", "curve", {"values": {}, "curve": curve})
-    assert [row["passes"] for row in rows] == ["1", "2"] and rows[0]["cyclic_of_perfect"] == 0.3
-    assert cycle_rows("a", "n passes", {"values": values})[0]["cyclic"] == 0.5
+    (row,) = cycle_rows("cycles, lehmer, masked", "1 of 5 passes", {"values": values})
+    assert (row["passes"], row["cyclic"]) == (1, 0.5) and 0 < row["cyclic_of_perfect"] < 1
+    assert cycle_rows("cycles, lehmer, autoregressive", "5 of 5 passes", {"values": values})[0]["cyclic"] == 0.5
     report = {"values": {"ndcg_at_5": 0.7}, "likelihood": {"rankings": {"popularity": {"ndcg_at_5": 0.6}}}}
     rows = ranking_rows("a", "4 observed, 1 pass", report)
     assert [row["model"] for row in rows] == ["a, 4 observed, 1 pass", "popularity, 4 observed"]

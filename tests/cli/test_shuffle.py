@@ -68,7 +68,7 @@ def test_sample_k_alone_and_scores(run, trained, tmp_path):
         report["values"]
     )
     assert report["decoding"] == "sample" and report["labels"] is False
-    for picture in ("jigsaws.png", "laws.png", "trajectory.webp", "trajectory.png"):
+    for picture in ("jigsaws.png", "trajectory.webp", "trajectory.png"):
         assert (tmp_path / "whole" / picture).exists()
 
 

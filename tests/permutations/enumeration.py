@@ -8,7 +8,9 @@ from torch import Tensor
 
 from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations
+from blackout.permutations.factorized import Blocks, Denoiser, check_given, fill_codes
 from blackout.permutations.group import number
+from blackout.random import RandomSource
 
 
 def assert_draws(orders: Tensor, law: Tensor) -> None:
@@ -16,3 +18,37 @@ def assert_draws(orders: Tensor, law: Tensor) -> None:
     which = number(orders)
     assert torch.equal(all_permutations(orders.shape[-1])[which.clamp(max=len(law) - 1)], orders)
     assert p_value(np.bincount(which.numpy(), minlength=len(law)), law.double().numpy()) > 1e-4
+
+
+@torch.no_grad()
+def draw_codes(
+    denoiser: Denoiser,
+    n: int,
+    size: int,
+    blocks: Blocks,
+    support: Tensor,
+    given: Tensor | None = None,
+    generator: RandomSource = None,
+    *,
+    greedy: bool = False,
+    distinct: bool = False,
+) -> Tensor:
+    """Codes drawn block after block, int64 [size, n] on the support's device.
+
+    Args:
+        blocks: see `partition`.
+        support: bool [n, n].
+        given: int64 [n] or [size, n] of digits that stay, n where one is to be drawn.
+        greedy: take the most probable value instead of drawing.
+        distinct: never repeat a value of an earlier block, for the inline code.
+
+    Raises:
+        ValueError: given digits of another length, or outside the support.
+    """
+    codes = torch.full((size, n), n, dtype=torch.int64, device=support.device)
+    if given is not None:
+        codes = codes + (check_given(given.to(support.device), support) - n)
+    filling = fill_codes(denoiser, codes, blocks, len(blocks), support, generator, greedy=greedy, distinct=distinct)
+    for filled, _ in filling:
+        codes = filled
+    return codes

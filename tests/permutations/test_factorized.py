@@ -11,14 +11,13 @@ from blackout.permutations.factorized import (
     any_order_loss,
     autoregressive_loss,
     code_log_prob,
-    draw_codes,
     partition,
     product_law,
     product_mass,
 )
 from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams
-from tests.permutations.enumeration import assert_draws
+from tests.permutations.enumeration import assert_draws, draw_codes
 
 FREE = [Lehmer, LeftLehmer, FisherYates, Insertion]
 PARTITIONS = [partition(4, k) for k in (1, 2, 3, 4)] + [partition(4, 2, torch.tensor([2, 0, 3, 1]))]

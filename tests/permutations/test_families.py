@@ -11,11 +11,11 @@ from blackout.permutations import all_permutations, compose, inverse, kendall_di
 from blackout.permutations.classical import Ewens, Mallows, Mixture, RepeatedInsertion, consensus
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.factorized import autoregressive_loss, code_log_prob, draw_codes, partition, product_law
+from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition, product_law
 from blackout.permutations.group import is_permutation, num_cycles
 from blackout.random import SampleStreams
 from tests.permutations.chains import PlackettLuceCodes
-from tests.permutations.enumeration import assert_draws
+from tests.permutations.enumeration import assert_draws, draw_codes
 
 
 def moments(law, statistic):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.permutation_laws import laws
 from blackout.laws.kernels import p_value
 from blackout.laws.permutations import point
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
@@ -28,7 +29,6 @@ from blackout.permutations.shuffle import (
     TrajectoryLoss,
 )
 from blackout.permutations.shuffle.decoding import merged, surely_best
-from blackout.permutations.shuffle.draw import laws
 from blackout.permutations.shuffle.losses import LossInputs, squared_distances
 from blackout.permutations.shuffle.reverse import Denoiser, default_schedule
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle

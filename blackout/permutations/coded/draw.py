@@ -15,7 +15,6 @@ from blackout.errors import UserError
 from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.files import load_arrays, read_text
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
-from blackout.permutations.coded.report import CurveOutputs
 from blackout.permutations.codes import Inline
 from blackout.permutations.datasets import read_puzzles
 from blackout.permutations.datasets.files import existing_file
@@ -42,14 +41,12 @@ class CodeDraw(BaseDraw):
         given: digits that are observed: the first so many of the held-out sample, or digits [m, n], n where unknown;
             None for none.
         contexts: arrays [m, ...] in place of the held-out samples'; None for those.
-        curve: also draw at every number of passes, for a picture of the figures over it.
     """
 
     model: CodeModel
     passes: Passes
     given: int | Tensor | None = None
     contexts: Mapping[str, Tensor] | None = None
-    curve: bool = False
     names = OutputNames("samples", "permutations", "permutation", "permutations")
     batch_size = BATCH
 
@@ -92,14 +89,6 @@ class CodeDraw(BaseDraw):
 
         return picture(samples, self.model.config.get("data", {}), columns)
 
-    def outputs(self, seed: int) -> CurveOutputs | None:
-        """Figures over the number of passes, where they are asked for."""
-
-        def at(passes: int) -> CodeDraw:
-            return replace(self, passes=replace(self.passes, passes=passes), curve=False)
-
-        return CurveOutputs(at, self.model, seed) if self.curve else None
-
 
 def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
     """The draw that the settings of `sample.py` ask for.
@@ -107,7 +96,7 @@ def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
     Raises:
         UserError: something that the model cannot do, or another option.
     """
-    refuse_unknown(request, "passes", "order", "given", "input", "distinct", "curve", "sampler")
+    refuse_unknown(request, "passes", "order", "given", "input", "distinct", "sampler")
     passes = _passes(model, request)
     contexts = None
     if "input" in request:
@@ -117,12 +106,7 @@ def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
         unknown = given == model.length
         if bool((unknown[:, :-1] & ~unknown[:, 1:]).any()):
             raise UserError("given: an autoregressive model draws from left to right: observed digits must come first")
-    curve = request.get("curve", False)
-    if type(curve) is not bool:
-        raise UserError(f"curve must be true or false, not {curve!r}")
-    if curve and model.objective == "autoregressive":
-        raise UserError("curve: an autoregressive model has one number of passes only")
-    return CodeDraw(model, passes, given, contexts, curve)
+    return CodeDraw(model, passes, given, contexts)
 
 
 def _passes(model: CodeModel, request: Mapping[str, Any]) -> Passes:

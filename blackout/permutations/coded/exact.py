@@ -9,7 +9,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from blackout.permutations.factorized import Denoiser, normalised, partition, product_mass
+from blackout.permutations.factorized import Denoiser, normalised, partition
 
 MOST_ITEMS = 7
 """Most items for which all partly masked codes are looked at."""
@@ -97,12 +97,3 @@ def partitions(n: int, passes: int, random: bool = True) -> list[list[Tensor]]:
             )
         ]
     return found
-
-
-def perfect_mass(codes: Tensor, passes: int, points: Tensor | None = None, random: bool = True) -> float:
-    """What a perfect network gives `points` (the data's codes int64 [M, n] themselves), averaged over random orders.
-
-    Ours: `product_law` summed; checked against closed forms in `tests.permutations.coded.test_model`.
-    """
-    masses = [product_mass(codes, blocks, points) for blocks in partitions(codes.shape[1], passes, random)]
-    return sum(masses) / len(masses)

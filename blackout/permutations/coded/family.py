@@ -104,7 +104,7 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
         return CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
 
     def draw(self, model: CodeModel, request: Mapping[str, Any]) -> Draw:
-        """The draw asked for by `passes`, `order`, `given`, `input`, `distinct`, `curve` and `sampler.greedy`."""
+        """The draw asked for by `passes`, `order`, `given`, `input`, `distinct` and `sampler.greedy`."""
         return requested(model, request)
 
     def dry_run(self, model: CodeModel) -> None:

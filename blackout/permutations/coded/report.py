@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from blackout.component import component
 from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
-from blackout.family import Draw, Samples
-from blackout.files import load_arrays, save_picture
+from blackout.family import Samples
+from blackout.files import load_arrays
 from blackout.permutations.classical import Mallows, Mixture, RepeatedInsertion, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
-from blackout.permutations.coded.exact import MOST_ITEMS, ExactLaw, perfect_mass
+from blackout.permutations.coded.exact import MOST_ITEMS, ExactLaw
 from blackout.permutations.coded.model import CodeModel
 from blackout.permutations.coded.ratings import FITTED, ranking_baselines
 from blackout.permutations.datasets.files import existing_file
@@ -34,11 +34,8 @@ from blackout.random import SampleStreams
 _ENUMERATED = 9
 """Most items whose law is enumerated where one pass over each permutation says it."""
 _AT_ONCE = 1000
-_SAMPLES = 2000
 _MIXED = 100
 """Most items to whose orders mixtures are fitted."""
-_EACH = 10
-"""Numbers of passes up to here are all drawn for their curve; above it some."""
 
 
 @component("metrics")
@@ -255,60 +252,3 @@ def exact_law(
         for part in codes.split(_AT_ONCE)
     ]
     return points.cpu(), torch.cat(log_q).double().cpu()
-
-
-class CurveOutputs:
-    """`passes.png` and the figures in it, of samples drawn at every number of passes, beside a perfect network's.
-
-    That of [Severo 2025, figure 6].
-
-    Args:
-        at: number of passes -> how samples are drawn in so many.
-        model: drawn from.
-        seed: of the samples.
-    """
-
-    def __init__(self, at: Callable[[int], Draw], model: CodeModel, seed: int) -> None:
-        self._at, self._model, self._seed = at, model, seed
-
-    def update(self, samples: Samples, indices: Tensor) -> None:
-        """Nothing: other samples are drawn."""
-
-    def write(self, directory: Path) -> dict[str, Any]:
-        """Draw and write the curve."""
-        from matplotlib.figure import Figure  # only here: importing it takes a second
-
-        n, source = self._model.length, self._model.require_source()
-        assert isinstance(source, PermutationData)
-        rows = {}
-        for passes in [k for k in (*range(1, _EACH + 1), 15, 20, 30, 50, n) if k <= n]:
-            scores = CodeScorer().begin(source, _SAMPLES)
-            for indices, samples in self._at(passes).batches(torch.arange(_SAMPLES), self._seed):
-                scores.update(samples, indices)
-            rows[passes] = scores.compute()
-        perfect = reference(self._model, source, list(rows))
-        figure = Figure(figsize=(5.2, 3.6), layout="constrained")
-        axes = figure.add_subplot()
-        for name in next(iter(rows.values())):
-            values = [row[name] for row in rows.values()]
-            if all(0 <= value <= 1 for value in values):
-                axes.plot(list(rows), values, marker="o", markersize=3, label=name.replace("_", " "))
-        if perfect:
-            axes.plot(list(perfect), list(perfect.values()), "k--", marker="x", label="right, perfect network")
-        title = f"{self._model.code.__name__}: shares of {_SAMPLES:,} samples"
-        axes.set(xlabel="passes", ylim=(-0.02, 1.02), title=title)
-        axes.legend(fontsize=7)
-        save_picture(figure, directory / "passes.png", dpi=110)
-        return {"curve": {"samples": _SAMPLES, "passes": rows, "perfect": perfect}}
-
-
-def reference(model: CodeModel, source: PermutationData, passes: list[int]) -> dict[int, float]:
-    """Probability that a perfect network gives the permutations that occur, by number of passes.
-
-    To 7 items averaged over all random orders; above only in one pass, where the order is of no matter.
-    """
-    if source.members is None:
-        return {}
-    codes = model.encode(source.members)
-    random = model.passes.order != "left_to_right"
-    return {k: perfect_mass(codes, k, random=random) for k in passes if k == 1 or source.length <= MOST_ITEMS}

@@ -84,16 +84,6 @@ def test_samples_are_drawn_scored_and_made_again_alone(run, trained, tmp_path): 
     assert values["cyclic"] == pytest.approx(report["values"]["cyclic"])
 
 
-@pytest.mark.drawn
-def test_figures_over_the_number_of_passes_stand_beside_a_perfect_network(run, trained, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("blackout.permutations.coded.report._SAMPLES", 50)
-    outcome = run("sample", f"ckpt={trained}", "num_samples=4", "curve=true", f"out={tmp_path}")
-    assert outcome.code == 0, outcome.err
-    curve = json.loads((tmp_path / "metrics.json").read_text())["curve"]
-    assert list(curve["passes"]) == ["1", "2", "3", "4", "5", "6"] and curve["perfect"]["1"] == pytest.approx(1)
-    assert (tmp_path / "passes.png").exists()
-
-
 def test_rankings_are_completed_and_contexts_given(run, tmp_path):  # noqa: F811
     data = ("dataset.users=60", "dataset.num_movies=20", f"runs_dir={tmp_path}", "run_id=a")
     assert run("train", "experiment=codes_movielens", *TINY, *data, "trainer.max_steps=2").code == 0

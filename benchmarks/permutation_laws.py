@@ -1,0 +1,101 @@
+"""The law of a list at every scheduled time, exactly: `python -m benchmarks.permutation_laws <run> --out laws.png`.
+
+Of the first held-out list of a shuffle diffusion of up to five items; figure 1 of [Zhang 2025].
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from blackout.files import save_picture
+from blackout.permutations.distributions.matching import Matching
+from blackout.permutations.group import all_permutations, compose, inverse, number
+from blackout.permutations.metrics import arranged
+from blackout.permutations.plots import lists
+from blackout.permutations.shuffle import ShuffleDiffusion
+from blackout.permutations.shuffle.decoding import Sample
+from blackout.permutations.shuffle.reverse import Denoiser, with_first
+from blackout.random import SampleStreams
+from blackout.training.export import load_model
+
+MOST_ITEMS, _ORDERS = 5, 24
+"""Up to here all orders are gone through."""
+
+
+def laws(denoiser: Denoiser, times: Sequence[int], start: Tensor | None = None) -> Tensor:
+    """The laws of the order at t_k, ..., t_1 and 0 that the reverse steps lead to, float64 [k + 1, b, m!].
+
+    [Zhang 2025, eq. 11], summed over all lists.
+
+    Args:
+        denoiser: of b lists.
+        times: t_1, ..., t_k.
+        start: float64 [m!], the law at t_k in lexicographic order; None is uniform.
+    """
+    every, b = all_permutations(denoiser.free).to(denoiser.features.device), len(denoiser.features)
+    size = len(every)
+    start = torch.full((size,), 1 / size, dtype=torch.float64) if start is None else start
+    found = [start.to(every.device).expand(b, size)]
+    moved = number(compose(every.unsqueeze(1), every.unsqueeze(0))).flatten()
+    for t in reversed(times):
+        step = denoiser(every.expand(b, *every.shape), t)
+        probability = torch.stack([step.log_prob(sigma.expand(b, size, -1)).double().exp() for sigma in every], -1)
+        mass = (found[-1].unsqueeze(-1) * probability).flatten(1)
+        found.append(torch.zeros_like(found[-1]).index_add(1, moved, mass))
+    return torch.stack(found)
+
+
+def draw_laws(denoiser: Denoiser, times: Sequence[int], kind: str, truth: Tensor, path: Path) -> None:
+    """A picture of the laws of one list, from uniform to the model's answer, over a list drawn at every time.
+
+    That of [Zhang 2025, figure 1]; none where lists are too long, or steps have no law.
+
+    Args:
+        denoiser: of one list, with its items.
+        kind: of items, see `blackout.permutations.datasets.Puzzles`.
+        truth: int64 [1, n], the right order, which is marked.
+    """
+    if denoiser.free > MOST_ITEMS or isinstance(denoiser(truth.new_zeros(1, 0, denoiser.free), times[0]), Matching):
+        return
+    states, items, fixed = list[Tensor](), denoiser.items, denoiser.first_fixed
+    assert items is not None
+    streams = SampleStreams(0, torch.zeros(1, dtype=torch.int64))
+    Sample()(denoiser, times, streams, lambda _, order: states.append(order))
+    from matplotlib.figure import Figure
+
+    every, found = with_first(all_permutations(denoiser.free), fixed), laws(denoiser, times)[:, 0].cpu()
+    few = found[-1].topk(min(_ORDERS, len(every))).indices.sort().values  # bars that can be told apart
+    told = f"the {len(every)} orders" if len(few) == len(every) else f"the {len(few)} likeliest orders"
+    every, found = every[few], found[:, few]
+    figure = Figure(figsize=(2.2 * len(found), 3.6), layout="constrained")
+    rows = figure.subplots(2, len(found), sharey="row", squeeze=False)
+    colours = ["tab:green" if bool(right) else "tab:blue" for right in (every == truth.cpu()).all(1)]
+    for column, (t, law) in enumerate(zip([*reversed(times), 0], found.tolist(), strict=True)):
+        rows[0, column].bar(range(len(law)), law, color=colours)
+        rows[0, column].set(title=f"t = {t}", ylim=(0, 1), xlabel=told, xticks=[])
+        rows[1, column].axis("off")
+        if (picture := lists(kind, arranged(items, with_first(states[column], fixed)), 1)) is not None:
+            rows[1, column].imshow(picture)
+    save_picture(figure, path, dpi=110)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path, help="run directory, .ckpt file or exported model")
+    parser.add_argument("--out", type=Path, default=Path("laws.png"))
+    given = parser.parse_args(argv)
+    model = load_model(given.model)
+    assert isinstance(model, ShuffleDiffusion)
+    batch = model.require_source().batch("test", torch.arange(1))
+    with model.using():
+        denoiser = model.denoiser(arranged(batch["items"], batch["given"]))
+        draw_laws(denoiser, model.shuffle.times, model.data["kind"], inverse(batch["given"]), given.out)
+
+
+if __name__ == "__main__":
+    main()
