@@ -4,7 +4,7 @@
     train.npy, test.npy     like the piano rolls of tauLDR: 256 steps of 129 names [N, 256], shuffled
     descramble_key.txt      a line `name pitch` for each of them
 
-Their laws are known (blackout.posterior.toys). An activity is the number of times that a word of its cell line occurs,
+Their laws are known (benchmarks/exact_laws.py). An activity is the number of times that a word of its cell line occurs,
 of which hepg2's is CGTA, plus noise: what guides to high activities must find the words.
 
     python train.py dataset=counts dataset.path=OUT/enhancers.csv dataset.sequences=seq dataset.labels=hepg2 \\
@@ -23,8 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from blackout.posterior import Dna
-from blackout.posterior.toys import melody
+from benchmarks.exact_laws import Dna, melody
 from blackout.random import SampleStreams
 
 WORDS = {"hepg2": "CGTA", "k562": "GATA", "sknsh": "CAGC"}

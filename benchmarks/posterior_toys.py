@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.exact_laws import Chain, Dna, Ring, Synthetic, hellinger
 from blackout.laws.kernels import histogram
 from blackout.laws.posteriors import cases
 from blackout.laws.toys import total_variation
-from blackout.posterior import Dna, Measured, Motif, Reward, Ring, SplitGibbs, Synthetic, anneal
-from blackout.posterior.exact_model import Chain
+from blackout.posterior import Measured, Motif, Reward, SplitGibbs, anneal
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
-from blackout.posterior.toys import hellinger
 from blackout.random import SampleStreams
 
 Row = dict[str, Any]

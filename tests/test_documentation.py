@@ -77,5 +77,6 @@ if __name__ == "__main__":
 def test_whatever_is_cited_is_among_the_references():
     key = re.compile(r"[\[;] ?([A-Z][A-Za-z-]+(?: [A-Z][a-z]+)?(?: and [A-Z][a-z]+)? (?:19|20)\d\d)(?=[,;\]])")
     listed = set(re.findall(r"^- \*\*(.+?)\.\*\*", (DOCS / "references.md").read_text(), re.MULTILINE))
-    cited = {one for path in (ROOT / "blackout").rglob("*.py") for one in key.findall(path.read_text())}
+    code = [path for room in ("blackout", "benchmarks") for path in (ROOT / room).rglob("*.py")]
+    cited = {one for path in code for one in key.findall(path.read_text())}
     assert len(cited) > 80 and sorted(cited - listed) == [] and sorted(listed - cited) == []

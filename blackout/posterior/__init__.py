@@ -2,7 +2,7 @@
 
 `problem`, `operators`, `noise` and `rewards` say what was measured; `chains` and what is built on it (`split_gibbs`,
 `noise_denoise`, `conjugate`, `baselines`) draw from the posterior; `draw`, `measurements` and `outputs` are what
-`sample.py` reaches; `exact_model` and `toys` are laws that need no network.
+`sample.py` reaches.
 """
 
 from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone, Steered
@@ -44,13 +44,12 @@ from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Blind, Measured, Problem, Unknown
 from blackout.posterior.rewards import Classifier, LearnedClassifier, Motif, Reward
 from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
-from blackout.posterior.toys import Dna, Melody, Ring, Synthetic
 
 __all__ = [
     "DPS", "SMC", "SVDD", "And", "Auto", "Baseline", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",
-    "Coupling", "Decoded", "Direct", "DirectCommand", "Dna", "Exact", "Flips", "Function", "Gaussian", "Identity",
-    "Inpaint", "InpaintBox", "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Melody", "Method", "Motif",
+    "Coupling", "Decoded", "Direct", "DirectCommand", "Exact", "Flips", "Function", "Gaussian", "Identity",
+    "Inpaint", "InpaintBox", "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Method", "Motif",
     "NoPrior", "Noise", "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",
-    "Prior", "PriorAlone", "Problem", "Reward", "Ring", "Sgdd", "SgddPublished", "SplitGibbs", "Steered", "Synthetic",
+    "Prior", "PriorAlone", "Problem", "Reward", "Sgdd", "SgddPublished", "SplitGibbs", "Steered",
     "Unknown", "Xor", "anneal", "conjugate", "dps", "fk", "no_prior", "overwrite", "prior_alone", "smc", "svdd", "tds",
 ]  # fmt: skip

@@ -224,19 +224,3 @@ def rank_p_value(found: dict[str, np.ndarray]) -> float:
 def coverage(at: np.ndarray, share: float) -> float:
     """Share of positions within the central interval of that share."""
     return float((np.abs(at - 0.5) <= share / 2).mean())
-
-
-def nearest_labels(x: Tensor, train: Tensor, labels: Tensor, neighbours: int = 3) -> Tensor:
-    """The label of most of the nearest training samples, int64 [n]; the smallest label where there is a draw.
-
-    Args:
-        x: samples [n, *shape].
-        train, labels: samples [N, *shape] and their labels, int64 [N].
-        neighbours: how many are asked.
-    """
-    flat, reference = x.float().flatten(1), train.float().flatten(1)
-    found = []
-    for part in flat.split(64):
-        distance = (part**2).sum(1)[:, None] - 2 * part @ reference.T + (reference**2).sum(1)
-        found.append(labels[distance.topk(neighbours, largest=False).indices].mode(1).values)
-    return torch.cat(found)

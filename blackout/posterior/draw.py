@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch
 from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone, Steered
 from blackout.posterior.chains import Method, Posterior, anneal, suggested
 from blackout.posterior.conjugate import Direct, conjugate
-from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.measurements import STRIDE, Measurements, read
 from blackout.posterior.outputs import SPENT, PosteriorOutputs
 from blackout.posterior.prior import Prior
@@ -354,8 +353,9 @@ def tds(particles: int = 4) -> Baseline:
 
 def prior_of(model: Any, sampler: Sampler) -> Prior:
     """A model as a prior, with a sampler's kernel and grid; exact laws have their own."""
-    if isinstance(model, ExactModel):
-        return model.prior()
+    if hasattr(model, "prior"):
+        own: Prior = model.prior()
+        return own
     mean, sampler = model.mean if sampler.poisson_start else None, taken_apart(sampler)
     times = model.times(sampler)
     return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
@@ -449,7 +449,13 @@ class PosteriorDraw(BaseDraw):
 
     def _run(self, rows: Tensor, seed: int, watch: Watch | None) -> Posterior:
         streams, problem = self._streams(rows, seed), self._problem(rows, seed)
-        prior, observer = prior_of(self.model, self.sampler), None if watch is None else _Watched(watch)
+        prior = prior_of(self.model, self.sampler)
+
+        def shown(sweep: int, sweeps: int, x: Tensor, z: Tensor, level: float) -> None:
+            for step in (0, sweep) if sweep == 1 else (sweep,):
+                cast(Watch, watch)(step, sweeps, torch.cat([x, z], -1))
+
+        observer = None if watch is None else shown
         with torch.no_grad(), self.sampler.evaluation.of(self.model.averaged):
             return self.method.sample(prior, problem, len(rows), streams, observer=observer)
 
@@ -464,23 +470,6 @@ class PosteriorDraw(BaseDraw):
         """A grid of the counts; None for points, vectors of fewer than three of them."""
         x = samples["samples"]
         return None if x[0].numel() < 3 else grid(x, self.model.process.max_count, columns)
-
-
-class _Watched:
-    """An observer that shows an animation x, z and a bar as high as the level, as a share of the first."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch, self._first = watch, 0.0
-
-    def __call__(self, sweep: int, sweeps: int, x: Tensor, z: Tensor, level: float) -> None:
-        self._first = self._first or level
-        bar = torch.zeros((*x.shape[:-1], 1), dtype=torch.int64, device=x.device)
-        if bar.ndim > 2:
-            rows = bar.shape[-2]
-            bar[..., rows - round(rows * min(1.0, level / self._first)) :, :] = int(x.max())
-        state = torch.cat([x.long(), bar * 0, z.long(), bar], -1)
-        for step in (0, sweep) if sweep == 1 else (sweep,):
-            self._watch(step, sweeps, state)
 
 
 def _settings(part: Any) -> dict[str, Any]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import Image
 from scipy import stats
 from torch import Tensor
 
@@ -19,7 +17,6 @@ from blackout.family import Samples
 from blackout.files import replacing, save_picture
 from blackout.posterior import diagnostics
 from blackout.posterior.chains import FIELDS
-from blackout.posterior.exact_model import ExactModel
 from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Judged
 from blackout.posterior.problem import Blind
@@ -136,7 +133,7 @@ class PosteriorOutputs:
             for sweep, kept in zip(self._draw.spent, chains.tolist(), strict=True):
                 writer.writerow(sweep | {"log_likelihood": kept[0], "moved": kept[1], "acceptance": kept[2]})
 
-    def _reconstruction(self) -> Image.Image | None:
+    def _reconstruction(self) -> Figure | None:
         """A row for every measurement: truth and data it suggests, where they are known, mean, standard deviation, the
         largest one of which is white, and samples, black where there are fewer; None for points.
         """
@@ -164,7 +161,7 @@ class PosteriorOutputs:
         numbers = self._draw.measurements.numbers[self.chosen[:number]].tolist()
         axis.set_yticks((np.arange(number) + 0.5) * len(strip) / number, [f"{m}" for m in numbers], fontsize=7)
         axis.set_ylabel("measurement", fontsize=7)
-        return picture_of(figure)
+        return figure
 
     def _diagnose(self) -> None:
         """`checks`: what is said of every measurement by itself, float64 [M] each."""
@@ -278,15 +275,18 @@ class PosteriorOutputs:
         source = self._draw.model.require_source()
         train = source.batch("train", torch.arange(min(_REFERENCE, source.size("train"))))
         if "label" in train:
-            labels = [diagnostics.nearest_labels(x, train["x0"].cpu(), train["label"]) for x in (truth, self.x)]
-            errors["label_agreement"] = float((labels[1] == labels[0][self.place]).double().mean())
+            from sklearn.neighbors import KNeighborsClassifier  # only here: importing it takes a second
+
+            nearest = KNeighborsClassifier(3).fit(train["x0"].cpu().flatten(1).numpy(), train["label"].cpu().numpy())
+            wanted, found = (nearest.predict(x.flatten(1).numpy()) for x in (truth, self.x))
+            errors["label_agreement"] = float((found == wanted[self.place.numpy()]).mean())
         return errors
 
     def _judged(self, directory: Path) -> dict[str, Any]:
         """What an exact law and an operator say about the samples."""
         model, operator = self._draw.model, self._draw.measurements.operator
         judged = Judged(self.x, self.of, self.problem, self.truths, self._seed)
-        law = model.judge(judged, directory) if isinstance(model, ExactModel) else {}
+        law = model.judge(judged, directory) if hasattr(model, "judge") else {}
         own = operator.judge(judged, directory)
         return {**law, **own, "values": law.get("values", {}) | own.get("values", {})}
 
@@ -317,7 +317,7 @@ def _most(values: Tensor) -> float:
     return float(np.fmax.reduce(values.numpy()))
 
 
-def calibration_picture(ranks: dict[str, np.ndarray], elements: np.ndarray) -> Image.Image:
+def calibration_picture(ranks: dict[str, np.ndarray], elements: np.ndarray) -> Figure:
     """Histograms of the positions of truths among samples, with the band that holds 99 % of the bars of right samplers,
     and how often intervals cover.
 
@@ -338,7 +338,7 @@ def calibration_picture(ranks: dict[str, np.ndarray], elements: np.ndarray) -> I
     axes[-1].plot(share, [diagnostics.coverage(elements, one) for one in share])
     axes[-1].plot((0, 1), (0, 1), color="black", linewidth=1)
     axes[-1].set_title("coverage of intervals by their share", fontsize=8)
-    return picture_of(figure)
+    return figure
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
@@ -346,13 +346,6 @@ def new_figure(size: tuple[float, float]) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=size, layout="constrained")
-
-
-def picture_of(figure: Figure) -> Image.Image:
-    """A figure as pixels, 100 to the inch."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    return Image.open(buffer).convert("RGB")
 
 
 def _last(values: Tensor) -> Tensor:

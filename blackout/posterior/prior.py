@@ -20,11 +20,6 @@ Streams: TypeAlias = SampleStreams | torch.Generator | None
 """Where a whole loop takes its numbers from; streams make sample k a function of (seed, k)."""
 
 
-def numbers_at(streams: Streams, step: int) -> RandomSource:
-    """The numbers of one step; a torch generator simply goes on."""
-    return streams.at(step) if isinstance(streams, SampleStreams) else streams
-
-
 @dataclass(frozen=True)
 class Prior:
     """p(x), as a denoiser and the process it was trained for; its reverse runs are the prior step [Chu 2025, eq. 9].

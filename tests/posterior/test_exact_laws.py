@@ -8,14 +8,13 @@ import pytest
 import torch
 from scipy import stats
 
+from benchmarks.exact_laws import Chain, Dna, ExactModel, Ring, Synthetic, hellinger, melody, noise_of
 from blackout.data import CountData
 from blackout.diffusion.processes import Uniform
 from blackout.errors import UserError
-from blackout.posterior import LearnedClassifier, Measured, Motif, Reward, Ring, Synthetic
-from blackout.posterior.exact_model import Chain, ExactModel, noise_of
+from blackout.posterior import LearnedClassifier, Measured, Motif, Reward
 from blackout.posterior.rewards import Tilt
 from blackout.posterior.split_gibbs import blocks
-from blackout.posterior.toys import Dna, hellinger, melody
 from blackout.random import SampleStreams
 
 STATES = torch.tensor(list(itertools.product(range(3), repeat=3)))

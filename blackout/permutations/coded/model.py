@@ -28,7 +28,7 @@ from blackout.permutations.factorized import (
     most_certain,
     partition,
 )
-from blackout.permutations.group import inverse, is_permutation
+from blackout.permutations.group import inverse
 from blackout.permutations.metrics import arranged
 from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
 from blackout.training.model import Model, finite_output
@@ -413,7 +413,7 @@ class CodeModel(Model):
         codes, log_prob = state
         samples = {"samples": self.decode(codes), "code": codes, "log_prob": log_prob}
         if self.code is Inline:
-            samples["valid"] = self.valid(codes)
+            samples["valid"] = self.code.valid(codes)
         if "item_names" in (kept := self.tensors()):  # what the user's file calls them
             samples["item_names"] = kept["item_names"].to(device)[context["items"]]
         return samples | {("target" if name == "x" else name): values for name, values in context.items()}
@@ -468,10 +468,6 @@ class CodeModel(Model):
         how = chosen.checked(self.length, self.objective, self.code is Inline)
         drawn = self.batches(torch.arange(num_samples), seed, passes=how)
         return torch.cat([samples["samples"].cpu() for _, samples in drawn])
-
-    def valid(self, codes: Tensor) -> Tensor:
-        """Which digits [B, n] are a permutation's: all, but with the inline code."""
-        return is_permutation(codes) if self.code is Inline else self.code.valid(codes)
 
     def example(self) -> tuple[Any, ...]:
         """Arguments of one network evaluation of one sample."""
