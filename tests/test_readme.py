@@ -148,7 +148,7 @@ def test_sampling(command, here):
 def test_other_commands(here, capsys, monkeypatch):
     rest = [c for c in COMMANDS if c.startswith("python -m")]
     assert [c.split()[2] for c in rest] == [
-        "blackout.compare", "blackout.watch", "blackout.demo",
+        "blackout.compare", "blackout.watch", "blackout.demo", "blackout.solve",
         "benchmarks.table", "blackout.inspect", "blackout.compress",
     ]  # fmt: skip
     compare.main(["runs/digits/a"])

@@ -28,6 +28,7 @@ from blackout.diffusion.kernels import (
 )
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process
+from blackout.diffusion.schedules import widest
 from blackout.errors import UserError
 from blackout.files import CONF
 from blackout.random import RandomSource, SampleStreams
@@ -325,10 +326,11 @@ def make_sampler(
     Raises:
         ValueError: a number is out of range.
     """
+    lends = isinstance(kernel, MultistepLeap) and poisson_start  # the only start that may be early
     return Sampler(
         Churned(kernel, churn) if churn else kernel,
         num_steps,
-        grid,
+        grid if lends else widest(grid),
         poisson_start,
         Correction(corrector_steps, corrector, corrector_between),
         Guidance(guidance, guidance_between, guidance_particles),

@@ -427,7 +427,7 @@ class PosteriorDraw(BaseDraw):
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """(indices [b], `samples` [b, *shape], `log_likelihood` and `pasted` [b], of particles `log_evidence` [b],
-        `chains` [b, sweeps, ...], `spent` of them float64 [b, sweeps, 5], see `outputs.SPENT`).
+        `chains` [b, sweeps, ...], `_spent` of them float64 [b, sweeps, 5], see `outputs.SPENT`).
         """
         if not len(indices):
             return
@@ -444,7 +444,7 @@ class PosteriorDraw(BaseDraw):
             named |= {"log_evidence": found.log_evidence} if len(found.log_evidence) else {}
             spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
             spent[:, -1] /= len(part)
-            named["spent"] = spent.expand(size, -1, -1)
+            named["_spent"] = spent.expand(size, -1, -1)
             yield part, {name: values[: len(part)].cpu() for name, values in named.items()}
 
     def _run(self, rows: Tensor, seed: int, watch: Watch | None) -> Posterior:

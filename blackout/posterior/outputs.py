@@ -57,7 +57,7 @@ class PosteriorOutputs:
     def update(self, samples: Samples, indices: Tensor) -> None:
         """Take a batch, which an earlier call of the same command may have drawn."""
         self._parts.append((indices, dict(samples)))
-        spent = samples["spent"]
+        spent = samples["_spent"]
         if not self._draw.spent:
             for number, level, evaluations, calls, _ in spent[0].tolist():
                 whole = {"evaluations": int(evaluations), "calls": int(calls)}

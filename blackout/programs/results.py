@@ -72,7 +72,7 @@ class SampleFile:
             np.lib.format.write_array_header_1_0(self._member, header)
         self._member.write(rows.tobytes())
         for name, values in samples.items():
-            if name != "samples":
+            if name != "samples" and not name.startswith("_"):  # which is of one machine, such as seconds
                 self._others.setdefault(name, []).append(values.cpu())
         self._missing -= len(rows)
 

@@ -441,7 +441,10 @@ def show_in_words(run: Path, model: Model) -> None:
     shape = model.require_source().facts.get("shape")
     if shape and len(shape) == 3 and shape[0] in (1, 3) and max(shape[1:]) <= _SMALL:
         samples = np.load(run / "samples" / "final.npz")["samples"][: _ACROSS // (2 * shape[2] + 2)]
-        print(in_characters(torch.from_numpy(samples).permute(0, 3, 1, 2)))
+        images = torch.from_numpy(samples)
+        if images.shape[1:] != tuple(shape):  # channels last, or none for one
+            images = images.reshape(-1, *shape[1:], shape[0]).permute(0, 3, 1, 2)
+        print(in_characters(images))
 
 
 def keep_affordable_scorer(trainer: pl.Trainer, nfe: int, budget: int, run: Path) -> tuple[Scores | None, list[str]]:

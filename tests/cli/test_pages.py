@@ -75,7 +75,7 @@ def test_the_demo_draws_fills_and_says_what_it_needs(runs, monkeypatch):
     with pytest.raises(UserError, match="leaves some of it"):
         shown.fill(~np.zeros((8, 8), bool))
     monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(UserError, match=r"blackout\[demo\]"):
+    with pytest.raises(UserError, match=r"blackout-diffusion\[demo\]"):
         demo.page(shown)
 
 

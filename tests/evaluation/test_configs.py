@@ -12,6 +12,7 @@ from blackout.programs.choices import CONF, sections
 CHOICES = {
     "inception": [],
     "digits": [],
+    "fid": [],
     "mnist": [],
     "dinov2": ["metrics.extractor.size=s"],
     "custom": ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
