@@ -34,10 +34,10 @@ from blackout.flows.energies.energies import PairEnergy, couplings_found
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler, PersistentChains
 from blackout.flows.energies.report import uniform_weights
-from blackout.flows.losses import EstimatedPartition, LearnedPartition, Objective, TrajectoryBalance
-from blackout.flows.path import States
+from blackout.flows.losses import EstimatedPartition, LearnedPartition, Objective
+from blackout.flows.path import States, residual
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
-from blackout.flows.replay import Replay, Rollout, roll_out
+from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
 from blackout.flows.weights import effective_sample_size, estimates, log_mean_exp, weighted_mean
@@ -45,6 +45,44 @@ from blackout.networks import LEMLP, LEAttention, LEConvolution, LESite, LETrans
 from blackout.random import SampleStreams
 
 _AVERAGED = 0.998
+
+
+class TrajectoryBalance(EstimatedPartition):
+    """The variance of log-weights of whole paths: zero if and only if every path is balanced, with one constant.
+
+    log Z + log P_F(path) = log rho(x_1) + log P_B(path) [Malkin 2022, eq. 14] for a chain in continuous time, whose way
+    back has the rates that keep p_t: the two sides differ by the integral of xi along the path [Ou 2025, eq. 8]. It is
+    taken by the trapezoidal rule over the rollout's grid. The constant is the mean of the batch in place of a learned
+    log Z [Richter 2020]. In continuous time it is ours (tests/flows/test_weights.py).
+
+    Args:
+        points: of the rollout, which is not resampled: states of a path.
+    """
+
+    def __init__(self, points: int = 32) -> None:
+        super().__init__()
+        self.points = points
+
+    def __call__(self, network: LocallyEquivariant, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
+        """(squared differences from the mean of paths, [paths], the share of log-ratios that are clipped)."""
+        log_ratios = batch.t[:, None, None] * batch.ratios
+        scores = network(batch.x, batch.t, batch.ratios)
+        xi = residual(batch.dlogp_dt, scores, log_ratios.clamp(max=self.clip)).view(-1, self.points)
+        weight = torch.trapezoid(xi, batch.t.view(-1, self.points), dim=1)
+        return (weight - weight.mean()).square(), (log_ratios > self.clip).float().mean()
+
+
+def paths_of(replay: Replay, uniforms: Tensor) -> ReplayBatch:
+    """Whole paths of chains that follow one another in a rollout, by uniforms [b, 3]: two, or about b states."""
+    points, chains = replay.x.shape[1:3]
+    slot, first = int(uniforms[0, 0] * min(int(replay.made), len(replay.x))), int(uniforms[0, 1] * chains)
+    chain = (first + torch.arange(max(2, len(uniforms) // points))) % chains
+
+    def flat(kept: Tensor) -> Tensor:
+        return kept[slot][:, chain].transpose(0, 1).flatten(0, 1)
+
+    t, slopes = replay.times[slot].float().repeat(len(chain)), flat(replay.slopes)
+    return ReplayBatch(flat(replay.x), t, flat(replay.ratios), slopes, torch.zeros_like(slopes))
 
 
 class Training:
@@ -79,7 +117,9 @@ class Training:
             if number % self.rollout.every == 0:
                 roll_out(self.rollout, self.target, self._rates, seed + number, self.replay)
             self.optimizer.param_groups[0]["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * used))
-            seen = self.objective.pick(self.replay, torch.rand(self.batch, 3, generator=generator).double())
+            u = torch.rand(self.batch, 3, generator=generator).double()
+            whole = isinstance(self.objective, TrajectoryBalance)
+            seen = paths_of(self.replay, u) if whole else self.replay.pick(u)
             loss = self.objective(self.network, seen)[0].mean()
             self.optimizer.zero_grad()
             loss.backward()

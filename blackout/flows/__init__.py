@@ -2,7 +2,7 @@
 
 from blackout.flows.family import FlowFamily
 from blackout.flows.graphs import MIS, MaxCut, graph_problem
-from blackout.flows.losses import EstimatedPartition, LearnedPartition, TrajectoryBalance
+from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.model import FlowSampler
 from blackout.flows.planar import Planar, read_planar
 from blackout.flows.refinement import DMALA, Clusters, Gibbs, LocallyInformed
@@ -23,6 +23,6 @@ from blackout.flows.targets import (
 __all__ = [
     "DMALA", "MIS", "Clusters", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily",
     "FlowSampler", "Gibbs", "Ising", "Leap", "LearnedPartition", "LocallyInformed", "MaxCut", "Planar", "Potts",
-    "Rollout", "Single", "SpinGlass", "Target", "TrajectoryBalance", "graph_problem", "read_couplings",
+    "Rollout", "Single", "SpinGlass", "Target", "graph_problem", "read_couplings",
     "read_energy", "read_energy_network", "read_planar",
 ]  # fmt: skip

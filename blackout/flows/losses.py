@@ -1,4 +1,4 @@
-"""What training minimises: the squared residual of the forward equation, at single states or along whole paths."""
+"""What training minimises: the squared residual of the forward equation, at single states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from blackout.flows.path import residual
-from blackout.flows.replay import Replay, ReplayBatch, Rollout
+from blackout.flows.replay import ReplayBatch
 from blackout.networks import LocallyEquivariant
 
 
@@ -40,14 +40,6 @@ class Objective(ABC):
         clipped = (log_ratios > self.clip).float().mean()
         return (xi - self.partition_slope(network, batch)).square(), clipped
 
-    def check(self, rollout: Rollout) -> None:
-        """Raise ValueError for rollouts that this cannot learn from."""
-        return
-
-    def pick(self, replay: Replay, uniforms: Tensor) -> ReplayBatch:
-        """What is learned from, chosen by uniforms [b, 3]: states, each by itself."""
-        return replay.pick(uniforms)
-
     @abstractmethod
     def partition_slope(self, network: LocallyEquivariant, batch: ReplayBatch) -> Tensor:
         """d log Z_t / dt, [b]."""
@@ -68,32 +60,3 @@ class LearnedPartition(Objective):
     def partition_slope(self, network: LocallyEquivariant, batch: ReplayBatch) -> Tensor:
         with torch.enable_grad():
             return network.log_partition_slope(batch.t)
-
-
-class TrajectoryBalance(Objective):
-    """The variance of log-weights of whole paths: zero if and only if every path is balanced, with one constant.
-
-    log Z + log P_F(path) = log rho(x_1) + log P_B(path) [Malkin 2022, eq. 14] for a chain in continuous time, whose way
-    back has the rates that keep p_t: the two sides differ by the integral of xi along the path [Ou 2025, eq. 8]. It is
-    taken by the trapezoidal rule over the rollout's grid. The constant is the mean of the batch in place of a learned
-    log Z [Richter 2020]. In continuous time it is ours (tests/flows/test_weights.py).
-    """
-
-    def __call__(self, network: LocallyEquivariant, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
-        """(squared differences from the mean of paths, [paths], the share of log-ratios that are clipped)."""
-        log_ratios = batch.t[:, None, None] * batch.ratios
-        scores = network(batch.x, batch.t, batch.ratios, *batch.context)
-        xi = residual(batch.dlogp_dt, scores, log_ratios.clamp(max=self.clip)).view(-1, batch.points)
-        weight = torch.trapezoid(xi, batch.t.view(-1, batch.points), dim=1)
-        return (weight - weight.mean()).square(), (log_ratios > self.clip).float().mean()
-
-    def check(self, rollout: Rollout) -> None:
-        if rollout.resample_below is not None:
-            raise ValueError("loss=trajectory_balance needs unbroken paths: rollout.resample_below=null")
-
-    def pick(self, replay: Replay, uniforms: Tensor) -> ReplayBatch:
-        """Whole paths of one rollout, at least two: about as many states as uniforms."""
-        return replay.paths(uniforms)
-
-    def partition_slope(self, network: LocallyEquivariant, batch: ReplayBatch) -> Tensor:
-        return torch.zeros_like(batch.t)

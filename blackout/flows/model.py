@@ -119,8 +119,6 @@ class FlowSampler(ChainSampler):
         self.target = target.requires_grad_(False)
         self.simulation: Simulation = Events(16) if simulation is None else simulation
         self.objective: Objective = EstimatedPartition() if objective is None else objective
-        if rollout is not None:
-            self.objective.check(rollout)
         self.rollout = rollout
         self.replay_buffer = None if rollout is None else self.replay_type(rollout, target.levels, target.sites)
 
@@ -166,7 +164,7 @@ class FlowSampler(ChainSampler):
             if number % rollout.every == 0 or int(replay.made) == 0:
                 self.roll_out(rollout, replay, fold_seed(self.seed, _ROLLOUT, number), number)
             streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(number)
-            seen = self.objective.pick(replay, streams.next_draw().uniform((len(batch["position"]), 3)))
+            seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
             squared, clipped = self.objective(network, self.informed(seen))
         loss = squared.mean()
         self.log("train/loss", loss.detach())

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from blackout.distributed import my_batches, sum_over_processes
-from blackout.errors import UserError
 from blackout.flows.path import States, outgoing, residual, stein
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Leap, Scores
@@ -96,7 +95,6 @@ class ReplayBatch:
         dlogp_dt: f, [b].
         partition_slope: d log Z_t / dt, [b].
         law: numbers of the laws, int64 [b], where there are many.
-        points: consecutive states that are one path.
         context: what the network is told about these laws.
     """
 
@@ -107,7 +105,6 @@ class ReplayBatch:
     partition_slope: Tensor
     law: Tensor | None = None
     context: tuple[Any, ...] = ()
-    points: int = 1
 
 
 class Replay(nn.Module):
@@ -164,19 +161,6 @@ class Replay(nn.Module):
             self.x[which], t.float(), self.ratios[which], self.slopes[which], slope.float(), self.laws(which)
         )
 
-    def paths(self, uniforms: Tensor) -> ReplayBatch:
-        """Whole paths of chains that follow one another in a rollout, by uniforms [b, 3]: two, or about b states."""
-        points, chains = self.x.shape[1:3]
-        slot, first = int(uniforms[0, 0] * min(int(self.made), len(self.x))), int(uniforms[0, 1] * chains)
-        chain = (first + torch.arange(max(2, len(uniforms) // points), device=self.x.device)) % chains
-
-        def flat(kept: Tensor) -> Tensor:
-            return kept[slot][:, chain].transpose(0, 1).flatten(0, 1)
-
-        t = self.times[slot].float().repeat(len(chain))
-        slopes = flat(self.slopes)
-        return ReplayBatch(flat(self.x), t, flat(self.ratios), slopes, torch.zeros_like(slopes), points=points)
-
     def partition_slope(self, which: tuple[Tensor, ...]) -> Tensor:
         """d log Z_t / dt for states by their numbers (slot, time, chain), [b]."""
         return interpolated(self.times[which[0], which[1]], self.curve_times, self.curve)
@@ -208,9 +192,6 @@ class LawsReplay(Replay):
 
     def partition_slope(self, which: tuple[Tensor, ...]) -> Tensor:
         return self.curves[which]
-
-    def paths(self, uniforms: Tensor) -> ReplayBatch:
-        raise UserError("loss=trajectory_balance compares the paths of one law, not of many: loss=dnfs")
 
     def laws(self, which: tuple[Tensor, ...]) -> Tensor:
         return self.law[which[0], which[2]]

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import pytest
 import torch
 
-from blackout.errors import UserError
-from blackout.flows import FlowSampler, Rollout, TrajectoryBalance
+from benchmarks.flow_tables import TrajectoryBalance, paths_of
+from blackout.flows import FlowSampler, Rollout
 from blackout.flows.annealing import anneal
 from blackout.flows.checks import judge, modes
 from blackout.flows.draw import upper_bound
 from blackout.flows.path import States
 from blackout.flows.plots import observed_path, save_path
-from blackout.flows.replay import LawsReplay
 from blackout.flows.simulation import Paths, record
 from blackout.flows.targets import Ising, Potts, Target, enumerated, exact_values
 from blackout.flows.weights import (
@@ -180,11 +178,11 @@ def test_paths_are_balanced_by_exact_rates_alone() -> None:
             torch.nn.init.zeros_(parameter)
         if network.gate is not None:
             torch.nn.init.constant_(network.gate.bias, 60.0)  # a = 1
-        model = FlowSampler(network, target, objective=TrajectoryBalance(), rollout=rollout)
+        model = FlowSampler(network, target, objective=TrajectoryBalance(9), rollout=rollout)
         assert model.replay_buffer is not None
         model.roll_out(rollout, model.replay_buffer, 3, 0)
-        batch = model.objective.pick(model.replay_buffer, torch.full((54, 3), 0.4))
-        assert batch.x.shape == (54, 4) and batch.points == 9 and torch.equal(batch.t[:9], batch.t[9:18])
+        batch = paths_of(model.replay_buffer, torch.full((54, 3), 0.4))
+        assert batch.x.shape == (54, 4) and torch.equal(batch.t[:9], batch.t[9:18])
         chains = (int(0.4 * 32) + torch.arange(6)) % 32
         assert torch.equal(batch.x.view(6, 9, 4), model.replay_buffer.x[0][:, chains].transpose(0, 1))
         squared, _ = model.objective(network, batch)
@@ -195,11 +193,3 @@ def test_paths_are_balanced_by_exact_rates_alone() -> None:
             wanted = (density - density.mean()).square()
             torch.testing.assert_close(found[name].double(), wanted.double(), rtol=1e-5, atol=1e-6)
     assert float(found["exact"].max()) < 1e-10 < 0.1 < float(found["none"].mean())
-
-
-def test_broken_paths_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"unbroken paths: rollout\.resample_below=null"):
-        FlowSampler(LESite(4, 2, 8, 1, [2, 2]), Ising(2, 0.1), objective=TrajectoryBalance(),
-                    rollout=Rollout(resample_below=0.5))  # fmt: skip
-    with pytest.raises(UserError, match="one law, not of many"):
-        LawsReplay(Rollout(points=2, chains=2), 2, 4).paths(torch.zeros(4, 3))

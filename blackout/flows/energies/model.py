@@ -90,8 +90,6 @@ class EnergySampler(ChainSampler):
         if self.negative.sampled and not isinstance(self.simulation, Events):
             raise ValueError("simulation must be events: those in time steps have no exact weights")
         self.objective: Objective = EstimatedPartition() if objective is None else objective
-        if rollout is not None:
-            self.objective.check(rollout)
         self.rollout, self.inner, self.energy_lr, self.learned = rollout, inner, energy_lr, learned
         self.pretraining = pretraining if learned else 0
         energy = network.energy
@@ -164,7 +162,7 @@ class EnergySampler(ChainSampler):
             seed = fold_seed(self.seed, _ROLLOUT, number)
             roll_out(rollout, self.energy, self.rates(trained=True), seed, replay, number)
         streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(number)
-        seen = self.objective.pick(replay, streams.next_draw().uniform((len(batch["position"]), 3)))
+        seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
         squared, clipped = self.objective(self.network.rates, seen)
         loss = squared.mean()
         self.log("train/loss", loss.detach())
