@@ -33,7 +33,6 @@ class Rollout:
         chains: simulated together, on all processes.
         every: batches between two rollouts.
         kept: rollouts that are kept.
-        jitter: move the inner times of the grid at random, by up to half a step.
         refine: moves after every step that leave p_t invariant; None for none.
         resample_below: resample a group whose ESS falls below this share; None for never.
         group: chains that are resampled together and simulated on one process.
@@ -53,7 +52,6 @@ class Rollout:
     chains: int = 256
     every: int = 100
     kept: int = 4
-    jitter: bool = False
     refine: Refinement | None = None
     resample_below: float | None = None
     group: int = 64
@@ -74,12 +72,9 @@ class Rollout:
         if not 0 < self.horizon <= 1 or (self.horizon_steps or 0) < 0 or self.chains_per_law < 2:
             raise ValueError("rollout needs a horizon in (0, 1], horizon_steps of at least 0 and 2 chains_per_law")
 
-    def times(self, seed: int, number: int) -> Tensor:
+    def times(self, number: int) -> Tensor:
         """The grid of the rollout before a batch, float64 [points]."""
         grid = torch.linspace(0, 1, self.points, dtype=torch.float64)
-        if self.jitter and self.points > 2:
-            shift = torch.rand(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
-            grid[1:-1] += shift / (self.points - 1)
         share = min(1.0, number / self.horizon_steps) if self.horizon_steps else 1.0
         return grid * (self.horizon + share * (1 - self.horizon))
 
@@ -220,7 +215,7 @@ def roll_out(
         number: of the batch before which it is made.
         laws: number of different laws, each of which has equally many chains, one after another.
     """
-    device, times = replay.x.device, rollout.times(seed, number)
+    device, times = replay.x.device, rollout.times(number)
     counts, ratios = torch.zeros_like(replay.x[0], dtype=torch.int64), torch.zeros_like(replay.ratios[0])
     dlogp_dt, control = (torch.zeros(rollout.points, rollout.chains, dtype=torch.float64, device=device) for _ in "fg")
     # groups of one size, so that no batch, and so no rounding, depends on the number of processes

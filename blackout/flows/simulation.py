@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -210,22 +210,7 @@ class Events(Simulation):
 
 
 class _Stepwise(Simulation):
-    """One draw per step with the rates at its beginning; weights by quadrature.
-
-    Args:
-        num_steps, resample_below, group: as for `Simulation`.
-        quadrature: of the weights, `trapezoid` (second order) or `riemann` (the value at the beginning; first order).
-    """
-
-    def __init__(
-        self,
-        num_steps: int = 64,
-        resample_below: float | None = None,
-        group: int = 64,
-        quadrature: Literal["trapezoid", "riemann"] = "trapezoid",
-    ) -> None:
-        super().__init__(num_steps, resample_below, group)
-        self.quadrature = quadrature
+    """One draw per step with the rates at its beginning; weights by the trapezoidal rule, of second order."""
 
     def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
         ones = torch.ones(len(states.x), dtype=torch.int64, device=states.x.device)
@@ -236,8 +221,6 @@ class _Stepwise(Simulation):
         x = self.jump(states.x, outgoing(g), b - a, stream)
         jumps = (x != states.x).sum(-1)
         states = States.of(target, x)
-        if self.quadrature == "riemann":
-            return StepInfo(states, (b - a) * first, jumps, evaluations, first)
         g = scores(states, b)
         last = residual(states.dlogp_dt, g, b * states.ratios)
         return StepInfo(states.scored(g), (b - a) * (first + last) / 2, jumps, evaluations + 1, first)
