@@ -19,7 +19,6 @@ from blackout.errors import UserError
 from blackout.family import BaseDraw, Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.checks import judge
 from blackout.flows.model import BATCH, ChainSampler
-from blackout.flows.planar import Planar
 from blackout.flows.plots import (
     CLUSTERS,
     EXACT,
@@ -32,7 +31,6 @@ from blackout.flows.plots import (
     save_diagnostics,
     save_path,
     save_snapshots,
-    save_trajectories,
 )
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
@@ -139,12 +137,6 @@ class FlowOutputs(Collected):
         super().__init__()
         self._draw, self._seed = draw, seed
 
-    @property
-    def plane_scale(self) -> float | None:
-        """Of states that code points of the plane: see `blackout.flows.planar.decode`; None for others."""
-        target = self._draw.model.target
-        return target.scale if isinstance(target, Planar) else None
-
     def write(self, directory: Path) -> dict[str, Any]:
         """Write diagnostics.png, snapshots.png and, with `resample`, the array `resampled` into samples.npz."""
         draw, target, arrays = self._draw, self._draw.model.target, self.arrays()
@@ -174,10 +166,7 @@ class FlowOutputs(Collected):
             chosen = systematic_resample(arrays["log_weights"], torch.rand((), generator=generator).double())
             add_array(directory / "samples.npz", "resampled", chosen)
         save_diagnostics(target, arrays, observed, values, directory / "diagnostics.png")
-        if self.plane_scale is not None:
-            save_trajectories(draw.model, observed, self.plane_scale, directory / "snapshots.png", self._seed)
-        else:
-            save_snapshots(draw.model, observed, directory / "snapshots.png", self._seed)
+        save_snapshots(draw.model, observed, directory / "snapshots.png", self._seed)
         return said
 
 

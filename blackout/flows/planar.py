@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,45 +102,6 @@ def code_scale(density: str) -> float:
 def sample_density(density: str, number: int, seed: int) -> Points:
     """Points of a density, float64 [number, 2], a function of the seed."""
     return DENSITIES[density](np.random.default_rng(seed), number)
-
-
-def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[float, float]:
-    """Entropy of the points as states of 32 bits, in nats, and its standard error, by the density itself.
-
-    The density is that of noise around centres, which are drawn; where there is no such form the answer is nan. Ours;
-    a test compares it with another estimate.
-
-    Args:
-        density: which.
-        number: of points over which -log p is averaged.
-        centres: that a density without closed form is a mean over.
-    """
-    cell = 2 * math.log(code_scale(density))
-    if density == "checkerboard":
-        return math.log(32.0) + cell, 0.0  # uniform on half of a square of side 8
-    if density not in _NOISE:
-        return math.nan, math.nan
-    rng, noise = np.random.default_rng(11), _NOISE[density]
-    points = DENSITIES[density](rng, number)
-    middles = DENSITIES[density](cast(np.random.Generator, _Still(rng)), centres)
-    square = ((points[:, None] - middles[None]) ** 2).sum(-1) / (2 * noise**2)
-    least = square.min(1, keepdims=True)
-    log_density = np.log(np.exp(least - square).mean(1)) - least[:, 0] - math.log(2 * math.pi * noise**2)
-    return float(cell - log_density.mean()), float(log_density.std() / math.sqrt(number))
-
-
-_NOISE = {"2spirals": 0.1, "8gaussians": 0.5 / math.sqrt(2), "circles": 0.24, "moons": 0.2, "swissroll": 0.2}
-"""Standard deviation of the normal noise around the centres of a density."""
-
-
-class _Still:
-    """Random numbers of which the normal ones are 0: the centres of densities."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.random, self.integers = rng.random, rng.integers
-
-    def standard_normal(self, shape: tuple[int, ...]) -> Points:
-        return np.zeros(shape)
 
 
 def _spirals(rng: np.random.Generator, n: int) -> Points:

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from blackout.family import Samples
 from blackout.files import replacing, save_picture
-from blackout.flows.annealing import anneal, samples_of
+from blackout.flows.annealing import samples_of
 from blackout.flows.model import ChainSampler
-from blackout.flows.planar import BITS, decode
 from blackout.flows.refinement import Clusters, attracts
 from blackout.flows.simulation import Paths, run_backwards
 from blackout.flows.targets import Target, can_enumerate
@@ -33,8 +32,6 @@ _CLUSTERED = 256
 """Chains of clusters in its place, where the target has them."""
 _SHOWN, _COLUMNS = 4, 9
 """Rows and columns of snapshots."""
-_POINTS, _TIMES, _ANNEALED = 512, 6, 64
-"""Chains in the plane, the times at which they are shown, and sweeps of Gibbs chains on the way."""
 _GREY, _GAP = 96, 4
 """Between the states of a grid."""
 
@@ -136,7 +133,7 @@ def save_snapshots(model: ChainSampler, observed: Paths, path: Path, seed: int) 
     figure = Figure(figsize=(9, 8.4), layout="constrained")
     forward = "a row is a chain, from uniform noise (left, t = 0) to a sample (right, t = 1), before weighting"
     backward = f"the reverse chain, from a state of the target ({how}; left) to noise (right)"
-    back = _reversed(model, states[:_SHOWN].to(model.device), seed)
+    back = reversed_states(model, states[:_SHOWN].to(model.device), seed)
     rows = (forward, observed.states_at), (backward, back)
     for axes, (title, at) in zip(figure.subplots(2, 1), rows, strict=True):
         chosen = [at[round(k * (len(at) - 1) / (_COLUMNS - 1))][:_SHOWN] for k in range(_COLUMNS)]
@@ -148,32 +145,7 @@ def save_snapshots(model: ChainSampler, observed: Paths, path: Path, seed: int) 
     save_picture(figure, path)
 
 
-def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: Path, seed: int) -> None:
-    """States that code points of the plane: the chain, the marginals it should have, and the reverse chain.
-
-    As the paper shows them [Ou 2025, fig. 17].
-    """
-    from matplotlib.figure import Figure  # only here: importing it takes a second
-
-    gibbs = anneal(model.target, _POINTS, _ANNEALED, seed)
-    figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS - 1) / scale
-    rows = (
-        ("the chain, from noise", observed.states_at, True),
-        ("Gibbs chains, annealed\nwith the law p_t", gibbs.states_at, True),
-        ("the reverse chain,\nfrom their ends", _reversed(model, gibbs.states.x, seed), False),
-    )
-    for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):
-        panels[0].set_ylabel(title)
-        for k, axes in enumerate(panels):
-            share = k / (_TIMES - 1)
-            points = decode(states[round(share * (len(states) - 1))][:_POINTS].cpu(), scale)
-            axes.scatter(*points.numpy().T, s=2, color="C0" if onwards else "C1")
-            axes.set(xlim=(-side, side), ylim=(-side, side), aspect="equal", xticks=[-4, 0, 4], yticks=[-4, 0, 4])
-            axes.set_title(f"t = {share if onwards else 1 - share:.2f}", fontsize=9)
-    save_picture(figure, path)
-
-
-def _reversed(model: ChainSampler, x: Tensor, seed: int) -> list[Tensor]:
+def reversed_states(model: ChainSampler, x: Tensor, seed: int) -> list[Tensor]:
     """States x [B, d] carried back to noise: those at the ends of the intervals."""
     indices, steps = torch.arange(len(x), device=model.device), max(16, model.simulation.num_steps)
     return run_backwards(model.target, model.rates(), x, steps, indices, seed).states_at

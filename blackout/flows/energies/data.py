@@ -56,12 +56,10 @@ class BinaryData:
     Args:
         counts: of any shape.
         truth: the law that they are samples of, where it is known.
-        density: name of the density in the plane that they are points of, if they are.
     """
 
     counts: CountData
     truth: Target | None = None
-    density: str | None = None
 
     @property
     def name(self) -> str:

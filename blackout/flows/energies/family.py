@@ -23,7 +23,7 @@ from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
 from blackout.flows.targets import make_target
 from blackout.networks import LocallyEquivariant
-from blackout.training.components import fill, make, resolve, with_defaults
+from blackout.training.components import fill, make, resolve
 from blackout.training.descriptions import named_in_file
 from blackout.training.family import ComponentFamily, name_of
 
@@ -66,9 +66,7 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         )
         if chosen := made.get("dataset"):
             facts = {"data_dir": settings.get("data_dir", "data")}
-            data = make(fill(dict(chosen), facts, "dataset"), "dataset")
-            density = with_defaults(chosen, "dataset").get("density")
-            return _states(data, None if density is None else str(density))
+            return _states(make(fill(dict(chosen), facts, "dataset"), "dataset"))
         if not (target := made.get("target")):
             raise UserError("dataset=... must be given, such as dataset=counts dataset.path=binary.npy")
         number = made.get("number")
@@ -79,7 +77,7 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
 
     def source_of(self, data: Any) -> BinaryData:
         """States from `CountData`, or what `CountData.from_array` takes."""
-        return _states(data if isinstance(data, CountData) else CountData.from_array(data), None)
+        return _states(data if isinstance(data, CountData) else CountData.from_array(data))
 
     def described_parts(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
         """Energy, rates and simulation with all their arguments."""
@@ -166,11 +164,11 @@ def _of_the_model(
     return {"dataset": named_in_file(chosen, "dataset", settings.get("data_dir", "data"), trusted)}
 
 
-def _states(data: Any, density: str | None) -> BinaryData:
+def _states(data: Any) -> BinaryData:
     if not isinstance(data, CountData):
         raise UserError("dataset: family=energy learns from arrays of states, such as dataset=counts or dataset=planar")
     if data.train_seen is not None:
         raise UserError("dataset: missing entries need family=blackout")
     if data.max_count >= _MOST_LEVELS:
         raise UserError(f"dataset: states must be from 0 to {_MOST_LEVELS - 1}; this data has {data.max_count}")
-    return BinaryData(data, None, density)
+    return BinaryData(data)

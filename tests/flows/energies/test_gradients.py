@@ -11,6 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from benchmarks.planar import entropy
 from blackout.flows import Couplings, Events, Ising, Leap
 from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy, couplings_found, most_likely
@@ -18,7 +19,6 @@ from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
 from blackout.flows.energies.report import mmd, save_couplings, steepest_slope, uniform_weights
 from blackout.flows.path import States
-from blackout.flows.planar import entropy
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Paths

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks import planar
 from blackout import load_model
 from blackout.evaluation import CountScorer
 from blackout.flows import Ising, Rollout
@@ -102,12 +104,14 @@ def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() ->
 
 
 @pytest.mark.drawn
-def test_points_of_the_plane_are_learned_and_shown(run, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
+def test_points_of_the_plane_are_learned_and_shown(run, tmp_path, capsys):  # type: ignore[no-untyped-def]  # noqa: F811
     settings = [*SMALL, "experiment=dnfs_densities", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
-    for picture in ("landscape", "snapshots"):
-        assert (tmp_path / f"dnfs_ebm_moons/a/samples/final/{picture}.png").stat().st_size > 1000
+    planar.run(argparse.Namespace(run=tmp_path / "dnfs_ebm_moons/a", out=tmp_path / "shown", seed=0))
+    for picture in ("landscape", "trajectories"):
+        assert (tmp_path / f"shown/{picture}.png").stat().st_size > 1000
+    assert "entropy of moons: 19." in capsys.readouterr().out
 
 
 WRONG = {

@@ -1,0 +1,147 @@
+"""`python -m benchmarks.planar runs/dnfs_densities/<run_id>`: what flows and energies say of densities in the plane.
+
+Writes trajectories.png, and of an energy landscape.png; says the entropy of the points, which no NLL can be below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from blackout.errors import UserError, run_command
+from blackout.files import save_picture
+from blackout.flows.annealing import anneal
+from blackout.flows.energies.data import BinaryData
+from blackout.flows.energies.energies import Learned
+from blackout.flows.model import ChainSampler
+from blackout.flows.planar import BITS, DENSITIES, Planar, Points, code_scale, decode, encode
+from blackout.flows.plots import reversed_states
+from blackout.flows.simulation import Paths
+from blackout.training.export import load_model
+
+_POINTS, _TIMES, _ANNEALED = 512, 6, 64
+"""Chains in the plane, the times at which they are shown, and sweeps of Gibbs chains on the way."""
+_SHOWN, _CELLS = 4000, 160
+"""Points in a picture, and cells of the landscape along a side."""
+
+
+def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[float, float]:
+    """Entropy of the points as states of 32 bits, in nats, and its standard error, by the density itself.
+
+    The density is that of noise around centres, which are drawn; where there is no such form the answer is nan. Ours;
+    a test compares it with another estimate.
+
+    Args:
+        density: which.
+        number: of points over which -log p is averaged.
+        centres: that a density without closed form is a mean over.
+    """
+    cell = 2 * math.log(code_scale(density))
+    if density == "checkerboard":
+        return math.log(32.0) + cell, 0.0  # uniform on half of a square of side 8
+    if density not in _NOISE:
+        return math.nan, math.nan
+    rng, noise = np.random.default_rng(11), _NOISE[density]
+    points = DENSITIES[density](rng, number)
+    middles = DENSITIES[density](cast(np.random.Generator, _Still(rng)), centres)
+    square = ((points[:, None] - middles[None]) ** 2).sum(-1) / (2 * noise**2)
+    least = square.min(1, keepdims=True)
+    log_density = np.log(np.exp(least - square).mean(1)) - least[:, 0] - math.log(2 * math.pi * noise**2)
+    return float(cell - log_density.mean()), float(log_density.std() / math.sqrt(number))
+
+
+_NOISE = {"2spirals": 0.1, "8gaussians": 0.5 / math.sqrt(2), "circles": 0.24, "moons": 0.2, "swissroll": 0.2}
+"""Standard deviation of the normal noise around the centres of a density."""
+
+
+class _Still:
+    """Random numbers of which the normal ones are 0: the centres of densities."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.random, self.integers = rng.random, rng.integers
+
+    def standard_normal(self, shape: tuple[int, ...]) -> Points:
+        return np.zeros(shape)
+
+
+def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: Path, seed: int) -> None:
+    """States that code points of the plane: the chain, the marginals it should have, and the reverse chain.
+
+    As the paper shows them [Ou 2025, fig. 17].
+    """
+    gibbs = anneal(model.target, _POINTS, _ANNEALED, seed)
+    figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS - 1) / scale
+    rows = (
+        ("the chain, from noise", observed.states_at, True),
+        ("Gibbs chains, annealed\nwith the law p_t", gibbs.states_at, True),
+        ("the reverse chain,\nfrom their ends", reversed_states(model, gibbs.states.x, seed), False),
+    )
+    for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):
+        panels[0].set_ylabel(title)
+        for k, axes in enumerate(panels):
+            share = k / (_TIMES - 1)
+            points = decode(states[round(share * (len(states) - 1))][:_POINTS].cpu(), scale)
+            axes.scatter(*points.numpy().T, s=2, color="C0" if onwards else "C1")
+            axes.set(xlim=(-side, side), ylim=(-side, side), aspect="equal", xticks=[-4, 0, 4], yticks=[-4, 0, 4])
+            axes.set_title(f"t = {share if onwards else 1 - share:.2f}", fontsize=9)
+    save_picture(figure, path)
+
+
+@torch.no_grad()
+def save_landscape(target: Learned, source: BinaryData, x: Tensor, path: Path) -> None:
+    """Held-out points, -E over the plane, and samples."""
+    scale = code_scale(source.name)
+    data = decode(source.counts.test[:_SHOWN].flatten(1), scale).numpy()
+    samples = decode(x, scale).numpy()
+    side = float(abs(data).max()) * 1.1
+    line = torch.linspace(-side, side, _CELLS, dtype=torch.float64)
+    points = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).view(-1, 2)
+    heights = target.log_density(encode(points, scale).to(target.device)).cpu().view(_CELLS, _CELLS).numpy()
+    figure = Figure(figsize=(13, 4.4), layout="constrained")
+    panels = figure.subplots(1, 3)
+    panels[0].scatter(*data.T, s=2)
+    panels[1].imshow(heights, extent=(-side, side, -side, side), origin="lower", vmin=heights.max() - 12)
+    panels[2].scatter(*samples.T, s=2, color="C1")
+    titles = "held-out data", "learned -E (bright: likely)", "samples of the flow, unweighted"
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set(title=title, xlim=(-side, side), ylim=(-side, side), aspect="equal")
+    save_picture(figure, path)
+
+
+def run(given: argparse.Namespace) -> None:
+    """Write the pictures, and say the entropy.
+
+    Raises:
+        UserError: another model.
+    """
+    model = load_model(given.run)
+    source: Any = model.require_source() if isinstance(getattr(model, "target", None), Learned) else None
+    if not isinstance(model, ChainSampler) or not (isinstance(model.target, Planar) or source.name in DENSITIES):
+        raise UserError(f"{given.run} is neither a flow of target=planar nor an energy of dataset=planar")
+    given.out.mkdir(parents=True, exist_ok=True)
+    paths = model.paths(torch.arange(_SHOWN), given.seed, observe=True)
+    scale = model.target.scale if isinstance(model.target, Planar) else code_scale(source.name)
+    save_trajectories(model, paths, scale, given.out / "trajectories.png", given.seed)
+    if isinstance(model.target, Learned):
+        save_landscape(model.target, source, paths.states.x, given.out / "landscape.png")
+        value, error = entropy(source.name)
+        print(f"entropy of {source.name}: {value:.3f} +- {error:.3f} nats; an NLL below it is a wrong log Z")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planar", description=__doc__)
+    parser.add_argument("run", type=Path, help="a run, checkpoint or exported model")
+    parser.add_argument("--out", type=Path, default=Path("results/planar"))
+    parser.add_argument("--seed", type=int, default=0)
+    run_command(run, parser)
+
+
+if __name__ == "__main__":
+    main()
