@@ -5,19 +5,6 @@ from blackout.random.counts import bernoulli, binomial, compiled_by, poisson
 from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, fold_seed, uniform
 
 __all__ = [
-    "Draw",
-    "RandomSource",
-    "SampleStreams",
-    "StepStreams",
-    "bernoulli",
-    "binomial",
-    "categorical",
-    "compiled_by",
-    "cumulative",
-    "fold_seed",
-    "gamma",
-    "invert_rows",
-    "negative_binomial",
-    "poisson",
-    "uniform",
-]
+    "Draw", "RandomSource", "SampleStreams", "StepStreams", "bernoulli", "binomial", "categorical", "compiled_by",
+    "cumulative", "fold_seed", "gamma", "invert_rows", "negative_binomial", "poisson", "uniform",
+]  # fmt: skip

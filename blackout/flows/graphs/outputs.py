@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.sparse.csgraph import shortest_path
 
 from blackout.family import Samples
 from blackout.files import replacing
 from blackout.flows.graphs.graphs import Graph
 from blackout.flows.graphs.solvers import Solution
 
-_SHOWN, _LARGEST, _ROUNDS = 8, 300, 200
-"""Graphs in a picture, nodes of the largest of them, and rounds of moving these apart."""
+_SHOWN, _LARGEST = 8, 300
+"""Graphs in a picture, and nodes of the largest of them."""
 
 
 class Row(NamedTuple):
@@ -92,18 +93,19 @@ def beside_means(rows: list[Row]) -> dict[str, dict[str, float]]:
 
 
 def layout(graph: Graph) -> NDArray[np.float64]:
-    """Places of the nodes by springs [Fruchterman and Reingold 1991], float64 [nodes, 2]; the same every time."""
+    """Places of the nodes, as far apart as the shortest paths between them are long, float64 [nodes, 2].
+
+    [Kamada and Kawai 1989], by stress majorisation from a circle; the same every time.
+    """
+    from sklearn.manifold import smacof  # only here: importing it takes a second
+
     angle = 2 * np.pi * np.arange(graph.nodes) / graph.nodes
-    place = np.stack([np.cos(angle), np.sin(angle)], 1)
-    adjacent = graph.adjacency().numpy().astype(float)
-    ideal = 1 / np.sqrt(graph.nodes)
-    for k in range(_ROUNDS):
-        apart = place[:, None] - place[None]
-        distance = np.maximum(np.linalg.norm(apart, axis=-1), 1e-3)
-        force = ideal**2 / distance - adjacent * distance**2 / ideal
-        step = (apart / distance[..., None] * force[..., None]).sum(1) - 0.5 * place * ideal
-        length = np.maximum(np.linalg.norm(step, axis=1, keepdims=True), 1e-9)
-        place = place + step / length * np.minimum(length, 0.1 * (1 - k / _ROUNDS))
+    circle = np.stack([np.cos(angle), np.sin(angle)], 1)
+    if graph.nodes < 3:
+        return circle
+    hops = shortest_path(graph.adjacency().numpy(), unweighted=True)
+    hops[np.isinf(hops)] = 1 + hops[np.isfinite(hops)].max()  # parts that are not connected
+    place: NDArray[np.float64] = smacof(hops, init=circle, n_init=1)[0]
     return place
 
 

@@ -80,11 +80,8 @@ class Potts(Target):
         of_state = self._one_hot(x)
         return self.beta * ((self.beside @ of_state) * of_state).sum((-1, -2)) / 2
 
-    def log_ratios(self, x: Tensor) -> Tensor:
-        """beta (n_i(tau) - n_i(x_i)), n_i the neighbours in a state: [B, d, S]. Ours, tested by brute force."""
-        return own_state_zero(self.beta * (self.beside @ self._one_hot(x)), x)
-
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        """beta (n_i(tau) - n_i(x_i)), n_i the neighbours in a state: [B, n, S]. Ours, tested by brute force."""
         return own_state_zero(self.beta * (self.beside[where] @ self._one_hot(x)), x[:, where])
 
     def independent_sites(self) -> list[Tensor]:
@@ -209,12 +206,8 @@ class Couplings(Target):
         s = self._spins(x)
         return ((s @ self.pair) * s).sum(-1) / 2 + s @ self.field + self.constant
 
-    def log_ratios(self, x: Tensor) -> Tensor:
-        """-2 s_i ((J + J') s + h)_i for a flip, without J's diagonal: [B, d, 2] [Ou 2025, eq. 25, for spins]."""
-        s = self._spins(x)
-        return of_flips(-2 * s * (s @ self.pair + self.field), x)
-
     def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        """-2 s_i ((J + J') s + h)_i for a flip, without J's diagonal: [B, n, 2] [Ou 2025, eq. 25, for spins]."""
         s = self._spins(x)
         return of_flips(-2 * s[:, where] * (s @ self.pair[:, where] + self.field[where]), x[:, where])
 
