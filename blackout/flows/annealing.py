@@ -12,9 +12,9 @@ from torch import Tensor
 
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
-from blackout.flows.simulation import Paths, record, resampled
+from blackout.flows.simulation import RESAMPLING, Paths, record, resampled
 from blackout.flows.targets import Target, can_enumerate, enumerated
-from blackout.random import SampleStreams
+from blackout.random import SampleStreams, fold_seed
 
 _STRAY = 0.1
 """Probability that a site starts elsewhere than in the mode that its chain is annealed from."""
@@ -54,12 +54,12 @@ def anneal(
         1 - torch.linspace(1, 0, sweeps + 1, dtype=torch.float64) ** power,
     )
     walk, seen = _walk(target, refine), max(1, sweeps // 32)
-    block = seen if resample_below is None else 1
+    block, drawn_by = seen if resample_below is None else 1, fold_seed(seed, RESAMPLING)
     for k in range(0, sweeps, block):
         if k % seen == 0:
             record(paths, float(times[k]), weights, states)
         if resample_below is not None and k:
-            states, weights = resampled(states, weights, numbers, seed, k, resample_below, size)
+            states, weights = resampled(states, weights, numbers, drawn_by, k, resample_below, size)
         states, gain = walk(target, states, times[k : k + block + 1], streams, k + 1)
         weights = weights + gain
     record(paths, 1.0, weights, states)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from blackout.distributed import my_batches, sum_over_processes
 from blackout.flows.path import States, outgoing, residual, stein
 from blackout.flows.refinement import Refinement
-from blackout.flows.simulation import Leap, Scores
+from blackout.flows.simulation import Leap, Scores, resampled
 from blackout.flows.targets import Target
-from blackout.flows.weights import ESTIMATORS, Estimator, effective_sample_size, systematic_resample
+from blackout.flows.weights import ESTIMATORS, Estimator
 from blackout.random import SampleStreams, fold_seed
 
 _RESAMPLING = 1
@@ -248,18 +248,7 @@ def _walk(
         weights = weights + length * residual(states.dlogp_dt, g, t * states.ratios)
         states = States.of(target, jump.jump(states.x, outgoing(g), length, stream))
         if rollout.resample_below is not None:
-            chosen, weights = _resampled(rollout, weights, indices, fold_seed(seed, _RESAMPLING, k))
-            states = states.rows(chosen)
+            drawn_by, low = fold_seed(seed, _RESAMPLING, k), rollout.resample_below
+            states, weights = resampled(states, weights, indices, drawn_by, 0, low, rollout.group)
         if rollout.refine is not None:
             states = rollout.refine(target, states, times[k + 1], stream)
-
-
-def _resampled(rollout: Rollout, weights: Tensor, indices: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """(which chains go on [B], their weights): groups of low ESS are drawn again, and begin with equal weights."""
-    chosen, kept = torch.arange(len(indices), device=indices.device), weights.clone()
-    for first in range(0, len(indices), rollout.group):
-        part = slice(first, first + rollout.group)
-        if effective_sample_size(weights[part]) < (rollout.resample_below or 0):
-            uniform = SampleStreams(seed, indices[first : first + 1]).at(0).next_draw().uniform((1, 1))[0, 0]
-            chosen[part], kept[part] = first + systematic_resample(weights[part], uniform), 0.0
-    return chosen, kept

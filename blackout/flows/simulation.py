@@ -28,7 +28,7 @@ from blackout.random import SampleStreams, StepStreams, fold_seed
 Scores: TypeAlias = Callable[[States, float], Tensor]
 """(states, time) -> G, float64 [B, d, S]."""
 _MOST_STEPS = 1_000_000
-_RESAMPLING = 7
+RESAMPLING = 7
 """Key of the resampling among the uses of a seed."""
 
 
@@ -127,7 +127,8 @@ class Simulation(ABC):
             states, weights = step.states, weights + step.gain
             paths.jumps, paths.evaluations = paths.jumps + step.jumps, paths.evaluations + step.evaluations
             if self.resample_below is not None:
-                states, weights = resampled(states, weights, indices, seed, k, self.resample_below, self.group)
+                drawn_by, low = fold_seed(seed, RESAMPLING), self.resample_below
+                states, weights = resampled(states, weights, indices, drawn_by, k, low, self.group)
             if refine is not None:
                 states = refine(target, states, b, stream)
         if watch is not None:
@@ -165,7 +166,7 @@ def _redrawn(grouped: Tensor, indices: Tensor, seed: int, k: int, below: float) 
     """(rows that take the places, their weights, whether any ESS is low) of groups [g, size]."""
     size = grouped.shape[1]
     low = effective_sample_size(grouped) < below
-    of_group = SampleStreams(fold_seed(seed, _RESAMPLING), indices.view(-1, size)[:, 0].contiguous())
+    of_group = SampleStreams(seed, indices.view(-1, size)[:, 0].contiguous())
     uniform = of_group.at(k).next_draw().uniform((len(grouped), 1))[:, 0]
     stay = torch.arange(size, device=grouped.device).expand_as(grouped)
     chosen = torch.where(low[:, None], systematic_resample(grouped, uniform), stay)
