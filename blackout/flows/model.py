@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -23,7 +22,7 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_BATCH, _ROLLOUT, VALIDATION = 0, 1, 3
+_BATCH, ROLLOUT, VALIDATION = 0, 1, 3
 
 
 BATCH = 1024
@@ -35,15 +34,58 @@ class ChainSampler(Model):
 
     target: Target
     simulation: Simulation
+    objective: Objective
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return self.target.shape
 
-    @abstractmethod
+    @torch.no_grad()
+    def scores(self, x: Tensor, t: Tensor | float, ratios: Tensor | None = None) -> Tensor:
+        """G(tau, i | x) by the averaged weights, where there are any: rates out [G]_+ and in [-G]_+.
+
+        Args:
+            x: states, integers [B, d].
+            t: times in [0, 1], [B] or one for all.
+            ratios: the target's log-ratios, if they are known.
+
+        Returns:
+            [B, d, S] of the network's precision.
+        """
+        return self._evaluate(self.averaged, x, t, self.target.log_ratios(x) if ratios is None else ratios)
+
+    def _evaluate(
+        self, network: Any, x: Tensor, t: Tensor | float, ratios: Tensor, context: tuple[Any, ...] = ()
+    ) -> Tensor:
+        dtype = next(network.parameters()).dtype
+        times = torch.as_tensor(t, dtype=dtype, device=x.device).expand(len(x))
+        scores: Tensor = network(x, times, ratios.to(dtype), *context)
+        return scores
+
     def rates(self, trained: bool = False) -> Scores:
         """The scores as simulations take them, in float64; of the trained weights, or else of the averaged ones."""
+        network = self.network if trained else self.averaged
+
+        def scores(states: States, t: float) -> Tensor:
+            with torch.no_grad():
+                return self._evaluate(network, states.x, t, states.ratios, states.target.context()).double()
+
+        return scores
+
+    def learn(self, network: LocallyEquivariant, replay: Replay, batch: Mapping[str, Any]) -> Tensor:
+        """The mean squared residual of rates over states of a replay buffer."""
+        streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(batch["batch"])
+        seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
+        squared, clipped = self.objective(network, self.informed(seen))
+        loss = squared.mean()
+        self.log("train/loss", loss.detach())
+        self.log("train/share_clipped", clipped)
+        return loss
+
+    def informed(self, seen: ReplayBatch) -> ReplayBatch:
+        """The same with what the network is told about laws, where there are many."""
+        return seen
 
     def paths(
         self,
@@ -118,41 +160,9 @@ class FlowSampler(ChainSampler):
         super().__init__(network, ema_decay, seed)
         self.target = target.requires_grad_(False)
         self.simulation: Simulation = Events(16) if simulation is None else simulation
-        self.objective: Objective = EstimatedPartition() if objective is None else objective
+        self.objective = EstimatedPartition() if objective is None else objective
         self.rollout = rollout
         self.replay_buffer = None if rollout is None else self.replay_type(rollout, target.levels, target.sites)
-
-    @torch.no_grad()
-    def scores(self, x: Tensor, t: Tensor | float, ratios: Tensor | None = None) -> Tensor:
-        """G(tau, i | x) by the averaged weights, where there are any: rates out [G]_+ and in [-G]_+.
-
-        Args:
-            x: states, integers [B, d].
-            t: times in [0, 1], [B] or one for all.
-            ratios: the target's log-ratios, if they are known.
-
-        Returns:
-            [B, d, S] of the network's precision.
-        """
-        return self._evaluate(self.averaged, x, t, self.target.log_ratios(x) if ratios is None else ratios)
-
-    def _evaluate(
-        self, network: Any, x: Tensor, t: Tensor | float, ratios: Tensor, context: tuple[Any, ...] = ()
-    ) -> Tensor:
-        dtype = next(network.parameters()).dtype
-        times = torch.as_tensor(t, dtype=dtype, device=x.device).expand(len(x))
-        scores: Tensor = network(x, times, ratios.to(dtype), *context)
-        return scores
-
-    def rates(self, trained: bool = False) -> Scores:
-        """The scores as simulations take them, in float64; of the trained weights, or else of the averaged ones."""
-        network = self.network if trained else self.averaged
-
-        def scores(states: States, t: float) -> Tensor:
-            with torch.no_grad():
-                return self._evaluate(network, states.x, t, states.ratios, states.target.context()).double()
-
-        return scores
 
     # --- training
 
@@ -162,22 +172,12 @@ class FlowSampler(ChainSampler):
         assert rollout is not None and replay is not None and isinstance(network, LocallyEquivariant)
         with torch.autocast(self.device.type, enabled=False):  # the residual is a difference of large numbers
             if number % rollout.every == 0 or int(replay.made) == 0:
-                self.roll_out(rollout, replay, fold_seed(self.seed, _ROLLOUT, number), number)
-            streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(number)
-            seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
-            squared, clipped = self.objective(network, self.informed(seen))
-        loss = squared.mean()
-        self.log("train/loss", loss.detach())
-        self.log("train/share_clipped", clipped)
-        return loss
+                self.roll_out(rollout, replay, fold_seed(self.seed, ROLLOUT, number), number)
+            return self.learn(network, replay, batch)
 
     def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
         """Make a rollout before the batch of this number."""
         roll_out(rollout, self.target, self.rates(trained=True), seed, replay, number)
-
-    def informed(self, seen: ReplayBatch) -> ReplayBatch:
-        """The same with what the network is told about laws, where there are many."""
-        return seen
 
     @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:

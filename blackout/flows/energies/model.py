@@ -13,16 +13,15 @@ from blackout.errors import UserError
 from blackout.flows.energies.energies import Learned
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition, Objective
-from blackout.flows.model import ChainSampler
-from blackout.flows.path import States
+from blackout.flows.model import ROLLOUT, VALIDATION, ChainSampler
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.weights import effective_sample_size, log_mean_exp
 from blackout.networks import LocallyEquivariant
-from blackout.random import SampleStreams, fold_seed
+from blackout.random import fold_seed
 
-# keys that keep the uses of one seed apart; 2 is dropout's
-_BATCH, _ROLLOUT, _VALIDATION, _NEGATIVE, _START = 0, 1, 3, 4, 5
+# keys that keep the uses of one seed apart, besides those of every sampler of chains
+_NEGATIVE, _START = 4, 5
 
 
 class Pair(nn.Module):
@@ -89,7 +88,7 @@ class EnergySampler(ChainSampler):
         self.negative: NegativeSampler = FlowSamples() if negative is None else negative
         if self.negative.sampled and not isinstance(self.simulation, Events):
             raise ValueError("simulation must be events: those in time steps have no exact weights")
-        self.objective: Objective = EstimatedPartition() if objective is None else objective
+        self.objective = EstimatedPartition() if objective is None else objective
         self.rollout, self.inner, self.energy_lr, self.learned = rollout, inner, energy_lr, learned
         self.pretraining = pretraining if learned else 0
         energy = network.energy
@@ -109,26 +108,6 @@ class EnergySampler(ChainSampler):
     def energy(self) -> Learned:
         """The energy in training."""
         return self.network.energy
-
-    @torch.no_grad()
-    def scores(self, x: Tensor, t: Tensor | float, ratios: Tensor | None = None) -> Tensor:
-        """G(tau, i | x) by the averaged weights, [B, d, S]."""
-        ratios = self.target.log_ratios(x) if ratios is None else ratios
-        times = torch.as_tensor(t, dtype=ratios.dtype, device=x.device).expand(len(x))
-        found: Tensor = self.averaged(x, times, ratios)
-        return found
-
-    def rates(self, trained: bool = False) -> Scores:
-        """The scores as simulations take them, in float64."""
-        network: Any = self.network if trained else self.averaged
-
-        def scores(states: States, t: float) -> Tensor:
-            times = torch.full((len(states.x),), t, device=states.x.device)
-            with torch.no_grad():
-                found: Tensor = network(states.x, times, states.ratios.float())
-            return found.double()
-
-        return scores
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """The sampler's parameters, and the energy's with a learning rate of their own."""
@@ -159,15 +138,9 @@ class EnergySampler(ChainSampler):
         rollout, replay, number = self.rollout, self.replay_buffer, batch["batch"]
         assert rollout is not None and replay is not None
         if first or int(replay.made) == 0:
-            seed = fold_seed(self.seed, _ROLLOUT, number)
+            seed = fold_seed(self.seed, ROLLOUT, number)
             roll_out(rollout, self.energy, self.rates(trained=True), seed, replay, number)
-        streams = SampleStreams(fold_seed(self.seed, _BATCH), batch["position"].to(self.device)).at(number)
-        seen = replay.pick(streams.next_draw().uniform((len(batch["position"]), 3)))
-        squared, clipped = self.objective(self.network.rates, seen)
-        loss = squared.mean()
-        self.log("train/loss", loss.detach())
-        self.log("train/share_clipped", clipped)
-        return loss
+        return self.learn(self.network.rates, replay, batch)
 
     @torch.no_grad()
     def fresh(self, number: int, seed: int) -> Paths:
@@ -187,7 +160,7 @@ class EnergySampler(ChainSampler):
         """ESS, log Z, and NLL of held-out data by this log Z."""
         indices = batch["index"].to(self.device)
         with torch.autocast(self.device.type, enabled=False):
-            paths = self._chains(self.target, self.rates(), indices, fold_seed(self.seed, _VALIDATION))
+            paths = self._chains(self.target, self.rates(), indices, fold_seed(self.seed, VALIDATION))
             log_z = log_mean_exp(paths.log_weights)
             self.record("val/nll", self.target.energy(batch["x0"].flatten(1)).double() + log_z)
         self.record("val/ess", effective_sample_size(paths.log_weights).expand(len(indices)))
