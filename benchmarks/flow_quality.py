@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, report
+from benchmarks.planar import uniform_weights
 from blackout import load_model
-from blackout.flows.energies.report import uniform_weights
 from blackout.flows.simulation import Events, Paths
 from blackout.flows.targets import Target, can_enumerate, enumerated
 from blackout.flows.weights import effective_sample_size, estimates, known_values, log_mean_exp, weighted_mean

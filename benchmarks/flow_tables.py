@@ -23,25 +23,27 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.energy_discrepancy import pretrain
 from benchmarks.measure import arguments, report
+from benchmarks.planar import uniform_weights
 from blackout.flows import FlowSampler
 from blackout.flows.annealing import anneal
 from blackout.flows.energies.data import known_samples
 from blackout.flows.energies.energies import PairEnergy, couplings_found
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler, PersistentChains
-from blackout.flows.energies.report import uniform_weights
-from blackout.flows.losses import EstimatedPartition, LearnedPartition, Objective
+from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.path import States, residual
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
 from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
 from blackout.flows.weights import effective_sample_size, estimates, log_mean_exp, weighted_mean
-from blackout.networks import LEMLP, LEAttention, LEConvolution, LESite, LETransformer, LocallyEquivariant
+from blackout.networks import LEMLP, LEConvolution, LESite, LETransformer, LocallyEquivariant
+from blackout.networks.equivariant import Features, Hollow, TimeEmbedding
 from blackout.random import SampleStreams
 
 _AVERAGED = 0.998
@@ -99,7 +101,7 @@ class Training:
 
     def __init__(
         self, network: LocallyEquivariant, target: Target, rollout: Rollout | None = None, lr: float = 3e-3,
-        objective: Objective | None = None, batch: int = 128,
+        objective: EstimatedPartition | None = None, batch: int = 128,
     ) -> None:  # fmt: skip
         self.objective, self.batch = objective or EstimatedPartition(), batch
         self.network, self.target = network, target
@@ -172,6 +174,61 @@ def magnetisation(size: int, sigma: float, bias: float) -> float:
     step = 1e-4
     up, down = (exact_values(Ising(size, sigma, bias + by)) or {} for by in (step, -step))
     return (up["log_z"] - down["log_z"]) / (2 * step * size**2)
+
+
+class _AttentionBody(Hollow):
+    """H_i = sum_{s != i} exp(k_s . q_s) v_s / sum_{s != i} exp(k_s . q_s), query and key at the same site s."""
+
+    def __init__(self, sites: int, levels: int, channels: int, heads: int) -> None:
+        super().__init__(channels, heads=heads)
+        self.heads = heads
+        self.states = Features(levels)
+        self.embed = nn.Linear(self.states.channels, channels)
+        self.place = nn.Parameter(0.5 * torch.randn(sites, channels))
+        self.time = TimeEmbedding(channels)
+        self.project = nn.Linear(channels, 3 * channels)
+        self.output = nn.Sequential(nn.Linear(2 * channels, channels), nn.SiLU(), nn.Linear(channels, channels))
+
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
+        shift = self.time(t.to(conditional.dtype))[:, None]
+        hidden = F.silu(self.embed(self.states(x, conditional.dtype)) + self.place + shift)
+        query, key, value = self.project(hidden).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        logit = (query * key).sum(-1) / math.sqrt(key.shape[-1])
+        # a matrix without diagonal rather than a total minus the own term, which would leak by rounding
+        mask = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+        weights = logit.transpose(1, 2)[:, :, None, :].masked_fill(mask, -torch.inf).softmax(-1)
+        mixed = (weights @ value.transpose(1, 2)).transpose(1, 2).flatten(2)
+        here = (self.place + shift).expand(len(x), -1, -1)
+        return self.output(torch.cat([mixed, here], -1))
+
+
+class LEAttention(LocallyEquivariant):
+    """leAttn: linear-attention weights of every site, normalised over the other sites [Ou 2025, appendix B.2].
+
+    Args:
+        sites: number of sites, at least 2.
+        levels: number of states of a site.
+        channels: width.
+        heads: of the attention.
+        heat_bath: add the heat-bath term.
+        partition: also learn d log Z_t / dt.
+
+    Raises:
+        ValueError: one site, or a width that is no multiple of the heads.
+    """
+
+    def __init__(
+        self,
+        sites: int,
+        levels: int,
+        channels: int = 64,
+        heads: int = 4,
+        heat_bath: bool = False,
+        partition: bool = False,
+    ) -> None:
+        if sites < 2:
+            raise ValueError("attention to other sites needs at least 2 sites")
+        super().__init__(_AttentionBody(sites, levels, channels, heads), levels, heat_bath, partition)
 
 
 def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
@@ -328,7 +385,7 @@ def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         target = Ising(4, sigma)
         exact = (exact_values(target) or {})["log_z"]
 
-        def flow(objective: Objective, batch: int, seed: int, target: Ising = target) -> Tensor:
+        def flow(objective: EstimatedPartition, batch: int, seed: int, target: Ising = target) -> Tensor:
             torch.manual_seed(seed)
             training = Training(LESite(16, 2, 32, lattice=[4, 4]), target, objective=objective, batch=batch)
             return drawn(training.run(seconds, seed), Events(16), chains)[0].log_weights
@@ -352,7 +409,7 @@ def balance(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
 def leaps(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     size = 4 if quick else 10
     target, lattice, rows = Ising(size, 0.1), [size, size], []
-    makers: dict[str, tuple[Callable[[], LocallyEquivariant], Objective]] = {
+    makers: dict[str, tuple[Callable[[], LocallyEquivariant], EstimatedPartition]] = {
         "DNFS, leTF": (lambda: LETransformer(size**2, 2, 32, 2, 4), EstimatedPartition()),
         "LEAPS, leConv": (lambda: LEConvolution(2, lattice, 20, [3, 3, 3], partition=True), LearnedPartition()),
         "DNFS, lesite": (lambda: LESite(size**2, 2, 32, lattice=lattice), EstimatedPartition()),
@@ -399,7 +456,7 @@ def padded(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     exact = float(log_mean_exp(uniform_weights(energy, 0, 1000 if quick else 1_000_000)))
     on_lattice = Padded(energy, [6, 6])
     extra = (on_lattice.sites - energy.sites) * math.log(2)
-    makers: dict[str, tuple[Target, float, Callable[[], LocallyEquivariant], Objective]] = {
+    makers: dict[str, tuple[Target, float, Callable[[], LocallyEquivariant], EstimatedPartition]] = {
         "LEAPS, leConv, padded to 6x6": (
             on_lattice, extra, lambda: LEConvolution(2, [6, 6], 20, [3, 3, 3], partition=True), LearnedPartition()
         ),

@@ -1,6 +1,7 @@
 """`python -m benchmarks.planar runs/dnfs_densities/<run_id>`: what flows and energies say of densities in the plane.
 
-Writes trajectories.png, and of an energy landscape.png; says the entropy of the points, which no NLL can be below.
+Writes trajectories.png, and of an energy landscape.png; says the entropy of the points, which no NLL can be below,
+the NLL by uniform states, which is the paper's, and the MMD of samples.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from blackout.flows.model import ChainSampler
 from blackout.flows.planar import BITS, DENSITIES, Planar, Points, code_scale, decode, encode
 from blackout.flows.plots import reversed_states
 from blackout.flows.simulation import Paths
+from blackout.flows.targets import Target
+from blackout.flows.weights import jackknife, log_mean_exp
 from blackout.training.export import load_model
 
 _POINTS, _TIMES, _ANNEALED = 512, 6, 64
 """Chains in the plane, the times at which they are shown, and sweeps of Gibbs chains on the way."""
+_UNIFORM, _AT_ONCE = 1_000_000, 1 << 14
+"""Uniform states, as many as the paper's estimate of log Z is made of, and how many are evaluated together."""
 _SHOWN, _CELLS = 4000, 160
 """Points in a picture, and cells of the landscape along a side."""
 
@@ -115,6 +120,39 @@ def save_landscape(target: Learned, source: BinaryData, x: Tensor, path: Path) -
     save_picture(figure, path)
 
 
+@torch.no_grad()
+def uniform_weights(target: Target, seed: int, number: int = _UNIFORM) -> Tensor:
+    """Log-weights of uniform states, float64 [number] [Ou 2025, eq. 30]."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for first in range(0, number, _AT_ONCE):
+        shape = (min(_AT_ONCE, number - first), target.sites)
+        x = torch.randint(target.levels, shape, generator=generator, dtype=torch.uint8)
+        parts.append(target.log_density(x.to(target.device)).double().cpu())
+    return torch.cat(parts) + target.sites * math.log(target.levels)
+
+
+def mmd(x: Tensor, y: Tensor, width: float = 0.1) -> float:
+    """Unbiased squared maximum mean discrepancy with k = exp(-width * number of sites that differ).
+
+    [Gretton 2012, lemma 6]; a test sums the kernel directly.
+
+    Args:
+        x, y: states [n, d] and [m, d].
+        width: of the kernel.
+    """
+    levels = int(max(x.max(), y.max())) + 1
+
+    def total(a: Tensor, b: Tensor) -> Tensor:
+        one, two = (torch.nn.functional.one_hot(part.long(), levels).flatten(1).float() for part in (a, b))
+        rows = [(-width * (a.shape[1] - part @ two.T)).exp().sum(dtype=torch.float64) for part in one.split(512)]
+        return torch.stack(rows).sum()
+
+    n, m = len(x), len(y)
+    within = (total(x, x) - n) / (n * (n - 1)) + (total(y, y) - m) / (m * (m - 1))
+    return float(within - 2 * total(x, y) / (n * m))
+
+
 def run(given: argparse.Namespace) -> None:
     """Write the pictures, and say the entropy.
 
@@ -133,6 +171,10 @@ def run(given: argparse.Namespace) -> None:
         save_landscape(model.target, source, paths.states.x, given.out / "landscape.png")
         value, error = entropy(source.name)
         print(f"entropy of {source.name}: {value:.3f} +- {error:.3f} nats; an NLL below it is a wrong log Z")
+        test = source.counts.test[:_SHOWN].flatten(1)
+        weights = uniform_weights(model.target, given.seed)
+        nll = float(model.target.energy(test).double().mean().detach()) + float(log_mean_exp(weights))
+        print(f"NLL by uniform states {nll:.3f} +- {jackknife(weights):.3f}; MMD^2 {mmd(paths.states.x, test):.2g}")
 
 
 def main() -> None:

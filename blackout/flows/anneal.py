@@ -19,15 +19,17 @@ from blackout.files import numbered, request_key, results_folder, write_json
 from blackout.flows.annealing import anneal, group_size
 from blackout.flows.checks import judge
 from blackout.flows.plots import named, observed_path, save_arrays, save_diagnostics, save_path
-from blackout.flows.targets import Conserved, Target, make_target, read_couplings, read_energy_network
+from blackout.flows.targets import Conserved, Target, make_target
 from blackout.flows.weights import estimates, known_values
 from blackout.random import fold_seed
 from blackout.training.export import load_model
 
 _CHECKED = 13
 """Key of the annealings that check this one, among the uses of a seed."""
-_TARGETS = {"ising": "Ising", "potts": "Potts", "spin_glass": "SpinGlass"}
-_FROM_FILES = {"couplings": read_couplings, "energy_network": read_energy_network}
+_TARGETS = {
+    "ising": "Ising", "potts": "Potts", "spin_glass": "SpinGlass", "couplings": "read_couplings",
+    "energy_network": "read_energy_network",
+}  # fmt: skip
 
 
 def _target(given: argparse.Namespace) -> Target:
@@ -44,10 +46,6 @@ def _target(given: argparse.Namespace) -> Target:
         if not equals:
             raise UserError(f"{word}: settings of the target are given as name=value, such as size=10")
         settings[name] = yaml.safe_load(value)
-    if given.target in _FROM_FILES:
-        if list(settings) != ["path"]:
-            raise UserError(f"--target {given.target} needs path=... and nothing else")
-        return _FROM_FILES[given.target](str(settings["path"]))
     return make_target({"_target_": f"blackout.flows.{_TARGETS[given.target]}", **settings})
 
 
@@ -94,7 +92,7 @@ def run(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.flows.anneal", description=(__doc__ or "").split(": ")[1])
     parser.add_argument("--ckpt", type=Path, help="a trained flow: its target")
-    parser.add_argument("--target", choices=[*_TARGETS, *_FROM_FILES])
+    parser.add_argument("--target", choices=_TARGETS)
     parser.add_argument("settings", nargs="*", help="of the target: size=10 sigma=0.2, or path=mine.npz")
     parser.add_argument("--composition", type=int, nargs="+", help="sites at level 0, 1, ...: a lattice gas of so many")
     parser.add_argument("--chains", type=int, default=4096)

@@ -14,7 +14,7 @@ from blackout.family import Draw
 from blackout.flows.draw import preview, requested
 from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.graphs.draw import preview_graphs, requested_graphs
-from blackout.flows.losses import Objective
+from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import FlowSampler
 from blackout.flows.replay import Rollout
 from blackout.flows.targets import EnergySource, make_target
@@ -84,14 +84,14 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
         network = make(described["network"], "network")
         if not isinstance(network, LocallyEquivariant):
             name = type(network).__name__
-            raise UserError(f"network: {name} is not locally equivariant: choose lesite, letf, lemlp, leattn or leconv")
+            raise UserError(f"network: {name} is not locally equivariant: choose lesite, letf, lemlp or leconv")
         sampler = GraphFlow if isinstance(target, GraphTarget) else FlowSampler
         return sampler(network, target, make(described["simulation"], "simulation"), **training)
 
     def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Objective and rollout; the horizon of a rollout grows over a share of the run unless it says otherwise."""
         loss, rollout = make(settings["loss"], "loss"), make(settings["rollout"], "rollout")
-        if not isinstance(loss, Objective) or not isinstance(rollout, Rollout):
+        if not isinstance(loss, EstimatedPartition) or not isinstance(rollout, Rollout):
             raise UserError("loss and rollout must be those of this family: loss=dnfs or loss=leaps")
         if rollout.horizon_steps is None:
             rollout = replace(rollout, horizon_steps=int(_ANNEALED * settings["trainer"]["max_steps"]))

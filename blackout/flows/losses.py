@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from blackout.flows.replay import ReplayBatch
 from blackout.networks import LocallyEquivariant
 
 
-class Objective(ABC):
+class EstimatedPartition:
     """(xi - d log Z_t / dt)^2, zero for all states and times if and only if the rates carry p_t.
 
     [Ou 2025, eqs. 5 and 10], with log-ratios that are clipped.
@@ -40,19 +38,12 @@ class Objective(ABC):
         clipped = (log_ratios > self.clip).float().mean()
         return (xi - self.partition_slope(network, batch)).square(), clipped
 
-    @abstractmethod
     def partition_slope(self, network: LocallyEquivariant, batch: ReplayBatch) -> Tensor:
-        """d log Z_t / dt, [b]."""
-
-
-class EstimatedPartition(Objective):
-    """The estimate from the newest rollout, held fixed [Ou 2025, Algorithm 1]."""
-
-    def partition_slope(self, network: LocallyEquivariant, batch: ReplayBatch) -> Tensor:
+        """d log Z_t / dt, [b]: the estimate from the newest rollout, held fixed [Ou 2025, Algorithm 1]."""
         return batch.partition_slope
 
 
-class LearnedPartition(Objective):
+class LearnedPartition(EstimatedPartition):
     """The derivative of a function of time that is trained with the rates, as in LEAPS [Ou 2025, eq. 18]."""
 
     learns_partition = True

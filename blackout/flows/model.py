@@ -10,7 +10,7 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import Drawn, Watch
-from blackout.flows.losses import EstimatedPartition, Objective
+from blackout.flows.losses import EstimatedPartition
 from blackout.flows.path import States
 from blackout.flows.refinement import Refinement
 from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
@@ -34,7 +34,7 @@ class ChainSampler(Model):
 
     target: Target
     simulation: Simulation
-    objective: Objective
+    objective: EstimatedPartition
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ class FlowSampler(ChainSampler):
         network: LocallyEquivariant,
         target: Target,
         simulation: Simulation | None = None,
-        objective: Objective | None = None,
+        objective: EstimatedPartition | None = None,
         rollout: Rollout | None = None,
         ema_decay: float | None = None,
         seed: int = 0,

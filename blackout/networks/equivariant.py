@@ -4,11 +4,11 @@ G(tau, i | x) = -G(x_i, i | Swap(x, i, tau)) holds by construction [Ou 2025, Pro
 does not depend on x_i, and G(tau, i | x) = (omega_tau - omega_{x_i}) . H_i. What makes H hollow, for each network:
 
     LEMLP          linear maps with zero diagonals [Ou 2025, appendix B.2]
-    LEAttention    attention of a site to all others [Ou 2025, appendix B.2]
     LEConvolution  windows with a hole, layer after layer [Holderrieth 2025]
     LETransformer  two causal streams, one from either end, and a readout [Ou 2025, section 3.3 and appendix B.3]
 
-and, in `blackout.networks.equivariant_graphs`, leSite and the transformer on graphs. That no site sees itself, and sees
+and, in `blackout.networks.equivariant_graphs`, leSite and the transformer on graphs; the paper's leAttn is in
+`benchmarks/flow_tables.py`. That no site sees itself, and sees
 every other one, is tested for all of them (tests/networks/test_equivariant.py).
 """
 
@@ -235,62 +235,6 @@ class LEMLP(LocallyEquivariant):
         self, sites: int, levels: int, channels: int = 64, heat_bath: bool = False, partition: bool = False
     ) -> None:
         super().__init__(_MLPBody(sites, levels, channels), levels, heat_bath, partition)
-
-
-class _AttentionBody(Hollow):
-    """H_i = sum_{s != i} exp(k_s . q_s) v_s / sum_{s != i} exp(k_s . q_s), query and key at the same site s."""
-
-    def __init__(self, sites: int, levels: int, channels: int, heads: int) -> None:
-        super().__init__(channels, heads=heads)
-        self.heads = heads
-        self.states = Features(levels)
-        self.embed = nn.Linear(self.states.channels, channels)
-        self.place = nn.Parameter(0.5 * torch.randn(sites, channels))
-        self.time = TimeEmbedding(channels)
-        self.project = nn.Linear(channels, 3 * channels)
-        self.output = nn.Sequential(nn.Linear(2 * channels, channels), nn.SiLU(), nn.Linear(channels, channels))
-
-    def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
-        shift = self.time(t.to(conditional.dtype))[:, None]
-        hidden = F.silu(self.embed(self.states(x, conditional.dtype)) + self.place + shift)
-        query, key, value = self.project(hidden).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        logit = (query * key).sum(-1) / math.sqrt(key.shape[-1])
-        # a matrix without diagonal rather than a total minus the own term, which would leak by rounding
-        mask = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
-        weights = logit.transpose(1, 2)[:, :, None, :].masked_fill(mask, -torch.inf).softmax(-1)
-        mixed = (weights @ value.transpose(1, 2)).transpose(1, 2).flatten(2)
-        here = (self.place + shift).expand(len(x), -1, -1)
-        return self.output(torch.cat([mixed, here], -1))
-
-
-@component("network")
-class LEAttention(LocallyEquivariant):
-    """leAttn: linear-attention weights of every site, normalised over the other sites [Ou 2025, appendix B.2].
-
-    Args:
-        sites: number of sites, at least 2.
-        levels: number of states of a site.
-        channels: width.
-        heads: of the attention.
-        heat_bath: add the heat-bath term.
-        partition: also learn d log Z_t / dt.
-
-    Raises:
-        ValueError: one site, or a width that is no multiple of the heads.
-    """
-
-    def __init__(
-        self,
-        sites: int,
-        levels: int,
-        channels: int = 64,
-        heads: int = 4,
-        heat_bath: bool = False,
-        partition: bool = False,
-    ) -> None:
-        if sites < 2:
-            raise ValueError("attention to other sites needs at least 2 sites")
-        super().__init__(_AttentionBody(sites, levels, channels, heads), levels, heat_bath, partition)
 
 
 class _ConvolutionBody(Hollow):

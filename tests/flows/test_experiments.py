@@ -17,7 +17,7 @@ from tests.cli.conftest import ROOT
 
 FILES = sorted((ROOT / "conf/experiment").glob("*.yaml"))
 EXPERIMENTS = [path.stem for path in FILES if "override /family: flow" in path.read_text()]
-NETWORKS = ("lesite", "lemlp", "leattn", "leconv", "letf")
+NETWORKS = ("lesite", "lemlp", "leconv", "letf")
 
 
 def built(folder: Path, *overrides: str):  # type: ignore[no-untyped-def]

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from blackout.networks import LEMLP, LEAttention, LEConvolution, LESite, LETransformer, LocallyEquivariant
+from benchmarks.flow_tables import LEAttention
+from blackout.networks import LEMLP, LEConvolution, LESite, LETransformer, LocallyEquivariant
 
 SITES, LATTICE = 9, [3, 3]
 NETWORKS: dict[str, Callable[[int], LocallyEquivariant]] = {

@@ -18,7 +18,7 @@ from blackout.flows.energies.energies import Learned, PairEnergy, most_likely
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler
 from blackout.flows.energies.report import EnergyDraw, report
-from blackout.flows.losses import Objective
+from blackout.flows.losses import EstimatedPartition
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
 from blackout.flows.targets import make_target
@@ -103,7 +103,7 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
             raise UserError("energy: choose mlp or pairs; simulation: events")
         if not isinstance(network, LocallyEquivariant):
             name = type(network).__name__
-            raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf, lemlp or leattn")
+            raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf or lemlp")
         alone, negative = training.pop("alone", 0), training.get("negative")
         if training.get("pretraining", 0) is None:
             training["pretraining"] = alone if isinstance(negative, FlowSamples) and negative.sums(energy) else 0
@@ -117,7 +117,8 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
     def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """How a model is trained, by the settings."""
         loss, rollout, negative = (make(settings[part], part) for part in ("objective", "rollout", "negative"))
-        if not (isinstance(loss, Objective) and isinstance(rollout, Rollout) and isinstance(negative, NegativeSampler)):
+        ours = isinstance(loss, EstimatedPartition) and isinstance(rollout, Rollout)
+        if not ours or not isinstance(negative, NegativeSampler):
             raise UserError(
                 "objective, rollout and negative must be those of this family: loss@objective=dnfs, negative=flow"
             )

@@ -12,7 +12,7 @@ from blackout.distributed import world_size
 from blackout.errors import UserError
 from blackout.flows.energies.energies import Learned
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
-from blackout.flows.losses import EstimatedPartition, Objective
+from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import ROLLOUT, VALIDATION, ChainSampler
 from blackout.flows.replay import Replay, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
@@ -72,7 +72,7 @@ class EnergySampler(ChainSampler):
         network: Pair,
         simulation: Simulation | None = None,
         negative: NegativeSampler | None = None,
-        objective: Objective | None = None,
+        objective: EstimatedPartition | None = None,
         rollout: Rollout | None = None,
         inner: int = 10,
         pretraining: int = 0,

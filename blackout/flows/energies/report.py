@@ -17,16 +17,14 @@ from blackout.flows.energies.data import BinaryData
 from blackout.flows.energies.energies import Learned, PairEnergy, couplings_found, truth_of
 from blackout.flows.energies.model import EnergySampler
 from blackout.flows.simulation import run_backwards
-from blackout.flows.targets import Target, can_enumerate, exact_values
+from blackout.flows.targets import can_enumerate, exact_values
 from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
 from blackout.random import fold_seed
 
 _CHAINS, _SWEEPS = 1024, 256
 """Of annealed importance sampling."""
-_UNIFORM, _AT_ONCE = 1_000_000, 1 << 14
-"""Uniform states, as many as the paper's estimate of log Z is made of, and how many are evaluated together."""
 _COMPARED = 4000
-"""States of either side of MMD, and held-out states that are scored."""
+"""Held-out states that are scored, and chains of the sampler."""
 _BOUNDED = 500
 """Held-out states whose likelihood by the chain is bounded."""
 _STEEP = 4.5
@@ -58,9 +56,9 @@ class EnergyOutputs(FlowOutputs):
 
 
 def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
-    """NLL with log Z by AIS, by the sampler's weights and by uniform samples; NLL by the chain's bound; MMD.
+    """NLL with log Z by AIS and by the sampler's weights; NLL by the chain's bound.
 
-    [Ou 2025, appendix E.2 and tables 2 and 3]; AIS is ours.
+    [Ou 2025, appendix E.2]; AIS is ours.
 
     Args:
         model: in eval mode.
@@ -73,10 +71,9 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     indices = torch.arange(_COMPARED, device=model.device)
     paths = model.simulation.run(target, model.rates(), indices, fold_seed(seed, 1))
     annealed = anneal(target, _CHAINS, _SWEEPS, fold_seed(seed, 2))
-    uniform = uniform_weights(target, fold_seed(seed, 3))
     mean = float(target.energy(test).double().mean().detach())
     values = {"mean_energy_of_data": mean, "held_out": float(len(test))}
-    estimates = {"ais": annealed.log_weights, "sampler": paths.log_weights, "uniform": uniform}
+    estimates = {"ais": annealed.log_weights, "sampler": paths.log_weights}
     for name, weights in estimates.items():
         values[f"nll_{name}"] = mean + float(log_mean_exp(weights))
         values[f"nll_{name}_error"] = jackknife(weights)
@@ -86,14 +83,11 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     values["nll_of_uniform_states"] = target.sites * math.log(target.levels)
     bounded = run_backwards(target, model.rates(), test[:_BOUNDED], 32, indices[:_BOUNDED], fold_seed(seed, 4))
     values["nll_chain_bound"] = -float(bounded.log_weights.mean())
-    values["mmd_sampler"] = mmd(paths.states.x, test)
-    values["mmd_annealed"] = mmd(annealed.states.x, test)
     if isinstance(target, PairEnergy):
         values |= couplings_found(target, source)
     right = {"exact": "nll_exact", "uniform_states": "nll_of_uniform_states"}
     near = {what: values[name] for what, name in right.items() if name in values}
-    beside = dict.fromkeys(("nll_ais", "nll_sampler", "nll_uniform", "nll_chain_bound"), near)
-    beside["mmd_sampler"] = {"annealed": values["mmd_annealed"]}
+    beside = dict.fromkeys(("nll_ais", "nll_sampler", "nll_chain_bound"), near)
     train = source.counts.train.flatten(1).to(model.device)
     values["steepest_slope"] = steepest_slope(target, train, annealed.states.x, annealed.log_weights)
     far = values["steepest_slope"] > _STEEP
@@ -135,39 +129,6 @@ def steepest_slope(target: Learned, data: Tensor, x: Tensor, log_weights: Tensor
         pulled = torch.where(upper == 0, slope[: len(upper)].clamp(-target.l1, target.l1), target.l1 * upper.sign())
         slope[: len(upper)] -= pulled
     return float((slope.abs() / variance.clamp(min=1e-12).sqrt()).max())
-
-
-@torch.no_grad()
-def uniform_weights(target: Target, seed: int, number: int = _UNIFORM) -> Tensor:
-    """Log-weights of uniform states, float64 [number] [Ou 2025, eq. 30]."""
-    generator = torch.Generator().manual_seed(seed)
-    parts = []
-    for first in range(0, number, _AT_ONCE):
-        shape = (min(_AT_ONCE, number - first), target.sites)
-        x = torch.randint(target.levels, shape, generator=generator, dtype=torch.uint8)
-        parts.append(target.log_density(x.to(target.device)).double().cpu())
-    return torch.cat(parts) + target.sites * math.log(target.levels)
-
-
-def mmd(x: Tensor, y: Tensor, width: float = 0.1) -> float:
-    """Unbiased squared maximum mean discrepancy with k = exp(-width * number of sites that differ).
-
-    [Gretton 2012, lemma 6]; a test sums the kernel directly.
-
-    Args:
-        x, y: states [n, d] and [m, d].
-        width: of the kernel.
-    """
-    levels = int(max(x.max(), y.max())) + 1
-
-    def total(a: Tensor, b: Tensor) -> Tensor:
-        one, two = (torch.nn.functional.one_hot(part.long(), levels).flatten(1).float() for part in (a, b))
-        rows = [(-width * (a.shape[1] - part @ two.T)).exp().sum(dtype=torch.float64) for part in one.split(512)]
-        return torch.stack(rows).sum()
-
-    n, m = len(x), len(y)
-    within = (total(x, x) - n) / (n * (n - 1)) + (total(y, y) - m) / (m * (m - 1))
-    return float(within - 2 * total(x, y) / (n * m))
 
 
 def save_couplings(target: PairEnergy, source: Source, path: Path) -> None:

@@ -11,13 +11,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from benchmarks.planar import entropy
+from benchmarks.planar import entropy, mmd, uniform_weights
 from blackout.flows import Couplings, Events, Ising, Leap
 from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy, couplings_found, most_likely
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
-from blackout.flows.energies.report import mmd, save_couplings, steepest_slope, uniform_weights
+from blackout.flows.energies.report import save_couplings, steepest_slope
 from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
 from blackout.flows.replay import Rollout

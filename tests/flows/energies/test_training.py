@@ -52,9 +52,9 @@ def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_pat
     said = json.loads((tmp_path / "out/metrics.json").read_text())
     values = said["values"]
     assert values["steepest_slope"] > 2 and "at its maximum" in said["convergence"]
-    for name in ("ais", "sampler", "uniform"):
+    for name in ("ais", "sampler"):
         assert abs(values[f"nll_{name}"] - values["nll_exact"]) < 4 * values[f"nll_{name}_error"] + 0.02
-    assert values["nll_chain_bound"] > values["nll_exact"] - 0.1 and abs(values["mmd_sampler"]) < 0.1
+    assert values["nll_chain_bound"] > values["nll_exact"] - 0.1
 
 
 @pytest.mark.parametrize("negative", ["pcd", pytest.param("discrepancy", marks=pytest.mark.deep)])
