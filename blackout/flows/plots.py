@@ -79,7 +79,7 @@ def save_diagnostics(
     else:
         panels[1].axis("off")
     _along_the_path(panels[2:5], observed, values)
-    _in_words(panels[5], values)
+    panels[5].axis("off")
     save_picture(figure, path)
 
 
@@ -112,17 +112,6 @@ def _along_the_path(panels: Any, observed: Paths, values: dict[str, float]) -> N
     panels[2].set(title="spread of two estimates of d log Z / dt", ylabel="standard deviation over chains")
     for axes in panels:
         axes.set_xlabel("time t, from noise (0) to the target (1)")
-
-
-def _in_words(axes: Any, values: dict[str, float]) -> None:
-    lines = []
-    for name in (name for name in values if not name.endswith(("_error", "_exact", "_low", "_high"))):
-        error = f" +- {values[name + '_error']:.2g}" if name + "_error" in values else ""
-        # exact zeros by symmetry come with rounding
-        exact = f"   exact {round(values[name + '_exact'], 9) + 0.0:.5g}" if name + "_exact" in values else ""
-        lines.append(f"{name.replace('_', ' ')} {values[name]:.5g}{error}{exact}")
-    axes.text(0, 1, "\n".join(lines), va="top", family="monospace", fontsize=8)
-    axes.axis("off")
 
 
 def save_snapshots(model: ChainSampler, observed: Paths, path: Path, seed: int) -> None:

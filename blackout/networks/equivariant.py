@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -93,14 +93,6 @@ class Hollow(nn.Module):
         raise NotImplementedError
 
 
-class Graphs(Protocol):
-    """Graphs whose nodes are the sites, for bodies that know them: `equivariant_graphs.GraphBatch`."""
-
-    @property
-    def mask(self) -> Tensor:
-        """Which nodes there are, bool [B, d]."""
-
-
 _SMALL = 0.1
 """Scale of the readout at the start: with rates of order 1, importance weights would degenerate and training stall."""
 
@@ -128,14 +120,14 @@ class LocallyEquivariant(nn.Module):
             nn.init.zeros_(self.gate.bias)
         self.partition = _Scalar() if partition else None
 
-    def forward(self, x: Tensor, t: Tensor, ratios: Tensor, graph: Graphs | None = None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, ratios: Tensor, graph: Any = None) -> Tensor:
         """G(tau, i | x), 0 at tau = x_i and at sites that are none.
 
         Args:
             x: states, integers [B, d].
             t: times [B].
             ratios: the target's log-ratios at t = 1, [B, d, S].
-            graph: whose nodes the sites are, for bodies that know graphs.
+            graph: `equivariant_graphs.GraphBatch`, whose nodes the sites are, for bodies that know graphs.
 
         Returns:
             [B, d, S].

@@ -178,33 +178,17 @@ _CHOSEN = ("levels", "width", "depth", "channels", "dropout", "ordered")
 _KINDS = {"ElementwiseMLP": ElementwiseMLP, "SequenceConvolution": SequenceConvolution, "UNet": UNet}
 
 
-def described_body(
-    shape: Sequence[int],
-    levels: int | None = None,
-    width: int | None = None,
-    depth: int | None = None,
-    channels: int | None = None,
-    dropout: float = 0.0,
-    ordered: bool | None = None,
-) -> dict[str, Any]:
-    """The description of a body that fits the data.
-
-    A residual perceptron for vectors of counts, dilated convolutions for vectors of levels without an order, a U-Net
-    for images, series and volumes, and for vectors whose neighbours go together.
+def described_body(shape: Sequence[int], levels: int | None = None, **chosen: Any) -> dict[str, Any]:
+    """The description of a body that fits the data: a mapping with `_target_`, without the shape.
 
     Args:
-        shape: of the data, (D,), (C, L), (C, H, W) or (C, D, H, W).
-        levels: states there can be, where they have no order; None for counts.
-        width, depth: of the perceptron (None for 256 and 4) and the convolutions (None for 96 and 6).
-        channels: of the U-Net's finest level; None for 32 on up to 64 places, 16 on up to 512, 8 beyond.
-        dropout: of all.
-        ordered: a vector is a series.
-
-    Returns:
-        A mapping with `_target_`, without the shape.
+        shape, levels: see `body_for`.
+        chosen: of its other arguments width, depth, channels, dropout and ordered.
     """
+    width, depth, ordered = (chosen.get(name) for name in ("width", "depth", "ordered"))
+    dropout = chosen.get("dropout", 0.0)
     if len(shape) > 1 or (ordered and levels is None):
-        return _described_unet(tuple(shape[1:]) or tuple(shape), channels, dropout)
+        return _described_unet(tuple(shape[1:]) or tuple(shape), chosen.get("channels"), dropout)
     if levels is None:
         sizes: dict[str, Any] = {"width": width or 256, "depth": depth or 4}
         return {"_target_": "blackout.networks.ElementwiseMLP", **sizes, "dropout": dropout}
@@ -243,15 +227,22 @@ def body_for(
     ordered: bool | None = None,
     covariate_levels: Sequence[int] | None = None,
 ) -> nn.Module:
-    """The body of `described_body`; a saved model names the body itself.
+    """A residual perceptron for vectors of counts, dilated convolutions for vectors of levels without an order, a U-Net
+    for images, series and volumes, and for vectors whose neighbours go together; a saved model names the body itself.
 
     Args:
-        shape, levels, width, depth, channels, dropout, ordered: as for `described_body`.
+        shape: of the data, (D,), (C, L), (C, H, W) or (C, D, H, W).
         outputs: number of output groups per element of the data.
+        levels: states there can be, where they have no order; None for counts.
+        width, depth: of the perceptron (None for 256 and 4) and the convolutions (None for 96 and 6).
+        channels: of the U-Net's finest level; None for 32 on up to 64 places, 16 on up to 512, 8 beyond.
+        dropout: of all.
+        ordered: a vector is a series.
         num_classes: number of classes of a conditional network; None for an unconditional one.
         covariate_levels: levels of each covariate.
     """
-    arguments = described_body(shape, levels, width, depth, channels, dropout, ordered)
+    chosen = {"width": width, "depth": depth, "channels": channels, "dropout": dropout, "ordered": ordered}
+    arguments = described_body(shape, levels, **chosen)
     kind = _KINDS[arguments.pop("_target_").rsplit(".", 1)[-1]]
     classes = {"num_classes": num_classes, "covariate_levels": covariate_levels}
     return kind(shape=shape, outputs=outputs, **classes, **arguments)
