@@ -5,8 +5,8 @@ rest torch's own kernels draw from a `torch.Generator`; from streams (`blackout.
 sequential search where the mean is small and transformed rejection ([Hoermann 1993], "BTRS" and "PTRS") where it is
 large. All are exact in distribution and computed in float64, whatever the dtype of the counts.
 
-On a CPU a search and a rejection go on with those elements that need it. To know how many they are, other devices
-would have to be waited for: there all elements take as many turns as any could need, to the same result.
+On a CPU a search and a rejection end with the last element that needs them. To know when that is, other devices would
+have to be waited for: there all elements take as many turns as any could need, to the same result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -156,137 +155,93 @@ def _draw(generator: RandomSource, n: Tensor) -> Draw:
     return Draw(keys.random_(generator=generator).to(n.device))
 
 
-At: TypeAlias = Tensor | None
-"""Flat indices of some elements, int64; None is all of them, which is never asked for on a CPU."""
-Numbers: TypeAlias = Callable[[int, At], Tensor]
-"""(attempt, which of the elements of a rejection) -> their uniforms."""
-Density: TypeAlias = Callable[[Tensor, At], Tensor]
-"""(k, which of those elements) -> the logarithm of what a proposal is compared with."""
-
-
 def _binomial_from(draw: Draw, n: Tensor, p: Tensor) -> Tensor:
     """Binomial with p <= 1/2 from streams; n and p float64 of one shape."""
     small = n * p < INVERSION_LIMIT
     odds = p / (1 - p)
     start = torch.where(small, torch.exp(n * torch.log1p(-p)), 1.0)
     # P(k + 1) / P(k) = (n - k) / (k + 1) * p / (1 - p)
-    drawn = _search(draw, start, lambda k, at: (_at(n, at) - k).mul_(_at(odds, at)).div_(k + 1))
-    return _with_large(draw, drawn, ~small, lambda numbers, at: _binomial_rejection(numbers, _at(n, at), _at(p, at)))
+    drawn = _search(draw, start, lambda k: (n - k).mul_(odds).div_(k + 1))
+    if can_look(drawn) and bool(small.all()):
+        return drawn
+    # BTRS for n p >= 10, p <= 1/2 [Hoermann 1993, algorithm BTRS], whose constants these are
+    deviation = torch.sqrt(n * p * (1 - p))
+    b = 1.15 + 2.53 * deviation
+    a = -0.0873 + 0.0248 * b + 0.01 * p
+    mode, log_hat = torch.floor((n + 1) * p), torch.log((2.83 + 5.1 / b) * deviation)
+    log_mode, log_odds = torch.lgamma(mode + 1) + torch.lgamma(n - mode + 1), torch.log(p) - torch.log1p(-p)
+
+    def log_density(k: Tensor) -> Tensor:
+        return log_mode - torch.lgamma(k + 1) - torch.lgamma(n - k + 1) + (k - mode) * log_odds - log_hat
+
+    return _transformed_rejection(draw, drawn, ~small, a, b, n * p + 0.5, 0.92 - 4.2 / b, n, log_density)
 
 
 def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
     """Poisson from streams; rate float64."""
     small = rate < INVERSION_LIMIT
     start = torch.where(small, torch.exp(-rate), 1.0)
-    drawn = _search(draw, start, lambda k, at: _at(rate, at) / (k + 1))
-    return _with_large(draw, drawn, ~small, lambda numbers, at: _poisson_rejection(numbers, _at(rate, at)))
-
-
-def _at(values: Tensor, at: At) -> Tensor:
-    """Elements at flat indices; on a CPU several times faster than values.view(-1)[at]."""
-    return values.reshape(-1) if at is None else values.reshape(-1).index_select(0, at)
-
-
-def _with_large(draw: Draw, drawn: Tensor, large: Tensor, rejection: Callable[[Numbers, At], Tensor]) -> Tensor:
-    """`drawn`, where `large` replaced by what a rejection gives."""
-    at = large.view(-1).nonzero().squeeze(1) if can_look(drawn) else None
-
-    def numbers(attempt: int, todo: At) -> Tensor:
-        where = at if at is None or todo is None else _at(at, todo)
-        return draw.uniform(tuple(drawn.shape), attempt, where).view(-1)
-
-    if at is None:
-        return torch.where(large, rejection(numbers, at).view(drawn.shape), drawn)
-    if at.numel():
-        drawn.view(-1)[at] = rejection(numbers, at)
-    return drawn
-
-
-def _search(draw: Draw, start: Tensor, ratio: Callable[[int, At], Tensor]) -> Tensor:
-    """Inversion: walk up the pmf from P(0) = `start` until it has used up the uniform.
-
-    `ratio(k, at)` is P(k + 1) / P(k) for the elements at flat indices `at`. Elements with start = 1 stay 0.
-    """
-    drawn = torch.zeros_like(start)
-    left = draw.uniform(tuple(start.shape)).view(-1)
-    if not can_look(start):
-        mass = start.reshape(-1).clone()
-        for k in range(SEARCH_LIMIT):  # once left <= mass it stays so, since then left <= 0
-            drawn.view(-1).add_((left > mass) & (mass > 0))
-            left.sub_(mass)
-            mass.mul_(ratio(k, None))
+    drawn = _search(draw, start, lambda k: rate / (k + 1))
+    if can_look(drawn) and bool(small.all()):
         return drawn
-    at = (left > start.reshape(-1)).nonzero().squeeze(1)
-    left, mass = _at(left, at), _at(start, at)
-    for k in range(SEARCH_LIMIT):
-        if not at.numel():
-            break
-        drawn.view(-1).index_fill_(0, at, k + 1.0)
-        left.sub_(mass)
-        mass.mul_(ratio(k, at))
-        # mass = 0: the support has ended and what is left of the uniform is rounding
-        go_on = ((left > mass) & (mass > 0)).nonzero().squeeze(1)
-        at, left, mass = _at(at, go_on), _at(left, go_on), _at(mass, go_on)
-    return drawn
-
-
-def _binomial_rejection(numbers: Numbers, n: Tensor, p: Tensor) -> Tensor:
-    """BTRS for n p >= 10, p <= 1/2 [Hoermann 1993, algorithm BTRS], whose constants these are."""
-    deviation = torch.sqrt(n * p * (1 - p))
-    b = 1.15 + 2.53 * deviation
-    a = -0.0873 + 0.0248 * b + 0.01 * p
-
-    def log_density(k: Tensor, i: At) -> Tensor:
-        n_i, p_i = _at(n, i), _at(p, i)
-        mode = torch.floor((n_i + 1) * p_i)
-        log_hat = torch.log((2.83 + 5.1 / _at(b, i)) * _at(deviation, i))
-        ways = torch.lgamma(mode + 1) + torch.lgamma(n_i - mode + 1) - torch.lgamma(k + 1) - torch.lgamma(n_i - k + 1)
-        return ways + (k - mode) * (torch.log(p_i) - torch.log1p(-p_i)) - log_hat
-
-    return _transformed_rejection(numbers, a, b, n * p + 0.5, 0.92 - 4.2 / b, n, log_density)
-
-
-def _poisson_rejection(numbers: Numbers, rate: Tensor) -> Tensor:
-    """PTRS for rates >= 10 [Hoermann 1993, algorithm PTRS], whose constants these are."""
+    # PTRS for rates >= 10 [Hoermann 1993, algorithm PTRS], whose constants these are
     b = 0.931 + 2.53 * torch.sqrt(rate)
     a = -0.059 + 0.02483 * b
+    log_hat, log_rate, largest = (
+        torch.log(1.1239 + 1.1328 / (b - 3.4)),
+        torch.log(rate),
+        torch.full_like(rate, torch.inf),
+    )
 
-    def log_density(k: Tensor, i: At) -> Tensor:
-        log_hat, rate_i = torch.log(1.1239 + 1.1328 / (_at(b, i) - 3.4)), _at(rate, i)
-        return k * torch.log(rate_i) - rate_i - torch.lgamma(k + 1) - log_hat
+    def log_density(k: Tensor) -> Tensor:
+        return k * log_rate - rate - torch.lgamma(k + 1) - log_hat
 
-    largest = torch.full_like(rate, torch.inf)
-    return _transformed_rejection(numbers, a, b, rate + 0.43, 0.9277 - 3.6224 / (b - 2), largest, log_density)
+    squeeze = 0.9277 - 3.6224 / (b - 2)
+    return _transformed_rejection(draw, drawn, ~small, a, b, rate + 0.43, squeeze, largest, log_density)
+
+
+def _search(draw: Draw, start: Tensor, ratio: Callable[[int], Tensor]) -> Tensor:
+    """Inversion: walk up the pmf from P(0) = `start` until it has used up the uniform.
+
+    `ratio(k)` is P(k + 1) / P(k). Elements with start = 1 stay 0.
+    """
+    drawn, mass, left = torch.zeros_like(start), start.clone(), draw.uniform(tuple(start.shape))
+    for k in range(SEARCH_LIMIT):  # once left <= mass it stays so, since then left <= 0
+        # mass = 0: the support has ended and what is left of the uniform is rounding
+        going = (left > mass) & (mass > 0)
+        if can_look(start) and not bool(going.any()):
+            break
+        drawn.add_(going)
+        left.sub_(mass)
+        mass.mul_(ratio(k))
+    return drawn
 
 
 def _transformed_rejection(
-    numbers: Numbers, a: Tensor, b: Tensor, centre: Tensor, squeeze: Tensor, largest: Tensor, log_density: Density
-) -> Tensor:
-    """Hoermann's transformed rejection with squeeze: the first accepted proposal of every element."""
-
-    def proposed(attempt: int, i: At) -> tuple[Tensor, Tensor]:
-        u = numbers(1 + 2 * attempt, i).sub_(0.5)
-        v = numbers(2 + 2 * attempt, i)
+    draw: Draw, drawn: Tensor, wanted: Tensor, a: Tensor, b: Tensor, centre: Tensor, squeeze: Tensor, largest: Tensor,
+    log_density: Callable[[Tensor], Tensor],
+) -> Tensor:  # fmt: skip
+    """`drawn`, where `wanted` by Hoermann's transformed rejection with squeeze: the first accepted proposal."""
+    if can_look(a) and not bool(torch.isfinite(centre).all()):  # none of it would ever be accepted
+        raise ValueError("a rate or probability is not finite")
+    drawn = torch.where(wanted, torch.nan, drawn)
+    for attempt in range(_ATTEMPTS):
+        u = draw.uniform(tuple(a.shape), 1 + 2 * attempt).sub_(0.5)
+        v = draw.uniform(tuple(a.shape), 2 + 2 * attempt)
         edge = 0.5 - u.abs()
         # k = floor((2 a / (1/2 - |U|) + b) U + c)
-        k = torch.floor((2 * _at(a, i) / edge + _at(b, i)) * u + _at(centre, i))
-        accepted = (edge >= 0.07) & (v <= _at(squeeze, i))  # without the density
-        possible = (k >= 0) & (k <= _at(largest, i))
-        if i is None:
-            return k, accepted | (possible & below(k, edge, v, None))
-        unsure = (~accepted & possible).nonzero().squeeze(1)
-        accepted[unsure] = below(_at(k, unsure), _at(edge, unsure), _at(v, unsure), _at(i, unsure))
-        return k, accepted
-
-    def below(k: Tensor, edge: Tensor, v: Tensor, i: At) -> Tensor:
-        return torch.log(v) - torch.log(_at(a, i) / edge**2 + _at(b, i)) <= log_density(k, i)
-
-    if can_look(a) and not bool(torch.isfinite(centre).all()):  # it would be tried for ever
-        raise ValueError("a rate or probability is not finite")
-    return first_accepted(proposed, a, _ATTEMPTS)
+        k = torch.floor((2 * a / edge + b) * u + centre)
+        below = torch.log(v) - torch.log(a / edge**2 + b) <= log_density(k)
+        accepted = ((edge >= 0.07) & (v <= squeeze)) | ((k >= 0) & (k <= largest) & below)
+        drawn, wanted = torch.where(wanted & accepted, k, drawn), wanted & ~accepted
+        if can_look(a) and not bool(wanted.any()):
+            break
+    return drawn
 
 
-def first_accepted(propose: Callable[[int, At], tuple[Tensor, Tensor]], like: Tensor, attempts: int) -> Tensor:
+def first_accepted(
+    propose: Callable[[int, Tensor | None], tuple[Tensor, Tensor]], like: Tensor, attempts: int
+) -> Tensor:
     """The first accepted proposal of every element.
 
     Args:
@@ -305,8 +260,7 @@ def first_accepted(propose: Callable[[int, At], tuple[Tensor, Tensor]], like: Te
     todo, attempt = torch.arange(len(like)), 0
     while todo.numel():
         value, accepted = propose(attempt, todo)
-        done, again = (which.nonzero().squeeze(1) for which in (accepted, ~accepted))
-        drawn.index_copy_(0, _at(todo, done), _at(value, done))
-        todo = _at(todo, again)
+        drawn.index_copy_(0, todo[accepted], value[accepted])
+        todo = todo[~accepted]
         attempt += 1
     return drawn
