@@ -49,10 +49,8 @@ def anneal(
     states = States.uniform(target, streams.at(0).next_draw().uniform((chains, target.sites)))
     weights = torch.zeros(chains, dtype=torch.float64, device=target.device)
     none = torch.zeros(chains, dtype=torch.int64, device=target.device)
-    paths, times = (
-        Paths(states, weights, none, none),
-        1 - torch.linspace(1, 0, sweeps + 1, dtype=torch.float64) ** power,
-    )
+    paths = Paths(states, weights, none, none)
+    times = 1 - torch.linspace(1, 0, sweeps + 1, dtype=torch.float64) ** power
     walk, seen = _walk(target, refine), max(1, sweeps // 32)
     block, drawn_by = seen if resample_below is None else 1, fold_seed(seed, RESAMPLING)
     for k in range(0, sweeps, block):

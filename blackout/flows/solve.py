@@ -85,18 +85,13 @@ def _solve(problems: list[Problem], given: argparse.Namespace, out: Path) -> Non
     every = np.zeros((len(best), given.chains if given.method not in EXACT else 1, max(map(len, best))), np.uint8)
     for g, (problem, x) in enumerate(zip(problems, found, strict=True)):
         every[g, :, : len(best[g])] = problem.back(x)
-    chosen, reached = (
-        every[np.arange(len(best)), first],
-        np.array([part[k] for part, k in zip(values, first, strict=True)]),
-    )
+    chosen = every[np.arange(len(best)), first]
+    reached = np.array([part[k] for part, k in zip(values, first, strict=True)])
     save_arrays(out / "solutions.npz", solutions=every, value=np.stack(values), best=chosen, best_value=reached)
     said, how = means(rows), {"method": given.method, "problem": given.problem, "proved": sum(proved)}
     write_json({"values": said, **how, "graphs": len(best), "seed": given.seed}, out / "metrics.json")
-    samples = {
-        "graph": torch.arange(len(best)),
-        "solutions": torch.from_numpy(chosen),
-        "value": torch.from_numpy(reached),
-    }
+    samples = {"solutions": torch.from_numpy(chosen), "value": torch.from_numpy(reached)}
+    samples["graph"] = torch.arange(len(best))
     save_picture(graphs_picture(lambda k: problems[k].given, given.problem, samples, sign), out / "graphs.png")
     shown = "  ".join(f"{name} {value:.8g}" for name, value in said.items())
     print(f"{shown}  proved {sum(proved)} of {len(best)}; all of it in {out}")

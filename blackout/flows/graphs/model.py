@@ -60,21 +60,6 @@ class GraphFlow(FlowSampler):
         return replace(seen, context=self.target.of(seen.law).context())
 
     @torch.no_grad()
-    def scores(  # type: ignore[override]
-        self, x: Tensor, t: Tensor | float, graphs: Tensor, ratios: Tensor | None = None
-    ) -> Tensor:
-        """G(tau, i | x) by the averaged weights, [B, d, 2].
-
-        Args:
-            x: states of the nodes, integers [B, d].
-            t: times in [0, 1], [B] or one for all.
-            graphs: numbers of the graphs of the rows, int64 [B].
-            ratios: the log-ratios, if they are known.
-        """
-        on = self.target.of(graphs)
-        return self._evaluate(self.averaged, x, t, on.log_ratios(x) if ratios is None else ratios, on.context())
-
-    @torch.no_grad()
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         """Mean value of solutions without refinement, and ESS of the chains of each graph."""
         indices, numbers = batch["index"].to(self.device), self.target.numbers.to(self.device)
