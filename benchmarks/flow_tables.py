@@ -41,7 +41,7 @@ from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
 from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
-from blackout.flows.weights import effective_sample_size, estimates, log_mean_exp, weighted_mean
+from blackout.flows.weights import ESTIMATORS, effective_sample_size, estimates, log_mean_exp, weighted_mean
 from blackout.networks import LEMLP, LEConvolution, LESite, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant import Features, Hollow, TimeEmbedding
 from blackout.random import SampleStreams
@@ -253,6 +253,17 @@ def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
             row = {"lattice": f"{size}x{size}", "network": name, "steps": len(training.losses)}
             rows.append(row | {"loss": training.last_loss, **described(target, paths), "log RMSE of means": error})
     return rows
+
+
+def with_optimal_stein(dlogp_dt: Tensor, control: Tensor) -> Tensor:
+    """E (f - beta g) with beta = Cov(f, g) / Var g, which leaves Var f (1 - Corr(f, g)^2) [Ou 2025, eqs. 16 and 17]."""
+    centred = control - control.mean(-1, keepdim=True)
+    variance = centred.square().sum(-1)
+    beta = (centred * dlogp_dt).sum(-1) / variance.clamp(min=1e-300)
+    return dlogp_dt.mean(-1) - torch.where(variance > 0, beta, 0.0) * control.mean(-1)
+
+
+ESTIMATORS["stein_optimal"] = with_optimal_stein
 
 
 def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from blackout.random import cumulative
 
 NORMAL = 1.96
 """Errors on either side of an estimate that make an interval of 95 %."""
-Estimator: TypeAlias = Literal["plain", "stein", "stein_optimal"]
+Estimator: TypeAlias = Literal["plain", "stein"]
 
 
 def plain(dlogp_dt: Tensor, control: Tensor) -> Tensor:
@@ -29,18 +29,9 @@ def with_stein(dlogp_dt: Tensor, control: Tensor) -> Tensor:
     return (dlogp_dt - control).mean(-1)
 
 
-def with_optimal_stein(dlogp_dt: Tensor, control: Tensor) -> Tensor:
-    """E (f - beta g) with beta = Cov(f, g) / Var g, which leaves Var f (1 - Corr(f, g)^2) [Ou 2025, eqs. 16 and 17]."""
-    centred = control - control.mean(-1, keepdim=True)
-    variance = centred.square().sum(-1)
-    beta = (centred * dlogp_dt).sum(-1) / variance.clamp(min=1e-300)
-    return dlogp_dt.mean(-1) - torch.where(variance > 0, beta, 0.0) * control.mean(-1)
-
-
 ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "plain": plain,
     "stein": with_stein,
-    "stein_optimal": with_optimal_stein,
 }
 
 

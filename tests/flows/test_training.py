@@ -119,7 +119,7 @@ WRONG = {
     "conditional=true": "conditional", "head=scaled": "head", "target=planar target.path=/nowhere.npz": "make it by",
     "target=planar target.density=lions": "no such density", "target.size=0": "lattice", "target.size=[3]": "lattice",
     "target.q=3": "no such option", "target=potts target.q=1": "levels", "network=letf network.heads=5": "multiple",
-    "rollout.points=1": "2 points", "rollout.estimator=best": "stein_optimal", "rollout.resample_below=2": "(0, 1]",
+    "rollout.points=1": "2 points", "rollout.estimator=best": "plain", "rollout.resample_below=2": "(0, 1]",
     "simulation.num_steps=0": "num_steps", "target=isng": "did you mean ising", "batch_size=0": "batch_size",
     "network.messages=8 target=couplings target.path=COUPLINGS": "messages", "loss.clip=-1": "clip",
     "network.channels=0": "channels", "network.layers=-1": "layers",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.flow_tables import TrajectoryBalance, paths_of
+from benchmarks.flow_tables import TrajectoryBalance, paths_of, with_optimal_stein
 from blackout.flows import FlowSampler, Rollout
 from blackout.flows.annealing import anneal
 from blackout.flows.checks import judge, modes
@@ -26,7 +26,6 @@ from blackout.flows.weights import (
     plain,
     systematic_resample,
     weighted_mean,
-    with_optimal_stein,
     with_stein,
 )
 from blackout.networks import LESite
