@@ -84,7 +84,12 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         if not isinstance(data, CountData):
             raise UserError(f"dataset: counts are needed, CountData, not {type(data).__name__}")
         if description is not None:
-            _check_same_kind(data, description["data"])
+            shape, largest = tuple(description["data"]["shape"]), description["data"]["max_count"]
+            if data.shape != shape or data.max_count != largest:
+                raise UserError(
+                    f"the model makes {shape}-shaped counts up to {largest}, but {data.name} has shape {data.shape} "
+                    f"and counts up to {data.max_count}"
+                )
         with error_context("dataset"):
             return replace(data, flip=bool(settings.get("flip", False)))
 
@@ -298,15 +303,6 @@ def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_
     if len(known) < len(shapes) or (of_classes is not None and list(of_classes.shape[1:]) != shape):
         raise UserError(f"the weights are not those of {shape}-shaped data")
     return known if of_classes is None else {**known, "class_mean": of_classes}
-
-
-def _check_same_kind(data: CountData, facts: Mapping[str, Any]) -> None:
-    shape, largest = tuple(facts["shape"]), facts["max_count"]
-    if data.shape != shape or data.max_count != largest:
-        raise UserError(
-            f"the model makes {shape}-shaped counts up to {largest}, but {data.name} has shape {data.shape} and counts "
-            f"up to {data.max_count}"
-        )
 
 
 def make_head(config: Mapping[str, Any], process: Process, elements: Elements | None = None) -> Head:

@@ -389,30 +389,18 @@ class PanjerLeap:
 
     With less than one trial, Bernoulli(y r). Counts are clipped to max_count. Ours (tests/laws/test_kernel_laws.py).
 
-    Args:
-        dispersion: F for every element, where the head predicts no variance; None asks the head for it.
-
     Raises:
-        ValueError: dispersion is negative, or the head predicts no variance and there is no dispersion.
+        ValueError: when called, the head predicts no variance.
     """
-
-    dispersion: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.dispersion is not None and not self.dispersion >= 0:
-            raise ValueError(f"the dispersion must not be negative, not {self.dispersion}")
 
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
         prediction = predicted_count(self, denoiser, process, xt, t)
         y = prediction.expected
-        if self.dispersion is not None:
-            dispersion = torch.full_like(y, self.dispersion)
-        elif prediction.variance is not None:
-            dispersion = prediction.variance.double() / y.clamp(min=1e-30)
-        else:
-            raise ValueError("the Panjer kernel needs a head that predicts the variance, or a value for its dispersion")
+        if prediction.variance is None:
+            raise ValueError("the Panjer kernel needs a head that predicts the variance, such as head=variance")
+        dispersion = prediction.variance.double() / y.clamp(min=1e-30)
         return grown(xt, panjer(y, dispersion, fraction(s, t, xt).expand_as(y), generator), process)
 
 

@@ -308,7 +308,6 @@ class BirthDeathLoss(_Weighted):
 
     Args:
         weighting: "paper" or "likelihood".
-        sampled: draw one of the two per element and double it instead of summing.
         scale: multiplies every weight; T makes the mean over uniform k the sum over the grid.
 
     Raises:
@@ -316,7 +315,6 @@ class BirthDeathLoss(_Weighted):
     """
 
     weighting: str = "paper"
-    sampled: bool = False
     scale: float = 1.0
     weightings: ClassVar[Mapping[str, Weight]] = _RATE_WEIGHTINGS
 
@@ -329,10 +327,7 @@ class BirthDeathLoss(_Weighted):
         weight = self.weights(s, t) / -torch.expm1(-t)
         # per unit of time the missing are born at q / (1 - q), the immigrants leave at 1 / (1 - q)
         factors = torch.stack([weight * torch.exp(-t), weight], dim=1).float()
-        losses = factors.view(-1, 2, *[1] * (pair.ndim - 2)) * poisson_loss(prediction, pair)
-        if not self.sampled:
-            return losses.sum(1)
-        return 2 * torch.where(target.choice < 0.5, losses[:, 0], losses[:, 1])
+        return (factors.view(-1, 2, *[1] * (pair.ndim - 2)) * poisson_loss(prediction, pair)).sum(1)
 
 
 @component("importance")

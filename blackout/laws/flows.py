@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -60,22 +61,21 @@ class Enumeration:
         """Scores from a table of all states at a time, [n, d, S]."""
         return lambda states, t: table(t)[self.index(states.x)]
 
+    @cached_property
+    def _potential(self) -> Tensor:
+        """What takes d p_t / dt to phi, [n, n]: the inverse of the Laplacian, whose null space the constants are."""
+        steps, one = self.swapped.flatten(1), torch.ones((), dtype=torch.float64)
+        neighbours = torch.zeros(self.number, self.number, dtype=torch.float64)
+        neighbours.scatter_add_(1, steps, one.expand(steps.shape))
+        return torch.linalg.inv(torch.diag(neighbours.sum(1)) - neighbours + 1 / self.number)
+
     def best_scores(self, t: float) -> Tensor:
         """G that carries p_t with the least squared flux: [n, d, S].
 
-        The flux into y from x is phi(y) - phi(x), the Laplacian of phi is d p_t / dt; it is diagonal in Fourier space.
+        The flux into y from x is phi(y) - phi(x), the Laplacian of phi is d p_t / dt.
         """
-        levels, sites, law = self.target.levels, self.target.sites, self.law(t)
-        change = (law * (self.slopes - law @ self.slopes)).view([levels] * sites)
-        waves = torch.stack(torch.meshgrid(*[torch.arange(levels)] * sites, indexing="ij"))
-        eigenvalue = levels * (waves != 0).sum(0).double()
-        spectrum = change.to(torch.complex128)
-        for site in range(sites):  # one by one: libraries refuse many dimensions at once
-            spectrum = torch.fft.fft(spectrum, dim=site)
-        spectrum = spectrum / eigenvalue.clamp(min=1)
-        for site in range(sites):
-            spectrum = torch.fft.ifft(spectrum, dim=site)
-        phi = spectrum.real.flatten()
+        law = self.law(t)
+        phi = self._potential @ (law * (self.slopes - law @ self.slopes))
         flux = phi[self.swapped] - phi[:, None, None]
         return torch.where(flux > 0, flux / law[:, None, None], flux / law[self.swapped])
 

@@ -232,9 +232,6 @@ def test_kernels_say_what_they_need_of_the_head():
         PosteriorTrapezoidal()(denoiser, PureDeath(9), xt, s, t)
     with pytest.raises(ValueError, match="at most 1023"):
         PosteriorTrapezoidal()(denoiser, PureDeath(65535), xt, s, t)
-    assert PanjerLeap(dispersion=0.5)(denoiser, PureDeath(9), xt, s, t).shape == (2, 3)
-    with pytest.raises(ValueError, match="negative"):
-        PanjerLeap(dispersion=-1.0)
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -63,8 +63,12 @@ class MatrixExponential:
 
     def _compute(self, tau: Tensor) -> Tensor:
         """exp(Q tau) for tau [b]: float64 [b, S, S]."""
-        if tau.device not in self._powers:
-            self._powers[tau.device] = self._jump_powers().to(tau.device)
+        if tau.device not in self._powers:  # A^k / k!, k = 0..20, of A = I + Q / rate >= 0
+            made = [torch.eye(len(self.generator), dtype=torch.float64)]
+            jump = (made[0] + self.generator / self.rate).clamp_(min=0.0) if self.rate > 0 else made[0]
+            for power in range(1, _TERMS + 1):
+                made.append(made[-1] @ jump / power)
+            self._powers[tau.device] = torch.stack(made).to(tau.device)
         x, powers = tau * self.rate, self._powers[tau.device]
         # every element is halved until x <= 1 / 4, those done drop out of the squaring; twice at least, so that what
         # takes more jumps than there are terms is there as well
@@ -77,15 +81,6 @@ class MatrixExponential:
             squared = matrix[go_on] @ matrix[go_on]
             matrix[go_on] = squared / squared.sum(-1, keepdim=True)
         return matrix / matrix.sum(-1, keepdim=True)
-
-    def _jump_powers(self) -> Tensor:
-        """A^k / k!, k = 0..20, of A = I + Q / rate >= 0."""
-        identity = torch.eye(len(self.generator), dtype=torch.float64)
-        jump = (identity + self.generator / self.rate).clamp_(min=0.0) if self.rate > 0 else identity
-        powers = [identity]
-        for k in range(1, _TERMS + 1):
-            powers.append(powers[-1] @ jump / k)
-        return torch.stack(powers)
 
 
 _TINY = 1e-300
