@@ -149,34 +149,25 @@ class IndependentDigits(OrderDistribution):
 class Mallows(IndependentDigits):
     """phi^d / Z, d the Kendall distance of an order from the centre [Mallows 1957]; its `moments` are those of d.
 
-    With weights, phi^(sum of w_i L_i), L the Lehmer digits of the order relative to the centre: the digits of place i
-    have their own spread phi^w_i [Fligner 1986], [Severo 2025, remark 4.1, eq. 5].
-
     Args:
         n: items.
         phi: not negative, a number or a tensor [...]: 0 is the centre alone, 1 uniform.
         centre: an order int64 [n], the `reference`; None is 0, 1, 2, ...
-        weights: not negative, [n], by place; None is all 1.
 
     Raises:
-        ValueError: n < 1, a negative phi or weight, weights or a centre that do not fit.
+        ValueError: n < 1, a negative phi, or a centre that does not fit.
     """
 
     code = Lehmer
 
-    def __init__(
-        self, n: int, phi: float | Tensor, centre: Tensor | None = None, weights: Tensor | None = None
-    ) -> None:
+    def __init__(self, n: int, phi: float | Tensor, centre: Tensor | None = None) -> None:
         self.phi = _not_negative("phi", phi)
-        weights = torch.ones(n, dtype=torch.float64) if weights is None else weights.double()
-        if weights.shape != (n,) or not bool((weights >= 0).all()):
-            raise ValueError(f"weights must be {n} numbers that are not negative")
-        exponents = weights.to(self.phi.device).unsqueeze(-1) * torch.arange(n, device=self.phi.device)
+        exponents = torch.arange(n, dtype=torch.float64, device=self.phi.device).expand(n, n)
         super().__init__(torch.special.xlogy(exponents, self.phi[..., None, None]), centre)
 
     @classmethod
     def fit(cls, orders: Tensor) -> Mallows:
-        """The maximum likelihood of orders int64 [N, n], without weights.
+        """The maximum likelihood of orders int64 [N, n].
 
         The centre minimises the total distance (`consensus`: exactly to 14 items, above that a local minimum); phi
         makes the mean distance that of the data, which is where the likelihood, concave in log phi, is largest.

@@ -6,6 +6,7 @@ A draw gives the samples of every measurement's posterior, measurement after mea
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -474,12 +475,6 @@ class PosteriorDraw(BaseDraw):
 
 def _settings(part: Any) -> dict[str, Any]:
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
-    return {one.name: _plain(getattr(part, one.name)) for one in fields}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bool | int | float | str | type(None)):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return getattr(value, "__name__", type(value).__name__) if callable(value) else type(value).__name__
+    given = {one.name: getattr(part, one.name) for one in fields}
+    plain: dict[str, Any] = json.loads(json.dumps(given, default=lambda v: getattr(v, "__name__", type(v).__name__)))
+    return plain

@@ -41,7 +41,7 @@ class Prior:
     denoiser: Denoiser
     process: Process
     shape: tuple[int, ...]
-    kernel: Kernel | None = None
+    kernel: Kernel = None  # type: ignore[assignment]  # chosen below
     mean: Tensor | None = None
     times: Tensor = field(default_factory=lambda: logit_times(25, 6.0, -6.0))
     steps_per_logit: float = 1.0
@@ -100,7 +100,6 @@ class Prior:
         Returns:
             Counts [n, *shape].
         """
-        assert self.kernel is not None
         times = self.walk(t, steps)
         return sample(
             self.denoiser, self.process, times, tuple(z.shape), source, kernel=self.kernel, start=z, device=z.device
@@ -108,7 +107,6 @@ class Prior:
 
     def draw(self, number: int, source: Streams = None) -> Tensor:
         """Unconditional samples, counts [number, *shape]."""
-        assert self.kernel is not None
         return sample(
             self.denoiser, self.process, self.times, (number, *self.shape), source, kernel=self.kernel,
             mean=self.mean, device=self.device,
@@ -121,14 +119,13 @@ class Prior:
 
     def step(self, x: Tensor, s: Tensor, t: Tensor, source: RandomSource = None) -> Tensor:
         """X_s given X_t = x, states [n, *shape], as far as denoiser and kernel are exact."""
-        assert self.kernel is not None
         return self.kernel(self.denoiser, self.process, x, s, t, source)
 
     def guess(self, x: Tensor, s: Tensor, source: RandomSource = None) -> Tensor:
         """Data that X_s = x may lead to, counts [n, *shape], from the last prediction of the step that led there: no
         further evaluation, and elements that are independent of one another.
         """
-        assert self.kernel is not None and isinstance(self.denoiser, CountingDenoiser)
+        assert isinstance(self.denoiser, CountingDenoiser)
         assert self.denoiser.last is not None
         (at, t), last = self.denoiser.asked, self.denoiser.last
         x0 = self.kernel(lambda xt, t: last, self.process, at, torch.zeros_like(t), t, source)

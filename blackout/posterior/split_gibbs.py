@@ -405,7 +405,6 @@ class NoiseDenoise(Method):
     def _beside(self, prior: Prior, x: Tensor, mask: Tensor, t: float, streams: SampleStreams) -> Tensor:
         """A move of particles beside the known elements of x, from a level."""
         known = KnownElements(x, mask.to(x.device).expand(x.shape))
-        assert prior.kernel is not None
         return sample_particles(
             prior.denoiser, prior.process, prior.walk(t), tuple(x.shape), streams, number=self.candidates,
             kernel=prior.kernel, known=known, threshold=0.0, held=True, device=x.device,

@@ -72,17 +72,6 @@ def test_a_batch_of_spreads():
     assert torch.equal(alone[:, 0], whole[:, 1])
 
 
-def test_weighted_mallows():
-    weights = torch.tensor([0.5, 2.0, 0.0, 1.0])
-    perms = all_permutations(4)
-    law = Mallows(4, 0.6, weights=weights).log_prob(perms).exp()
-    expected = 0.6 ** (Lehmer.encode(perms) * weights).sum(-1).double()
-    assert torch.allclose(law, expected / expected.sum(), atol=1e-9)
-    w = weights.double()[[0, 1]]
-    z = (1 - 0.6 ** (w * torch.tensor([4, 3]))) / (1 - 0.6**w)
-    assert float(law[0]) == pytest.approx(1 / float(z.prod() * 2))
-
-
 @pytest.mark.parametrize("n", range(1, 7))
 def test_repeated_insertion(n):
     perms, rows = all_permutations(n), random_rows(n)
@@ -218,7 +207,6 @@ def test_fitting_repeated_insertion():
     [
         (lambda: Mallows(0, 0.5), "n at least 1"),
         (lambda: Mallows(4, -0.1), "phi must be a number"),
-        (lambda: Mallows(4, 0.5, weights=torch.ones(3)), "4 numbers"),
         (lambda: Mallows(4, 0.5, torch.tensor([0, 1, 1, 3])), "an order of the items 0..3"),
         (lambda: Mallows.fit(torch.zeros(0, 4, dtype=torch.int64)), "at least one order"),
         (lambda: Mallows(3, 0.5).log_prob(torch.tensor([0, 0, 1])), "only permutations"),
