@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from benchmarks.permutation_runs import Rows, Run
 from blackout.permutations.coded.data import all_cycles
 from blackout.permutations.coded.exact import MOST_ITEMS, partitions
 from blackout.permutations.coded.model import CODES
-from blackout.permutations.factorized import product_mass
+from blackout.permutations.factorized import Blocks
 
 _CODES = ("fisher_yates", "lehmer", "insertion", "inline")
 _DEEP = ("network.heads=8", "network.dropout=0.05", "batch_size=1024", "optimizer.lr=3e-4", "trainer.max_steps=20000")
@@ -83,6 +84,58 @@ def perfect_mass(codes: Tensor, passes: int) -> float:
     """
     masses = [product_mass(codes, blocks) for blocks in partitions(codes.shape[1], passes)]
     return sum(masses) / len(masses)
+
+
+def product_law(codes: Tensor, blocks: Blocks, points: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+    """What a perfect denoiser gives points when the data are `codes`: the product over blocks of true conditionals.
+
+    [Severo 2025, eq. 2] with the data's own conditionals.
+
+    Args:
+        codes: the support of the data, int64 [M, n].
+        blocks: shared by all, [s] each.
+        points: int64 [P, n]; None means the codes themselves.
+        weights: probabilities of the codes, [M]; None means equal ones.
+
+    Returns:
+        float64 [P]; 0 where a prefix never occurs in the data.
+    """
+    n, own = codes.shape[1], points is None
+    both = codes if points is None else torch.cat([codes, points])
+    weight = torch.zeros(len(both), dtype=torch.float64, device=codes.device)
+    weight[: len(codes)] = 1 / len(codes) if weights is None else weights.double()
+    group = torch.zeros(len(both), dtype=torch.int64, device=codes.device)
+    law = torch.ones(len(both), dtype=torch.float64, device=codes.device)
+    for block in blocks:
+        mass = _summed(weight, group)
+        for place in block.tolist():
+            law *= _summed(weight, group * n + both[:, place]) / mass.clamp(min=1e-300)
+        if block is not blocks[-1]:
+            group = _joined(group, both[:, block], n)
+    return law if own else law[len(codes) :]
+
+
+def product_mass(codes: Tensor, blocks: Blocks, points: Tensor | None = None, weights: Tensor | None = None) -> float:
+    """The probability `product_law` gives to all points together: by default to the data's own codes.
+
+    The share of right samples of a perfect denoiser, exactly; of data with any weights.
+    """
+    return float(product_law(codes, blocks, points, weights).sum())
+
+
+def _summed(weight: Tensor, key: Tensor) -> Tensor:
+    """For every element the sum of the weights of those with its key."""
+    totals = torch.zeros(int(key.max()) + 1, dtype=weight.dtype, device=weight.device)
+    return totals.index_add_(0, key, weight)[key]
+
+
+def _joined(group: Tensor, digits: Tensor, n: int) -> Tensor:
+    """New group numbers: together are those who were and have all these digits in common."""
+    for column in digits.unbind(1):
+        if int(group.max()) >= 2**62 // n:
+            group = group.unique(return_inverse=True)[1]
+        group = group * n + column
+    return group.unique(return_inverse=True)[1]
 
 
 def ranking_rows(model: str, way: str, report: Mapping[str, Any]) -> Rows:

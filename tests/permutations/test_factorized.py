@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from benchmarks.permutation_codes import product_law, product_mass
 from blackout.permutations import all_permutations, kendall_distance
 from blackout.permutations.codes import FisherYates, Inline, Insertion, LeftLehmer, Lehmer
 from blackout.permutations.factorized import (
@@ -12,8 +13,6 @@ from blackout.permutations.factorized import (
     autoregressive_loss,
     code_log_prob,
     partition,
-    product_law,
-    product_mass,
 )
 from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams

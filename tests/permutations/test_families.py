@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Size
 
+from benchmarks.permutation_codes import product_law
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.classical import Ewens, Mallows, Mixture, RepeatedInsertion, consensus
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition, product_law
+from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
 from blackout.permutations.group import is_permutation, num_cycles
 from blackout.random import SampleStreams
 from tests.permutations.chains import PlackettLuceCodes
