@@ -48,11 +48,6 @@ class Preempted(BaseException):
         self.code = code
 
 
-def debugging() -> bool:
-    """Whether BLACKOUT_DEBUG asks for the traceback of every error."""
-    return os.environ.get("BLACKOUT_DEBUG", "") not in ("", "0")
-
-
 @contextmanager
 def error_context(component: str) -> Iterator[None]:
     """Inside, what goes wrong is about `component`.
@@ -202,7 +197,7 @@ def _check_environment() -> None:
 
 
 def _leave(message: str) -> NoReturn:
-    if debugging():
+    if os.environ.get("BLACKOUT_DEBUG", "") not in ("", "0"):
         traceback.print_exc()
     print("error: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)

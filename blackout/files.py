@@ -426,7 +426,7 @@ def _members(path: Path, archive: zipfile.ZipFile, stored: int) -> dict[str, Arr
     for member in members:
         with archive.open(member) as file:
             _header(file, member.file_size)
-        with archive.open(member) as file:
+            file.seek(0)
             arrays[member.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
     return arrays
 

@@ -41,8 +41,7 @@ def find_runs(folder: Path) -> dict[str, Path]:
 
 def overview(folder: Path) -> list[dict[str, Any]]:
     """What the list says of every run, the one that changed last first."""
-    rows = [_row(place, run) for place, run in find_runs(folder).items()]
-    return sorted(rows, key=lambda row: -row["changed"])
+    return sorted((_row(place, run) for place, run in find_runs(folder).items()), key=lambda row: -row["changed"])
 
 
 def _row(place: str, run: Path) -> dict[str, Any]:

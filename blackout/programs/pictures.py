@@ -172,6 +172,7 @@ def save_curves(metrics: Path, path: Path) -> None:
     if not (number := len(panels) + bool(once)):
         return
     from matplotlib.figure import Figure  # only here: importing it takes a second
+    from scipy.ndimage import uniform_filter1d
 
     columns = min(3, number)
     rows = math.ceil(number / columns)
@@ -184,16 +185,10 @@ def save_curves(metrics: Path, path: Path) -> None:
         rough = noisy(values)
         axes.plot(steps, values, "-" if len(values) > 30 else "o-", markersize=4, alpha=0.3 if rough else 1.0)
         if rough:
-            axes.plot(steps, _running_mean(values, max(2, len(values) // 20)), color="C0")
+            axes.plot(steps, uniform_filter1d(values, max(2, len(values) // 20)), color="C0")
     if once:
         axes = figure.add_subplot(rows, columns, number)
         axes.set_title("measured once", fontsize=10)
         axes.text(0.05, 0.95, "\n".join(once), va="top", family="monospace", fontsize=9)
         axes.axis("off")
     save_picture(figure, path, dpi=110)
-
-
-def _running_mean(values: list[float], width: int) -> np.ndarray:
-    total = np.cumsum(values)
-    total[width:] -= total[:-width].copy()
-    return total / np.minimum(np.arange(len(values)) + 1, width)

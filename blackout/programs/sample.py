@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, world_size
 from blackout.errors import UserError, error_context
-from blackout.family import Draw, Drawn, Family, Samples, Scores, Watch
+from blackout.family import Draw, Drawn, Family, Samples, Watch
 from blackout.files import PART, replacing, request_key, save_tensors
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, sample_provenance
@@ -86,7 +86,11 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
             config = {**config, "num_samples": max(config["num_samples"], draw.fewest)}
         rows = draw.rows(config["num_samples"])
     model.to(device)
-    scoring = _scoring(config, model, family, draw)
+    scoring = None
+    if config["evaluate"]:  # everything that can fail does so here
+        from blackout.programs.score import Scoring
+
+        scoring = Scoring(config, model, family, draw)
     indices = torch.arange(rows) if chosen is None else chosen
     drawn = drawn_key(request, model, indices, config["seed"])
     size = min(draw.batch_size, rows)  # the network rounds as in the whole run
@@ -97,7 +101,7 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
         cache = SampleCache(draw, indices, config["seed"], size, out, cache_key(drawn, model, size))
         taken = Results(draw, indices, config["seed"], out, config["shown"]) if rank() == 0 else nullcontext()
         with error_context("sample"), taken as results:
-            draw_all(draw, cache, my_batches(indices, size), results, scoring, trajectory)
+            draw_all(cache, results, scoring, trajectory)
         scored = {} if scoring is None else scoring.report(draw, out)
         if trajectory is not None:
             trajectory.save(draw, out)
@@ -138,15 +142,6 @@ def _own_dataset(run: Path) -> Any:
     return plain(chosen, "dataset")
 
 
-def _scoring(config: Mapping[str, Any], model: Model, family: Family, draw: Draw) -> Scoring | None:
-    """The scores of the samples, if they are wanted; everything that can fail does so here."""
-    if not config["evaluate"]:
-        return None
-    from blackout.programs.score import Scoring
-
-    return Scoring(config, model, family, draw)
-
-
 def _request(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the model's family; `sampler` only if the command line gives part of it."""
     request = {name: value for name, value in config.items() if name not in _SHARED and _is_given(value)}
@@ -179,27 +174,18 @@ def listed(config: Mapping[str, Any]) -> Tensor | None:
 
 
 def draw_all(
-    draw: Draw,
-    cache: SampleCache,
-    mine: Sequence[Tensor],
-    results: Results | None,
-    scoring: Scoring | None = None,
-    trajectory: Trajectory | None = None,
+    cache: SampleCache, results: Results | None, scoring: Scoring | None, trajectory: Trajectory | None
 ) -> None:
     """Draw samples on all processes, under a progress bar over the steps of this process's batches.
 
-    Every W-th batch is drawn by one process, so that no batch depends on the number W of processes.
-
     Args:
-        draw: what draws.
         cache: what has the batches drawn.
-        mine: indices of this process's batches, int64 [b] each.
-        results: of process 0, which takes all samples in order.
+        results: of process 0, which takes the samples of all processes in order.
         scoring: given the samples of this process.
         trajectory: receives the states of the first batch.
     """
     with Progress(transient=True, disable=rank() > 0) as progress:
-        bar = progress.add_task("sampling", total=len(mine) * draw.steps)
+        bar = progress.add_task("sampling", total=len(cache.mine) * cache.draw.steps)
 
         def watch(step: int, steps: int, state: Tensor) -> None:
             if step > 0:
@@ -207,24 +193,20 @@ def draw_all(
             if trajectory is not None:
                 trajectory.add(step, steps, state)
 
-        batches = cache.batches(torch.cat([*mine, torch.arange(0)]), watch, again=trajectory is not None)
-        for samples in _in_order(batches, cache.rounds, None if scoring is None else scoring.scores):
-            if results is not None:
-                results.take(samples)
-
-
-def _in_order(batches: Drawn, rounds: int, scores: Scores | None) -> Iterator[Samples]:
-    """Score this process's batches and gather those of all processes, in the order of the samples."""
-    for _ in range(rounds):
-        numbers, samples = next(batches, (None, None))
-        if scores is not None and samples is not None and numbers is not None:
-            scores.update(samples, numbers.to(samples["samples"].device))
-        here = None if samples is None else {name: values.cpu() for name, values in samples.items()}
-        yield from (part for part in gathered(here) if part is not None)
+        batches = cache.batches(watch, again=trajectory is not None)
+        for _ in range(cache.rounds):
+            numbers, samples = next(batches, (torch.arange(0), {}))
+            if scoring is not None and scoring.scores is not None and samples:
+                scoring.scores.update(samples, numbers.to(samples["samples"].device))
+            for part in gathered({name: values.cpu() for name, values in samples.items()}):
+                if part and results is not None:
+                    results.take(part)
 
 
 class SampleCache:
     """Draws each batch once, over any number of calls of the same command.
+
+    Every W-th batch is drawn by one process, so that no batch depends on the number W of processes.
 
     Args:
         draw: what draws. Batches are kept only if it is `resumable`.
@@ -235,28 +217,29 @@ class SampleCache:
     """
 
     def __init__(self, draw: Draw, indices: Tensor, seed: int, size: int, out: Path, key: str) -> None:
-        self._draw, self._seed, self._size = draw, seed, size
+        self.draw, self._seed, self._size = draw, seed, size
+        self.mine = my_batches(indices, size)
+        """Indices of this process's batches, int64 [b] each."""
         self.rounds = -(-len(indices) // (size * world_size()))
         """How many batches a process draws at most."""
         self._folder = out / f".drawn-{key}{PART}.batches" if draw.resumable and len(indices) > size else None
 
-    def batches(self, indices: Tensor, watch: Watch, again: bool) -> Drawn:
-        """(indices [b], samples) of a process's share, drawn or as they were drawn before.
+    def batches(self, watch: Watch, again: bool) -> Drawn:
+        """(indices [b], samples) of this process's share, drawn or as they were drawn before.
 
         Args:
-            indices: of the share, int64 [m], in whole batches.
             watch: as for `Draw.batches`; of a batch that was drawn before it hears every step at once.
             again: draw the first batch in any case, so that `watch` sees its states.
         """
-        for number, part in enumerate(indices.split(self._size) if len(indices) else ()):
+        for number, part in enumerate(self.mine):
             file = self._folder / f"{int(part[0])}-{int(part[-1])}.safetensors" if self._folder is not None else None
             known = None if file is None or (again and number == 0) else _read_batch(file)
             if known is not None:
-                for step in range(1, self._draw.steps + 1):
-                    watch(step, self._draw.steps, known["samples"])
+                for step in range(1, self.draw.steps + 1):
+                    watch(step, self.draw.steps, known["samples"])
                 yield part, known
                 continue
-            for of_batch, samples in self._draw.batches(part, self._seed, self._size, watch):
+            for of_batch, samples in self.draw.batches(part, self._seed, self._size, watch):
                 if file is not None:
                     with replacing(file) as hidden:
                         save_tensors({name: values.cpu().contiguous() for name, values in samples.items()}, hidden)

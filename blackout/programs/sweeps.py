@@ -99,7 +99,9 @@ def job(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         row["seconds"] = round(time.monotonic() - began, 1)
         if getattr(rank_zero_only, "rank", 0) == 0:
             _add_row(table, row)
-        free_memory()
+        gc.collect()  # so that the next job starts as in a fresh process
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def number_of_jobs(words: list[str]) -> int | None:
@@ -125,10 +127,3 @@ def _add_row(table: Path, row: dict[str, Any]) -> None:
             writer = csv.DictWriter(file, _COLUMNS + scores)
             writer.writeheader()
             writer.writerows(rows)
-
-
-def free_memory() -> None:
-    """Free memory, so that the next job starts as in a fresh process."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -21,7 +21,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from pytorch_lightning.profilers import PassThroughProfiler
-from pytorch_lightning.strategies import DDPStrategy, Strategy
+from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.errors import UserError, error_context, is_user_error, summary
@@ -129,7 +129,8 @@ def _train(config: dict[str, Any]) -> Path:
         model.compile_networks(config["compile"])
         with dashboards(trainer.loggers, config):
             fit(trainer, module, data_module, last)
-            describe_profile(trainer)
+            if trainer.is_global_zero and not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
+                print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]  # Lightning would only log it
             close(trainer, module, data_module, directory, family, left_out)
     return directory
 
@@ -145,10 +146,6 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
         instead = f": say {_OURS[name]}" if _OURS[name] else ""
         raise UserError(f"trainer.{name} is set by the program{instead}")
     check_arguments(find(settings, "trainer"), given, "trainer", partial=True)
-    _check_numbers(given)
-
-
-def _check_numbers(given: Mapping[str, Any]) -> None:
     for name in sorted(_COUNTS & given.keys()):
         if given[name] is not None and (type(given[name]) is not int or given[name] < 1):
             raise UserError(f"trainer.{name} must be a whole number of at least 1, not {given[name]}")
@@ -202,12 +199,6 @@ def check_batch(config: Mapping[str, Any], source: Source) -> None:
     if need > here:
         told = f"would need at least {need / 1e9:,.0f} GB, of {here / 1e9:,.0f} GB here"
         raise UserError(f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
-
-
-def describe_profile(trainer: pl.Trainer) -> None:
-    """Print the table of `trainer.profiler`, which Lightning would log where nobody sees it."""
-    if trainer.is_global_zero and not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
-        print(trainer.profiler.summary(), flush=True)  # type: ignore[attr-defined]
 
 
 def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Model:
@@ -270,7 +261,9 @@ def make_trainer(config: Mapping[str, Any], run: Path, family: Family) -> pl.Tra
     Raises:
         UserError: arguments that Lightning refuses, or far more processes than processors.
     """
-    _check_devices(config["trainer"].get("devices"))
+    devices, processors = config["trainer"].get("devices"), os.cpu_count() or 1
+    if type(devices) is int and devices > _MOST_PER_PROCESSOR * processors:
+        raise UserError(f"trainer.devices={devices}: this machine has {processors} processors")
     loggers = [MetricsCSV(run / "metrics.csv", written=LivingPage(run))]
     for name, logger in (config["logger"] or {}).items():
         loggers.append(make(logger, f"logger.{name}", save_dir=str(run)))
@@ -288,20 +281,9 @@ def make_trainer(config: Mapping[str, Any], run: Path, family: Family) -> pl.Tra
         use_distributed_sampler=False, plugins=[AtomicCheckpointIO()],
         enable_progress_bar=bool((config["callbacks"] or {}).get("progress")),
     )  # fmt: skip
-    _keep_buffers(trainer.strategy)
+    if isinstance(trainer.strategy, DDPStrategy):  # buffers are constants, or the same function of the seed everywhere
+        trainer.strategy._ddp_kwargs.setdefault("broadcast_buffers", False)
     return trainer
-
-
-def _keep_buffers(strategy: Strategy) -> None:
-    """No broadcast of buffers at every step: they are constants, or the same function of the seed everywhere."""
-    if isinstance(strategy, DDPStrategy):
-        strategy._ddp_kwargs.setdefault("broadcast_buffers", False)
-
-
-def _check_devices(devices: Any) -> None:
-    processors = os.cpu_count() or 1
-    if type(devices) is int and devices > _MOST_PER_PROCESSOR * processors:
-        raise UserError(f"trainer.devices={devices}: this machine has {processors} processors")
 
 
 def check_launch(trainer: pl.Trainer) -> None:

@@ -108,8 +108,10 @@ def check_arguments(
         return
     name = getattr(target, "__name__", str(target))
     _check_names(name, parameters, given, where)
-    if not partial:
-        _check_all_given(name, parameters, given, where)
+    for key, p in parameters.items() if not partial else ():
+        needed = p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if needed and key not in given:
+            raise UserError(f"{where}.{key} must be given: {name} needs it")
     hints = _hints(target) if target.__module__.split(".")[0] == "blackout" else {}
     if closed and hints is None:
         raise UserError(f"{where}: the annotations of {name} cannot be read, and so its arguments not checked")
@@ -128,13 +130,6 @@ def _check_names(name: str, parameters: Parameters, given: Mapping[str, Any], wh
             near = difflib.get_close_matches(key, named, n=1, cutoff=0.6)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise UserError(f"{where}.{key}: {name} has no such argument{hint}")
-
-
-def _check_all_given(name: str, parameters: Parameters, given: Mapping[str, Any], where: str) -> None:
-    for key, p in parameters.items():
-        needed = p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        if needed and key not in given:
-            raise UserError(f"{where}.{key} must be given: {name} needs it")
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any] | None:

@@ -232,19 +232,11 @@ def _log_model(run: Any, model: Path) -> None:
 
     if run.disabled:
         return
-    # links, so that the files outlive a later export of the same run and take no space
-    kept = Path(run.settings.sync_dir).absolute() / "model"
+    kept = Path(run.settings.sync_dir).absolute() / "model"  # which outlives a later export of the same run
     shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(model, kept, copy_function=_link)
+    shutil.copytree(model, kept)
     artifact = wandb.Artifact(f"model-{run.id}", type="model")
     for path in sorted(kept.rglob("*")):
         if path.is_file():
             artifact.add_file(str(path), path.relative_to(kept).as_posix(), policy="immutable")
     run.log_artifact(artifact)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
