@@ -67,6 +67,17 @@ def error_context(component: str) -> Iterator[None]:
         raise
 
 
+def check_at_least_one(**numbers: int | None) -> None:
+    """Refuse numbers by name, of steps or samples, that are not whole and at least 1; None is no number.
+
+    Raises:
+        ValueError: the first one.
+    """
+    for name, number in numbers.items():
+        if number is not None and (type(number) is not int or number < 1):
+            raise ValueError(f"{name} must be a whole number of at least 1, not {number}")
+
+
 def is_user_error(error: BaseException) -> bool:
     """Whether settings or files caused an error, rather than somebody's code.
 

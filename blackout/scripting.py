@@ -95,14 +95,11 @@ def _settings(family: str, recipe: str | None, own: Mapping[str, Any]) -> dict[s
         whole = body and part["_target_"] == config.network._target_
         if body and not whole:
             config.network.body = part
+        elif isinstance(part, Mapping) and isinstance(before := config[name], DictConfig):
+            # its own defaults for what the recipe lists of the one before, to which others may refer
+            whole_part = with_defaults(part, name).items()
+            config[name] = {key: value for key, value in whole_part if key in part or key in before}
         else:
-            config[name] = _with_listed(part, config[name], name)
+            config[name] = part
     settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     return settings
-
-
-def _with_listed(part: Any, before: Any, name: str) -> Any:
-    """A component with its own defaults for what the recipe lists of the one before, to which others may refer."""
-    if not isinstance(part, Mapping) or not isinstance(before, DictConfig):
-        return part
-    return {key: value for key, value in with_defaults(part, name).items() if key in part or key in before}

@@ -130,8 +130,11 @@ def open_torchvision(
     root = data_dir.expanduser()
     home = root / folder
     for name, expected in sums.items():
-        if expected is not None and (home / name).exists():
-            _check_sum(home / name, expected)
+        if expected is not None and (file := home / name).exists():
+            with reading(file, "cannot be read"), opened(file) as stream:
+                md5 = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            if md5 != expected:
+                raise UserError(f"{file}: damaged (MD5 {md5}, not {expected}); delete it or put a good copy there")
     with reading(home, "a file of this dataset is damaged"):
         missing = ", ".join(name for name in sums if not (home / name).exists())
         if missing and not download:
@@ -142,13 +145,6 @@ def open_torchvision(
         if missing:
             _download(dataset, root, splits[0], home, sums)
         return [dataset(root=root, download=False, **split) for split in splits]
-
-
-def _check_sum(file: Path, expected: str) -> None:
-    with reading(file, "cannot be read"), opened(file) as stream:
-        md5 = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if md5 != expected:
-        raise UserError(f"{file}: damaged (MD5 {md5}, not {expected}); delete it or put a good copy there")
 
 
 def _download(dataset: type[Any], root: Path, split: dict[str, Any], home: Path, sums: Mapping[str, Any]) -> None:

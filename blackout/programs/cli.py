@@ -12,8 +12,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -21,6 +22,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from blackout.component import leaves
 from blackout.errors import UserError, ends_in_one_line, refused
 from blackout.programs.choices import CONF, PROGRAMS, options
 from blackout.training.components import find
@@ -86,16 +88,11 @@ def _nearest(word: str, names: list[str]) -> str:
 
 def _default_keys(where: str) -> list[str]:
     """Dotted names in the default configuration of the running command, with all arguments of the component `where`."""
-
-    def walk(node: Any, prefix: str) -> Iterator[str]:
-        for key, child in node.items() if isinstance(node, dict) else ():
-            yield prefix + str(key)
-            yield from walk(child, f"{prefix}{key}.")
-
     if (program := program_of(sys.argv)) not in PROGRAMS:
         return []
     config = composed(program, [])
-    return [*walk(OmegaConf.to_container(config), ""), *(f"{where}.{name}" for name in options(config, where))]
+    settings = (accumulate(name.split("."), "{}.{}".format) for name, _ in leaves(OmegaConf.to_container(config)))
+    return [*dict.fromkeys(chain(*settings)), *(f"{where}.{name}" for name in options(config, where))]
 
 
 def composed(program: str, words: list[str]) -> DictConfig:

@@ -136,17 +136,15 @@ class Results(SampleFile):
             scored: what `evaluate=true` says, with its `values`; empty without it.
             how: the samples were made.
         """
-        save_picture(self._draw.picture(self._first()), self._out / f"{self._draw.names.picture}.png")
+        names = self._shown[0] if self._shown else ()
+        first = {name: torch.cat([part[name] for part in self._shown])[: self._number_shown] for name in names}
+        save_picture(self._draw.picture(first), self._out / f"{self._draw.names.picture}.png")
         print(f"{self.num_samples} samples of {self._draw.nfe} network evaluations in {self._out}")
         made = {} if self._outputs is None else self._outputs.write(self._out)
         values = {**made.get("values", {}), **scored.get("values", {})}
         if made or scored:
             write_scores({**made, **scored, "values": values, **how}, self._out / "metrics.json")
             print(f"scores in {self._out / 'metrics.json'}")
-
-    def _first(self) -> Samples:
-        names = self._shown[0] if self._shown else ()
-        return {name: torch.cat([part[name] for part in self._shown])[: self._number_shown] for name in names}
 
 
 def write_scores(report: Mapping[str, Any], path: Path) -> None:

@@ -16,6 +16,7 @@ from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from rich import get_console
 from torch import Tensor
 
+from blackout.errors import check_at_least_one
 from blackout.family import Draw, Samples, Watch
 from blackout.files import save_picture
 from blackout.training.lightning_module import TrainingModule
@@ -94,8 +95,7 @@ class SampleGrid(Callback):
         num_steps: int | None = None,
         seed: int = 0,
     ) -> None:
-        if every_n_steps < 1 or num_samples < 1:
-            raise ValueError("every_n_steps and num_samples must be at least 1")
+        check_at_least_one(every_n_steps=every_n_steps, num_samples=num_samples)
         self._directory, self._every, self._num_samples = Path(directory), every_n_steps, num_samples
         self._num_steps, self._seed, self._preview = num_steps, seed, preview
         self._boundary = 0

@@ -18,7 +18,7 @@ from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 
 from blackout.component import leaves
-from blackout.errors import UserError
+from blackout.errors import UserError, check_at_least_one
 from blackout.random import compiled_by
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless
@@ -80,8 +80,7 @@ class Checkpoints(Checkpoint):
         mode: str = "min",
         restore_best: bool = False,
     ) -> None:
-        if type(every_n_steps) is not int or every_n_steps < 1:
-            raise ValueError(f"every_n_steps must be a whole number of at least 1, not {every_n_steps}")
+        check_at_least_one(every_n_steps=every_n_steps)
         if mode not in ("min", "max"):
             raise ValueError(f"mode must be min or max, not {mode}")
         self._directory, self._every, self._monitor = Path(directory), every_n_steps, monitor

@@ -30,15 +30,8 @@ from blackout.errors import UserError, error_context
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
 _PLAIN = (bool, int, float, str, list, dict, type(None))
-_ACCEPTED_BY: dict[type, tuple[Any, ...]] = {
-    bool: (bool,),
-    int: (int, float),
-    float: (float,),
-    str: (str, Path),
-    dict: (dict, collections.abc.Mapping),
-    type(None): (None, type(None)),
-}
-"""Kind of a plain value -> annotations it agrees with."""
+_ALSO = {int: float, str: Path, dict: collections.abc.Mapping, type(None): None}
+"""Kind of a plain value -> another annotation that it agrees with."""
 
 
 def make(config: Any, where: str, **arguments: Any) -> Any:
@@ -150,7 +143,7 @@ def fits(value: Any, hint: Any) -> bool:
         return value in inner
     if isinstance(value, list):
         return _is_sequence(kind) and all(fits(item, inner[0]) for item in value if inner)
-    return kind in _ACCEPTED_BY[type(value)]
+    return kind in (type(value), _ALSO.get(type(value), type(value)))
 
 
 def in_words(hint: Any) -> str:

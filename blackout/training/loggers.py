@@ -79,7 +79,9 @@ class Wandb(WandbLogger):
         if mode not in (None, "online", "offline", "disabled"):
             raise ValueError(f"mode must be online, offline, disabled or null, not {mode}")
         about: dict[str, Any] = {"entity": entity, "tags": list(tags), "notes": notes, "job_type": job_type}
-        super().__init__(Path(save_dir).name, save_dir, project=project, group=group or sweep_name(), **about)
+        if group is None and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
+            group = Path(HydraConfig.get().sweep.dir).name
+        super().__init__(Path(save_dir).name, save_dir, project=project, group=group, **about)
         self._wandb_init.pop("anonymous", None)  # Lightning still passes what W&B has deprecated
         self._mode = mode
         self.images_per_step = 0
@@ -155,13 +157,6 @@ def _answers(server: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def sweep_name() -> str | None:
-    """The name of the sweep's directory, inside a job of `--multirun`."""
-    if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
-        return None
-    return Path(HydraConfig.get().sweep.dir).name
 
 
 class KeepWandbRun(Callback):

@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from blackout.distributed import my_samples
-from blackout.errors import Unobtainable, UserError
+from blackout.errors import Unobtainable, UserError, check_at_least_one
 from blackout.family import Drawn, Scorer, Source
 from blackout.family import Scores as Accumulators
 from blackout.training.lightning_module import TrainingModule
@@ -48,14 +48,9 @@ class Scores(Callback):
         num_samples_between: int | None = None,
         required: bool = True,
     ) -> None:
-        numbers = {
-            "num_samples": num_samples,
-            "every_n_steps": every_n_steps,
-            "num_samples_between": num_samples_between,
-        }
-        for name, number in numbers.items():
-            if number is not None and number < 1:
-                raise ValueError(f"{name} must be at least 1, not {number}")
+        check_at_least_one(
+            every_n_steps=every_n_steps, num_samples=num_samples, num_samples_between=num_samples_between
+        )
         self.num_samples, self.seed = num_samples, seed
         self.every, self.between = every_n_steps, num_samples_between or num_samples
         self.missing: str | None = None
