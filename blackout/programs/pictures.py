@@ -160,35 +160,25 @@ def in_characters(images: Tensor) -> str:
 def save_curves(metrics: Path, path: Path) -> None:
     """Draw a run's metrics.csv as PNG, if it holds anything: losses, validation metrics and scores, a panel each.
 
-    What was measured only once, such as the scores of the finished model, is written out in a last panel.
+    What was measured only once, such as the scores of the finished model, comes last.
 
     Raises:
         UserError: the file is damaged.
     """
     curves = read_curves(metrics)
     shown = [name for name in _listed(curves) if not name.endswith("per_second")]
-    once = [f"{name}   {curves[name][1][0]:.4g}" for name in shown if len(curves[name][0]) == 1]
-    panels = [name for name in shown if len(curves[name][0]) > 1][: _PANELS - bool(once)]
-    if not (number := len(panels) + bool(once)):
+    panels = sorted(shown, key=lambda name: len(curves[name][0]) == 1)[:_PANELS]
+    if not panels:
         return
     from matplotlib.figure import Figure  # only here: importing it takes a second
-    from scipy.ndimage import uniform_filter1d
 
-    columns = min(3, number)
-    rows = math.ceil(number / columns)
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
     for place, name in enumerate(panels, 1):
         axes, (steps, values) = figure.add_subplot(rows, columns, place), curves[name]
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("optimiser step", fontsize=9)
         axes.grid(alpha=0.3)
-        rough = noisy(values)
-        axes.plot(steps, values, "-" if len(values) > 30 else "o-", markersize=4, alpha=0.3 if rough else 1.0)
-        if rough:
-            axes.plot(steps, uniform_filter1d(values, max(2, len(values) // 20)), color="C0")
-    if once:
-        axes = figure.add_subplot(rows, columns, number)
-        axes.set_title("measured once", fontsize=10)
-        axes.text(0.05, 0.95, "\n".join(once), va="top", family="monospace", fontsize=9)
-        axes.axis("off")
+        axes.plot(steps, values, "-" if len(values) > 30 else "o-", markersize=4)
     save_picture(figure, path, dpi=110)

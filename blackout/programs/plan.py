@@ -49,7 +49,11 @@ def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceData
     """
     probe, model = Probe(), module.model
     with tempfile.TemporaryDirectory() as scratch:
-        trainer = _trainer(config, probe, scratch)
+        options = config["trainer"] | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}
+        trainer: pl.Trainer = make(  # which leaves what it writes in a temporary directory
+            options, "trainer", logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
+            default_root_dir=scratch, use_distributed_sampler=False,
+        )  # fmt: skip
         steps, accumulate = config["trainer"]["max_steps"], config["trainer"].get("accumulate_grad_batches") or 1
         batch, devices = config["batch_size"], trainer.world_size
         images, share = steps * accumulate * batch, batch // devices
@@ -86,16 +90,6 @@ def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceData
     }
     for name, line in lines.items():
         print(f"{name + ':':<12} {line}")
-
-
-def _trainer(config: dict[str, Any], probe: Probe, scratch: str) -> pl.Trainer:
-    """One for a few batches, which leaves what it writes in a temporary directory."""
-    options = config["trainer"] | {"max_steps": _PROBED, "limit_val_batches": 0, "enable_model_summary": False}
-    trainer: pl.Trainer = make(
-        options, "trainer", logger=False, callbacks=[probe], enable_checkpointing=False, enable_progress_bar=False,
-        default_root_dir=scratch, use_distributed_sampler=False,
-    )  # fmt: skip
-    return trainer
 
 
 class _TooLong(Exception):

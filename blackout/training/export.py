@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import yaml
@@ -191,11 +191,8 @@ def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> 
 
 
 def _load(path: Path, trusted: tuple[str, ...]) -> tuple[Any, Family]:
-    description, tensors = read_model(path)
+    description, weights, tensors = read_model(path)
     check(description["model"], "model", trusted)
-    weights = {
-        name.removeprefix("network."): tensors.pop(name) for name in list(tensors) if name.startswith("network.")
-    }
     for name, value in {**weights, **tensors}.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise UserError(f"{path}: weight {name} is not finite")
@@ -223,8 +220,7 @@ def start_from(model: Any, path: str | Path) -> None:
     """
     path = Path(path).expanduser()
     with error_context(str(path)):
-        _, tensors = read_model(path)
-        weights = {name.removeprefix("network."): w for name, w in tensors.items() if name.startswith("network.")}
+        _, weights, _ = read_model(path)
         own = model.network.state_dict()
         for name in sorted(own.keys() | weights.keys()):
             if name not in own or name not in weights or own[name].shape != weights[name].shape:
@@ -233,8 +229,11 @@ def start_from(model: Any, path: str | Path) -> None:
             network.load_state_dict(weights)
 
 
-def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The description and the tensors of a model, which is not made.
+_Read: TypeAlias = tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]
+
+
+def read_model(path: Path) -> _Read:
+    """The description, the network's weights and the other tensors of a model, which is not made.
 
     Raises:
         UserError: nothing there, not a model, damaged, or of another format.
@@ -248,24 +247,17 @@ def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return _read(path)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if path.is_dir():
-        path = _inside(path)
+def _read(path: Path) -> _Read:
+    """A checkpoint, an exported model, or either in a run directory."""
+    if path.is_dir() and not (path / "config.json").exists():
+        found = path / "model" if (path / "model").exists() else find_checkpoint(path / "checkpoints")
+        if found is None:
+            raise UserError(f"no model in {path}: expected config.json, model/ or checkpoints/last.ckpt there")
+        path = found
     return _read_export(path) if path.is_dir() else _read_checkpoint(path)
 
 
-def _inside(directory: Path) -> Path:
-    """The model in a run directory, or the directory itself if it is an exported model."""
-    if (directory / "config.json").exists():
-        return directory
-    if (directory / "model").exists():
-        return directory / "model"
-    if (checkpoint := find_checkpoint(directory / "checkpoints")) is not None:
-        return checkpoint
-    raise UserError(f"no model in {directory}: expected config.json, model/ or checkpoints/last.ckpt there")
-
-
-def _read_export(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read_export(directory: Path) -> _Read:
     file = directory / "config.json"
     try:
         if file.stat().st_size > _LARGEST:
@@ -282,19 +274,20 @@ def _read_export(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     description.pop(_CARD, None)
     if description.pop(_HASH, None) != digest(directory / "model.safetensors"):
         raise UserError(f"{directory} is damaged: model.safetensors does not match its hash in config.json")
-    return description, tensors
+    return description, *_parted(tensors, "network.")
 
 
-def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _parted(tensors: Mapping[str, Tensor], prefix: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights under a prefix, and what a model keeps beside its networks."""
+    weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return weights, {name: value for name, value in tensors.items() if not name.startswith(("ema.", "network."))}
+
+
+def _read_checkpoint(path: Path) -> _Read:
     checkpoint = read_checkpoint(path)
     state = {name: value for name, value in checkpoint["state_dict"].items() if isinstance(value, Tensor)}
     prefix = "ema.module." if any(name.startswith("ema.module.") for name in state) else "network."
-    tensors = {
-        f"network.{name.removeprefix(prefix)}": value for name, value in state.items() if name.startswith(prefix)
-    }
-    # what a model keeps beside its networks
-    tensors |= {name: value for name, value in state.items() if not name.startswith(("ema.", "network."))}
-    return checked({"format": FORMAT, **checkpoint["blackout"]}, path), tensors
+    return checked({"format": FORMAT, **checkpoint["blackout"]}, path), *_parted(state, prefix)
 
 
 def checked(description: Any, path: Path) -> dict[str, Any]:

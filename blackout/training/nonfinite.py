@@ -104,10 +104,10 @@ class NonFiniteGuard(Callback):
         module, data = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(module, TrainingModule) and isinstance(data, SourceDataModule)
         loader = TrainLoader(data.source, data.batch_size, data.seed, period=data.period)
-        described = []
-        for number in batches:
-            batch = loader.batch(number)
-            described.append({"batch": number, "index": batch["index"].tolist(), **module.model.replay(batch)})
+        described = [
+            {"batch": batch["batch"], "index": batch["index"].tolist(), **module.model.replay(batch)}
+            for batch in map(loader.batch, batches)
+        ]
         write_json({"step": step, "seed": module.model.seed, "batches": described}, path)
         raise UserError(
             f"loss or gradient is not finite at step {step}; its samples and times are in {path}; the same command "
