@@ -7,6 +7,7 @@ their traceback.
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import os
 import sys
@@ -65,6 +66,12 @@ def error_context(component: str) -> Iterator[None]:
             raise UserError(f"{component}: {summary(error)}") from error
         error.add_note(f"This happened in the component `{component}`.")
         raise
+
+
+def nearest(word: str, names: list[str]) -> str:
+    """The name that is most like a word, as the end of a message; nothing if none is."""
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def check_at_least_one(**numbers: int | None) -> None:

@@ -28,6 +28,7 @@ from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
 from blackout.errors import UserError
 
@@ -284,6 +285,27 @@ def read_text(path: Path, within: Path | None = None, most: int = _MOST_TEXT) ->
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is damaged, or not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def read_mapping(path: Path, within: Path | None = None, most: int = _MOST_TEXT, advice: str = "") -> dict[str, Any]:
+    """What a .json or .yaml file holds, a mapping; see `read_text`.
+
+    Args:
+        advice: ends the message where the file is damaged.
+
+    Raises:
+        UserError: it is damaged, or holds something else.
+        OSError: it is not there, or may not be read.
+    """
+    try:
+        content = (json.loads if path.suffix == ".json" else yaml.safe_load)(read_text(path, within, most))
+    except UserError as error:
+        raise UserError(f"{error}{advice}") from None
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {(str(error).splitlines() or [''])[0]}{advice}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it holds no names{advice}")
+    return content
 
 
 def file_error(path: Path, problem: str, cause: Exception) -> UserError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import os
@@ -23,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from blackout.component import leaves
-from blackout.errors import UserError, ends_in_one_line, refused
+from blackout.errors import UserError, ends_in_one_line, nearest, refused
 from blackout.programs.choices import CONF, PROGRAMS, options
 from blackout.training.components import find
 
@@ -82,8 +81,7 @@ _CALLED = {
 def _nearest(word: str, names: list[str]) -> str:
     asked = _CALLED.get(word, (word,))
     near = [name for last in asked for name in names if name.rpartition(".")[2] == last]
-    near = near or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
+    return f" (did you mean {near[0]}?)" if near else nearest(word, names)
 
 
 def _default_keys(where: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import math
 import os
 import shlex
@@ -29,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 
 from blackout.component import leaves
 from blackout.errors import UserError
-from blackout.files import opened, read_text, replacing
+from blackout.files import opened, read_mapping, replacing
 from blackout.programs.pictures import curve_panels
 
 _MOST = 4_000_000
@@ -161,29 +160,18 @@ def settings_of(run: Path) -> Mapping[str, Any]:
     """
     if not (run / "config.yaml").exists():
         raise UserError(f"{run} is no run directory: it has no config.yaml")
-    return _read(run / "config.yaml", run)
+    return read_mapping(run / "config.yaml", run, _MOST)
 
 
 def scores_of(run: Path) -> dict[str, dict[str, Any]]:
     """Contents of `metrics.json` of the run, and of the folders of samples in it, by their place in the run."""
     found = [run / "metrics.json", *sorted(run.glob("*/metrics.json")), *sorted(run.glob("*/*/metrics.json"))]
-    contents = {str(path.relative_to(run)): _read(path, run) for path in found if path.exists()}
+    contents = {str(path.relative_to(run)): read_mapping(path, run, _MOST) for path in found if path.exists()}
     for content in contents.values():  # what is no mapping where one must be is not shown
         for name in ("values", "beside", "condition", "sampler", "made_with", "data"):
             content[name] = part if isinstance(part := content.get(name), Mapping) else {}
         content["beside"] = {name: of for name, of in content["beside"].items() if isinstance(of, Mapping)}
     return contents
-
-
-def _read(path: Path, run: Path) -> dict[str, Any]:
-    text = read_text(path, run, _MOST)
-    try:
-        content = (json.loads if path.suffix == ".json" else yaml.safe_load)(text)
-    except (ValueError, yaml.YAMLError, RecursionError, OSError) as error:
-        raise UserError(f"{path} is damaged: {(str(error).splitlines() or [''])[0]}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it holds no names")
-    return content
 
 
 def _facts(config: Mapping[str, Any], final: Mapping[str, Any], step: int) -> Iterator[str]:
@@ -350,4 +338,4 @@ def _model(run: Path) -> dict[str, Any] | None:
     except SafetensorError as error:
         raise UserError(f"{weights} is damaged: {error}") from None
     size = f"{sum(sizes):,} numbers in {len(sizes)} tensors, {weights.stat().st_size:,} bytes"
-    return {"size": size, "description": _read(path, run)}
+    return {"size": size, "description": read_mapping(path, run, _MOST)}

@@ -19,7 +19,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 from blackout.distributed import computed_once
 from blackout.errors import UserError
-from blackout.files import numbered, opened, refuse_links, remove_parts, replacing, results_folder
+from blackout.files import numbered, read_mapping, refuse_links, remove_parts, replacing, results_folder
 from blackout.programs.settings import decisive, differences
 from blackout.programs.sweeps import job_folder, sweeping
 from blackout.training.components import with_defaults
@@ -130,7 +130,9 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     try:
         refuse_links(directory, "checkpoints", "samples", "model")
         if path.exists():
-            for name, was, now in differences(with_defaults(_read(path), ""), with_defaults(config, "")):
+            # plain, because aliases can make a few lines larger than memory
+            old = plain(read_mapping(path, advice="; remove it to go on"), str(path))
+            for name, was, now in differences(with_defaults(old, ""), with_defaults(config, "")):
                 advice = "give another run_id, or remove the directory"
                 raise UserError(f"{directory} holds a run with {name}={was}, not {now}: {advice}")
         elif directory.exists() and not (directory / "checkpoints").exists():
@@ -143,17 +145,6 @@ def open_run(config: Mapping[str, Any], dataset: str) -> Path:
     except OSError as error:
         raise _unwritable(directory, error) from None
     return directory
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        with opened(path) as file:
-            old = yaml.safe_load(file)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}; remove it to go on") from None
-    if not isinstance(old, Mapping):
-        raise UserError(f"{path} is damaged: it holds no settings; remove it to go on")
-    return plain(old, str(path))  # aliases can make a few lines larger than memory
 
 
 def _unwritable(directory: Path, error: OSError) -> UserError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import dataclasses
-import difflib
 import functools
 import inspect
 import pkgutil
@@ -25,7 +24,7 @@ from typing import Any, TypeAlias
 import torch
 
 from blackout.component import Mark, Stats, mark_of
-from blackout.errors import UserError, error_context
+from blackout.errors import UserError, error_context, nearest
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
@@ -120,9 +119,7 @@ def _check_names(name: str, parameters: Parameters, given: Mapping[str, Any], wh
         return
     for key in given:
         if key not in named:
-            near = difflib.get_close_matches(key, named, n=1, cutoff=0.6)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise UserError(f"{where}.{key}: {name} has no such argument{hint}")
+            raise UserError(f"{where}.{key}: {name} has no such argument{nearest(key, named)}")
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -12,11 +12,10 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
-from blackout.errors import UserError
 from blackout.random import fold_seed
 from blackout.training.checkpoint_files import FORMAT
 from blackout.training.data_module import EvalLoader, SourceDataModule, TrainLoader
-from blackout.training.model import CHECKPOINTS, DROPOUT, Model
+from blackout.training.model import DROPOUT, Model
 from blackout.training.optimization import Optimization
 
 
@@ -129,10 +128,7 @@ class TrainingModule(pl.LightningModule):
             raise ValueError("this model was loaded for use; give it an `optimization` to train it")
         return self.optimization.configure(self.model.parameter_groups(self.optimization.lr))
 
-    @classmethod
-    def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Lightning's way, which would need the arguments of this class: raises UserError that names ours."""
-        raise UserError(CHECKPOINTS)
+    load_from_checkpoint = Model.load_from_checkpoint  # which says what to do instead
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Let the checkpoint describe its model."""
