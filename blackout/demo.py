@@ -40,7 +40,7 @@ class Demo:
     """
 
     def __init__(self, ckpt: Path, trusted: tuple[str, ...] = ()) -> None:
-        self.model, self.family, _ = load_trained(ckpt, {"data_dir": "data"}, trusted)
+        self.model, self.family = load_trained(ckpt, {"data_dir": "data"}, trusted)
         self.name = f"{ckpt.absolute().parent.name}/{ckpt.absolute().name}"
         self._description = self.family.draw(self.model, {}).description
 

@@ -122,7 +122,7 @@ def _model(config: Mapping[str, Any]) -> tuple[Model, Family, Path]:
         return law.eval(), cast(Family, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"
     ckpt = str(path(config, "ckpt"))
     given = config if config["dataset"] or not config["evaluate"] else {**config, "dataset": _own_dataset(Path(ckpt))}
-    model, of_model, _ = load_trained(ckpt, given, tuple(config["trusted"]))
+    model, of_model = load_trained(ckpt, given, tuple(config["trusted"]))
     return model, of_model, Path(ckpt)
 
 

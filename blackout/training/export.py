@@ -7,7 +7,7 @@ import math
 import reprlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from blackout.component import leaves
 from blackout.errors import UserError, error_context
-from blackout.family import Family, Source
+from blackout.family import Family
 from blackout.files import opened, replacing_folder, save_tensors
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
 from blackout.training.components import make
@@ -159,24 +159,21 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
     return load_trained(path, {"data_dir": "data"}, trusted)[0]
 
 
-def load_trained(
-    path: str | Path, settings: Mapping[str, Any], trusted: tuple[str, ...] = ()
-) -> tuple[Any, Family, Callable[[], Source]]:
-    """A trained model, its family, and how to get what it was trained on.
+def load_trained(path: str | Path, settings: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> tuple[Any, Family]:
+    """A trained model, which knows how to get what it was trained on, and its family.
 
     Args:
         path, trusted: as for `load_model`.
         settings: of the program, which may choose another source that fits the model.
 
     Raises:
-        UserError: as `load_model`; the last raises what `Family.source` does.
+        UserError: as `load_model`; `model.source` raises what `Family.source` does.
     """
     path = Path(path).expanduser()
     with error_context(str(path)):
         model, family = _load(path, tuple(trusted))
-    source = partial(family.source, settings, model.config, tuple(trusted))
-    model.source = source
-    return model, family, source
+    model.source = partial(family.source, settings, model.config, tuple(trusted))
+    return model, family
 
 
 def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> Family:
