@@ -4,7 +4,7 @@ The other commit is checked out into a folder of its own, and a process of each 
 a disturbance of the machine strikes both alike: a round does every case once in both, in changing order. Told are the
 medians of both in milliseconds of processor time, the median over rounds of the ratio (2: twice as slow as BASE), and
 the quartiles of the ratio. The exit code is 1 where a median ratio is above 1 + `--limit`. The cases call only what is
-promised to stay (docs/python.md, the commands), so that they run in commits apart; one that BASE lacks is told.
+promised to stay (docs/howto/python.md, the commands), so that they run in commits apart; one that BASE lacks is told.
 """
 
 from __future__ import annotations

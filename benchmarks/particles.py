@@ -1,4 +1,4 @@
-"""How far guided, completed and steered samples are from their laws: `docs/sampling.md`, `docs/posterior.md`.
+"""How far guided, completed and steered samples are from their laws: `docs/reference/samplers.md`, `docs/howto/inverse_problems.md`.
 
     python benchmarks/particles.py [guidance completion steering]
 

@@ -23,7 +23,7 @@ FIRST = {
     "blackout.diffusion.kernels.Kernel": "one step of a sampler",
     "blackout.evaluation.image_scores.ImageScores": "FID, IS, KID, precision and recall",
 }
-OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)?((?:LICENSE|CITATION\.cff|examples|benchmarks|tests)[\w/.]*)\)")
+OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)*((?:LICENSE|CITATION\.cff|examples|benchmarks|tests)[\w/.]*)\)")
 """Links to files that are no pages: their names stay."""
 
 
@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri.startswith("api/"):
         return markdown
     markdown = OUTSIDE.sub(r"`\2`", markdown.replace("](docs/", "]("))
-    markdown = re.sub(r"\]\((?:\.\./)?README\.md", "](index.md", markdown).replace("](../", "](")
+    markdown = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", markdown).replace("](../../", "](../")
     parts = re.split(r"(```.*?```|`[^`\n]*`)", markdown, flags=re.DOTALL)  # code stays as it is
     parts[::2] = [re.sub(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", _formula, part, flags=re.DOTALL) for part in parts[::2]]
     return "".join(parts)

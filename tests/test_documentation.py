@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 CODE = [
     (page, code)
-    for page in ("python.md", "processes.md", "permutations.md", "posterior.md", "science.md")
+    for page in ("howto/python.md", "reference/processes.md", "explanation/permutations.md", "howto/inverse_problems.md", "howto/counts.md")
     for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 ]
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
@@ -47,7 +47,7 @@ def test_examples_run(page, code, tmp_path, monkeypatch, capsys):
 
 
 def test_the_table_of_settings_is_up_to_date():
-    page = (DOCS / "survival.md").read_text()
+    page = (DOCS / "howto" / "clusters.md").read_text()
     assert "| `trainer` |" in page and with_settings(page) == page
 
 
@@ -70,13 +70,13 @@ def test_the_laws_that_limits_name_are_there():
 
 
 if __name__ == "__main__":
-    survival = DOCS / "survival.md"
+    survival = DOCS / "howto" / "clusters.md"
     survival.write_text(with_settings(survival.read_text()))
 
 
 def test_whatever_is_cited_is_among_the_references():
     key = re.compile(r"[\[;] ?([A-Z][A-Za-z-]+(?: [A-Z][a-z]+)?(?: and [A-Z][a-z]+)? (?:19|20)\d\d)(?=[,;\]])")
-    listed = set(re.findall(r"^- \*\*(.+?)\.\*\*", (DOCS / "references.md").read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^- \*\*(.+?)\.\*\*", (DOCS / "reference" / "references.md").read_text(), re.MULTILINE))
     code = [path for room in ("blackout", "benchmarks") for path in (ROOT / room).rglob("*.py")]
     cited = {one for path in code for one in key.findall(path.read_text())}
     assert len(cited) > 80 and sorted(cited - listed) == [] and sorted(listed - cited) == []

@@ -1,4 +1,4 @@
-"""Every file and every command of docs/extending.md works as printed."""
+"""Every file and every command of docs/howto/extending.md works as printed."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import ROOT, run  # noqa: F401  (a fixture)
 
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs/howto/extending.md").read_text(), re.DOTALL)
 COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
 
 
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_page_has_commands_for_every_kind_of_component():
-    titles = re.findall(r"^## (.*)", (ROOT / "docs/extending.md").read_text(), re.MULTILINE)
+    titles = re.findall(r"^## (.*)", (ROOT / "docs/howto/extending.md").read_text(), re.MULTILINE)
     assert titles == [
         "A dataset", "A network", "A process", "A kernel", "A head", "A loss", "An operator", "A target", "A score",
         "A family",

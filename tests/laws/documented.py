@@ -4,20 +4,20 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
 LINES = {
-    ("pure_death", "pixel pair", "fisher grid"): ("sampling.md", "| Fisher |"),
-    ("pure_death", "pixel pair", "logit grid"): ("sampling.md", "| logit 7 to -10 |"),
-    ("pure_death", "pixel pair", "optimal grid"): ("sampling.md", "| optimal |"),
-    ("pure_death", "three pixels", "logit grid"): ("sampling.md", "| three pixels of 5 levels"),
-    ("pure_death", "five bits", "logit grid"): ("sampling.md", "| five pixels of 2 levels"),
-    ("pure_death", "exclusive pair", "logit grid"): ("sampling.md", "| two pixels, one always black"),
-    ("birth_death", "one pixel", "logit grid"): ("processes.md", "| `birth_death` | (`birth_death_bridge`)"),
-    ("uniform", "two pixels", "logit grid"): ("processes.md", "| `uniform` | ."),
-    ("absorbing", "two pixels", "logit grid"): ("processes.md", "| `absorbing` | ."),
-    ("absorbing at 0", "two pixels", "logit grid"): ("processes.md", "| `absorbing`, mask 0 |"),
-    ("ordinal", "two pixels", "logit grid"): ("processes.md", "| `ordinal`, nearest neighbours |"),
-    ("generator, halving", "two pixels", "logit grid"): ("processes.md", "| `generator`, the halving one | ."),
-    ("discrete_uniform", "two pixels", "steps grid"): ("processes.md", "| `discrete_uniform`, 12"),
-    ("discrete_absorbing", "two pixels", "steps grid"): ("processes.md", "| `discrete_absorbing`, likewise |"),
+    ("pure_death", "pixel pair", "fisher grid"): ("reference/samplers.md", "| Fisher |"),
+    ("pure_death", "pixel pair", "logit grid"): ("reference/samplers.md", "| logit 7 to -10 |"),
+    ("pure_death", "pixel pair", "optimal grid"): ("reference/samplers.md", "| optimal |"),
+    ("pure_death", "three pixels", "logit grid"): ("reference/samplers.md", "| three pixels of 5 levels"),
+    ("pure_death", "five bits", "logit grid"): ("reference/samplers.md", "| five pixels of 2 levels"),
+    ("pure_death", "exclusive pair", "logit grid"): ("reference/samplers.md", "| two pixels, one always black"),
+    ("birth_death", "one pixel", "logit grid"): ("reference/processes.md", "| `birth_death` | (`birth_death_bridge`)"),
+    ("uniform", "two pixels", "logit grid"): ("reference/processes.md", "| `uniform` | ."),
+    ("absorbing", "two pixels", "logit grid"): ("reference/processes.md", "| `absorbing` | ."),
+    ("absorbing at 0", "two pixels", "logit grid"): ("reference/processes.md", "| `absorbing`, mask 0 |"),
+    ("ordinal", "two pixels", "logit grid"): ("reference/processes.md", "| `ordinal`, nearest neighbours |"),
+    ("generator, halving", "two pixels", "logit grid"): ("reference/processes.md", "| `generator`, the halving one | ."),
+    ("discrete_uniform", "two pixels", "steps grid"): ("reference/processes.md", "| `discrete_uniform`, 12"),
+    ("discrete_absorbing", "two pixels", "steps grid"): ("reference/processes.md", "| `discrete_absorbing`, likewise |"),
 }
 """Process, toy and grid of a study -> page and beginning of its line."""
 ELSEWHERE = {("pixel pair", "posterior_trapezoidal")}

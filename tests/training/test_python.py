@@ -39,7 +39,7 @@ def trainer(**options):
 
 
 def test_a_strangers_script_trains_saves_loads_elsewhere_and_samples_the_same_bits(tmp_path, monkeypatch):
-    script = re.search(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL).group(1)
+    script = re.search(r"```python\n(.*?)```", (ROOT / "docs/howto/python.md").read_text(), re.DOTALL).group(1)
     assert len([line for line in script.splitlines() if line.strip()]) <= 15
     monkeypatch.chdir(tmp_path)
     names = {}
