@@ -1,4 +1,4 @@
-"""What docs/results/performance.md tells of a machine, in 20 minutes with a GPU: `python -m benchmarks.all --json FILE`."""
+"""What docs/results/performance.md tells of a machine, in 20 GPU minutes: `python -m benchmarks.all --json FILE`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far guided, completed and steered samples are from their laws: `docs/reference/samplers.md`, `docs/howto/inverse_problems.md`.
+"""How far guided, completed and steered samples are from their laws; tables of the docs.
 
     python benchmarks/particles.py [guidance completion steering]
 
@@ -151,6 +151,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("tables", nargs="*", metavar="|".join(TABLES))
     for table in parser.parse_args(argv).tables or TABLES:
         TABLES[table]()
+
 
 if __name__ == "__main__":
     main()

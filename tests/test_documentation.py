@@ -11,10 +11,13 @@ from blackout.programs.settings import KINDS, MAY_CHANGE, MAY_NOT, WHERE_AND_HOW
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+APART = {"howto/extending.md"}
+"""Pages whose code is files: `tests/cli/test_extending.py`."""
 CODE = [
-    (page, code)
-    for page in ("howto/python.md", "reference/processes.md", "explanation/permutations.md", "howto/inverse_problems.md", "howto/counts.md")
-    for code in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    (page.relative_to(DOCS).as_posix(), code)
+    for page in sorted(DOCS.rglob("*.md"))
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    if page.relative_to(DOCS).as_posix() not in APART
 ]
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 TABLE = re.compile(

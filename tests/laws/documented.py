@@ -3,21 +3,22 @@
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
+SAMPLERS, PROCESSES = "reference/samplers.md", "reference/processes.md"
 LINES = {
-    ("pure_death", "pixel pair", "fisher grid"): ("reference/samplers.md", "| Fisher |"),
-    ("pure_death", "pixel pair", "logit grid"): ("reference/samplers.md", "| logit 7 to -10 |"),
-    ("pure_death", "pixel pair", "optimal grid"): ("reference/samplers.md", "| optimal |"),
-    ("pure_death", "three pixels", "logit grid"): ("reference/samplers.md", "| three pixels of 5 levels"),
-    ("pure_death", "five bits", "logit grid"): ("reference/samplers.md", "| five pixels of 2 levels"),
-    ("pure_death", "exclusive pair", "logit grid"): ("reference/samplers.md", "| two pixels, one always black"),
-    ("birth_death", "one pixel", "logit grid"): ("reference/processes.md", "| `birth_death` | (`birth_death_bridge`)"),
-    ("uniform", "two pixels", "logit grid"): ("reference/processes.md", "| `uniform` | ."),
-    ("absorbing", "two pixels", "logit grid"): ("reference/processes.md", "| `absorbing` | ."),
-    ("absorbing at 0", "two pixels", "logit grid"): ("reference/processes.md", "| `absorbing`, mask 0 |"),
-    ("ordinal", "two pixels", "logit grid"): ("reference/processes.md", "| `ordinal`, nearest neighbours |"),
-    ("generator, halving", "two pixels", "logit grid"): ("reference/processes.md", "| `generator`, the halving one | ."),
-    ("discrete_uniform", "two pixels", "steps grid"): ("reference/processes.md", "| `discrete_uniform`, 12"),
-    ("discrete_absorbing", "two pixels", "steps grid"): ("reference/processes.md", "| `discrete_absorbing`, likewise |"),
+    ("pure_death", "pixel pair", "fisher grid"): (SAMPLERS, "| Fisher |"),
+    ("pure_death", "pixel pair", "logit grid"): (SAMPLERS, "| logit 7 to -10 |"),
+    ("pure_death", "pixel pair", "optimal grid"): (SAMPLERS, "| optimal |"),
+    ("pure_death", "three pixels", "logit grid"): (SAMPLERS, "| three pixels of 5 levels"),
+    ("pure_death", "five bits", "logit grid"): (SAMPLERS, "| five pixels of 2 levels"),
+    ("pure_death", "exclusive pair", "logit grid"): (SAMPLERS, "| two pixels, one always black"),
+    ("birth_death", "one pixel", "logit grid"): (PROCESSES, "| `birth_death` | (`birth_death_bridge`)"),
+    ("uniform", "two pixels", "logit grid"): (PROCESSES, "| `uniform` | ."),
+    ("absorbing", "two pixels", "logit grid"): (PROCESSES, "| `absorbing` | ."),
+    ("absorbing at 0", "two pixels", "logit grid"): (PROCESSES, "| `absorbing`, mask 0 |"),
+    ("ordinal", "two pixels", "logit grid"): (PROCESSES, "| `ordinal`, nearest neighbours |"),
+    ("generator, halving", "two pixels", "logit grid"): (PROCESSES, "| `generator`, the halving one | ."),
+    ("discrete_uniform", "two pixels", "steps grid"): (PROCESSES, "| `discrete_uniform`, 12"),
+    ("discrete_absorbing", "two pixels", "steps grid"): (PROCESSES, "| `discrete_absorbing`, likewise |"),
 }
 """Process, toy and grid of a study -> page and beginning of its line."""
 ELSEWHERE = {("pixel pair", "posterior_trapezoidal")}
