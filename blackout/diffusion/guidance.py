@@ -10,8 +10,8 @@ these rates does not sample p(x) p(c | x)^g for all that: the tilted laws of dif
     d/dtau pi = L* pi + V pi,   pi = p^(1 - g) p_c^g,   V = sum [kappa^(1 - g) kappa_c^g - (1 - g) kappa - g kappa_c],
 
 where L is the guided generator, and V >= 0 for g > 1. On one pixel the law is .04 off in total variation at g = 2, .10
-at 3 and .17 at 5 (docs/reference/samplers.md). `blackout.diffusion.particles` weighs paths of p(x | c) by what they
-say for the class, which evaluates nothing that guidance does not evaluate anyway. Guided rates: [Nisonoff 2024]; weights
+at 3 and .17 at 5 (docs/results/sampling.md). `blackout.diffusion.particles` weighs paths of p(x | c) by what they say
+for the class, which evaluates nothing that guidance does not evaluate anyway. Guided rates: [Nisonoff 2024]; weights
 exp(integral of V) of guided paths, for diffusions: [Skreta 2025]; classifier-free guidance: [Ho 2022].
 """
 
