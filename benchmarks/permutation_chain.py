@@ -10,8 +10,8 @@ from torch import Tensor
 
 from blackout.errors import run_command
 from blackout.files import new_file, save_picture
-from blackout.laws.permutations import laws_of_chain
 from blackout.permutations import all_permutations
+from tests.laws.permutation_claims import laws_of_chain
 
 _TARGET = (0.35, 0.1, 0.0, 0.3, 0.05, 0.2)
 

@@ -11,11 +11,11 @@ import torch
 
 from benchmarks.exact_laws import Chain, Dna, Ring, Synthetic, hellinger
 from blackout.laws.kernels import histogram
-from blackout.laws.posteriors import cases
 from blackout.laws.toys import total_variation
 from blackout.posterior import Measured, Motif, Reward, SplitGibbs, anneal
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
+from tests.laws.posterior_claims import cases
 
 Row = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 The split target is p(x) Lt(z) K_t(x, z) [Chu 2025, eq. 7], but with the process's own forward law K_t for the
 potential: x given z is then exactly X_0 given X_t = z, and the x-marginal is p(x) (K_t Lt)(x), which tends to p(x) L(x)
-as t -> 0 for any Lt that tends to L. Ours; `python -m blackout.laws --posteriors` checks both.
+as t -> 0 for any Lt that tends to L. Ours; tests/laws/posterior_claims.py checks both.
 """
 
 from __future__ import annotations

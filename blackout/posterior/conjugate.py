@@ -1,6 +1,6 @@
 """Measurements that are the forward process itself: the posterior is one reverse run from y, without a Markov chain.
 
-Ours; `python -m blackout.laws --posteriors` checks that L(x) is proportional to K_t(x, z).
+Ours; tests/laws/posterior_claims.py checks that L(x) is proportional to K_t(x, z).
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class Binomial(Noise):
         return self.mean(m) * (1 - like(self.survival, m, "survival"))
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> Noise | None:
-        """Of what is left every unit is seen with probability p / survival, if that is one. Ours: laws.posteriors."""
+        """Of what is left every unit is seen with probability p / survival, if that is one. Ours (tests/laws)."""
         p = as_map(self.survival, "survival") / survival
         return None if bool((p > 1).any()) else Binomial(p.tolist())
 
@@ -268,7 +268,7 @@ class ThinnedPoisson(Poisson):
 
     With g(z) = b^z the average is a^m, a = 1 - q + q b; and z (g(z) + (1 / q - 1) g(z - 1)) averages to m times what g
     does. So all powers of m times e^(-s m) are at hand, with positive terms alone as long as q > 1 - e^-s. Ours; the
-    average is checked by `python -m blackout.laws --posteriors`.
+    average is checked in tests/laws/posterior_claims.py.
 
     Args:
         table: log g_y(z), float64 [largest y + 1, largest z + 1].

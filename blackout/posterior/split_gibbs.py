@@ -8,7 +8,7 @@ The likelihood step draws z given x and y, in law proportional to Lt(z) K_t(x, z
 likelihood offers. Where each of its terms depends on one element, all elements are drawn from their exact conditional
 at once; where each depends on few, so are those that share no term (block heat bath: a Gibbs sampler over colours); of
 a black box it is Metropolis. The last two continue from the z before: started anew from x they leave no law of use
-invariant. The heat bath is ours; `python -m blackout.laws --posteriors` checks all three. Beside it: moves that
+invariant. The heat bath is ours; tests/laws/posterior_claims.py checks all three. Beside it: moves that
 leave the posterior itself invariant whatever the level (noise, denoise, accept by the likelihood).
 """
 
@@ -352,7 +352,7 @@ class NoiseDenoise(Method):
     """z ~ K_t(x, .), x' ~ p(. | z), accepted with probability min(1, L(x') / L(x)).
 
     The proposal is reversible for p(x) when the reverse run is exact, so p(x) L(x) is stationary. Ours; checked by
-    `python -m blackout.laws --posteriors`.
+    tests/laws/posterior_claims.py.
 
     Of elements that are known exactly hardly a proposal would agree with all. There z is drawn as ever, but several
     particles run back from it beside the known elements' own path, x's path among them, and one is taken by its weight

@@ -1,4 +1,4 @@
-"""The claims of `python -m blackout.laws --process flow`, and that they notice what is wrong."""
+"""The claims about flows hold, and notice what is wrong."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 
 from blackout.flows.simulation import Events
 from blackout.flows.targets import Ising, Potts
-from blackout.laws import flows
-from blackout.laws.flows import Enumeration, claims, untrained
+from tests.laws import flow_claims as flows
+from tests.laws.flow_claims import Enumeration, claims, untrained
 
 
 @pytest.mark.parametrize("size", [[2, 3], pytest.param(3, marks=pytest.mark.deep)])
@@ -21,7 +21,7 @@ def test_every_claim_holds(monkeypatch: pytest.MonkeyPatch, size: list[int] | in
 
 
 def test_a_wrong_weight_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from blackout.laws import flows as flow_toys
+    from tests.laws import flow_claims as flow_toys
 
     true = flow_toys.residual
     monkeypatch.setattr(flow_toys, "residual", lambda f, g, ratios: true(f, g, ratios) + 1e-4 * g.abs().sum((1, 2)))

@@ -8,7 +8,6 @@ from torch import nn
 
 from benchmarks.permutation_laws import laws
 from blackout.laws.kernels import p_value
-from blackout.laws.permutations import point
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.group import identity_like, is_permutation, number
@@ -33,6 +32,7 @@ from blackout.permutations.shuffle.losses import LossInputs, squared_distances
 from blackout.permutations.shuffle.reverse import Denoiser, default_schedule
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 from blackout.random import SampleStreams
+from tests.laws.permutation_claims import point
 
 CHAINS = {
     "gpl": (ReverseGPL(), ForwardProcess(Riffle(), [0, 2, 4])),

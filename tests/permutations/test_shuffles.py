@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from blackout.laws.permutations import one_insertion, one_riffle, one_transposition, point, transitions
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.group import number
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle, trajectory
 from blackout.random import SampleStreams
+from tests.laws.permutation_claims import one_insertion, one_riffle, one_transposition, point, transitions
 from tests.permutations.enumeration import assert_draws
 
 SHUFFLES = {"riffle": Riffle(), "transposition": RandomTransposition(), "insertion": RandomInsertion()}

@@ -1,4 +1,4 @@
-"""Every claim of `python -m blackout.laws --posteriors`, and the samplers' own draws at the sizes users see."""
+"""Every claim about posteriors, and the samplers' own draws at the sizes users see."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,17 +13,6 @@ from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
 from blackout.laws.kernels import ExactDenoiser, histogram, numbers
-from blackout.laws.posteriors import (
-    BlackBoxed,
-    ExactPrior,
-    SplitToy,
-    cases,
-    death_element,
-    draws,
-    likelihoods,
-    matrices,
-    uniform_element,
-)
 from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.posterior import (
     SMC,
@@ -48,6 +37,17 @@ from blackout.posterior import (
 )
 from blackout.posterior.diagnostics import log_mean
 from blackout.random import SampleStreams, categorical
+from tests.laws.posterior_claims import (
+    BlackBoxed,
+    ExactPrior,
+    SplitToy,
+    cases,
+    death_element,
+    draws,
+    likelihoods,
+    matrices,
+    uniform_element,
+)
 
 rescue = split_gibbs._rescue
 

@@ -59,7 +59,7 @@ class GeneralizedPlackettLuce(OrderDistribution):
 
     log p(order) = sum over i of S[i, order_i] - log sum_{j >= i} e^S[i, order_j]. Adding a number to a row changes
     nothing, nor does the last row; with equal rows it is Plackett-Luce. A row's scores do not depend on what earlier
-    places chose, so one such distribution cannot be any law, but a chain of them can (`blackout.laws`).
+    places chose, so one such distribution cannot be any law, but a chain of them can (tests/laws).
 
     Its mode is intractable: `mode` and `top` are what a beam search finds, exact only where n! is at most `width`.
 

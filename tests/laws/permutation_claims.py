@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
-from blackout.laws.claims import Claim, verify_claims
+from blackout.laws.claims import Claim
 from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.classical import Ewens, Mallows, RepeatedInsertion
@@ -218,12 +218,6 @@ def _draws(n: int, size: int) -> Iterator[Claim]:
     for step, (name, distribution) in enumerate((reverse_laws(n) | others).items(), 1):
         drawn = distribution.sample(Size([size]), streams.at(step))
         yield Claim(f"draws: {name}", _p(drawn, distribution.log_prob(perms)), None)
-
-
-def verify_permutations(show: Callable[[str], None] = print) -> bool:
-    """Check every claim, showing one line for each. True when all hold."""
-    show("\npermutations, exact laws by enumeration: largest deviation, and draws: p of chi-square")
-    return verify_claims(claims(), show)
 
 
 def _p(drawn: Tensor, log_law: Tensor) -> float:

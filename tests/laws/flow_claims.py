@@ -19,7 +19,7 @@ from blackout.flows.path import States, integrated_residual, outgoing, residual,
 from blackout.flows.refinement import DMALA, Clusters, Gibbs, LocallyInformed, Refinement
 from blackout.flows.simulation import Events, Leap, Scores, Simulation, Single, run_backwards
 from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, all_states
-from blackout.laws.claims import Claim, verify_claims
+from blackout.laws.claims import Claim
 from blackout.laws.kernels import histogram, independent, numbers, p_value
 from blackout.laws.toys import Array
 from blackout.networks import LESite
@@ -277,9 +277,3 @@ def _off(log_ratios: Tensor) -> float:
 
 def _p(toy: Enumeration, drawn: Tensor, law: Tensor) -> float:
     return p_value(histogram(drawn, toy.target.levels), law.numpy() / float(law.sum()))
-
-
-def verify_flows(show: Callable[[str], None] = print) -> bool:
-    """Check every claim, showing one line for each. True when all hold."""
-    show("\nflow, enumerated targets: deviations, and draws: p of chi-square")
-    return verify_claims(claims(), show)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
-from blackout.laws.claims import Claim, verify_claims
+from blackout.laws.claims import Claim
 from blackout.laws.kernels import histogram, numbers, p_value
 from blackout.laws.toys import Array, Toy, divided, normal_rows, pixel_pair, thinning, total_variation
 from blackout.posterior.chains import Coupling
@@ -461,12 +461,3 @@ def _near(claim: str, value: float, known: float, within: float = 5.1e-5) -> Cla
 
 def _likely(claim: str, p: float) -> Claim:
     return Claim(f"{claim}, p", p, None)
-
-
-def verify_posteriors(show: Callable[[str], None] = print) -> bool:
-    """Check every claim, showing one line for each. True when all hold."""
-    good = True
-    for title, found in (("matrices", matrices()), ("likelihoods", likelihoods()), ("draws", draws())):
-        show(f"\nposteriors, {title}")
-        good &= verify_claims(found, show)
-    return good
