@@ -3,7 +3,7 @@
 `tasks`: every method and task, particles at as many evaluations as split Gibbs sampling; `ablations`, `budgets` and
 `ratios` of it (Chu et al. 2025, appendix B); `speed` of its likelihood step; `share` of its time that the network
 takes. Without a model: `synthetic`, `dna` and `processes` (benchmarks/posterior_toys.py). Results are in
-docs/howto/inverse_problems.md.
+docs/results/posterior.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The code in the documentation runs; its table of settings is up to date (`python -m tests.test_documentation`)."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,13 @@ from blackout.programs.settings import KINDS, MAY_CHANGE, MAY_NOT, WHERE_AND_HOW
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-APART = {"howto/extending.md"}
+APART = {"extending.md"}
 """Pages whose code is files: `tests/cli/test_extending.py`."""
 CODE = [
     (page.relative_to(DOCS).as_posix(), code)
     for page in sorted(DOCS.rglob("*.md"))
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    if page.relative_to(DOCS).as_posix() not in APART
+    if page.name not in APART
 ]
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 TABLE = re.compile(
@@ -50,7 +51,7 @@ def test_examples_run(page, code, tmp_path, monkeypatch, capsys):
 
 
 def test_the_table_of_settings_is_up_to_date():
-    page = (DOCS / "howto" / "clusters.md").read_text()
+    page = (DOCS / "reference" / "settings.md").read_text()
     assert "| `trainer` |" in page and with_settings(page) == page
 
 
@@ -72,9 +73,29 @@ def test_the_laws_that_limits_name_are_there():
     assert len(named) > 2 and [name for name in named if f"def {name}(" not in tests] == []
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "howto").glob("*.md")), ids=lambda page: page.name)
+def test_a_how_to_is_short_and_no_laboratory_log(page):
+    """Dates, machines and seconds live in docs/results."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    assert len(text.split()) <= 600 and len(re.findall(r"^\|", text, re.MULTILINE)) <= 25
+    assert re.findall(r"20\d\d-\d\d-\d\d|CPU s\b|\bEPYC\b|\bXeon\b", text) == []
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in APART], ids=lambda page: page.name)
+def test_settings_in_commands_exist(page):
+    """Every `python train.py ...` and `python sample.py ...` of a bash block composes."""
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)).replace("\\\n", " ")
+    commands = [shlex.split(line, comments=True) for line in blocks.splitlines()]
+    for _, program, *given in (words for words in commands if words[:1] == ["python"] and words[1].endswith(".py")):
+        if program in ("train.py", "sample.py") and "-m" not in given and "$" not in "".join(given):
+            with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+                compose(program[:-3], [re.sub("<[^>]*>", "run", word) for word in given if word[0] != "-"])
+
+
 if __name__ == "__main__":
-    survival = DOCS / "howto" / "clusters.md"
-    survival.write_text(with_settings(survival.read_text()))
+    page = DOCS / "reference" / "settings.md"
+    page.write_text(with_settings(page.read_text()))
 
 
 def test_whatever_is_cited_is_among_the_references():

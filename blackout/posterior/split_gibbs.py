@@ -309,7 +309,7 @@ class Metropolis:
         problem: anything with a log-likelihood.
         coupling: K_t.
         proposals: T, per step.
-        restarted: begin every step at z = x, as published; the chain then has another law (docs/explanation/limits.md).
+        restarted: begin every step at z = x, as published; the chain has another law: docs/explanation/posteriors.md.
     """
 
     problem: Problem

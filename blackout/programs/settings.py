@@ -1,7 +1,7 @@
 """The settings of a program: what kinds of values they have, which decide a run's result, and which may change in it.
 
 The checks of a command line, the id of a run and the check of a continued run are made from what the YAML files of the
-program and of the chosen family list, and from the sets of names below; docs/howto/clusters.md has them as a table.
+program and of the chosen family list, and from the sets of names below; docs/reference/settings.md has them as a table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every command of docs/howto/counts.md runs, in its order, at reduced size."""
+"""Every command of docs/results/counts.md runs, in its order, at reduced size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from benchmarks import science_data
 from tests.cli.conftest import ROOT
 
-BLOCKS = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/howto/counts.md").read_text(), re.DOTALL)
+BLOCKS = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/results/counts.md").read_text(), re.DOTALL)
 TRAINING = (
     "trainer.max_steps=2", "batch_size=8", "trainer.precision=32-true", "trainer.val_check_interval=2", "metrics=none",
     "validation_draws=1", "callbacks.progress=null", "callbacks.samples=null", "callbacks.checkpoints.every_n_steps=2",

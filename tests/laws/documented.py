@@ -3,7 +3,7 @@
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
-SAMPLERS, PROCESSES = "reference/samplers.md", "reference/processes.md"
+SAMPLERS, PROCESSES = "results/sampling.md", "results/processes.md"
 LINES = {
     ("pure_death", "pixel pair", "fisher grid"): (SAMPLERS, "| Fisher |"),
     ("pure_death", "pixel pair", "logit grid"): (SAMPLERS, "| logit 7 to -10 |"),
