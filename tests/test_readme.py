@@ -38,7 +38,7 @@ ELSEWHERE = {
 """Commands whose reduced runs are in the tests of their families, or that need data: here they are composed."""
 PROMISED = (
     "report.html", "config.yaml", "metrics.csv", "metrics.json", "checkpoints/last.ckpt", "samples/final.png",
-    "samples/final.npz", "model/config.json", "curves.png",
+    "samples/final.npz", "model/config.json",
 )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from blackout.diffusion.heads import (
     LogisticMixtureHead,
     ScaledHead,
     SoftplusHead,
-    VarianceHead,
     log_softplus,
 )
 from blackout.diffusion.inpainting import KnownElements
@@ -28,7 +27,6 @@ from blackout.diffusion.kernels import (
     Kernel,
     LevelBridge,
     MultistepLeap,
-    PanjerLeap,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
@@ -37,7 +35,6 @@ from blackout.diffusion.kernels import (
     TauLeap,
     Trapezoidal,
     nearest_rounding,
-    panjer,
     stochastic_rounding,
 )
 from blackout.diffusion.likelihood import bits_per_dim, likelihood_bound
@@ -77,7 +74,6 @@ from blackout.diffusion.processes import (
     JumpProcess,
     Observation,
     Ordinal,
-    PiecewiseClock,
     PowerClock,
     Process,
     PureDeath,
@@ -105,14 +101,14 @@ __all__ = [
     "CrossEntropy", "Denoiser", "DiscreteTimeChain", "Evaluation", "FiniteJumpProcess", "FiniteProcess",
     "GammaHead", "GaussianChain", "GradientImportance", "Guidance", "GuidedDenoiser", "Head", "JumpProcess",
     "Kernel", "KnownElements", "LevelBridge", "LevelCorrector", "LevelHead", "LogisticHead", "LogisticMixture",
-    "LogisticMixtureHead", "Loss", "MultistepLeap", "Observation", "OptimalGrid", "Ordinal", "PanjerLeap",
-    "PiecewiseClock", "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal", "PowerClock", "Prediction",
+    "LogisticMixtureHead", "Loss", "MultistepLeap", "Observation", "OptimalGrid", "Ordinal",
+    "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal", "PowerClock", "Prediction",
     "Process", "PureDeath", "RateLoss", "Rounding", "Sampler", "ScaledHead", "Schedule", "SoftplusHead",
     "StatefulKernel", "StepLoss", "TauLeap", "ThinAndBridge", "Trapezoidal", "Uniform", "UniformChain",
-    "VarianceHead", "adaptive_times", "bits_per_dim", "cosine_times", "count_dtype",
+    "adaptive_times", "bits_per_dim", "cosine_times", "count_dtype",
     "count_evaluations", "finite_time_weight", "fisher_times", "from_generator",
     "growth_weighting", "instantaneous_weight", "likelihood_bound", "likelihood_weighting", "log_softplus",
-    "logistic_times", "logit_times", "loss_weights", "make_sampler", "nearest_rounding", "panjer",
+    "logistic_times", "logit_times", "loss_weights", "make_sampler", "nearest_rounding",
     "paper_weighting", "pilot_run", "poisson_loss", "rate_loss", "sample", "step_times", "stochastic_rounding",
     "uniform_times",
 ]  # fmt: skip

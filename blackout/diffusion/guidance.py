@@ -124,7 +124,7 @@ def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: 
 
     For pure death these are the guided rates [Nisonoff 2024], up to their known factor of time.
 
-    A variance keeps the conditional's ratio to the mean; a distribution has no such mean and is left out.
+    A distribution has no such mean and is left out.
 
     Args:
         conditional, unconditional: y(x | c) and y(x), [B, ...].
@@ -134,10 +134,7 @@ def guided(conditional: CountPrediction, unconditional: CountPrediction, scale: 
     log_guided = (1 - scale) * unconditional.log_mean.double() + scale * conditional.log_mean.double()
     log_mean = torch.where(headroom > 0, torch.minimum(log_guided, torch.log(headroom.double())), NEVER)
     mean = torch.exp(log_mean).to(conditional.mean.dtype)
-    variance = conditional.variance
-    if variance is not None:
-        variance = variance * (mean / conditional.mean.clamp(min=1e-30))
-    return GuidedCount(mean, log_mean, variance, pair=GuidedPair(conditional, unconditional, scale))
+    return GuidedCount(mean, log_mean, pair=GuidedPair(conditional, unconditional, scale))
 
 
 @dataclass(frozen=True)

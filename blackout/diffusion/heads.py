@@ -8,7 +8,6 @@ the data levels.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -25,7 +24,6 @@ from blackout.diffusion.predictions import (
     DistributionPrediction,
     MissingCount,
     Prediction,
-    VariancePrediction,
 )
 from blackout.diffusion.processes import Process
 from blackout.diffusion.processes.base import expand_time
@@ -125,37 +123,6 @@ class BirthDeathHead:
         return BirthDeathPrediction(*_scaled_softplus(raw.float(), self.mean, t))
 
 
-_UNIT_SOFTPLUS = math.log(math.expm1(1.0))
-"""softplus of this is 1."""
-
-
-@component("head", "base")
-@dataclass(frozen=True)
-class VarianceHead:
-    """A head for the mean, and the dispersion F = Var[N | X_t] / y = softplus(f). Ours (test_dispersed_heads.py).
-
-    Args:
-        base: the head for the mean; it reads the first outputs.
-    """
-
-    base: Head[CountPrediction]
-
-    @property
-    def outputs(self) -> int:
-        """The mean's, and one more."""
-        return self.base.outputs + 1
-
-    def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> VariancePrediction:
-        rest = self.base(raw, xt, t)
-        f = raw[:, self.base.outputs].float() + _UNIT_SOFTPLUS
-        # the variance is scored around the mean, but must not move it
-        y, log_y = rest.mean.detach(), rest.log_mean.detach()
-        log_variance = log_y + log_softplus(f)
-        return VariancePrediction(
-            rest.mean, rest.log_mean, y * F.softplus(f), rest.distribution, log_variance=log_variance, rest=rest
-        )
-
-
 @dataclass(frozen=True)
 class LogisticMixture:
     """A mixture of logistics cut into the whole numbers 0..largest [Salimans 2017, section 2.1].
@@ -237,7 +204,7 @@ class LogisticMixtureHead:
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> DistributionPrediction:
         rest = self.base(raw, xt, t)
         distribution = self.distribution(raw, xt, t, rest.mean)
-        return DistributionPrediction(rest.mean, rest.log_mean, rest.variance, distribution, rest=rest)
+        return DistributionPrediction(rest.mean, rest.log_mean, distribution, rest=rest)
 
     def distribution(self, raw: Tensor, xt: Tensor, t: Tensor, y: Tensor) -> MissingCount:
         """The distribution alone, given the mean y [B, ...]."""

@@ -5,7 +5,6 @@ step fraction: of the units missing at t, each is back at s with probability r.
 
     BinomialBridge    y rounded to a whole number, then the exact bridge             1 NFE   first order, biased
     PoissonLeap       Poisson(y r) births                                            1       first order
-    PanjerLeap        births of mean y r and of the predicted dispersion             1       first order, smaller error
     PosteriorBridge   X_0 from the predicted distribution, then the exact bridge     1       exact for one element
     Trapezoidal       theta-trapezoidal in its mean-preserving form                  2       second order on smooth data
     PosteriorTrapezoidal  the same for whole distributions, by exact bridges         2       second order; exact for one
@@ -44,7 +43,7 @@ from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
 from blackout.diffusion.processes.base import expand_time
 from blackout.diffusion.processes.birth_death import BirthDeath
 from blackout.diffusion.schedules import reverse_clock, step_fraction
-from blackout.random import RandomSource, bernoulli, binomial, categorical, gamma, poisson, uniform
+from blackout.random import RandomSource, bernoulli, categorical, poisson, uniform
 
 Rounding: TypeAlias = Callable[[Tensor, RandomSource], Tensor]
 """(y [B, ...], where randomness comes from) -> whole numbers of y's shape and dtype."""
@@ -265,7 +264,7 @@ def predicted_count(part: object, denoiser: Denoiser, process: object, xt: Tenso
     Raises:
         ValueError: something else is predicted.
     """
-    needed = "a head that predicts the missing count (and for some samplers its variance or distribution)"
+    needed = "a head that predicts the missing count (and for some samplers its distribution)"
     return require(denoiser(xt, t), CountPrediction, part, process, needed)
 
 
@@ -370,64 +369,6 @@ def remaining(distribution: MissingCount, births: Tensor, h: Tensor, largest: Te
     ways = torch.lgamma(total.double() + 1) - torch.lgamma(n.double() + 1)  # b! and h^b are the same for every n
     joint = prior + ways + n * torch.log1p(-h)
     return joint - torch.logsumexp(joint, 0)
-
-
-_POISSON_WITHIN = 1e-3
-"""|F - 1| below which N is as good as Poisson: it avoids a million trials of nothing."""
-
-
-@component("kernel")
-@dataclass(frozen=True)
-class PanjerLeap:
-    """Births of mean y r and variance y r (1 - r + r F), with F = Var[N | X_t] / y from the prediction.
-
-    N is modelled by the family that thinning maps to itself [Panjer 1981], then thinned by r:
-
-        F < 1   Binomial(y / (1 - F), r (1 - F)), the number of trials rounded stochastically
-        F = 1   Poisson(y r)
-        F > 1   negative binomial of size y / (F - 1) and mean y r
-
-    With less than one trial, Bernoulli(y r). Counts are clipped to max_count. Ours (tests/laws/test_kernel_laws.py).
-
-    Raises:
-        ValueError: when called, the head predicts no variance.
-    """
-
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        prediction = predicted_count(self, denoiser, process, xt, t)
-        y = prediction.expected
-        if prediction.variance is None:
-            raise ValueError("the Panjer kernel needs a head that predicts the variance, such as head=variance")
-        dispersion = prediction.variance.double() / y.clamp(min=1e-30)
-        return grown(xt, panjer(y, dispersion, fraction(s, t, xt).expand_as(y), generator), process)
-
-
-def panjer(y: Tensor, dispersion: Tensor, r: Tensor, generator: RandomSource = None) -> Tensor:
-    """Thinned counts of `PanjerLeap`.
-
-    Args:
-        y: mean before thinning, float64 [B, ...].
-        dispersion: variance over mean before thinning, the same shape.
-        r: probability of staying, the same shape.
-
-    Returns:
-        Float64 whole numbers of the same shape.
-    """
-    excess = dispersion - 1
-    under, over = excess < -_POISSON_WITHIN, (excess > _POISSON_WITHIN) & (y > 0)
-    # F < 1: y / (1 - F) trials, or a single one of chance y r where that is less than one
-    trials = torch.where(under, y / (-excess).clamp(min=_POISSON_WITHIN), 0.0)
-    several = trials >= 1
-    rounded = stochastic_rounding(torch.where(several, trials, 0.0), generator)
-    trials = torch.where(under & ~several, 1.0, rounded)
-    chance = torch.where(several, r * -excess, y * r).clamp(0.0, 1.0)
-    births = binomial(trials, torch.where(under, chance, 0.0), generator)
-    # F > 1: a Poisson rate that is Gamma distributed, of size y / (F - 1) and scale r (F - 1)
-    size = torch.where(over, y / excess.clamp(min=_POISSON_WITHIN), 1.0)
-    rate = torch.where(over, gamma(size, generator) * (r * excess), y * r)
-    return births + poisson(torch.where(under, 0.0, rate), generator)
 
 
 @component("kernel")

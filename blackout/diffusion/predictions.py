@@ -77,13 +77,11 @@ class CountPrediction:
     Attributes:
         mean: y = E[N | X_t] >= 0.
         log_mean: log y, finite where y underflows.
-        variance: Var[N | X_t], from heads that predict it.
         distribution: that of N, from heads that predict it.
     """
 
     mean: Tensor
     log_mean: Tensor
-    variance: Tensor | None = None
     distribution: MissingCount | None = None
 
     @property
@@ -94,30 +92,6 @@ class CountPrediction:
     def loss(self, target: Tensor) -> Tensor:
         """The proper score of this prediction at N = target, float32 [B, ...], not yet weighted by time."""
         return poisson_loss(self, target)
-
-
-@dataclass(frozen=True)
-class VariancePrediction(CountPrediction):
-    """Mean and variance, which is scored by v - s log v at s = (N - y)^2: least on average at v = Var[N | X_t]. Ours.
-
-    Attributes:
-        log_variance: log v, finite where v underflows.
-        rest: what else is predicted, and scored.
-    """
-
-    log_variance: Tensor | None = None
-    rest: CountPrediction | None = None
-
-    def loss(self, target: Tensor) -> Tensor:
-        """(v - s log v) / (1 + v) on top of the rest, where neither s nor the divisor passes gradients on.
-
-        The divisor depends on X_t alone, so the minimum stays where it is; it keeps the second score, which grows as
-        the square of counts, from drowning the first.
-        """
-        assert self.variance is not None and self.log_variance is not None and self.rest is not None
-        squared = (target.float() - self.mean.detach()) ** 2
-        score = self.variance - squared * self.log_variance
-        return self.rest.loss(target) + score / (1 + self.variance.detach())
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,7 @@ def _total(prediction: Prediction) -> Tensor:
     """A number that is finite if the prediction is."""
     if isinstance(prediction, CategoricalPrediction):
         return prediction.log_probs.amax(1).sum()  # others may be -inf
-    total = prediction.mean.sum()
-    variance = getattr(prediction, "variance", None)
-    return total if variance is None else total + variance.sum()
+    return prediction.mean.sum()
 
 
 Callback: TypeAlias = Callable[[int, Tensor, Prediction | None], None]

@@ -21,7 +21,7 @@ from torch import Tensor
 from blackout.diffusion import processes
 from blackout.diffusion.correctors import LevelCorrector
 from blackout.diffusion.grids import OptimalGrid, pilot_run
-from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead, VarianceHead
+from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead
 from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, TauLeap
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import count_evaluations
@@ -137,7 +137,7 @@ class PureDeathSubject(Subject):
 
 def evaluations(kernel: str, times: Tensor) -> int:
     """NFE of a kernel of pure death on a grid."""
-    head = LogisticMixtureHead(VarianceHead(SoftplusHead()), max_count=1, mean=1.0, std=1.0, components=1)
+    head = LogisticMixtureHead(SoftplusHead(), max_count=1, mean=1.0, std=1.0, components=1)
     return count_evaluations(times, PureDeath(1), head, KERNELS[kernel])
 
 
@@ -258,15 +258,15 @@ Grids = Mapping[str, Callable[[int], Tensor]]
 def _pure_death() -> Iterator[tuple]:
     """Nothing is claimed of nearest rounding, which does not converge.
 
-    On one pixel the bridges from draws are exact, on a black-and-white one so are stochastic rounding and the Panjer
-    kernel, and the others are of the first order (Panjer better at these numbers of steps). Given correlated pixels,
+    On one pixel the bridges from draws are exact, on a black-and-white one so is stochastic
+    rounding, and the others are of the first order. Given correlated pixels,
     only the trapezoidal methods are better than first order, and only where no birth changes another pixel's rate by
     much: the rough toys leave them at the first.
     """
-    first = {"nearest": None, "stochastic": 0.9, "poisson": 0.9, "panjer": 0.9, "posterior": 0.9}
+    first = {"nearest": None, "stochastic": 0.9, "poisson": 0.9, "posterior": 0.9}
     second = {"trapezoidal": 1.32, "posterior_trapezoidal": 1.32}
-    bumps = {"nearest": None, "stochastic": 0.9, "poisson": 0.9, "panjer": 1.5, "posterior": math.inf}
-    exact = ("stochastic", "panjer", "posterior", "posterior_trapezoidal")
+    bumps = {"nearest": None, "stochastic": 0.9, "poisson": 0.9, "posterior": math.inf}
+    exact = ("stochastic", "posterior", "posterior_trapezoidal")
     rare = {"nearest": None, "poisson": 0.9, **dict.fromkeys(exact, math.inf)}
     rough = {"posterior": 0.85, "trapezoidal": 0.95, "posterior_trapezoidal": 0.95}
     pair, truncated = pixel_pair(), partial(logit_times, first=7.0, last=-10.0)
@@ -350,10 +350,10 @@ def _halving(top: int) -> tuple[Any, Matrices]:
 
 
 def _any(top: int) -> tuple[Any, Matrices]:
-    """Random rates, two states more than levels, and a speed that changes twice."""
-    generator, changes, speeds = _random(top + 3), (0.5, 2.0), (0.8, 1.3, 1.0)
-    process = processes.from_generator(top, generator, clock=processes.PiecewiseClock(changes, speeds))
-    return process, of_generator(generator, False, speeds, changes)
+    """Random rates, two states more than levels, and a speed that grows."""
+    generator, clock = _random(top + 3), (0.9, 1.3)
+    process = processes.from_generator(top, generator, clock=processes.PowerClock(*clock))
+    return process, of_generator(generator, False, *clock)
 
 
 def _chain(top: int, size: int, law: Array, make: Callable[[int, int], Any]) -> tuple[Any, Matrices]:

@@ -22,7 +22,6 @@ from torch import Tensor
 from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
-    PanjerLeap,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
@@ -64,25 +63,6 @@ def poisson_births(beliefs: Beliefs, r: float) -> Array:
     return poisson_pmf(beliefs.mean * r, _top(beliefs))
 
 
-def panjer_births(beliefs: Beliefs, r: float) -> Array:
-    """Binomial, Poisson or negative binomial of mean y r, by the dispersion F [Panjer 1981]."""
-    y, dispersion, top = beliefs.mean, beliefs.dispersion, _top(beliefs)
-    births = poisson_births(beliefs, r)
-    under, over = dispersion < 1 - 1e-3, (dispersion > 1 + 1e-3) & (y > 0)
-    trials = np.where(under, y / np.where(under, 1 - dispersion, 1), 0)
-    few = under & (trials < 1)
-    births[few] = 0
-    births[few, 0], births[few, 1] = 1 - y[few] * r, y[few] * r
-    many = under & ~few
-    chance = (r * (1 - dispersion[many]))[:, None]
-    levels = np.arange(top + 1)
-    rounded = _rounded(trials[many])
-    births[many] = sum(share[:, None] * stats.binom.pmf(levels, n[:, None], chance) for n, share in rounded)
-    size = (y[over] / (dispersion[over] - 1))[:, None]
-    births[over] = stats.nbinom.pmf(levels, size, 1 / (1 + r * (dispersion[over, None] - 1)))
-    return births
-
-
 def posterior_births(beliefs: Beliefs, r: float) -> Array:
     """Binomial(N, r) with N from its exact distribution."""
     top = _top(beliefs)
@@ -98,7 +78,6 @@ BIRTHS: dict[str, Births] = {
     "nearest": nearest_births,
     "stochastic": stochastic_births,
     "poisson": poisson_births,
-    "panjer": panjer_births,
     "posterior": posterior_births,
 }
 
@@ -328,7 +307,6 @@ KERNELS: dict[str, Kernel] = {
     "nearest": BinomialBridge(nearest_rounding),
     "stochastic": BinomialBridge(stochastic_rounding),
     "poisson": PoissonLeap(),
-    "panjer": PanjerLeap(),
     "posterior": PosteriorBridge(),
     "trapezoidal": Trapezoidal(),
     "posterior_trapezoidal": PosteriorTrapezoidal(),
@@ -368,16 +346,14 @@ class ExactDenoiser:
 
     def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:
         at = torch.from_numpy(numbers(xt, self.toy.size))
-        mean, variance, missing = (table[at] for table in self._table(float(t)))
-        return CountPrediction(mean, torch.log(mean.clamp(min=1e-30)), variance, TableOfCounts(missing))
+        mean, missing = (table[at] for table in self._table(float(t)))
+        return CountPrediction(mean, torch.log(mean.clamp(min=1e-30)), TableOfCounts(missing))
 
     def _made(self, t: float) -> tuple[Tensor, ...]:
         """Of all states, in float64 where a network gives float32: the distributions compared with have it too."""
         beliefs, shape = self.toy.beliefs(math.exp(-t)), (len(self.toy.p0), self.toy.pixels, -1)
-        mean, variance, missing = (
-            torch.from_numpy(x).reshape(shape) for x in (beliefs.mean, beliefs.variance, beliefs.missing)
-        )
-        return mean.squeeze(-1), variance.squeeze(-1), missing
+        mean, missing = (torch.from_numpy(x).reshape(shape) for x in (beliefs.mean, beliefs.missing))
+        return mean.squeeze(-1), missing
 
 
 class ExactJumpDenoiser:

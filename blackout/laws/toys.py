@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
-from itertools import pairwise
 
 import numpy as np
 from scipy import special, stats
@@ -35,11 +34,6 @@ class Beliefs:
     variance: Array
     missing: Array
     headroom: Array
-
-    @property
-    def dispersion(self) -> Array:
-        """Var[N] / E[N], 1 where nothing is missing."""
-        return np.divide(self.variance, self.mean, out=np.ones_like(self.mean), where=self.mean > 0)
 
 
 class Data:
@@ -284,18 +278,14 @@ class JumpToy(Data):
         return self.matrices.generator(t)
 
 
-def of_generator(
-    generator: Array, ordered: bool = False, speeds: tuple[float, ...] = (1.0,), changes: tuple[float, ...] = ()
-) -> Matrices:
-    """exp(Q tau), where Q runs at speeds[i] from changes[i - 1] (or 0) to changes[i]."""
-    edges = (0.0, *changes, np.inf)
+def of_generator(generator: Array, ordered: bool = False, rate: float = 1.0, exponent: float = 1.0) -> Matrices:
+    """exp(Q tau) in the own time tau = rate t^exponent."""
 
     def between(s: float, t: float) -> Array:
-        spent = [max(0.0, min(t, b) - max(s, a)) for a, b in pairwise(edges)]
-        return np.clip(expm(generator * float(np.dot(speeds, spent))), 0.0, None)
+        return np.clip(expm(generator * rate * (t**exponent - s**exponent)), 0.0, None)
 
     def at(t: float) -> Array:
-        return generator * speeds[int(np.searchsorted(changes, t, side="right"))]
+        return generator * rate * exponent * t ** (exponent - 1)
 
     return Matrices(between, at, ordered)
 

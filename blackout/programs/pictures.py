@@ -1,4 +1,4 @@
-"""Animation and strip of the states from noise to samples; curves of what a run logged."""
+"""Animation and strip of the states from noise to samples; curves of what a run logged, for its page."""
 
 from __future__ import annotations
 
@@ -60,7 +60,6 @@ class Trajectory:
         save_picture(draw.picture({"samples": rows}, columns=_COLUMNS), directory / "trajectory.png")
 
 
-_PANELS = 9
 _ROUGH, _FEW = 6.0, 30
 """A curve of more than so many points is noisy where it goes up and down by so many times its range."""
 _STRETCHES = 500
@@ -155,30 +154,3 @@ def in_characters(images: Tensor) -> str:
     shades = (grey.clamp(0, 1) * (len(_SHADES) - 1)).round().int()
     rows = shades.transpose(0, 1).tolist()
     return "\n".join("  ".join("".join(2 * _SHADES[shade] for shade in line) for line in row).rstrip() for row in rows)
-
-
-def save_curves(metrics: Path, path: Path) -> None:
-    """Draw a run's metrics.csv as PNG, if it holds anything: losses, validation metrics and scores, a panel each.
-
-    What was measured only once, such as the scores of the finished model, comes last.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    curves = read_curves(metrics)
-    shown = [name for name in _listed(curves) if not name.endswith("per_second")]
-    panels = sorted(shown, key=lambda name: len(curves[name][0]) == 1)[:_PANELS]
-    if not panels:
-        return
-    from matplotlib.figure import Figure  # only here: importing it takes a second
-
-    columns = min(3, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
-    for place, name in enumerate(panels, 1):
-        axes, (steps, values) = figure.add_subplot(rows, columns, place), curves[name]
-        axes.set_title(name, fontsize=10)
-        axes.set_xlabel("optimiser step", fontsize=9)
-        axes.grid(alpha=0.3)
-        axes.plot(steps, values, "-" if len(values) > 30 else "o-", markersize=4)
-    save_picture(figure, path, dpi=110)

@@ -236,7 +236,7 @@ def _draws(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[dic
     chosen = [*previews[::-1][::every][::-1], *(path for path in paths if path == last)]
     room, left_out, through = _ROOM, [f"{every - 1} of every {every} grids of training"] * (every > 1), []
     folders: dict[str, list[Picture]] = {place.rpartition("/")[0]: [] for place in scores if "/" in place}
-    for path in [*chosen, *(path for path in paths if path not in {*previews, last, run / "curves.png"})]:
+    for path in [*chosen, *(path for path in paths if path not in {*previews, last})]:
         place = path.relative_to(run)
         title = f"step {int(path.stem[5:])}" if path in previews and path.stem[5:].isdecimal() else _title(path)
         title = "At the end" if path == last else title

@@ -27,7 +27,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from blackout.errors import UserError, error_context, is_user_error, summary
 from blackout.family import ChoosesLength, Draw, Family, FitsBaselines, Source
 from blackout.files import save_picture
-from blackout.programs.pictures import Trajectory, in_characters, read_curves, save_curves, sparkline
+from blackout.programs.pictures import Trajectory, in_characters, read_curves, sparkline
 from blackout.programs.plan import plan
 from blackout.programs.report import LivingPage, command, save_report
 from blackout.programs.results import provenance, save_samples, write_scores
@@ -407,7 +407,6 @@ def close(
     write_scores(report, run / "metrics.json")
     if scorer is not None:
         save_figure(scorer.accumulated, run / "samples" / "final")
-    save_curves(run / "metrics.csv", run / "curves.png")
     page = save_report(run)
     log_results(trainer, values, run)
     show_in_words(run, model)

@@ -77,7 +77,7 @@ OTHER_SAMPLERS = {
         "sampler=poisson": "does not fit", "sampler=trapezoidal": "does not fit", "sampler=binomial_bridge": "not fit",
     },
     "absorbing": {
-        "sampler=poisson": "does not fit the process Absorbing", "sampler=panjer": "variance",
+        "sampler=poisson": "does not fit the process Absorbing",
         "sampler/grid=logit sampler.grid.last=0": "never reach the prior",
     },
     "ordinal": {"sampler=trapezoidal": "does not fit", "sampler=birth_death_bridge": "does not fit"},

@@ -150,7 +150,7 @@ def test_the_untouched_model_works(run, model, tmp_path):
 @pytest.mark.parametrize("arguments, word", [
     (["ckpt=/nowhere/at/all"], "/nowhere"), (["num_samples=0"], "num_samples"), (["num_samples=many"], "num_samples"),
     (["sampler.num_steps=0"], "num_steps"), (["sampler=poison"], "poisson"), (["device=cuda:7"], "device"),
-    (["samples=3"], ""), (["seed=x"], "seed"), (["sampler=panjer"], "variance"),
+    (["samples=3"], ""), (["seed=x"], "seed"),
     (["sampler=posterior_bridge"], "distribution"), (["sampler=level_bridge"], "distribution over levels"),
     (["sampler=posterior_trapezoidal"], "distribution"), (["sampler.kernel.floor=2"], "floor"),
     (["sampler=birth_death_bridge"], "does not fit the process PureDeath"), (["sampler/grid=optimal"], "pilot"),

@@ -65,7 +65,6 @@ BESIDE = {
     ("metrics/extractor", "script"): ["metrics=custom", "metrics.extractor.path=net.pt"],
     ("sampler", "birth_death_bridge"): ["process=birth_death"],
     ("sampler", "level_bridge"): ["process=uniform"],
-    ("sampler", "panjer"): ["head=variance"],
     ("sampler", "posterior_bridge"): ["head=logistic_mixture"],
     ("sampler", "posterior_trapezoidal"): ["head=logistic_mixture"],
     ("sampler", "tau_leap"): ["process=uniform"],

@@ -13,13 +13,11 @@ from blackout.diffusion.heads import (
     LogisticMixtureHead,
     ScaledHead,
     SoftplusHead,
-    VarianceHead,
 )
 from blackout.diffusion.kernels import (
     BinomialBridge,
     BirthDeathBridge,
     LevelBridge,
-    PanjerLeap,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
@@ -127,13 +125,12 @@ def test_every_run_has_a_fresh_kernel():
     assert count_evaluations(TIMES, PureDeath(9), ScaledHead(4.0), kernel) == 8 and kernel.last == []
 
 
-FULL = LogisticMixtureHead(VarianceHead(SoftplusHead()), 9, 4.0, 2.0)
+FULL = LogisticMixtureHead(SoftplusHead(), 9, 4.0, 2.0)
 CORRECTED, CHAIN = Correction(1, LevelCorrector()), UniformChain(9, 20)
 BY_HAND = [  # (grid, process, head, kernel, correction, guidance) -> NFE
     (fisher_times(25), PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(), Guidance(), 49),
     (fisher_times(1), PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(), Guidance(), 1),
     (fisher_times(1000), PureDeath(255), SoftplusHead(), BinomialBridge(), Correction(), Guidance(), 1000),
-    (TIMES, PureDeath(9), FULL, PanjerLeap(), Correction(), Guidance(), 8),
     (TIMES, PureDeath(9), FULL, PosteriorBridge(), Correction(2), Guidance(), 8 + 2 * 7),
     (TIMES, PureDeath(9), FULL, PosteriorTrapezoidal(), Correction(), Guidance(), 15),
     (TIMES, PureDeath(9), SoftplusHead(), Trapezoidal(), Correction(2, ThinAndBridge()), Guidance(), 15 + 2 * 2 * 7),
@@ -186,7 +183,7 @@ def test_impossible_settings_are_refused(wrong, word):
 
 def test_components_say_what_they_need():
     categorical = of_head(LevelHead(Uniform(9), 9))
-    counting = (BinomialBridge(), PoissonLeap(), PanjerLeap(), PosteriorBridge(), PosteriorTrapezoidal(), Trapezoidal())
+    counting = (BinomialBridge(), PoissonLeap(), PosteriorBridge(), PosteriorTrapezoidal(), Trapezoidal())
     for kernel in (*counting, BirthDeathBridge()):
         with pytest.raises(ValueError, match=f"{type(kernel).__name__} does not fit the process Uniform"):
             sample(categorical, Uniform(9), TIMES, SHAPE, kernel=kernel)

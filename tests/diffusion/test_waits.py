@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from benchmarks.devices import CUDA, fake_cuda
 from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import GuidedDenoiser
-from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead, VarianceHead
+from blackout.diffusion.heads import BirthDeathHead, LevelHead, LogisticMixtureHead, ScaledHead
 from blackout.diffusion.kernels import (
     BinomialBridge,
     BirthDeathBridge,
     LevelBridge,
-    PanjerLeap,
     PoissonLeap,
     PosteriorBridge,
     PosteriorTrapezoidal,
@@ -45,7 +44,7 @@ COUNT, PAIR = ScaledHead(5.0), BirthDeathHead(5.0)
 MIXTURE = LogisticMixtureHead(COUNT, 16, 5.0, 3.0)
 STEPS = [
     (DEATH, COUNT, BinomialBridge()), (DEATH, COUNT, BinomialBridge(nearest_rounding)), (DEATH, COUNT, PoissonLeap()),
-    (DEATH, COUNT, Trapezoidal()), (DEATH, VarianceHead(COUNT), PanjerLeap()), (DEATH, COUNT, TauLeap()),
+    (DEATH, COUNT, Trapezoidal()), (DEATH, COUNT, TauLeap()),
     (DEATH, MIXTURE, PosteriorBridge()), (DEATH, MIXTURE, PosteriorTrapezoidal()),
     (IMMIGRATION, PAIR, BirthDeathBridge()), (IMMIGRATION, PAIR, TauLeap()),
     (UNIFORM, LevelHead(UNIFORM, 16), LevelBridge()), (ABSORBING, LevelHead(ABSORBING, 16), TauLeap()),

@@ -1,27 +1,16 @@
-"""curves.png says what metrics.csv holds."""
+"""The curves of a page say what metrics.csv holds."""
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from blackout.errors import UserError
-from blackout.programs.pictures import curve_panels, in_characters, read_curves, save_curves, sparkline
+from blackout.programs.pictures import curve_panels, in_characters, read_curves, sparkline
 
 
 def test_curves_are_the_finite_values_by_step(tmp_path):
     (tmp_path / "metrics.csv").write_text("step,fd,train/loss\n1,,2.5\n2,nan,2.0\n3,7.5,inf\n")
     assert read_curves(tmp_path / "metrics.csv") == {"train/loss": ([1, 2], [2.5, 2.0]), "fd": ([3], [7.5])}
-
-
-def test_a_picture_has_a_panel_for_each_curve_and_one_for_single_values(tmp_path):
-    rows = "".join(f"{step},{1 / step},{step if step == 9 else ''}\n" for step in range(1, 10))
-    (tmp_path / "metrics.csv").write_text("step,train/loss,fd\n" + rows)
-    save_curves(tmp_path / "metrics.csv", tmp_path / "two.png")
-    (tmp_path / "metrics.csv").write_text("step,train/loss\n1,1\n2,3\n")
-    save_curves(tmp_path / "metrics.csv", tmp_path / "one.png")
-    with Image.open(tmp_path / "one.png") as one, Image.open(tmp_path / "two.png") as two:
-        assert two.width == 2 * one.width and two.height == one.height
 
 
 def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_path):
@@ -36,11 +25,6 @@ def test_only_noisy_curves_are_smoothed_and_long_ones_keep_their_extremes(tmp_pa
     assert (noise["name"], noise["noisy"], calm["noisy"]) == ("train/loss", True, False)
     assert noise["levels"] == [("held out data", 0.1)] and len(noise["steps"]) < 1100
     assert noise["values"][noise["steps"].index(1235)] == 7.0 and noise["steps"][-1] == 3000
-
-
-def test_without_metrics_there_is_no_picture(tmp_path):
-    save_curves(tmp_path / "metrics.csv", tmp_path / "none.png")
-    assert not (tmp_path / "none.png").exists()
 
 
 @pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"step,loss\n1,abc\n", b"\xff\xfe\x00\x01", b"step,loss\n\0,1\n"])

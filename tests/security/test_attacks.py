@@ -67,7 +67,7 @@ def many_times_the_same():
 @pytest.mark.parametrize("change, word", [
     (lambda d: d["model"]["process"].update(_target_="blackout.diffusion.from_generator", matrix="/etc/passwd"),
      "/etc/passwd"),
-    (lambda d: d["model"].update(head={"_target_": "blackout.diffusion.VarianceHead", "base": "x"}), "base"),
+    (lambda d: d["model"].update(head={"_target_": "blackout.diffusion.LogisticMixtureHead", "base": "x"}), "base"),
     (lambda d: d["model"].update(head=d["model"]["process"]), "not one of"),
     (lambda d: d["model"]["head"].update(_partial_=True), "not one of"),
     (lambda d: d["model"]["head"].update(_partial_="yes"), "no component"),

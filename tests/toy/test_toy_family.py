@@ -26,7 +26,7 @@ def whole(tmp_path_factory):
 
 def test_it_trains_and_leaves_what_every_run_leaves(whole):
     run_directory = whole / "toy/whole"
-    for file in ("config.yaml", "metrics.json", "curves.png", "samples/final.png", "model/README.md"):
+    for file in ("config.yaml", "metrics.json", "samples/final.png", "model/README.md"):
         assert (run_directory / file).exists()
     rows = [row for row in csv.DictReader((run_directory / "metrics.csv").open()) if row["val/kl"]]
     assert float(rows[-1]["val/kl"]) < 0.5 * float(rows[0]["val/kl"])

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar, Protocol
 
 import torch
@@ -73,44 +72,6 @@ class PowerClock:
     def speed(self, t: Tensor) -> Tensor:
         """The derivative of `elapsed`, float64 of t's shape."""
         return self.rate * self.exponent * t ** (self.exponent - 1)
-
-
-@component("clock")
-@dataclass(frozen=True)
-class PiecewiseClock:
-    """Speed speeds[i] between changes[i - 1] and changes[i] (from 0, to infinity).
-
-    Args:
-        changes: times at which the speed changes.
-        speeds: one more than changes.
-
-    Raises:
-        ValueError: the changes do not increase from above 0, or a speed is negative, or their numbers do not match.
-    """
-
-    changes: tuple[float, ...]
-    speeds: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "changes", tuple(self.changes))
-        object.__setattr__(self, "speeds", tuple(self.speeds))
-        edges = (0.0, *self.changes)
-        if any(b <= a for a, b in pairwise(edges)) or len(self.speeds) != len(edges):
-            raise ValueError("a clock needs increasing changes above 0 and one speed more than changes")
-        if min(self.speeds) < 0:
-            raise ValueError(f"a clock's speeds must not be negative: {min(self.speeds)}")
-
-    def elapsed(self, t: Tensor) -> Tensor:
-        """The process's own time at t, float64 of t's shape."""
-        total = self.speeds[0] * t
-        for change, before, after in zip(self.changes, self.speeds, self.speeds[1:], strict=False):
-            total = total + (after - before) * (t - change).clamp(min=0)
-        return total
-
-    def speed(self, t: Tensor) -> Tensor:
-        """The derivative of `elapsed`, float64 of t's shape."""
-        changes = torch.tensor(self.changes, dtype=t.dtype, device=t.device)
-        return torch.tensor(self.speeds, dtype=t.dtype, device=t.device)[torch.searchsorted(changes, t, right=True)]
 
 
 _TINY = 1e-300
