@@ -32,8 +32,15 @@ _LOG_FACTORIAL = torch.lgamma(torch.arange(1, 65_537, dtype=torch.float64)).nump
 """log k! as the general path has it, where counts usually are."""
 
 
-def compiled(signature: str) -> Callable[[Callable[..., Any]], Any]:
+def compiled(signature: str, name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function, whose name must be its own.
+
+    Compiled code finds other functions by name, and numba numbers those of one name by their order in a process: from
+    a cache that two processes had filled together, counts by rates called the rejection of shares, and never ended.
+    """
+
     def compiled(function: Callable[..., Any]) -> Any:
+        function.__qualname__ = name or function.__qualname__
         try:
             return numba.njit(signature, cache=True, nogil=True, error_model="numpy")(function)
         except (RuntimeError, OSError):  # no folder to keep it in
@@ -149,7 +156,7 @@ def _search(left: float, mass: float, most: float, falls: float, odds: float) ->
 def _rejection_of(rates: bool) -> Any:
     """PTRS for Poisson counts or BTRS: compiled once each, because asking at every proposal takes time."""
 
-    @compiled("f8(i8, i8, f8, f8, f8, f8, f8, f8[::1])")
+    @compiled("f8(i8, i8, f8, f8, f8, f8, f8, f8[::1])", "_ptrs" if rates else "_btrs")
     def rejection(
         key: int, element: int, u: float, v: float, n: float, p: float, log_odds: float, table: np.ndarray
     ) -> float:
@@ -194,7 +201,7 @@ _ptrs, _btrs = _rejection_of(True), _rejection_of(False)
 def _counts_of(rates: bool) -> Any:
     """Poisson counts where the shares are `rates`, else binomial ones; they return whether all are finite."""
 
-    @compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1])")
+    @compiled("b1(i8[::1], f8[:, ::1], f8[:, :], f8[:, ::1], f8[::1])", "_poisson" if rates else "_binomial")
     def counts(keys: np.ndarray, sizes: np.ndarray, shares: np.ndarray, drawn: np.ndarray, table: np.ndarray) -> bool:
         finite = True
         p = odds = log_stays = log_odds = 0.0  # most often many elements share p

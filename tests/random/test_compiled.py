@@ -70,6 +70,12 @@ def test_they_compile_where_nothing_can_be_kept(compiled, monkeypatch):
     assert compiled.compiled("f8(f8)")(lambda x: x + 2)(2.0) == 4.0
 
 
+def test_every_function_has_a_name_of_its_own(compiled):
+    """Or caches that two processes filled together mix up two that share one, and draws never end."""
+    names = [function.py_func.__qualname__ for function in vars(compiled).values() if hasattr(function, "py_func")]
+    assert len(set(names)) == len(names) > 8
+
+
 def test_numba_is_loaded_by_the_first_draw_and_can_be_switched_off():
     code = """
 import sys, torch
