@@ -12,13 +12,13 @@ from blackout.programs.settings import KINDS, MAY_CHANGE, MAY_NOT, WHERE_AND_HOW
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-APART = {"extending.md"}
-"""Pages whose code is files: `tests/cli/test_extending.py`."""
+APART = {DOCS / "howto" / "extending.md", *(DOCS / "tutorials").glob("*.md")}
+"""Pages whose code runs in tests of its own: `tests/cli/test_extending.py`, `tests/test_tutorials.py`."""
 CODE = [
     (page.relative_to(DOCS).as_posix(), code)
     for page in sorted(DOCS.rglob("*.md"))
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    if page.name not in APART
+    if page not in APART
 ]
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 TABLE = re.compile(
@@ -82,7 +82,7 @@ def test_a_how_to_is_short_and_no_laboratory_log(page):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in APART], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in APART], ids=lambda page: page.name)
 def test_settings_in_commands_exist(page):
     """Every `python train.py ...` and `python sample.py ...` of a bash block composes."""
     blocks = "\n".join(re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)).replace("\\\n", " ")
