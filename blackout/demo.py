@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError, run_command
 from blackout.family import Draw
 from blackout.programs.pictures import Trajectory
@@ -24,6 +25,12 @@ from blackout.training.export import load_trained
 
 _SIDE = 512
 """Pixels that pictures of small samples are enlarged to, by a whole factor."""
+_APP = """from pathlib import Path
+
+from blackout.demo import Demo, page
+
+page(Demo(Path("model"))).launch()
+"""
 _MOST, _FILLED = 64, 4
 """Samples at once, and those that fill a hole, each the best of several particles."""
 
@@ -73,6 +80,11 @@ class Demo:
         x0 = source.batch("test", torch.tensor([0])).get("x0")
         return None if x0 is None else x0[0].permute(1, 2, 0).cpu().numpy()
 
+    @property
+    def measures(self) -> bool:
+        """Whether units of `image` can be lost and found again: by its own process, in a run backwards from there."""
+        return self.image is not None and isinstance(getattr(self.model, "process", None), PureDeath)
+
     def draw(
         self, number: int = 16, seed: int = 0, steps: int | None = None, label: str | None = None, guidance: float = 1.0
     ) -> list[Image.Image]:
@@ -109,6 +121,38 @@ class Demo:
             draw = self.family.draw(self.model, request)
         return self._frames(draw, number, seed)
 
+    def infer(self, share: float, number: int = 4, seed: int = 0) -> Image.Image:
+        """`image`, what is left of it where every unit is seen with probability `share`, mean and standard deviation of
+        what it may have been, the largest one of which is white, and samples of it, side by side.
+        """
+        request = self._request(number, None) | {
+            "operator": {"_target_": "blackout.posterior.Identity"},
+            "noise": {"_target_": "blackout.posterior.Binomial", "survival": share},
+            "posterior": {"_target_": "blackout.posterior.DirectCommand"},
+            "measurement": "test:0",
+        }
+        draw = self.family.draw(self.model, request)
+        ((_, found),) = draw.batches(torch.arange(number), seed, number)
+        x, (y, truth) = found["samples"].double(), draw.measurements.of(seed)  # type: ignore[attr-defined]
+        std = x.std(0, unbiased=False, keepdim=True)
+        std = std * (self.model.process.max_count / std.max().clamp(min=1e-9))
+        shown = draw.picture({"samples": torch.cat([truth, y, x.mean(0, keepdim=True), std, x])}, 4 + number)
+        assert shown is not None  # images are something to look at
+        return _enlarged(shown)
+
+    def save_space(self, folder: Path) -> None:
+        """Write the demo as a folder that is a Space of the Hugging Face hub: its app, what it needs, and the model.
+
+        Raises:
+            UserError: the folder exists.
+        """
+        if folder.exists():
+            raise UserError(f"--space {folder}: it exists; give a new folder")
+        self.model.save_pretrained(folder / "model")
+        (folder / "app.py").write_text(_APP)
+        (folder / "requirements.txt").write_text("blackout-diffusion[demo]\n")
+        (folder / "README.md").write_text(f"---\ntitle: {self.name}\nsdk: gradio\napp_file: app.py\n---\n")
+
     def _request(self, number: int, steps: int | None) -> dict[str, Any]:
         chosen = {self._where_steps: {"num_steps": steps}} if steps is not None and self._where_steps else {}
         return {"num_samples": number, **chosen}
@@ -125,7 +169,7 @@ class Demo:
 
 
 def _enlarged(picture: Image.Image) -> Image.Image:
-    factor = max(1, _SIDE // max(picture.size))
+    factor = max(1, _SIDE // max(picture.height, picture.width // 2))
     return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
 
 
@@ -195,6 +239,13 @@ def _filling(gradio: Any, demo: Demo, steps: Any, seed: Any) -> None:
         cells = strokes.reshape(height, strokes.shape[0] // height, width, strokes.shape[1] // width)
         return demo.fill(cells.mean((1, 3)) > 0.3, _FILLED, start, taken)[-1]
 
+    if demo.measures:
+        told = "The image, what is seen of it, then of what it may have been: mean, standard deviation, samples."
+        gradio.Markdown(f"### Lose units, and see what may have been there\n{told}")
+        share = gradio.Slider(0.05, 0.95, 0.3, step=0.05, label="share of the units that is seen")
+        inferred = gradio.Image(lambda: demo.infer(share.value), show_label=False, format="png", interactive=False)
+        asked = {"inputs": [share, seed], "outputs": inferred, "show_progress": "hidden"}
+        gradio.on([share.change, seed.change], lambda seen, start: demo.infer(seen, _FILLED, start), **asked)
     start_filling.click(fill, [editor, steps, seed], filled, show_progress="hidden")
 
 
@@ -203,12 +254,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m blackout.demo", description=__doc__)
     parser.add_argument("ckpt", type=Path, metavar="RUN", help="a run directory, a .ckpt file or an exported model")
     parser.add_argument("--port", type=int, default=7860)
+    parser.add_argument("--space", type=Path, help="write the page as a folder for a hub's Space instead of showing it")
     parser.add_argument("--trusted", nargs="*", default=[], help="modules of your own that the model may name")
     run_command(_run, parser, arguments)
 
 
 def _run(given: argparse.Namespace) -> None:
     demo = Demo(given.ckpt, tuple(given.trusted))
+    if given.space:
+        demo.save_space(given.space)
+        print(f"{given.space}: `hf upload <name> {given.space} --repo-type space` puts it on the hub")
+        return
     page(demo).launch(server_name="127.0.0.1", server_port=given.port, share=False, footer_links=[])
 
 

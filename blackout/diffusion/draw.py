@@ -140,7 +140,7 @@ class CountDraw(BaseDraw):
             yield numbers, {**samples, **about}
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
-        """A grid of images or a heat map of vectors, black at 0 and white at the largest count.
+        """A grid of images, with their classes, or a heat map of vectors, black at 0 and white at the largest count.
 
         Brightness is logarithmic where the largest count is far above the mean, and nearly all would be black; a bar
         below says what it means where counts are no 8-bit brightness.
@@ -151,7 +151,11 @@ class CountDraw(BaseDraw):
         dark = largest > _DARK * float(self.model.mean.mean())
         if counts.ndim == 2 and columns is None:
             return with_scale(heat_map(counts, largest, dark), largest, dark)
-        picture = grid(counts, largest, columns, dark)
+        words, labels = self._data.get("class_names"), samples.get("classes") if columns is None else None
+        if labels is not None:
+            labels = divided(labels, [len(values) for values in (self._data.get("covariates") or {}).values()])[0]
+        named = [] if labels is None else [str(words[k] if words else k) for k in labels.tolist()]
+        picture = grid(counts, largest, columns, dark, named)
         return with_scale(picture, largest, dark) if dark or largest > 255 else picture
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from PIL import Image, ImageDraw
@@ -14,8 +15,8 @@ _SMALLEST_MAP = 512
 """Pixels that a heat map is wide at least."""
 _RASTER = 8
 """Channels of a series from which on they are rows of a raster."""
-_GAP, _GREY = 2, 64
-"""Pixels between the images of a grid, and their brightness."""
+_GAP, _GREY, _LABEL = 2, 64, 12
+"""Pixels between the images of a grid, and their brightness; pixels of a line of text below an image."""
 
 
 def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False) -> Tensor:
@@ -85,15 +86,23 @@ def with_scale(picture: Image.Image, largest: int, logarithmic: bool) -> Image.I
     return canvas
 
 
-def grid(counts: Tensor, max_count: int, columns: int | None = None, logarithmic: bool = False) -> Image.Image:
-    """Lay samples out in a near-square grid, two grey pixels between them; one alone has no border."""
+def grid(
+    counts: Tensor, max_count: int, columns: int | None = None, logarithmic: bool = False, labels: Sequence[str] = ()
+) -> Image.Image:
+    """Lay samples out in a near-square grid, two grey pixels between them, with labels below; one alone has neither."""
     pictures = to_pictures(counts.cpu(), max_count, logarithmic)
     n, height, width, _ = pictures.shape
     columns = columns or max(1, round(math.sqrt(n * height / width)))
     columns = min(columns, n)  # laid out here: torchvision takes two seconds to import
     rows = math.ceil(n / columns)
-    canvas = torch.full((rows * (height + _GAP) + _GAP, columns * (width + _GAP) + _GAP, 3), _GREY, dtype=torch.uint8)
+    if n == 1:
+        return Image.fromarray(pictures[0].numpy())
+    down, across = height + _GAP + (_LABEL if labels else 0), width + _GAP
+    canvas = Image.new("RGB", (columns * across + _GAP, rows * down + _GAP), (_GREY,) * 3)
+    pen = ImageDraw.Draw(canvas)
     for k, picture in enumerate(pictures):
-        top, left = k // columns * (height + _GAP) + _GAP, k % columns * (width + _GAP) + _GAP
-        canvas[top : top + height, left : left + width] = picture
-    return Image.fromarray((pictures[0] if n == 1 else canvas).numpy())
+        top, left = k // columns * down + _GAP, k % columns * across + _GAP
+        canvas.paste(Image.fromarray(picture.numpy()), (left, top))
+        if labels:
+            pen.text((left + width // 2, top + height + 1), labels[k][: width // 6], fill=(255,) * 3, anchor="mt")
+    return canvas

@@ -18,6 +18,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import count_dtype
 from blackout.data import CountData
+from blackout.data.labels import divided
 from blackout.errors import UserError
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.features import SampleRows
@@ -119,7 +120,11 @@ class CountScores:
 
     def figure(self) -> Figure:
         """The samples that were compared last beside held-out counts."""
-        return count_figure(_flat(self._compared), _flat(self._data.test), self._data.facts.get("features") or ())
+        data, classes = self._data, list[str]()
+        if data.test_labels is not None:
+            of = divided(data.test_labels, [len(values) for values in data.covariates.values()])[0].tolist()
+            classes = [str(data.class_names[k] if data.class_names else k) for k in of]
+        return count_figure(_flat(self._compared), _flat(data.test), data.facts.get("features") or (), classes)
 
     def reset(self) -> None:
         """Forget all samples."""
@@ -270,7 +275,9 @@ def _correlation_difference(samples: Array, real: Array) -> float:
     return float(np.abs(np.corrcoef(a[:, chosen].T) - np.corrcoef(b[:, chosen].T))[above].mean())
 
 
-def count_figure(samples: Array, real: Array, names: Sequence[str] = ()) -> Figure:
+def count_figure(
+    samples: Array, real: Array, names: Sequence[str] = (), classes: Sequence[str] | None = None
+) -> Figure:
     """Six panels: variance against mean, ranks, totals, correlations of both, and two principal components.
 
     Principal components are those of held-out log counts.
@@ -278,6 +285,7 @@ def count_figure(samples: Array, real: Array, names: Sequence[str] = ()) -> Figu
     Args:
         samples, real: counts [n, D] and [m, D].
         names: of the D elements, genes for instance; those that vary most are written beside their points.
+        classes: m of the held-out counts, a colour each among the principal components.
     """
     from matplotlib.figure import Figure
 
@@ -297,7 +305,13 @@ def count_figure(samples: Array, real: Array, names: Sequence[str] = ()) -> Figu
         ranks.loglog(rank / ordered.size, ordered[rank - 1].clip(0.5), **style)
         totals.hist(np.log10(1 + counts.sum(1)), bins=edges, density=True, alpha=0.5, **style)
         placed = (np.log1p(counts) - logs.mean(0)) @ directions.T
-        components.plot(placed[:, 0], placed[:, -1], ".", alpha=0.5, **style)
+        if classes and label == "held out":
+            words, of = np.unique(classes[: len(placed)], return_inverse=True)
+            components.scatter(placed[:, 0], placed[:, -1], 9, of, cmap="tab20", alpha=0.6, label="held out, by class")
+            for k, word in enumerate(words):
+                components.annotate(word[:16], placed[of == k][:, [0, -1]].mean(0), fontsize=8, ha="center")
+        else:
+            components.plot(placed[:, 0], placed[:, -1], ".", alpha=0.5, **style)
         varying = np.log1p(counts[:, chosen]) + 1e-9 * np.arange(len(counts))[:, None]
         shown = panel.imshow(np.atleast_2d(np.corrcoef(varying.T)), vmin=-1, vmax=1, cmap="RdBu_r")
         panel.set_title(f"correlations of log counts, {label}")

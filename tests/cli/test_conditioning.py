@@ -63,7 +63,7 @@ def test_pictures_during_training_show_the_classes_in_turn(conditional):
     drawn = model.sample(64, classes=torch.arange(64) % 10)
     assert np.array_equal(final, drawn.movedim(1, -1).numpy())
     with Image.open(conditional / "samples" / "step_0000040.png") as picture:
-        expected = grid(model.sample(4, classes=torch.arange(4)), 16)
+        expected = grid(model.sample(4, classes=torch.arange(4)), 16, labels="0123")
         assert picture.size == expected.size and picture.tobytes() == expected.tobytes()
 
 

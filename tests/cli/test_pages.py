@@ -58,13 +58,13 @@ def test_pages_of_runs(runs, run, capsys):
     assert f"blackout-train {TINY[0]}" in page and "optimizer.lr" in both and "0.001" in both
     pictures = {path.relative_to(runs / "a") for path in (runs / "a").rglob("*") if path.suffix in (".png", ".webp")}
     assert len(pictures) > 6 and not [path for path in pictures if f"{path}<" not in page]
-    assert page.count("<img") == len(pictures) and both.count("<img") == 3  # one is where large ones are shown
+    assert page.count("<img") == len(pictures) + 1 and both.count("<img") == 3  # one more is where large ones are shown
     for content in (page, both):
         assert len(content) < 5_000_000
         check(content)
 
 
-def test_the_demo_draws_fills_and_says_what_it_needs(runs, monkeypatch):
+def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, tmp_path):
     shown = demo.Demo(runs / "a")
     way = shown.draw(2, seed=1, steps=3)
     assert len(way) == 5 and way[-1].size == way[0].size and shown.classes == []
@@ -74,6 +74,14 @@ def test_the_demo_draws_fills_and_says_what_it_needs(runs, monkeypatch):
     assert filled == shown.draw(1, steps=2)[-1].size
     with pytest.raises(UserError, match="leaves some of it"):
         shown.fill(~np.zeros((8, 8), bool))
+    assert shown.measures
+    inferred = np.asarray(shown.infer(0.3, 2, seed=1).convert("L"), int)
+    assert inferred.shape[1] > 5 * inferred.shape[0] and not np.array_equal(inferred, shown.infer(0.9, 2, seed=1))
+    shown.save_space(tmp_path / "space")
+    again = demo.Demo(tmp_path / "space" / "model")
+    assert np.array_equal(again.draw(2, seed=1, steps=3)[-1], way[-1])
+    with pytest.raises(UserError, match="give a new folder"):
+        shown.save_space(tmp_path / "space")
     monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(UserError, match=r"blackout-diffusion\[demo\]"):
         demo.page(shown)
