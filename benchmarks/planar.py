@@ -33,6 +33,8 @@ _POINTS, _TIMES, _ANNEALED = 512, 6, 64
 """Chains in the plane, the times at which they are shown, and sweeps of Gibbs chains on the way."""
 _UNIFORM, _AT_ONCE = 1_000_000, 1 << 14
 """Uniform states, as many as the paper's estimate of log Z is made of, and how many are evaluated together."""
+_PAIRS = 1 << 22
+"""Points times centres whose distances are in memory together."""
 _SHOWN, _CELLS = 4000, 160
 """Points in a picture, and cells of the landscape along a side."""
 
@@ -56,9 +58,12 @@ def entropy(density: str, number: int = 4000, centres: int = 20_000) -> tuple[fl
     rng, noise = np.random.default_rng(11), _NOISE[density]
     points = DENSITIES[density](rng, number)
     middles = DENSITIES[density](cast(np.random.Generator, _Still(rng)), centres)
-    square = ((points[:, None] - middles[None]) ** 2).sum(-1) / (2 * noise**2)
-    least = square.min(1, keepdims=True)
-    log_density = np.log(np.exp(least - square).mean(1)) - least[:, 0] - math.log(2 * math.pi * noise**2)
+    found = []
+    for part in np.array_split(points, math.ceil(number * centres / _PAIRS)):
+        square = ((part[:, None] - middles[None]) ** 2).sum(-1) / (2 * noise**2)
+        least = square.min(1, keepdims=True)
+        found.append(np.log(np.exp(least - square).mean(1)) - least[:, 0] - math.log(2 * math.pi * noise**2))
+    log_density = np.concatenate(found)
     return float(cell - log_density.mean()), float(log_density.std() / math.sqrt(number))
 
 

@@ -7,14 +7,16 @@ tests start as processes of their own compose as ever.
 
 from __future__ import annotations
 
-import copy
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hydra
 from hydra._internal import config_loader_impl as loader
 from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import DefaultsList, Overrides
+from hydra._internal.hydra import Hydra
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
@@ -22,12 +24,14 @@ from omegaconf import DictConfig, OmegaConf
 from blackout.files import CONF
 from blackout.programs import choices  # noqa: F401  (changes Hydra where it reads groups, before this does)
 
+HYDRA_CONF = Path(hydra.__file__).parent / "conf"
 _lists: dict[Any, DefaultsList] = {}
-_configs: dict[Any, DictConfig] = {}
-_files: dict[tuple[str, int], Any] = {}
+_configs: dict[Any, bytes] = {}  # pickled: copies of settings that are made of these cost a third
+_files: dict[tuple[str, int], bytes] = {}
 _make_list = loader.create_defaults_list
 _compose = loader.ConfigLoaderImpl._compose_config_from_defaults_list
 _load = OmegaConf.load
+_mode = Hydra.get_mode
 
 
 def _places(repo: IConfigRepository) -> tuple[tuple[str, str, str], ...] | None:
@@ -56,21 +60,29 @@ def _composed(self: Any, defaults: list[ResultDefault], repo: IConfigRepository)
         return _compose(self, defaults, repo)
     key = (places, repr(defaults))
     if key not in _configs:
-        _configs[key] = _compose(self, defaults, repo)
-    return copy.deepcopy(_configs[key])
+        _configs[key] = pickle.dumps(_compose(self, defaults, repo))
+    return pickle.loads(_configs[key])
 
 
 def _loaded(file: Any) -> Any:
-    if not isinstance(file, str | Path) or CONF not in Path(file).parents:
+    """A YAML file, by name or opened."""
+    path = Path(name if isinstance(name := getattr(file, "name", file), str | Path) else "")
+    if not {CONF, HYDRA_CONF} & {*path.parents}:
         return _load(file)
-    key = (str(file), Path(file).stat().st_mtime_ns)
+    key = (str(path), path.stat().st_mtime_ns)
     if key not in _files:
-        _files[key] = _load(file)
-    return copy.deepcopy(_files[key])
+        _files[key] = pickle.dumps(_load(file))
+    return pickle.loads(_files[key])
+
+
+def _mode_of(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+    """Hydra composes everything once more to see whether the settings ask for a sweep; no file of ours does."""
+    return _mode(self, config_name, overrides) if any("hydra" in word for word in overrides) else None
 
 
 def remember() -> None:
     """From now on, in this process."""
     OmegaConf.load = staticmethod(_loaded)
+    Hydra.get_mode = _mode_of
     loader.create_defaults_list = _defaults_list
     loader.ConfigLoaderImpl._compose_config_from_defaults_list = _composed

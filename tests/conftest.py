@@ -1,18 +1,20 @@
 """One thread per process: these tensors are tiny, and threads of two processes on few cores stall each other."""
 
+from __future__ import annotations
+
 import contextlib
+import gc
 import os
+from typing import TYPE_CHECKING
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
-import torch
 
-from blackout.data import CountData
-from tests import compositions, warm
+from tests import warm
 
-compositions.remember()
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from blackout.data import CountData
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,11 +26,30 @@ def pytest_configure(config: pytest.Config) -> None:
         stack = contextlib.ExitStack()
         stack.enter_context(warm.serving())
         config.add_cleanup(stack.close)
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):  # not who hands out tests only
+        import torch
+
+        from tests import compositions
+
+        compositions.remember()
+        torch.set_num_threads(1)
+        gc.disable()  # while hundreds of thousands of objects are imported that stay
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported is not looked through again by every collection of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
 def numbered() -> CountData:
     """23 training and 9 held-out images [1, 2, 3]; image k is filled with k, except that its left column is 30."""
+    import torch
+
+    from blackout.data import CountData
+
     train = torch.arange(23).view(-1, 1, 1, 1).expand(23, 1, 2, 3).clone()
     test = torch.arange(9).view(-1, 1, 1, 1).expand(9, 1, 2, 3).clone()
     train[..., 0] = 30

@@ -198,8 +198,10 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _import_everything() -> None:
+    from tests import compositions
     from tests.soak import forks
 
+    compositions.remember()
     forks.preload()
 
 

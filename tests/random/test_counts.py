@@ -18,7 +18,7 @@ from blackout.random import (
     poisson,
 )
 
-DRAWS = 400_000
+DRAWS = 100_000
 
 
 def source(kind, seed):

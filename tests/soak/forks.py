@@ -5,6 +5,7 @@ The process that forks must not have trained anything itself: torch's autograd d
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -97,3 +98,5 @@ def preload() -> None:
     ):  # fmt: skip
         importlib.import_module(name)
     importlib.import_module("blackout.random.numba_draws")
+    gc.collect()
+    gc.freeze()  # forks look through what they have made themselves

@@ -4,8 +4,6 @@ import csv
 import gc
 import json
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -27,7 +25,8 @@ from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Optimization
 from blackout.training.scoring import Scores, score_samples
-from tests.cli.conftest import ROOT, TINY, run  # noqa: F401  (a fixture)
+from tests import warm
+from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.evaluation.networks import colour_data, tiny_extractor
 from tests.training.wandb_file import read_run
 
@@ -143,14 +142,10 @@ def test_scores_are_made_when_they_were_asked_for(scorer, every, at):
 
 def test_two_processes_train_one_run_and_score_as_one(tmp_path):
     options = ("metrics.scores=[fd,is,kd]", "metrics.options.kernel_subset_size=30", "callbacks.scores.num_samples=40")
-    outcome = subprocess.run(
-        [
-            sys.executable, ROOT / "train.py", *TINY, *options, "trainer.max_steps=6", "trainer.accelerator=cpu",
-            "trainer.devices=2", "trainer.strategy=ddp", "sampler.batch_size=10", "logger=wandb",
-            "logger.wandb.mode=offline",
-            "sampler.num_steps=4", f"runs_dir={tmp_path}", "run_id=a",
-        ],
-        capture_output=True, text=True, cwd=tmp_path, timeout=300,
+    outcome = warm.together(
+        "train", *TINY, *options, "trainer.max_steps=6", "trainer.accelerator=cpu", "trainer.devices=2",
+        "trainer.strategy=ddp", "sampler.batch_size=10", "logger=wandb", "logger.wandb.mode=offline",
+        "sampler.num_steps=4", f"runs_dir={tmp_path}", "run_id=a",
     )  # fmt: skip
     assert outcome.returncode == 0, outcome.stderr
     directory = tmp_path / "digits" / "a"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -104,7 +105,11 @@ def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() ->
 
 
 @pytest.mark.drawn
-def test_points_of_the_plane_are_learned_and_shown(run, tmp_path, capsys):  # type: ignore[no-untyped-def]  # noqa: F811
+def test_points_of_the_plane_are_learned_and_shown(run, tmp_path, capsys, monkeypatch):  # type: ignore[no-untyped-def]  # noqa: F811
+    monkeypatch.setattr(planar, "_POINTS", 32)
+    monkeypatch.setattr(planar, "_SHOWN", 100)
+    monkeypatch.setattr(planar, "uniform_weights", partial(planar.uniform_weights, number=1000))
+    monkeypatch.setattr(planar, "entropy", partial(planar.entropy, number=400, centres=4000))
     settings = [*SMALL, "experiment=dnfs_densities", "energy.widths=[16]", "dataset.number=500", "pretraining=3"]
     trained = run("train", *settings[1:], "trainer.max_steps=8", f"runs_dir={tmp_path}", "run_id=a")
     assert trained.code == 0, trained.err
