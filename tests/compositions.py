@@ -1,8 +1,8 @@
 """Hydra's compositions, remembered: a process that runs hundreds of command lines reads the same YAML files each time.
 
 The list of files depends on the choices of groups alone, and the configuration before what the command line sets
-on that list alone; both are kept by exactly that. Folders of the user's are read anew each time, and programs that
-tests start as processes of their own compose as ever.
+on that list alone; both are kept by exactly that. Folders of the user's are read anew each time, and fresh interpreters
+that tests start compose as ever.
 """
 
 from __future__ import annotations

@@ -203,6 +203,10 @@ def _import_everything() -> None:
 
     compositions.remember()
     forks.preload()
+    from blackout.programs import cli
+
+    for program in ("train", "sample"):  # its settings are composed already in every fork
+        cli.composed(program, [])
 
 
 if __name__ == "__main__":

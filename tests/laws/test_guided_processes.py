@@ -95,8 +95,11 @@ def test_guided_steps_have_guided_rates_and_guided_predictions_do_not(case):
     assert np.abs(predicted[moved] - law[moved]).max() > 20 * np.abs(law[moved] - rates[moved] * 0.001).max()
 
 
-CASES = [(UNIFORM, LevelBridge()), (UNIFORM, TauLeap()), (ABSORBING, LevelBridge()), (ORDINAL, TauLeap()),
-         (CHAIN, LevelBridge()), (IMMIGRATION, TauLeap())]  # fmt: skip
+CASES = [
+    (ABSORBING, LevelBridge()), (ORDINAL, TauLeap()), (IMMIGRATION, TauLeap()),
+    *(pytest.param(case, kernel, marks=pytest.mark.deep)
+      for case, kernel in ((UNIFORM, LevelBridge()), (UNIFORM, TauLeap()), (CHAIN, LevelBridge()))),
+]  # fmt: skip
 
 
 def grid_of(process, num_steps):
@@ -168,7 +171,9 @@ def test_one_element_is_guided_exactly_in_one_step():
         assert np.allclose(law[state] / law[state].sum(), tilted(plain.p0 * forward, given.p0 * forward, 3.0)[0])
 
 
-@pytest.mark.parametrize("case", [UNIFORM, ABSORBING, CHAIN], ids=lambda case: type(case[0]).__name__)
+@pytest.mark.parametrize("case", [
+    CHAIN, *(pytest.param(case, marks=pytest.mark.deep) for case in (UNIFORM, ABSORBING)),
+], ids=lambda case: type(case[0]).__name__)  # fmt: skip
 def test_known_elements_of_other_processes(case):
     process, (given, _) = case
     law = given.cube[1] / given.cube[1].sum()

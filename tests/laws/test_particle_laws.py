@@ -87,8 +87,14 @@ def test_guided_rates_alone_have_another_law_and_the_potential_mends_it(g, off):
     assert errors[1] < 0.05 and errors[0] / errors[1] > 1.7  # what is left is the steps' own, of first order
 
 
-@pytest.mark.parametrize("g", [1.5, 2.0, 3.0])
-@pytest.mark.parametrize("plain, given, n", [(ONE_ALL, ONE[1], 4000), (ALL, CLASSES[1], 8000)], ids=["one", "two"])
+ONE_PIXEL, TWO_PIXELS = (ONE_ALL, ONE[1], 4000), (ALL, CLASSES[1], 8000)
+
+
+@pytest.mark.parametrize("plain, given, n, g", [
+    (*ONE_PIXEL, 3.0), (*TWO_PIXELS, 2.0),
+    *(pytest.param(*ONE_PIXEL, g, marks=pytest.mark.deep) for g in (1.5, 2.0)),
+    *(pytest.param(*TWO_PIXELS, g, marks=pytest.mark.deep) for g in (1.5, 3.0)),
+])  # fmt: skip
 def test_guidance_by_particles_samples_the_tilted_law(plain, given, n, g):
     law, total = tilted(plain.p0, given.p0, g)
     x, log_normaliser = guided_draws(plain, given, g, 16, n if g == 3 else 3000, Trapezoidal())
@@ -107,7 +113,10 @@ def test_other_kernels_are_weighed_too(kernel):
     assert distance(weighed, law)[0] < 0.6 * distance(alone, law)[0]
 
 
-@pytest.mark.parametrize("name", ["pure_death", "trapezoidal", "uniform", "absorbing", "ordinal"])
+@pytest.mark.parametrize("name", [
+    "pure_death", "absorbing",
+    *(pytest.param(name, marks=pytest.mark.deep) for name in ("trapezoidal", "uniform", "ordinal")),
+])  # fmt: skip
 def test_rough_data_are_guided_at_the_default_cost(name):
     """Two elements of six levels, Dirichlet laws, g = 3, 16 particles, at most 64 evaluations: nearer than the walk."""
     given, other = (np.random.default_rng(k).dirichlet(np.full(36, 0.5)).reshape(6, 6) for k in (21, 22))
@@ -141,7 +150,7 @@ def test_rough_data_are_guided_at_the_default_cost(name):
 # --- known elements
 
 
-@pytest.mark.parametrize("pixel, y", [(0, 8), (1, 2)])
+@pytest.mark.parametrize("pixel, y", [pytest.param(0, 8, marks=pytest.mark.deep), (1, 2)])
 def test_particles_complete_known_elements_where_overwriting_does_not(pixel, y):
     joint = PAIR.p0.reshape(16, 16).take(y, axis=pixel)
     law, mask = joint / joint.sum(), torch.arange(2)[None] == pixel

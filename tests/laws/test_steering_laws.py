@@ -58,7 +58,7 @@ def off(drawn):
     return found - floor
 
 
-@pytest.mark.parametrize("name", ["uniform", "absorbing", "pure death"])
+@pytest.mark.parametrize("name", ["absorbing", "pure death", pytest.param("uniform", marks=pytest.mark.deep)])
 def test_steered_walks_have_the_posterior_as_their_law_and_its_normaliser(name):
     toy = Steered(name)
     assert off(toy.draw(1)) > 0.25  # the prior's own walk

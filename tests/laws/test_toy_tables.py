@@ -64,7 +64,7 @@ TABLE = {  # total variation and Wasserstein distance, by steps on the paper's g
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("num_steps", [pytest.param(n, marks=[pytest.mark.deep] if n > 100 else []) for n in TABLE])
+@pytest.mark.parametrize("num_steps", [pytest.param(n, marks=[pytest.mark.deep] if n > 30 else []) for n in TABLE])
 def test_the_bias_of_every_kernel_on_a_two_bump_pixel(num_steps):
     q = survivals(fisher_times(num_steps))
     start = poisson_pmf(BUMPS.mean * q[-1], 255)[0]

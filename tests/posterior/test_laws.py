@@ -93,6 +93,7 @@ def test_black_box_photons_of_125_states():
     assert above_the_floor(moves.samples, toy.posterior, 5) <= 0.025
 
 
+@pytest.mark.deep
 def test_one_proposal_per_sweep_is_enough_for_categories():
     rng = np.random.default_rng(2)
     p = rng.dirichlet(np.ones(25))
@@ -105,7 +106,7 @@ def test_one_proposal_per_sweep_is_enough_for_categories():
     assert above_the_floor(found.samples, toy.posterior, 5) <= 0.05
 
 
-@pytest.mark.parametrize("y", [1, 3])
+@pytest.mark.parametrize("y", [1, pytest.param(3, marks=pytest.mark.deep)])
 def test_a_known_pixel(y):
     """Where overwriting is off by .1 to .3."""
     p, _, _ = problem_of_counts(5)
@@ -260,7 +261,7 @@ def test_two_islands_have_their_weights():
     assert float((found.samples.sum(1) < 15).double().mean()) == pytest.approx(0.7, abs=0.02)
 
 
-@pytest.mark.parametrize("start", ["right", "wrong"])
+@pytest.mark.parametrize("start", ["wrong", pytest.param("right", marks=pytest.mark.deep)])
 def test_moves_beside_known_elements_keep_their_law_and_find_it(start):
     """One pixel of a pair is known; proposals that must hit it by chance would hardly move."""
     pair, n = pixel_pair(), 1200

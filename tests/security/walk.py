@@ -1,6 +1,6 @@
 """Make every component that a model file may name, in a process in which nothing may be written, fetched or started.
 
-Run as `python -B -m tests.security.walk`; prints one line for every component. `walk 4` tries every fourth of the
+Run as `python -B -m tests.security.walk`; prints one line for every component. `walk 10` tries every tenth of the
 hostile arguments, which of them is by the component's name.
 """
 
