@@ -23,7 +23,6 @@ from benchmarks.measure import arguments, interleaved, report, summary
 from benchmarks.permutation_tables import SCALES, TABLES, decoded, runs
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
-from blackout.permutations.distributions.base import beam_search
 from blackout.permutations.mixing import denoising_schedule
 from blackout.permutations.shuffles import Riffle, trajectory
 
@@ -67,7 +66,11 @@ def beam(quick: bool) -> Iterator[Case]:
     """Width 200, batch 16."""
     for n in (5,) if quick else (9, 32, 52):
         scores = torch.randn(16, n, n)
-        yield f"beam of 200, n = {n}", partial(direct.copying_beam, scores, 200), partial(beam_search, scores, 200)
+        yield (
+            f"beam of 200, n = {n}",
+            partial(direct.copying_beam, scores, 200),
+            partial(GeneralizedPlackettLuce(scores, 200).top, 200),
+        )
 
 
 def codes(quick: bool) -> Iterator[Case]:

@@ -122,8 +122,8 @@ class Draw(Protocol):
     def outputs(self, seed: int) -> Outputs | None:
         """What is to be made of the samples of a seed besides their file; None for nothing."""
 
-    def about(self, seed: int) -> Mapping[str, int]:
-        """Numbers by name that the file of the samples of a seed holds beside them."""
+    def about(self, seed: int) -> Mapping[str, Any]:
+        """Numbers and arrays by name that the file of the samples of a seed holds beside them."""
 
     @property
     def batch_size(self) -> int:
@@ -185,7 +185,7 @@ class BaseDraw:
         """Nothing."""
         return None
 
-    def about(self, seed: int) -> Mapping[str, int]:
+    def about(self, seed: int) -> Mapping[str, Any]:
         """None."""
         return {}
 

@@ -8,7 +8,7 @@ enough for a CPU, have no batch statistics, and scale their input by the data's 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -283,6 +283,8 @@ class SetTransformer(nn.Module):
         num_items: n.
         places: whether there is a row of scores for every place.
         swap: whether there is one score of the whole list besides.
+        prefix: whether the scores for a place depend on the items at the places before it (`pointers`), by whose
+            features the tokens of places then differ: a pointer network [Vinyals 2015].
         width: features of a token, a multiple of `heads` and even.
         depth: layers.
         heads: of attention.
@@ -301,6 +303,7 @@ class SetTransformer(nn.Module):
         num_items: int,
         places: bool = True,
         swap: bool = False,
+        prefix: bool = False,
         width: int = 96,
         depth: int = 3,
         heads: int = 4,
@@ -324,6 +327,7 @@ class SetTransformer(nn.Module):
         self.time, self.dropout = TimeEmbedding(width, width), nn.Dropout(dropout)
         self.layers = nn.ModuleList(Layer(width, heads, expansion, dropout, norm_first) for _ in range(depth))
         self.norm = LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.chosen = dense(width, width) if prefix else None
         self.head = None if places else _perceptron(width, expansion)
         self.swap_head = dense(width, 1) if swap and not places else None
         tokens = num_items + self.extra
@@ -362,6 +366,73 @@ class SetTransformer(nn.Module):
             each = self.head(x[:, :n]).squeeze(-1)
             return each if self.swap_head is None else torch.cat([each, self.swap_head(x[:, n])], 1)
 
+    def pointers(self, features: Tensor, t: Tensor) -> Pointers:
+        """Scores that depend on what is at the places before, of items [B, n, width] after t [B] shuffles."""
+        return Pointers(self, features, t)
+
+
+class Pointers:
+    """Lists that a `SetTransformer` with `prefix` has read: it keeps the keys and values of their items.
+
+    Args:
+        network: that reads.
+        features: of N lists, [N, n, width].
+        t: number of shuffles, [N].
+    """
+
+    def __init__(self, network: SetTransformer, features: Tensor, t: Tensor) -> None:
+        if network.chosen is None:
+            raise ValueError("scores that depend on places before need a network made with prefix=True")
+        self.network, self.time, self.chosen = network, network.time(t.float()).unsqueeze(1), network.chosen(features)
+        n, self.kept = network.num_items, list[list[Tensor]]()
+        x = network.dropout(features + network.positions[:n]) + self.time
+        for layer in network.layers:
+            self.kept.append([])
+            x = layer(x, None, self.kept[-1])
+        with full_precision(x):
+            self.items = network.norm(x.float())
+
+    def all(self, orders: Tensor) -> Tensor:
+        """Of orders int64 [L, N, n] the scores for every place given the places before, in one pass, [L, N, n, n]."""
+        size, n = len(orders), orders.shape[-1]
+        kept = [[one.expand(size, *one.shape).flatten(0, 1) for one in pair] for pair in self.kept]
+        before = torch.ones(n, n, dtype=torch.bool, device=orders.device).tril()
+        seen = torch.cat([torch.ones_like(before), before], 1)
+        rows = torch.arange(orders.shape[1], device=orders.device).unsqueeze(-1)
+        x = F.pad(self.chosen[rows, orders[..., :-1]], (0, 0, 1, 0)) + self.network.positions[n:]
+        x = (self.network.dropout(x) + self.time).flatten(0, 1)
+        return self._scores(x, seen, kept).unflatten(0, (size, -1))
+
+    def rows(self) -> Callable[[Tensor | None, Tensor | None], Tensor]:
+        """The same place by place, see `blackout.permutations.distributions.sequential`: a token for each prefix."""
+        kept, (size, n) = [list(pair) for pair in self.kept], self.items.shape[:2]
+        place, rows = 0, torch.arange(size, device=self.items.device).unsqueeze(-1)
+
+        def row(parent: Tensor | None, item: Tensor | None) -> Tensor:
+            nonlocal place
+            x = torch.zeros_like(self.chosen[:, :1])
+            if parent is not None and item is not None:
+                x = self.chosen[rows, item]
+                for pair in kept:
+                    pair[:] = [one.unflatten(0, (size, -1))[rows, parent].flatten(0, 1) for one in pair]
+            token = (x + self.network.positions[n + place] + self.time).flatten(0, 1).unsqueeze(1)
+            place += 1
+            return self._scores(token, None, kept).view(size, -1, n)
+
+        return row
+
+    def _scores(self, x: Tensor, seen: Tensor | None, kept: list[list[Tensor]]) -> Tensor:
+        """Of tokens of places [M, m, width], M a multiple of the lists: [M, m, n]."""
+        for layer, pair in zip(self.network.layers, kept, strict=True):
+            x = layer(x, seen, pair)
+        with full_precision(x):
+            x = self.network.norm(x.float())
+            if (times := len(x) // len(self.items)) == 1 or seen is not None:
+                items = self.items.repeat(times, 1, 1)
+            else:  # prefixes of a list are side by side
+                items = self.items.repeat_interleave(times, 0)
+            return self.network.scale * x @ items.transpose(1, 2)
+
 
 class Layer(nn.Module):
     """Attention among the tokens that see each other, and a perceptron."""
@@ -373,17 +444,25 @@ class Layer(nn.Module):
         self.qkv, self.out = dense(width, 3 * width), dense(width, width)
         self.perceptron, self.dropout = _perceptron(width, expansion, width), nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Tokens [B, m, width] -> the same; seen: bool [m, m], which columns a row may look at."""
+    def forward(self, x: Tensor, seen: Tensor | None, kept: list[Tensor] | None = None) -> Tensor:
+        """Tokens [B, m, width] -> the same.
+
+        Args:
+            seen: bool [m, columns], which columns a row may look at; None for all.
+            kept: keys and values [B, heads, k, d] of earlier tokens, the first columns, or nothing; then with these.
+        """
         if self.norm_first:
-            x = x + self.dropout(self.attend(self.norm0(x), seen))
+            x = x + self.dropout(self.attend(self.norm0(x), seen, kept))
             return x + self.dropout(self.perceptron(self.norm1(x)))
-        x = self.norm0(x + self.dropout(self.attend(x, seen)))
+        x = self.norm0(x + self.dropout(self.attend(x, seen, kept)))
         return self.norm1(x + self.dropout(self.perceptron(x)))
 
-    def attend(self, x: Tensor, seen: Tensor) -> Tensor:
+    def attend(self, x: Tensor, seen: Tensor | None, kept: list[Tensor] | None = None) -> Tensor:
         """Softmax attention, [B, m, width]."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if kept is not None:
+            k, v = (torch.cat([old, new], 2) for old, new in zip(kept, (k, v), strict=True)) if kept else (k, v)
+            kept[:] = [k, v]
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         return self.out(mixed.transpose(1, 2).flatten(2))
 

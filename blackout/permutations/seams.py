@@ -7,9 +7,15 @@ neighbours are likeliest together. Checked by enumeration in `tests.permutations
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from blackout.component import component
 
 SHARPNESS = 5.0
 """Of `seams`: 5, 10, 15, 25 solve 94.8, 93.4, 92.6, 91.0 % of 3x3 CIFAR-10 jigsaws."""
@@ -35,9 +41,83 @@ def seams(pieces: Tensor, sharpness: float = SHARPNESS) -> Tensor:
         n = difference.shape[-1]
         itself = torch.eye(n, dtype=torch.bool, device=x.device)
         mean = difference.masked_fill(itself, 0.0).sum((-1, -2), keepdim=True) / (n * (n - 1))
-        scores = (-sharpness * difference / mean.clamp(min=1e-9)).masked_fill(itself, -torch.inf)
-        found.append((scores.log_softmax(-1) + scores.log_softmax(-2)).masked_fill(itself, _NEVER))
+        found.append(_both_ways(-sharpness * difference / mean.clamp(min=1e-9)))
     return torch.stack(found, 1)
+
+
+def _both_ways(scores: Tensor) -> Tensor:
+    """log softmax over columns plus log softmax over rows of [b, n, n], without the diagonal."""
+    itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+    scores = scores.masked_fill(itself, -torch.inf)
+    return (scores.log_softmax(-1) + scores.log_softmax(-2)).masked_fill(itself, _NEVER)
+
+
+@component("network")
+class SeamNetwork(nn.Module):
+    """How likely pieces are neighbours, as `seams` says, but learned; and by itself, where each piece belongs.
+
+    Row by row along a border: what is near it on both sides, and how they differ, as they are and as colours would go
+    on; then the mean over rows. Neither the grid nor the size of pieces matters to that. Ours.
+
+    Args:
+        item_shape: (C, h, w).
+        num_items: n.
+        features: hidden ones.
+
+    Raises:
+        ValueError: what is no piece of at least 2x2 pixels.
+    """
+
+    def __init__(self, item_shape: Sequence[int], num_items: int, features: int = 32) -> None:
+        super().__init__()
+        if len(item_shape) != 3 or min(item_shape[1:]) < 2:
+            raise ValueError(f"borders are of pieces (C, h, w) of at least 2x2 pixels, not {list(item_shape)}")
+        colours, self.num_items, self.deep = item_shape[0], num_items, min(3, *item_shape[1:])
+        self.sides = nn.ModuleList(nn.Conv1d(colours * self.deep, features, 3, padding=1) for _ in range(2))
+        self.across, self.hidden = nn.Linear(2 * colours, features, bias=False), nn.Linear(features, features)
+        self.out = nn.Linear(features, 1)
+        size = math.prod(item_shape)
+        self.where = nn.Sequential(nn.Linear(size, 2 * features), nn.ReLU(), nn.Linear(2 * features, num_items))
+
+    def forward(self, items: Tensor, t: Tensor) -> Tensor:
+        """As `scores`."""
+        return self.scores(items, t)
+
+    def encode(self, items: Tensor) -> Tensor:
+        """The pieces [b, n, C, h, w] in units of their picture's deviation."""
+        x = items.float()
+        mean, std = x.mean((1, 2, 3, 4), keepdim=True), x.std((1, 2, 3, 4), keepdim=True)
+        return (x - mean) / std.clamp(min=1e-3)
+
+    def scores(self, features: Tensor, t: Tensor) -> Tensor:
+        """Every piece's scores by itself for every place, [b, n places, n pieces]."""
+        found: Tensor = self.where(features.flatten(2))
+        return found.transpose(1, 2)
+
+    def seams(self, features: Tensor) -> Tensor:
+        """As `blackout.permutations.seams.seams`, of pieces from `encode`: [b, 2, n, n]."""
+        return torch.stack([_both_ways(self._beside(x)) for x in (features, features.transpose(-1, -2))], 1)
+
+    def _beside(self, x: Tensor) -> Tensor:
+        """Scores that j comes right of i, [b, n, n]."""
+        strips = [side[..., : self.deep] for side in (x.flip(-1), x)]  # from the border on
+        near = [
+            conv(strip.movedim(-1, 3).flatten(2, 3).flatten(0, 1)).unflatten(0, x.shape[:2]).transpose(-1, -2)
+            for conv, strip in zip(self.sides, strips, strict=True)
+        ]
+        ends = [torch.cat([s[..., 0], s[..., 0] + 0.5 * (s[..., 0] - s[..., 1])], 2).transpose(-1, -2) for s in strips]
+        differ = self.across((ends[0].unsqueeze(2) - ends[1].unsqueeze(1)).abs())
+        h = F.relu(near[0].unsqueeze(2) + near[1].unsqueeze(1) + differ).mean(-2)
+        found: Tensor = self.out(F.relu(self.hidden(h)))
+        return found.squeeze(-1)
+
+
+def fit(found: Tensor, columns: int, orders: Tensor) -> Tensor:
+    """The sums over neighbours of `seams` [b, 2, n, n] of arrangements [b, n], [b]."""
+    place, row = torch.arange(found.shape[-1], device=found.device), torch.arange(len(found)).unsqueeze(-1)
+    right, below = place[place % columns < columns - 1], place[:-columns]
+    beside = found[row, 0, orders[:, right], orders[:, right + 1]].sum(-1)
+    return beside + found[row, 1, orders[:, below], orders[:, below + columns]].sum(-1)
 
 
 def _edges(x: Tensor, first: int, second: int) -> tuple[Tensor, Tensor]:
@@ -85,9 +165,7 @@ def assembled(found: Tensor, columns: int, width: int = WIDTH, places: Tensor | 
     own = torch.from_numpy(np.stack([joined(one, columns) for one in found.detach().cpu().double().numpy()]))
     own = own.to(found.device)
     place, row = torch.arange(n, device=found.device), torch.arange(b, device=found.device).unsqueeze(-1)
-    right, below = place[place % columns < columns - 1], place[:-columns]
-    total = found[row, 0, own[:, right], own[:, right + 1]].sum(-1)
-    total = total + found[row, 1, own[:, below], own[:, below + columns]].sum(-1)
+    total = fit(found, columns, own)
     if places is not None:
         total = total + places[row, place, own].sum(-1)
     again = (orders == own.unsqueeze(1)).all(-1)
@@ -163,8 +241,7 @@ def fitted_weight(pieces: Tensor, columns: int) -> float:
     n = pieces.shape[1]
     found, truth = seams(pieces), torch.arange(n)
     orders, sums = arrangements(found, columns)
-    right, below = truth[truth % columns < columns - 1], truth[:-columns]
-    own = found[:, 0, right, right + 1].sum(-1) + found[:, 1, below, below + columns].sum(-1)
+    own = fit(found, columns, truth.expand(len(found), n))
     others = sums.masked_fill((orders == truth).all(-1), -torch.inf)
     both = torch.cat([own.unsqueeze(-1), others], 1)
     return max(_TRIED, key=lambda weight: float((weight * both).log_softmax(-1)[:, 0].sum()))

@@ -33,11 +33,11 @@ class SampleFile:
         path: of the .npz.
         num_samples: how many samples it will hold.
         names: what `samples` is called in the file, and of which shape each is.
-        about: numbers that the file holds beside the samples.
+        about: numbers and arrays that the file holds beside the samples.
     """
 
     def __init__(
-        self, path: Path, num_samples: int, names: OutputNames = OutputNames(), about: Mapping[str, int] | None = None
+        self, path: Path, num_samples: int, names: OutputNames = OutputNames(), about: Mapping[str, Any] | None = None
     ) -> None:
         self._path, self._missing, self.num_samples = path, num_samples, num_samples
         self._array, self._shape, self._units, self._about = names.array, names.shape, names.units, about or {}
@@ -93,7 +93,7 @@ class SampleFile:
 
 
 def save_samples(
-    samples: Samples, path: Path, names: OutputNames = OutputNames(), about: Mapping[str, int] | None = None
+    samples: Samples, path: Path, names: OutputNames = OutputNames(), about: Mapping[str, Any] | None = None
 ) -> None:
     """Write samples to an .npz, see `SampleFile`; the file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)

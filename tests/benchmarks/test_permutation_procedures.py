@@ -6,7 +6,6 @@ from benchmarks import permutation_procedures as direct
 from blackout.permutations import all_permutations, compose
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
-from blackout.permutations.distributions.base import beam_search
 from blackout.permutations.shuffles import Riffle
 from tests.permutations.enumeration import assert_draws
 
@@ -26,7 +25,7 @@ def test_log_probabilities_and_beams():
     assert torch.allclose(direct.generalized_log_prob(scores, order), general, atol=1e-5)
     plain = PlackettLuce(scores[:, 0]).log_prob(order)
     assert torch.allclose(direct.plackett_luce_log_prob(scores[:, 0], order), plain, atol=1e-5)
-    orders, totals = beam_search(scores, 30)
+    orders, totals = GeneralizedPlackettLuce(scores, 30).top(30)
     same, sums = direct.copying_beam(scores, 30)
     assert torch.equal(orders, same) and torch.allclose(totals, sums, atol=1e-5)
 

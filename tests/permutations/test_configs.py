@@ -19,7 +19,7 @@ CHOICES = [
     *(name.replace("/", "=") for group in ("shuffle", "reverse") for name in sections(group)),
     *(f"loss={name}" for name in ("trajectory", "random_time", "label_free", "informed")),
     *(f"loss={name}" for name in ("sinkhorn", "sinkhorn_pixels", "sorting_network")),
-    *(f"sampler={name}" for name in ("greedy", "beam", "sample")),
+    *(f"sampler={name}" for name in ("best", "greedy", "beam", "sample")),
     *(f"dataset={name}" for name in ("jigsaw_digits", "sort_digits", "one_permutation", "tsp", "items")),
     "network/encoder=plain", "network/encoder=pieces",
     *(name.replace("/", "=") for name in sections("baseline")),

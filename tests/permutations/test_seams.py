@@ -10,7 +10,11 @@ from PIL import Image
 from blackout.errors import UserError
 from blackout.permutations.datasets import jigsaw_digits
 from blackout.permutations.seams import arrangements, assembled, fitted_weight, joined, place_probabilities, seams
-from blackout.permutations.shuffle import Seams
+from blackout.permutations.shuffle import ForwardProcess, ReverseGPL, SeamLoss, SeamNetwork, Seams
+from blackout.permutations.shuffle.losses import LossInputs
+from blackout.permutations.shuffle.reverse import Denoiser
+from blackout.permutations.shuffles import Riffle
+from blackout.random import SampleStreams
 from blackout.solve import main, read_pieces, solve
 
 
@@ -125,3 +129,31 @@ def test_pieces_of_no_square_are_refused():
 class _Items:
     def __init__(self, items):
         self.items, self.free = items, items.shape[1]
+
+
+def test_learned_borders_follow_the_pieces_and_are_learned():
+    """Whatever their order, size and number; 40 steps on stripes across the borders find all neighbours."""
+    torch.manual_seed(0)
+    network = SeamNetwork([1, 4, 4], 4, features=8)
+    for shape in ((2, 9, 1, 4, 4), (1, 6, 1, 7, 5)):
+        pieces, order = torch.rand(shape), torch.randperm(shape[1])
+        found = network.seams(network.encode(pieces))
+        again = network.seams(network.encode(pieces[:, order]))
+        assert torch.allclose(found[:, :, order][..., order], again, atol=1e-4)
+    optimizer = torch.optim.Adam(network.parameters(), 0.02)
+    for _ in range(40):
+        image = torch.rand(16, 1, 8, 1) + torch.rand(16, 1, 1, 8)  # colours go on across every border
+        image = torch.nn.functional.avg_pool2d(torch.nn.functional.pad(image, (1, 1, 1, 1), "replicate"), 3, 1)
+        cut = image.unflatten(2, (2, 4)).unflatten(4, (2, 4)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+        items = network.encode(cut)
+        denoiser = Denoiser(network, ReverseGPL(), items, False, cut)
+        streams = SampleStreams(0, torch.arange(16)).at(0)
+        loss, told = SeamLoss()(LossInputs(denoiser, ForwardProcess(Riffle(), [0, 9]), cut, streams))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(told["train/seams"]) < 0.6  # log 3 = 1.1 of who guesses
+    with torch.no_grad():  # the decoder asks the network
+        solved, _ = Seams(weight=1.0, network=False)(denoiser, [9], SampleStreams(0, torch.arange(16)))
+        direct, _ = arrangements(network.seams(items), 2)
+    assert torch.equal(solved[:, 0], direct[:, 0])

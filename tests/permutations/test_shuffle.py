@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Size, nn
 
 from benchmarks.permutation_laws import laws
 from blackout.laws.kernels import p_value
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
+from blackout.permutations.answers import merged
 from blackout.permutations.group import identity_like, is_permutation, number
 from blackout.permutations.seams import place_probabilities
 from blackout.permutations.shuffle import (
@@ -22,12 +23,13 @@ from blackout.permutations.shuffle import (
     ReverseGPL,
     ReverseInsertion,
     ReversePL,
+    ReversePointer,
     ReverseRiffle,
     ReverseTransposition,
     Sample,
     TrajectoryLoss,
 )
-from blackout.permutations.shuffle.decoding import merged, surely_best
+from blackout.permutations.shuffle.decoding import surely_best
 from blackout.permutations.shuffle.losses import LossInputs, squared_distances
 from blackout.permutations.shuffle.reverse import Denoiser, default_schedule
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
@@ -272,3 +274,27 @@ def test_beams_of_five_items_find_the_most_probable_order(reverse):
     assert bool(surely_best(log_probs).all())
     right = number(narrow[:, 0]) == exact.argmax(1)
     assert bool((right | ~surely_best(least)).all()) and not bool(surely_best(least[:, :1] - 5).any())
+
+
+@pytest.mark.parametrize("n", [4, 5])
+def test_a_pointer_law_is_one_and_place_by_place_what_it_is_at_once(n):
+    """By enumeration: probabilities of all orders add up to 1, draws follow them, the beam finds the best; no row is
+    that of a generalised Plackett-Luce law, and the gradient goes through what was chosen.
+    """
+    torch.manual_seed(0)
+    net = SetTransformer(TokenEncoder(n, 16), n, prefix=True, width=16, depth=2, heads=2, scale=1.0).eval()
+    one = Denoiser(net, ReversePointer(), net.encode(torch.arange(n).repeat(2, 1)), False)
+    every = all_permutations(n)
+    law = one(torch.stack([every[:2], every[2:4]]), torch.tensor([2, 5]))  # [2 lists, 2 states]
+    log_p = law.log_prob(every[:, None, None])
+    assert torch.allclose(log_p.exp().sum(0), torch.ones(2, 2), atol=1e-5)
+    with torch.no_grad():
+        best, own = law.top(len(every))
+        assert torch.equal(number(best), log_p.argsort(0, descending=True).movedim(0, -1))
+        assert torch.allclose(own, log_p.sort(0, descending=True).values.movedim(0, -1), atol=1e-5)
+        drawn = number(law.sample(Size([4000]), torch.Generator().manual_seed(0)))[:, 1, 0]
+    assert p_value(torch.bincount(drawn, minlength=len(every)).double(), log_p[:, 1, 0].detach().double().exp()) > 1e-4
+    shown = law.pointers.all(every.unsqueeze(1).expand(-1, 4, -1))[:, 0, -2].log_softmax(-1)
+    assert float(shown.detach().std(0).max()) > 1e-3  # of the last place but one, by what came before
+    (gradient,) = torch.autograd.grad(log_p[5, 0, 0], net.chosen.weight)
+    assert float(gradient.abs().sum()) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,11 +15,14 @@ from torch import Tensor
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.files import load_arrays, read_text
+from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
+from blackout.permutations.coded.report import exact_law
 from blackout.permutations.codes import Inline
 from blackout.permutations.datasets import read_puzzles
 from blackout.permutations.datasets.files import existing_file
 from blackout.permutations.factorized import check_given
+from blackout.random import SampleStreams, cumulative, fold_seed
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,6 +31,8 @@ _KINDS: dict[str, tuple[type, str]] = {
     "passes": (int, "a whole number"), "order": (str, "a name"),
     "distinct": (bool, "true or false"), "greedy": (bool, "true or false"),
 }  # fmt: skip
+_ATTEMPTS, _DRAWS, _LEAST_DRAWS = 2000, 20_000, 1000
+"""Draws of a sample that has to fulfil a condition; passes of all draws of an answer, and draws at least."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +47,18 @@ class CodeDraw(BaseDraw):
         given: digits that are observed: the first so many of the held-out sample, or digits [m, n], n where unknown;
             None for none.
         contexts: arrays [m, ...] in place of the held-out samples'; None for those.
+        top: above 1 also so many of the likeliest orders, and how likely items are at places and before others:
+            `top`, `top_log_prob`, `places`, `pairs` of `blackout.permutations.answers`.
+        under: what samples have to fulfil: they are drawn from the law under it to 7 items without contexts, else again
+            and again until they do, `attempts` times; answers are under it, too, and `given_log_prob` is its own.
     """
 
     model: CodeModel
     passes: Passes
     given: int | Tensor | None = None
     contexts: Mapping[str, Tensor] | None = None
+    top: int = 1
+    under: Condition | None = None
     names = OutputNames("samples", "permutations", "permutation", "permutations")
     batch_size = BATCH
 
@@ -77,11 +89,67 @@ class CodeDraw(BaseDraw):
     def condition(self) -> Mapping[str, Any]:  # type: ignore[override]
         """The user's own digits and contexts; held-out ones are those of what samples are compared with."""
         own = {"given": isinstance(self.given, Tensor), "input": self.contexts is not None}
-        return {name: "file" for name, is_own in own.items() if is_own}
+        words = {"given": self.under.text} if self.under else {}
+        return {name: "file" for name, is_own in own.items() if is_own} | words
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """See `CodeModel.batches`."""
-        return self.model.batches(indices, seed, batch_size, self.passes, self.given, self.contexts, watch)
+        more = (self.top > 1 or self.under is not None) and self.model.conditional
+        for part, drawn in self._drawn(indices, seed, batch_size, watch):
+            samples = drawn if self.under is None else self._accepted(part, drawn, seed)
+            if more:
+                known = {"x" if name == "target" else name: values for name, values in samples.items()}
+                contexts = {name: known[name] for name in ("items", "condition", "x") if name in known}
+                told = [self._answers(seed, {n: v[i : i + 1] for n, v in contexts.items()}) for i in range(len(part))]
+                samples = {**samples, **{name: torch.cat([one[name] for one in told]) for name in told[0]}}
+            yield part, samples
+
+    def about(self, seed: int) -> Mapping[str, Any]:
+        """The answers, of a model without contexts."""
+        if (self.top == 1 and self.under is None) or self.model.conditional:
+            return {}
+        told = {name: values[0] for name, values in self._answers(seed, {}).items()}
+        for order, log_prob in zip(told["top"].tolist(), told["top_log_prob"].exp().tolist(), strict=True):
+            print(f"order:   {' '.join(map(str, order))} (probability {log_prob:.4f})")
+        return told
+
+    def _drawn(self, indices: Tensor, seed: int, size: int | None = None, watch: Watch | None = None) -> Drawn:
+        return self.model.batches(indices, seed, size, self.passes, self.given, self.contexts, watch)
+
+    def _accepted(self, part: Tensor, drawn: Samples, seed: int) -> dict[str, Tensor]:
+        """Samples that fulfil the condition: of the law under it where that is known, else drawn until they do."""
+        assert self.under is not None
+        if not self.model.conditional and (law := self._law({})) is not None:
+            log_p = law[1].masked_fill(~self.under.holds(law[0]), -torch.inf)
+            u = SampleStreams(seed, part).at(0).next_draw().uniform((len(part), 1))
+            which = torch.searchsorted(cumulative(log_p.exp()), u.squeeze(1), right=True)
+            return {"samples": law[0][which], "code": self.model.encode(law[0][which].to(self.model.device)),
+                    "log_prob": log_p[which] - log_p.logsumexp(0)}  # fmt: skip
+        samples, attempts = dict(drawn), torch.ones(len(part), dtype=torch.int64)
+        for attempt in range(1, _ATTEMPTS):
+            wrong = (~self.under.holds(samples["samples"])).nonzero().squeeze(1)
+            if not len(wrong):
+                return {**samples, "attempts": attempts}
+            attempts[wrong.cpu()] += 1
+            for _, again in self._drawn(part[wrong.cpu()], fold_seed(seed, attempt), len(wrong)):
+                samples = {name: values.index_copy(0, wrong, again[name]) for name, values in samples.items()}
+        raise UserError(f"given: fewer than 1 in {_ATTEMPTS:,} draws fulfil {self.under.text!r}")
+
+    def _law(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+        """All permutations and their log-probabilities for one context [1, ...], where these can be gone through."""
+        passes, order = self.passes.passes or 1, self.passes.order
+        if self.given is not None or self.passes.greedy or (order == "confidence" and passes > 1):
+            return None
+        return exact_law(self.model, context, passes, order == "random")
+
+    def _answers(self, seed: int, context: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of one context [1, ...]: by all permutations, where these can be gone through, else by draws."""
+        if (law := self._law(context)) is None:
+            number = max(_LEAST_DRAWS, _DRAWS // (self.passes.passes or 1))
+            drawn = self.model.batches(torch.arange(number), seed, None, self.passes, self.given, context)
+            orders = torch.cat([samples["samples"].cpu() for _, samples in drawn])
+            law = orders, torch.full((number,), -math.log(number))
+        return answers(law[0].unsqueeze(0), law[1].unsqueeze(0), self.top, self.under)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Cycle diagrams of bare permutations; words, rankings and puzzles as what they are of."""
@@ -96,17 +164,20 @@ def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
     Raises:
         UserError: something that the model cannot do, or another option.
     """
-    refuse_unknown(request, "passes", "order", "given", "input", "distinct", "sampler")
+    refuse_unknown(request, "passes", "order", "given", "input", "distinct", "sampler", "top")
     passes = _passes(model, request)
     contexts = None
     if "input" in request:
         contexts = read_contexts(request["input"], model.config.get("data", {}), model)
-    given = observed_digits(request["given"], model.support) if "given" in request else None
+    given, under, data = request.get("given"), None, model.config.get("data", {})
+    if isinstance(given, str) and Path(given).suffix not in (".npy", ".npz"):
+        under, given = Condition.read(given, model.length, () if model.conditional else data.get("labels", ())), None
+    given = None if given is None else observed_digits(given, model.support)
     if model.objective == "autoregressive" and isinstance(given, Tensor):
         unknown = given == model.length
         if bool((unknown[:, :-1] & ~unknown[:, 1:]).any()):
             raise UserError("given: an autoregressive model draws from left to right: observed digits must come first")
-    return CodeDraw(model, passes, given, contexts)
+    return CodeDraw(model, passes, given, contexts, whole(request, "top"), under)
 
 
 def _passes(model: CodeModel, request: Mapping[str, Any]) -> Passes:

@@ -3,9 +3,10 @@
 from blackout.permutations.distributions.base import OrderDistribution
 from blackout.permutations.distributions.inverse_shuffles import InverseInsertion, InverseRiffle, InverseTransposition
 from blackout.permutations.distributions.matching import Matching
-from blackout.permutations.distributions.plackett_luce import GeneralizedPlackettLuce, PlackettLuce
+from blackout.permutations.distributions.plackett_luce import GeneralizedPlackettLuce, PlackettLuce, PointerLaw
+from blackout.permutations.distributions.sequential import SequentialLaw
 
 __all__ = [
     "GeneralizedPlackettLuce", "InverseInsertion", "InverseRiffle", "InverseTransposition", "Matching",
-    "OrderDistribution", "PlackettLuce",
+    "OrderDistribution", "PlackettLuce", "PointerLaw", "SequentialLaw",
 ]  # fmt: skip

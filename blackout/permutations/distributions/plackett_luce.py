@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from blackout.permutations.distributions.base import OrderDistribution, beam_search
+from blackout.permutations.distributions.sequential import Rows, SequentialLaw
 from blackout.random import RandomSource
 
 
-class PlackettLuce(OrderDistribution):
+class PlackettLuce(SequentialLaw):
     """The next item is chosen among those left with probability proportional to e^score.
 
     log p(order) = sum over i of z_i - log sum_{j >= i} e^z_j, z = scores[order] [Zhang 2025, eq. 8]. Its mode is exact.
@@ -28,9 +28,10 @@ class PlackettLuce(OrderDistribution):
         ValueError: scores without items.
     """
 
+    mode_is_exact: ClassVar[bool] = True
+
     def __init__(self, scores: Tensor, width: int = 64) -> None:
-        super().__init__(scores)
-        self.width = width
+        super().__init__(scores, width=width)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; O(n) by one running logsumexp."""
@@ -48,20 +49,17 @@ class PlackettLuce(OrderDistribution):
         """Items by falling score, int64 [*batch, n]; among equals the earlier first."""
         return self.scores.argsort(dim=-1, descending=True, stable=True)
 
-    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """What a beam of max(k, width) finds: exact where n! is no more than that, and for k = 1."""
-        rows = self.scores.unsqueeze(-2).expand(*self.scores.shape, self._n)
-        return _beam(rows, max(k, self.width))
+    def rows(self) -> Rows:
+        """As `SequentialLaw.rows`."""
+        return lambda parent, item: self.scores.reshape(-1, 1, self._n)
 
 
-class GeneralizedPlackettLuce(OrderDistribution):
+class GeneralizedPlackettLuce(SequentialLaw):
     """Every place chooses among the items left with scores of its own [Zhang 2025, eq. 9].
 
     log p(order) = sum over i of S[i, order_i] - log sum_{j >= i} e^S[i, order_j]. Adding a number to a row changes
     nothing, nor does the last row; with equal rows it is Plackett-Luce. A row's scores do not depend on what earlier
     places chose, so one such distribution cannot be any law, but a chain of them can (tests/laws).
-
-    Its mode is intractable: `mode` and `top` are what a beam search finds, exact only where n! is at most `width`.
 
     Args:
         scores: [..., n, n], rows are places and columns items; -inf where an item may not be. Whatever earlier
@@ -72,11 +70,8 @@ class GeneralizedPlackettLuce(OrderDistribution):
         ValueError: scores that are not square.
     """
 
-    mode_is_exact: ClassVar[bool] = False
-
     def __init__(self, scores: Tensor, width: int = 64) -> None:
-        super().__init__(scores, 2)
-        self.width = width
+        super().__init__(scores, 2, width)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; -inf where one is forbidden."""
@@ -84,26 +79,10 @@ class GeneralizedPlackettLuce(OrderDistribution):
         columns = value.expand(*shape, n).unsqueeze(-2).expand(*shape, n, n)
         return _ChoicesLogProb.apply(self.scores.expand(*shape, n, n).gather(-1, columns))
 
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        """One place after another by Gumbel noise.
-
-        Raises:
-            ValueError: the choices left no item for a place.
-        """
-        n = self._n
-        noisy = self.scores + self._gumbel(sample_shape, (n, n), generator)
-        rows = noisy.reshape(-1, n, n).transpose(0, 1).contiguous()
-        order = torch.empty(n, rows.shape[1], 1, dtype=torch.int64, device=rows.device)
-        used = torch.zeros(rows.shape[1:], dtype=torch.bool, device=rows.device)
-        stuck = torch.zeros(rows.shape[1], 1, dtype=torch.bool, device=rows.device)
-        for row, chosen in zip(rows, order, strict=True):
-            value, item = row.masked_fill_(used, -torch.inf).max(-1, keepdim=True)
-            stuck |= value == -torch.inf
-            used.scatter_(-1, item, True)
-            chosen.copy_(item)
-        if bool(stuck.any()):
-            raise ValueError("scores of -inf left no item for a place")
-        return order.squeeze(-1).T.reshape(noisy.shape[:-1]).contiguous()
+    def rows(self) -> Rows:
+        """As `SequentialLaw.rows`."""
+        places = iter(self.scores.reshape(-1, 1, self._n, self._n).unbind(2))
+        return lambda parent, item: next(places)
 
     @property
     def mode(self) -> Tensor:
@@ -119,9 +98,30 @@ class GeneralizedPlackettLuce(OrderDistribution):
             return super().mode
         return torch.cat(taken, -1).view(self.scores.shape[:-1])
 
-    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """What a beam of max(k, width) finds, without what is impossible."""
-        return _beam(self.scores, max(k, self.width))
+
+class PointerLaw(SequentialLaw):
+    """Every place chooses by scores that depend on all choices before [Vinyals 2015]: any law is one of these.
+
+    Args:
+        pointers: of the lists of a batch, see `blackout.networks.sets.Pointers`.
+        scores: [*batch, n], which tell batch, items, device and type alone.
+        width: of the beam.
+    """
+
+    def __init__(self, pointers: Any, scores: Tensor, width: int = 64) -> None:
+        super().__init__(scores, width=width)
+        self.pointers = pointers
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of orders [..., n], all places at once."""
+        shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        orders = value.expand(*shape, self._n).reshape(-1, self.batch_shape.numel(), self._n)
+        return GeneralizedPlackettLuce(self.pointers.all(orders)).log_prob(orders).view(shape)
+
+    def rows(self) -> Rows:
+        """As `SequentialLaw.rows`."""
+        found: Rows = self.pointers.rows()
+        return found
 
 
 class _ChoicesLogProb(torch.autograd.Function):
@@ -150,10 +150,3 @@ class _ChoicesLogProb(torch.autograd.Function):
         found = shares * (-gradient[..., None, None] / mass)
         found.diagonal(dim1=-2, dim2=-1).add_(gradient.unsqueeze(-1))
         return found
-
-
-def _beam(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Orders int64 [*batch, K, n] and log-probabilities [*batch, K] of a beam over scores [*batch, n, n]."""
-    batch, n = scores.shape[:-2], scores.shape[-1]
-    orders, log_probs = beam_search(scores.reshape(-1, n, n), width)
-    return orders.view(*batch, -1, n), log_probs.view(*batch, -1)

@@ -1,7 +1,15 @@
 """Shuffle diffusion on permutations: shuffle a list step by step, learn to take the steps back."""
 
-from blackout.permutations.shuffle.baselines import Seams, SinkhornLoss, SinkhornPixelLoss, SortingNetworkLoss, TwoOpt
-from blackout.permutations.shuffle.decoding import Beam, Greedy, Sample
+from blackout.permutations.seams import SeamNetwork
+from blackout.permutations.shuffle.baselines import (
+    SeamLoss,
+    Seams,
+    SinkhornLoss,
+    SinkhornPixelLoss,
+    SortingNetworkLoss,
+    TwoOpt,
+)
+from blackout.permutations.shuffle.decoding import Beam, Best, Greedy, Sample
 from blackout.permutations.shuffle.family import ShuffleFamily
 from blackout.permutations.shuffle.losses import InformedLoss, LabelFreeLoss, RandomTimeLoss, TrajectoryLoss
 from blackout.permutations.shuffle.model import ShuffleDiffusion
@@ -11,13 +19,14 @@ from blackout.permutations.shuffle.reverse import (
     ReverseGPL,
     ReverseInsertion,
     ReversePL,
+    ReversePointer,
     ReverseRiffle,
     ReverseTransposition,
 )
 
 __all__ = [
-    "Beam", "ForwardProcess", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment",
-    "ReverseGPL", "ReverseInsertion", "ReversePL", "ReverseRiffle", "ReverseTransposition", "Sample", "Seams",
-    "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "SinkhornPixelLoss", "SortingNetworkLoss", "TrajectoryLoss",
-    "TwoOpt",
+    "Beam", "Best", "ForwardProcess", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment",
+    "ReverseGPL", "ReverseInsertion", "ReversePL", "ReversePointer", "ReverseRiffle", "ReverseTransposition", "Sample",
+    "SeamLoss", "SeamNetwork", "Seams", "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "SinkhornPixelLoss",
+    "SortingNetworkLoss", "TrajectoryLoss", "TwoOpt",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from blackout.permutations.datasets.tours import polar_tours, two_opt
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
 from blackout.permutations.group import compose, identity_like
 from blackout.permutations.metrics import arranged
-from blackout.permutations.seams import WIDTH, assembled, fitted_weight, seams
+from blackout.permutations.seams import WIDTH, SeamNetwork, assembled, fit, fitted_weight, seams
 from blackout.permutations.shuffle.decoding import Decoder, Look
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, moving, with_first
@@ -129,6 +129,24 @@ class SortingNetworkLoss(ShuffleLoss):
         return loss, {"train/loss": loss.detach()}
 
 
+@component("loss")
+@dataclass(frozen=True)
+class SeamLoss(ShuffleLoss):
+    """-log softmax of right neighbours, each way, and of the right order by pieces themselves (`SeamNetwork`)."""
+
+    labels: ClassVar[bool] = True
+
+    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
+        network, n = inputs.denoiser.network, inputs.denoiser.free
+        if not isinstance(network, SeamNetwork):
+            raise ValueError("borders are learned by network=seam_network")
+        law, _, back = inputs.steps(1)
+        columns, found = square(n), network.seams(inputs.denoiser.features)
+        right = fit(found, columns, identity_like(back[:, 0])).mean() / (4 * columns * (columns - 1))
+        loss = -right - law.log_prob(back).mean() / n
+        return loss, {"train/loss": loss.detach(), "train/seams": -right.detach()}
+
+
 def relaxed_sort(values: Tensor, steepness: float, layout: Layout = "odd_even", error_free: bool = False) -> Tensor:
     """How much of which number is at every place after sorting upwards: doubly stochastic, [..., n, n], rows places.
 
@@ -208,7 +226,7 @@ class TwoOpt(Decoder):
 @component("sampler")
 @dataclass(frozen=True)
 class Seams(Decoder):
-    """Pieces of a square picture by how their borders fit, and by where the network thinks each belongs.
+    """Pieces of a square picture by how their borders fit, or a `SeamNetwork` says, and where the network has each.
 
     A beam over arrangements, whose scores are `weight` times those of the borders plus, of a network with a row of
     scores for every place, its log-probabilities of the last step; steps before it are taken greedily. Without a
@@ -237,6 +255,7 @@ class Seams(Decoder):
     ) -> tuple[Tensor, Tensor]:
         items, show = denoiser.items, look or (lambda step, orders: None)
         assert items is not None
+        columns = square(items.shape[1])
         state, places = identity_like(torch.empty(items.shape[:2], device=items.device)).contiguous(), None
         show(0, state)
         for step, t in enumerate(reversed(times), 1) if self.network else ():
@@ -247,8 +266,10 @@ class Seams(Decoder):
             elif isinstance(law, GeneralizedPlackettLuce):
                 scores = law.scores.squeeze(1).log_softmax(-1)
                 places = torch.empty_like(scores).scatter_(-1, state.unsqueeze(1).expand_as(scores), scores)
-        found = (1.0 if self.weight is None else self.weight) * seams(items)
-        orders, sums = assembled(found, square(items.shape[1]), self.width, places)
+        network = denoiser.network
+        own = network.seams(denoiser.features) if isinstance(network, SeamNetwork) else seams(items)
+        found = (1.0 if self.weight is None else self.weight) * own
+        orders, sums = assembled(found, columns, self.width, places)
         show(len(times), orders[:, 0])
         return orders, sums.log_softmax(-1)
 

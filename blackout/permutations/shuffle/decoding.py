@@ -13,13 +13,18 @@ import torch.nn.functional as F
 from torch import Size, Tensor
 
 from blackout.component import component
+from blackout.permutations.answers import merged
 from blackout.permutations.distributions import OrderDistribution
-from blackout.permutations.group import compose, identity_like
+from blackout.permutations.group import all_permutations, compose, identity_like, number
 from blackout.permutations.shuffle.reverse import Denoiser
 from blackout.random import SampleStreams, StepStreams
 
 _WIDTH, _ALL = 16, 5
 """Lists that a beam keeps unless it is told otherwise, and items up to which it keeps all."""
+_STATES, _STEPS = 1000, 4
+"""Draws of an answer: lists that are taken back, and last steps of each."""
+_GONE, _AT_ONCE = 1e-10, 2**18
+"""Probability of a list below which `exact_law` does not follow it, and orders whose probabilities it looks at once."""
 Look: TypeAlias = Callable[[int, Tensor], None]
 """Called with (steps done, orders [b, m]) at the start and after each step."""
 Lists: TypeAlias = tuple[Tensor, Tensor]
@@ -149,6 +154,32 @@ class Beam(Decoder):
         return max(_WIDTH, math.factorial(free)) if free <= _ALL else _WIDTH
 
 
+@component("sampler")
+@dataclass(frozen=True)
+class Best(Greedy):
+    """The most probable order of up to five items: greedily where that alone has half of all probability, which makes
+    it sure, else by a beam that keeps all orders, a list at a time. Of more items `Greedy`.
+    """
+
+    def __call__(
+        self, denoiser: Denoiser, times: Sequence[int], streams: SampleStreams, look: Look | None = None
+    ) -> Lists:
+        orders, log_probs = super().__call__(denoiser, times, streams, look)
+        doubtful = (log_probs[:, 0] < -math.log(2)).nonzero().squeeze(1).tolist() if denoiser.free <= _ALL else []
+        for i in doubtful:
+            found, own = Beam()(denoiser.of(i), times, streams)
+            more = max(0, found.shape[1] - orders.shape[1])
+            orders = torch.cat([orders, orders[:, :1].expand(-1, more, -1)], 1)
+            log_probs = F.pad(log_probs, (0, more), value=-torch.inf)
+            orders[i, : found.shape[1]], log_probs[i, : own.shape[1]] = found[0], own[0]
+        if look is not None:
+            look(len(times), orders[:, 0])
+        return orders, log_probs
+
+    def evaluations(self, steps: int, free: int) -> int:
+        return steps + (Beam().evaluations(steps, free) if free <= _ALL else 0)
+
+
 def surely_best(log_probs: Tensor) -> Tensor:
     """Whether the first of lists with log-probabilities [b, K] that are at least these is the most probable, bool [b].
 
@@ -159,22 +190,29 @@ def surely_best(log_probs: Tensor) -> Tensor:
     return p[:, 0] >= p[:, 1] + (1 - p.sum(1)).clamp(min=0)
 
 
-def merged(states: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Equal lists of [b, M, m], log-probabilities [b, M], put together: the first gets the sum, the others -inf.
+def exact_law(denoiser: Denoiser, times: Sequence[int]) -> Lists:
+    """All orders [b, m!, m] that the steps back lead to, and their log-probabilities, exact to m! 1e-10.
 
-    Ours; checked in `tests.permutations.test_shuffle`.
+    [Zhang 2025, eq. 11], summed over all lists on the way. What is exact of a law of matchings is its shape.
     """
-    n = states.shape[-1]
-    # equal lists have equal sums of these whole numbers; neighbours after sorting are compared themselves
-    numbers = torch.randint(-(2**62), 2**62, (n, n), generator=torch.Generator().manual_seed(n)).to(states.device)
-    keys = numbers[torch.arange(n, device=states.device), states].sum(-1)
-    order = keys.argsort(dim=1, stable=True)
-    states = states.gather(1, order.unsqueeze(-1).expand_as(states))
-    log_probs = log_probs.gather(1, order)
-    new = torch.ones_like(log_probs, dtype=torch.bool)
-    new[:, 1:] = (states[:, 1:] != states[:, :-1]).any(-1)
-    group = new.long().cumsum(1) - 1
-    most = torch.full_like(log_probs, -torch.inf).scatter_reduce(1, group, log_probs, "amax")
-    offset = most.gather(1, group).masked_fill(log_probs == -torch.inf, 0.0)
-    mass = torch.zeros_like(log_probs).scatter_add(1, group, (log_probs - offset).exp())
-    return states, (most + mass.log()).gather(1, group).masked_fill(~new, -torch.inf)
+    every, b = all_permutations(denoiser.free).to(denoiser.features.device), len(denoiser.features)
+    mass = F.one_hot(torch.zeros(b, dtype=torch.int64, device=every.device), len(every)).double()
+    for t in reversed(times):
+        before, mass = mass, torch.zeros_like(mass)
+        for i in range(b):
+            one, likely = denoiser.of(i), (before[i] > _GONE).nonzero().squeeze(1)
+            for part in likely.split(max(1, _AT_ONCE // len(every))):
+                step = one(every[part].unsqueeze(0), t).log_prob(every[:, None, None]).squeeze(1)
+                to = number(compose(every[part], every.unsqueeze(1)))
+                mass[i].index_add_(0, to.flatten(), (step.double().exp() * before[i, part]).flatten())
+    return every.expand(b, -1, -1), mass.log()
+
+
+def draws(denoiser: Denoiser, times: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Orders int64 [1, 4000, m] of one list, drawn from the chain: 1000 of them, the last step of each 4 times."""
+    states = torch.arange(denoiser.free, device=denoiser.features.device).expand(1, 1, -1)
+    for step, t in enumerate(reversed(times), 1):
+        many = (1 if states.shape[1] > 1 else _STATES) * (_STEPS if step == len(times) else 1)
+        sigma = denoiser(states, t).sample(Size((many,)), generator)  # [many, 1, r, m]
+        states = compose(states, sigma).transpose(0, 1).flatten(1, 2)
+    return states

@@ -6,7 +6,7 @@ Beside the solutions: how good they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,11 +15,12 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
+from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.plots import NAMES, lists, solved_puzzles
 from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.decoding import Decoder
-from blackout.permutations.shuffle.model import BATCH, ShuffleDiffusion
+from blackout.permutations.shuffle.model import BATCH, NOTHING, Asked, ShuffleDiffusion
 from blackout.training.components import make
 
 if TYPE_CHECKING:
@@ -35,14 +36,14 @@ class ShuffleDraw(BaseDraw):
         decoder: how to solve.
         description: the decoder as plain values.
         own: `items` [N, n, ...] and perhaps `truth` [N, n] of the user's puzzles; None for held-out ones.
-        top: so many solutions of each, and how likely every item is at every place by all that were found.
+        asked: of each besides a solution.
     """
 
     model: ShuffleDiffusion
     decoder: Decoder
     description: Mapping[str, Any]
     own: Mapping[str, Tensor] | None = None
-    top: int = 1
+    asked: Asked = NOTHING
     batch_size: int = BATCH
     resumable = True
 
@@ -69,12 +70,18 @@ class ShuffleDraw(BaseDraw):
         if self.own is not None and "truth" not in self.own:
             return None
         labels = bool(self.model.loss.labels) and self.nfe > 0  # who asks no network has learned nothing
-        how = {"labels": labels, "decoding": type(self.decoder).__name__.lower(), "evaluations": self.nfe}
+        how: dict[str, Any] = {
+            "labels": labels,
+            "decoding": type(self.decoder).__name__.lower(),
+            "evaluations": self.nfe,
+        }
+        if self.model.reverse.prefix:  # of one token each, for every place of every list
+            how["decoder_evaluations"] = self.nfe * self.model.data["num_items"]
         return SolvedPuzzles(self.model, how)
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """See `ShuffleDiffusion.batches`."""
-        return self.model.batches(indices, seed, batch_size, self.decoder, self.own, watch, self.top)
+        return self.model.batches(indices, seed, batch_size, self.decoder, self.own, watch, self.asked)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Solved puzzles, or lists as they lie where samples are items."""
@@ -113,19 +120,20 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
     """The draw that the settings of `sample.py` ask for.
 
     Args:
-        request: `sampler` (a description, or fields that replace the model's own), `input`, `top`.
+        request: `sampler` (a description, or fields that replace the model's own), `input`, `top`, `given`, `draws`.
 
     Raises:
         UserError: another option, a sampler that is none, or a file that does not fit.
     """
-    refuse_unknown(request, "sampler", "input", "top")
-    if type(top := request.get("top", 1)) is not int or top < 1:
-        raise UserError(f"top must be a whole number of at least 1, not {top!r}")
+    refuse_unknown(request, "sampler", "input", "top", "given", "draws")
+    asked = Asked(whole(request, "top"), None, whole(request, "draws", 0))
+    if "given" in request:
+        asked = replace(asked, given=Condition.read(str(request["given"]), model.data["num_items"]))
     description = model.config.get("model", {}).get("sampler", {})
-    given = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
+    chosen = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
     decoder = model.sampler
-    if given:
-        description = given if "_target_" in given else {**description, **given}
+    if chosen:
+        description = chosen if "_target_" in chosen else {**description, **chosen}
         decoder = make(description, "sampler")
         if not hasattr(decoder, "evaluations"):
             raise UserError("sampler: this model is decoded by greedy, beam, sample or seams")
@@ -138,4 +146,4 @@ def requested(model: ShuffleDiffusion, request: Mapping[str, Any]) -> ShuffleDra
         source = model.require_source()
         assert isinstance(source, Puzzles)
         puzzles = read_puzzles(str(request["input"]), source)
-    return ShuffleDraw(model, decoder, description, puzzles, top)
+    return ShuffleDraw(model, decoder, description, puzzles, asked)

@@ -73,7 +73,9 @@ python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
         """
         parts = {name: resolve(settings[name], source.facts, name) for name in self.parts if name != "network"}
         reverse: Reverse = make(parts["reverse"], "reverse")
-        stats = {**source.facts, "places": reverse.places, "swap": reverse.swap}
+        if reverse.prefix and source.facts["first_fixed"]:
+            raise UserError("reverse: pointer puts all items in order: tours, whose first city stays, need gpl or pl")
+        stats = {**source.facts, "places": reverse.places, "swap": reverse.swap, "prefix": reverse.prefix}
         _check_parts({**parts, "network": settings["network"]})
         decoder = make(parts["sampler"], "sampler")
         check_kind(decoder, source.kind)

@@ -5,20 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blackout.errors import UserError
 from blackout.family import Drawn, Watch
+from blackout.permutations.answers import MOST_EXACT, Condition, answers, likeliest
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.datasets.base import reading
 from blackout.permutations.group import identity_like, inverse
 from blackout.permutations.metrics import PuzzleScores, arranged, tour_length
-from blackout.permutations.seams import place_probabilities
-from blackout.permutations.shuffle.decoding import Decoder, Greedy, surely_best
+from blackout.permutations.shuffle.decoding import (
+    Beam,
+    Decoder,
+    Greedy,
+    Lists,
+    Sample,
+    draws,
+    exact_law,
+    surely_best,
+)
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import (
     Denoiser,
@@ -28,13 +37,34 @@ from blackout.permutations.shuffle.reverse import (
     moving,
     with_first,
 )
-from blackout.random import SampleStreams, StepStreams, fold_seed
+from blackout.random import SampleStreams, StepStreams, categorical, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
 _WALKS, VALIDATION = 0, 3
 BATCH = 128
 """Puzzles solved together unless the caller says otherwise."""
+_LISTS = 16
+"""Of the beam that looks for the likeliest solutions, at least."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be said of a puzzle besides a solution; anything adds `places` and `pairs` of `answers`.
+
+    Args:
+        top: so many solutions, `top` and `top_log_prob` of `blackout.permutations.answers`.
+        given: what solutions have to fulfil. The solution is then the likeliest of these, with its log_prob among them,
+            and `given_log_prob` [b] is that of the condition.
+        draws: so many solutions [b, draws, n] from the model's own law.
+    """
+
+    top: int = 1
+    given: Condition | None = None
+    draws: int = 0
+
+
+NOTHING = Asked()
 
 
 class ShuffleDiffusion(Model):
@@ -133,7 +163,7 @@ class ShuffleDiffusion(Model):
         decoder: Decoder | None = None,
         puzzles: Mapping[str, Tensor] | None = None,
         watch: Watch | None = None,
-        top: int = 1,
+        asked: Asked = NOTHING,
     ) -> Drawn:
         """Solve puzzles a batch at a time: number k is the k-th held-out puzzle, or of those given, counted round.
 
@@ -142,8 +172,7 @@ class ShuffleDiffusion(Model):
             decoder: how to solve; None for the model's own.
             puzzles: `items` [N, n, ...] and perhaps `truth` [N, n]; None for held-out ones.
             watch: see `blackout.family.Watch`.
-            top: above 1 also `top` [b, top, n], the best solutions, -1 where there are fewer, their `top_log_prob`,
-                and `places` [b, n, n], how likely every item is at every place (rows) by all solutions found.
+            asked: for more than one solution, see `Asked`.
 
         Yields:
             (indices [b], `samples`: solutions [b, n], their log_prob, the items as given, truth and ties if known;
@@ -155,8 +184,14 @@ class ShuffleDiffusion(Model):
             rows = torch.cat([part, part[-1:].expand(size - len(part))])
             given = self._held_out(rows) if puzzles is None else {k: v[rows % len(v)] for k, v in puzzles.items()}
             streams = SampleStreams(seed, rows.to(self.device))
-            solved = self._solve(given["items"].to(self.device), decoder or self.sampler, streams, watch, top)
-            yield part, {name: values[: len(part)] for name, values in {**solved, **given}.items()}
+            items, how = given["items"].to(self.device), decoder or self.sampler
+            with self.using():
+                solved, lists = self._solve(items, how, streams, watch)
+                solved = {name: values[: len(part)] for name, values in solved.items()}
+                if asked != NOTHING:
+                    seeds = [fold_seed(seed, k) for k in part.tolist()]
+                    solved |= self._answers(items, lists, how, asked, seeds)
+            yield part, {name: values[: len(part)].cpu() for name, values in {**solved, **given}.items()}
 
     def _held_out(self, index: Tensor) -> dict[str, Tensor]:
         source = self.require_source()
@@ -166,16 +201,16 @@ class ShuffleDiffusion(Model):
         return {"items": items, "truth": truth, "ties": batch["ties"]}
 
     def _solve(
-        self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None, top: int
-    ) -> dict[str, Tensor]:
+        self, items: Tensor, decoder: Decoder, streams: SampleStreams, watch: Watch | None
+    ) -> tuple[dict[str, Tensor], Lists]:
+        """Solutions, and all orders [b, K, n] that were found with their log-probabilities [b, K]."""
         fixed, steps = self.data["first_fixed"], self.shuffle.steps
 
         def look(step: int, orders: Tensor) -> None:
             if watch is not None:
                 watch(step, steps, arranged(items, with_first(orders, fixed)).cpu())
 
-        with self.using():
-            orders, log_probs = decoder(self.denoiser(items), self.shuffle.times, streams, look)
+        orders, log_probs = decoder(self.denoiser(items), self.shuffle.times, streams, look)
         orders = with_first(orders, fixed)
         best = torch.zeros(len(items), 1, dtype=torch.int64, device=orders.device)
         if self.data["kind"] == "points":  # a beam's best is its shortest tour [Zhang 2025, appendix G.5]
@@ -185,12 +220,40 @@ class ShuffleDiffusion(Model):
         found = {"samples": arranged(orders, best).squeeze(1), "log_prob": log_probs.gather(1, best).squeeze(1)}
         if decoder.bounds and not isinstance(self.reverse, ReverseAssignment):
             found["sure"] = (best.squeeze(1) == 0) & surely_best(log_probs)
-        if top > 1:
-            more = max(0, top - orders.shape[1])
-            found["top"] = F.pad(orders[:, :top], (0, 0, 0, more), value=-1)
-            found["top_log_prob"] = F.pad(log_probs[:, :top], (0, more), value=-torch.inf)
-            found["places"] = place_probabilities(orders, log_probs)
-        return {name: values.cpu() for name, values in found.items()}
+        return found, (orders, log_probs)
+
+    def _answers(
+        self, items: Tensor, found: Lists, decoder: Decoder, asked: Asked, seeds: list[int]
+    ) -> dict[str, Tensor]:
+        """What is `asked` of puzzles [b, n, ...] with a seed each: of the model's law, or of what a decoder with one of
+        its own found. To 7 items all orders are gone through; above that, and without a condition, the likeliest are
+        those of a beam.
+        """
+        fixed, times, told = self.data["first_fixed"], self.shuffle.times, list[dict[str, Tensor]]()
+        for i, seed in enumerate(seeds):
+            generator = torch.Generator(items.device).manual_seed(seed)
+            orders, log_weights = found[0][i : i + 1], found[1][i : i + 1]
+            best: Lists | None = None
+            if decoder.bounds or isinstance(decoder, Sample):
+                one = self.denoiser(items[i : i + 1])
+                if one.free <= MOST_EXACT:
+                    orders, log_weights = exact_law(one, times)
+                else:
+                    orders = draws(one, times, generator)
+                    log_weights = torch.zeros(orders.shape[:2], device=orders.device)
+                    best = Beam(width=max(_LISTS, asked.top))(one, times, SampleStreams(0, torch.tensor([0])))
+                orders = with_first(orders, fixed)
+            own = answers(orders, log_weights, asked.top, asked.given)
+            if best is not None and asked.given is None:
+                own |= likeliest(with_first(best[0], fixed), best[1], asked.top)
+            if asked.given is not None:
+                own |= {"samples": own["top"][:, 0], "log_prob": own["top_log_prob"][:, 0]}
+                log_weights = log_weights.masked_fill(~asked.given.holds(orders), -torch.inf)
+            if asked.draws:
+                weights = log_weights.softmax(-1).unsqueeze(1).expand(-1, asked.draws, -1)
+                own["draws"] = orders[:, categorical(weights, generator)[0]]
+            told.append(own)
+        return {name: torch.cat([one[name] for one in told]) for name in told[0]}
 
     def example(self) -> tuple[Tensor, Tensor]:
         shape, n = self.data["item_shape"], self.data["num_items"]

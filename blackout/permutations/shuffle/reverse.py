@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Protocol
 
@@ -24,6 +24,7 @@ from blackout.permutations.distributions import (
     Matching,
     OrderDistribution,
     PlackettLuce,
+    PointerLaw,
 )
 from blackout.permutations.group import inverse
 from blackout.permutations.mixing import (
@@ -49,6 +50,8 @@ class Reverse(Protocol):
     """Whether the network gives a row of scores for every place, [..., n, n], or [..., n]."""
     swap: ClassVar[bool]
     """Whether it gives one more score for the list, [..., n + 1]."""
+    prefix: ClassVar[bool] = False
+    """Whether a place's scores depend on what is at the places before it."""
     undoes: ClassVar[type[Shuffle] | None]
     """The only shuffle a single step of which it can undo; None if it reaches every order."""
 
@@ -66,6 +69,17 @@ class ReverseGPL(Reverse):
 
     def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
         return GeneralizedPlackettLuce(scores, width=width)
+
+
+@component("reverse")
+@dataclass(frozen=True)
+class ReversePointer(Reverse):
+    """Place by place by what is at the places before [Vinyals 2015]: any law in a single step."""
+
+    places, swap, prefix, undoes = True, False, True, None
+
+    def __call__(self, scores: Tensor, width: int = 1) -> OrderDistribution:
+        raise ValueError("scores for places do not say what they depend on")
 
 
 @component("reverse")
@@ -155,6 +169,11 @@ class Denoiser:
     first_fixed: bool
     items: Tensor | None = None
 
+    def of(self, i: int) -> Denoiser:
+        """That of list i alone."""
+        items = None if self.items is None else self.items[i : i + 1]
+        return replace(self, features=self.features[i : i + 1], items=items)
+
     @property
     def free(self) -> int:
         """m."""
@@ -173,6 +192,10 @@ class Denoiser:
         rows = torch.arange(b, device=full.device).view(b, 1, 1)
         lists = self.features[rows, full].flatten(0, 1)
         times = torch.as_tensor(t, device=full.device).expand(b, r).reshape(-1)
+        if self.reverse.prefix:
+            pointers = self.network.pointers(lists, times)  # type: ignore[operator]
+            finite_output(pointers.items)
+            return PointerLaw(pointers, pointers.items.new_zeros(b, r, self.free), width)
         scores = finite_output(self.network.scores(lists, times)).unflatten(0, (b, r))  # type: ignore[operator]
         if self.first_fixed:
             scores = scores[..., 1:, 1:] if self.reverse.places else scores[..., 1:]

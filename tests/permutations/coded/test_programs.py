@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from blackout import load_model
 from blackout.errors import UserError
 from blackout.permutations.group import is_permutation
+from blackout.programs import cli
 from blackout.programs.results import verdict
 from tests import warm
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
@@ -108,6 +110,19 @@ def test_rankings_are_completed_and_contexts_given(run, tmp_path):  # noqa: F811
     run("sample", f"ckpt={model}", f"input={tmp_path / 'lists.npy'}").assert_refused("[m, 8]")
 
 
+def test_conditions_in_words_and_the_likeliest_orders(run, trained, tmp_path, monkeypatch):  # noqa: F811
+    asked = (f"ckpt={trained}", "given=A before C and D first", "top=2", "num_samples=9", f"out={tmp_path / 'o'}")
+    outcome = run("sample", *asked)
+    assert outcome.code == 0, outcome.err
+    drawn = np.load(tmp_path / "o/permutations.npz")
+    assert (drawn["permutation"][:, 0] == 3).all() and drawn["top"].shape == (2, 6) and "order:" in outcome.out
+    assert drawn["places"][0].argmax() == 3 and drawn["pairs"][0, 2] == pytest.approx(1)
+    monkeypatch.setattr("sys.argv", ["sample.py", "given=A before C, D first", "given={a: 1, b: 2}"])
+    cli.run(lambda: None)  # a comma is no sweep
+    assert sys.argv[1:] == ["given='A before C, D first'", "given={a: 1, b: 2}"]
+    assert drawn["top_log_prob"][0] < 0 and drawn["given_log_prob"] == pytest.approx(np.log(1 / 12), abs=1)
+
+
 WRONG = (
     ("code=morse", "code must be one of lehmer, left_lehmer, fisher_yates, insertion, inline"),
     ("objective=both", "objective must be one of masked, autoregressive"), ("order=backwards", "order must be one of"),
@@ -137,7 +152,8 @@ def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: 
         ("distinct=true", "code=inline"), ("given=7", "given must be 0..6"),
         (f"given={tmp_path}/short.npy", "6 given digits are needed"),
         (f"given={tmp_path}/high.npy", "outside its support"), (f"given={tmp_path}/float.npy", "integers"),
-        ("input=x.npy", "no context"), ("classes=[1]", "classes: no such option"),
+        ("given=A beside B", "is not understood"), ("given=A first and B first", "no order fulfils"),
+        ("top=0", "top must be"), ("input=x.npy", "no context"), ("classes=[1]", "classes: no such option"),
         ("dataset=cycles dataset.length=5 evaluate=true", "but the model is of"),
     ):  # fmt: skip
         run("sample", f"ckpt={trained}", f"out={tmp_path / 'out'}", *line.split()).assert_refused(word)

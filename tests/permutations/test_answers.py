@@ -1,0 +1,110 @@
+"""Answers about orders against enumeration: conditions in words, marginals, draws under them, default decoding."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.permutation_laws import laws
+from blackout.errors import UserError
+from blackout.permutations import all_permutations, inverse
+from blackout.permutations.answers import Condition, answers
+from blackout.permutations.coded.draw import CodeDraw
+from blackout.permutations.coded.model import CODES, CodeModel, CodeTransformer, Passes
+from blackout.permutations.coded.report import exact_law as exact_law_of_codes
+from blackout.permutations.group import is_permutation, number
+from blackout.permutations.shuffle import Best
+from blackout.permutations.shuffle.decoding import draws, exact_law, surely_best
+from blackout.random import SampleStreams
+from tests.laws.permutation_claims import point
+from tests.permutations.test_shuffle import CHAINS, denoiser
+
+TEXTS = (
+    "A before C, D first",
+    "0 after 1, 2 last, 3 before 1",
+    "B at 2, A after D",
+    "C before B, A before D",
+    "A before C and D first",
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_conditions_mean_what_they_say(text):
+    given = Condition.read(text, 4)
+    for order in all_permutations(4).tolist():
+        place, right = order.index, True
+        for clause in text.replace(" and ", ", ").split(", "):
+            i, word, *more = clause.split()
+            i = int(i) if i.isdigit() else "ABCD".index(i)
+            other = int(more[0]) if more and more[0].isdigit() else "ABCD".index(more[0]) if more else 0
+            right &= {"before": place(i) < place(other), "after": place(i) > place(other), "first": place(i) == 0,
+                      "last": place(i) == 3, "at": place(i) == other}[word]  # fmt: skip
+        assert bool(given.holds(torch.tensor(order))) == right
+    assert bool(given.holds(all_permutations(4)).any())
+
+
+@pytest.mark.parametrize("text, word", [
+    ("A before B, B before A", "no order fulfils"), ("A first, B first", "no order fulfils"),
+    ("A before B, B first", "no order fulfils"), ("A at 1, B at 2, C before B, D before C", "no order fulfils"),
+    ("A beside B", "is not understood"), ("E first", "there is no item 'E'"), ("A at 7", "no order fulfils"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused_in_words(text, word):
+    with pytest.raises(UserError, match=word):
+        Condition.read(text, 4)
+    assert Condition.read("tea before milk", 2, ("milk", "tea")).before.tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_default_decoding_and_marginals_are_exact_of_five_items(name):
+    reverse, process = CHAINS[name]
+    one = denoiser(5, reverse, 6)
+    exact = laws(one, process.times, point(5))[-1]
+    orders, log_probs = exact_law(one, process.times)
+    assert torch.allclose(log_probs.exp(), exact, atol=1e-6)
+    found, own = Best()(one, process.times, SampleStreams(0, torch.arange(6)))
+    assert torch.allclose(exact.gather(1, number(found[:, :1])), exact.amax(1, keepdim=True), atol=1e-6)
+    assert bool(surely_best(own).all())
+    told = answers(orders, log_probs, 3)
+    every = all_permutations(5)
+    places = torch.stack([(exact[:, :, None] * (every == item)).sum(1) for item in range(5)], -1)
+    assert torch.allclose(told["places"], places, atol=1e-6)
+    before = exact @ (inverse(every)[:, 1] < inverse(every)[:, 4]).double()
+    assert torch.allclose(told["pairs"][:, 1, 4], before, atol=1e-6)
+    assert torch.allclose(told["top_log_prob"][:, 2].exp(), exact.sort(1).values[:, -3], atol=1e-6)
+
+
+def test_draws_of_an_answer_follow_the_chain():
+    reverse, process = CHAINS["gpl"]
+    one, given = denoiser(4, reverse), Condition.read("B before C", 4)
+    p = laws(one, process.times, point(4))[-1, 0] * given.holds(all_permutations(4))
+    orders = draws(one, process.times, torch.Generator().manual_seed(0))
+    told = answers(orders, torch.zeros(orders.shape[:2]), 1, given)
+    assert float(told["given_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=0.04)
+    first = float((p * (all_permutations(4)[:, 0] == 1)).sum() / p.sum())
+    assert float(told["places"][0, 0, 1]) == pytest.approx(first, abs=0.04)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_conditions_and_answers_are_those_of_the_law(code):
+    """Of every code: samples that fulfil it, the likeliest orders and marginals of an untrained model of four items."""
+    torch.manual_seed(0)
+    model = CodeModel(CodeTransformer(4, width=8, depth=1, heads=2), code, "masked", Passes(2), None)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    given = Condition.read("A before C, D first", 4)
+    draw = CodeDraw(model.eval(), model.passes, top=3, under=given)
+    points, log_p = exact_law_of_codes(model, {}, 2)
+    p = log_p.softmax(0) * given.holds(points)  # inline digits may be no permutation: among those that are
+    told = draw.about(0)
+    assert float(told["given_log_prob"].exp()) == pytest.approx(float(p.sum()), abs=1e-6)
+    assert told["top"].tolist() == points[p.argsort(descending=True)[:3]].tolist()
+    places = torch.stack([((points == item) * p[:, None]).sum(0) for item in range(4)], -1) / p.sum()
+    assert torch.allclose(told["places"], places, atol=1e-6)
+    for one in (draw, replace(draw, passes=Passes(2, "confidence"))):  # by the law under it, and until it is fulfilled
+        ((_, samples),) = one.batches(torch.arange(600), 0)
+        x = samples["samples"]
+        assert bool(given.holds(x).all()) and bool(is_permutation(x).all()) and ("attempts" in samples) == (one != draw)
+        ((_, again),) = one.batches(torch.tensor([7, 21]), 0)
+        assert torch.equal(again["samples"], x[[7, 21]])
+        if one is draw:
+            assert float((x[:, 1] == 0).double().mean()) == pytest.approx(float(places[1, 0]), abs=0.08)
