@@ -9,7 +9,6 @@ others given these: nothing needs weighing. They are therefore what mends guidan
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.diffusion.kernels import Kernel, StatefulKernel, fitting, leap, reverse_rates
+from blackout.diffusion.kernels import Kernel, fitting, leap, reverse_rates
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import JumpProcess, Process
 from blackout.diffusion.schedules import check_range, in_range, logit_survival, time_of_logit
@@ -70,43 +69,6 @@ class ThinAndBridge:
         u_s, u_t = logit_survival(s), logit_survival(t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
         return kernel(denoiser, process, thinned(self, process, xs, s, earlier, generator), s, earlier, generator)
-
-
-@dataclass(frozen=True)
-class Churned:
-    """A kernel whose every step but the last begins further back: counts decay, and what they lose is drawn again.
-
-    A corrector at no evaluation of its own: the churn of Karras, with the forward process for the noise [Karras 2022,
-    Algorithm 2].
-    With the exact reverse kernel the distribution at s stays what it is, whatever the share. For processes that are
-    homogeneous in time.
-
-    Args:
-        kernel: the step.
-        share: how far back, as a share of the step in logit survival.
-
-    Raises:
-        ValueError: a share that is not positive and finite, or a kernel that remembers earlier steps; when called, a
-            process in discrete time or whose speed changes.
-    """
-
-    kernel: Kernel
-    share: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share < math.inf:
-            raise ValueError(f"churn must be a positive share of a step, or 0 for none, not {self.share}")
-        if isinstance(self.kernel, StatefulKernel):
-            raise ValueError(f"{type(self.kernel).__name__} remembers the steps before, which churn takes back")
-
-    def __call__(
-        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
-    ) -> Tensor:
-        if float(s) == 0:
-            return self.kernel(denoiser, process, xt, s, t, generator)
-        u_s, u_t = logit_survival(s), logit_survival(t)
-        earlier = time_of_logit(u_t - self.share * (u_s - u_t))
-        return self.kernel(denoiser, process, thinned(self, process, xt, t, earlier, generator), s, earlier, generator)
 
 
 def thinned(part: object, process: Process, xs: Tensor, s: Tensor, earlier: Tensor, generator: RandomSource) -> Tensor:

@@ -328,35 +328,3 @@ class BirthDeathLoss(_Weighted):
         # per unit of time the missing are born at q / (1 - q), the immigrants leave at 1 / (1 - q)
         factors = torch.stack([weight * torch.exp(-t), weight], dim=1).float()
         return (factors.view(-1, 2, *[1] * (pair.ndim - 2)) * poisson_loss(prediction, pair)).sum(1)
-
-
-@component("importance")
-@dataclass(frozen=True)
-class GradientImportance:
-    """Which times to train on more often: in proportion to how large a loss's gradients are there. Ours.
-
-    At the optimum the gradient of w (y - N log y) along log y is w (y - N), of standard deviation w sqrt(E Var[N |
-    X_t]); the variance of a count being of the order of its mean, that is w sqrt(1 - q) up to a constant, q = e^-t
-    (tests/diffusion/test_importance.py). Drawing by it lowers the variance of gradients, not that of the logged loss.
-
-    Args:
-        kind, weighting: those of the loss.
-        floor: share of draws that is spread evenly over the grid, so that no weight explodes.
-
-    Raises:
-        ValueError: floor is not in (0, 1], or there is no such loss.
-    """
-
-    kind: str = "instantaneous"
-    weighting: str = "paper"
-    floor: float = 0.15
-
-    def __post_init__(self) -> None:
-        if not 0 < self.floor <= 1:
-            raise ValueError(f"the floor of importance sampling must be in (0, 1], not {self.floor}")
-        CountLoss(self.kind, self.weighting)  # which refuses what there is not
-
-    def __call__(self, s: Tensor, t: Tensor) -> Tensor:
-        """Density of the intervals (s, t) float64 [T], of mean 1."""
-        size = CountLoss(self.kind, self.weighting).weights(s, t) * torch.sqrt(-torch.expm1(-t))
-        return (1 - self.floor) * size / size.mean() + self.floor

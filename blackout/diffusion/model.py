@@ -143,7 +143,7 @@ class BlackoutDiffusion(Model):
 
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         x0, position, number = batch["x0"], batch["position"], batch["batch"]
-        s, t, importance = self.training_times(position, number, batch["batch_size"])
+        s, t = self.training_times(position, number, batch["batch_size"])
         noise = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
         xt, target = self.process.observe(x0, t, noise)
         classes = self._classes(batch)
@@ -154,18 +154,18 @@ class BlackoutDiffusion(Model):
         state = xt if seen is None else at_expectation(xt, t, seen, self.mean)
         losses = self.loss(self(state, t, classes), target, s, t)
         losses = losses if seen is None else losses * seen
-        loss = (losses.flatten(1).mean(1) * importance).mean().float()
+        loss = losses.flatten(1).mean(1).double().mean().float()
         self.log("train/loss", loss)
         return loss
 
-    def training_times(self, position: Tensor, number: int, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Intervals (s, t) and weights, float64 [b], of the samples at `position` of global batch `number`."""
+    def training_times(self, position: Tensor, number: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Intervals (s, t), float64 [b], of the samples at `position` of global batch `number`."""
         offset = SampleStreams(fold_seed(self.seed, _TIMES), position.new_zeros(1)).at(number).next_draw().uniform((1,))
-        return self.schedule.draw(stratified(position, batch_size, offset))
+        return self.schedule.intervals(stratified(position, batch_size, offset))
 
     def replay(self, batch: Mapping[str, Any]) -> dict[str, list[float]]:
         """The intervals (s, t) at which a batch was observed."""
-        s, t, _ = self.training_times(batch["position"], batch["batch"], batch["batch_size"])
+        s, t = self.training_times(batch["position"], batch["batch"], batch["batch_size"])
         return {"s": s.tolist(), "t": t.tolist()}
 
     # --- validation: the likelihood bound, whatever weights the training loss has

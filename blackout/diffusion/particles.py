@@ -23,7 +23,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from blackout.diffusion.correctors import Churned, Correction, Corrector
+from blackout.diffusion.correctors import Correction, Corrector
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import (
@@ -420,8 +420,6 @@ class _Swarm:
     ) -> None:  # fmt: skip
         if isinstance(kernel, StatefulKernel):
             raise ValueError(f"{type(kernel).__name__} remembers earlier steps, which particles exchange: use another")
-        if isinstance(kernel, Churned):
-            raise ValueError("churn takes particles back without weighing them: leave out churn or particles")
         self._guided = any(isinstance(potential, GuidanceWeight) for potential in potentials)
         self._kernel: Kernel = kernel
         if self._guided and isinstance(kernel, Trapezoidal):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.counts import count_dtype, time_on
-from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Churned, Correction, Corrector
+from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Correction, Corrector
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
@@ -309,7 +309,6 @@ def make_sampler(
     bfloat16: bool = False,
     guidance_particles: int = 1,
     inpainting_particles: int | None = None,
-    churn: float = 0.0,
 ) -> Sampler:
     """A sampler from flat settings, as YAML files have them.
 
@@ -319,14 +318,13 @@ def make_sampler(
         guidance, guidance_between, guidance_particles: see `Guidance`.
         batch_size, keep_dropout, bfloat16: see `Evaluation`.
         inpainting_particles: see `Sampler`.
-        churn: see `Churned`; 0 for none.
 
     Raises:
         ValueError: a number is out of range.
     """
     lends = isinstance(kernel, MultistepLeap) and poisson_start  # the only start that may be early
     return Sampler(
-        Churned(kernel, churn) if churn else kernel,
+        kernel,
         num_steps,
         grid if lends else widest(grid),
         poisson_start,

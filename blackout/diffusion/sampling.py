@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from blackout.diffusion.correctors import Churned
 from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.guidance import GuidedDenoiser, start_mean
 from blackout.diffusion.heads import Head
@@ -92,7 +91,7 @@ def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpain
         number = guidance.particles
     if not inpainted:
         return number
-    possible = weighs(process) and not isinstance(taken_apart(sampler).kernel, StatefulKernel | Churned)
+    possible = weighs(process) and not isinstance(taken_apart(sampler).kernel, StatefulKernel)
     return max(number, sampler.inpainting_particles or (INPAINTING_PARTICLES if possible else 1))
 
 

@@ -240,7 +240,6 @@ class Schedule:
         grid: num_steps -> times [num_steps + 1].
         num_steps: T of the training grid.
         continuous: draw times between the grid's points too, uniformly along it, linear in u between neighbours.
-        importance: (s, t) of every interval of the grid -> how often each is drawn, in any unit; None for equally.
 
     Raises:
         ValueError: a grid that does not increase from 0, or continuous times of a single step.
@@ -249,7 +248,6 @@ class Schedule:
     grid: Callable[[int], Tensor] = fisher_times
     num_steps: int = 1000
     continuous: bool = False
-    importance: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.continuous and self.num_steps < 2:
@@ -262,41 +260,16 @@ class Schedule:
         """The grid, float64 [T + 1]."""
         return self.grid(self.num_steps)
 
-    def draw(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map uniforms v in [0, 1) to intervals by importance.
-
-        Args:
-            v: float64 [B].
-
-        Returns:
-            s, t: float64 [B], see `intervals`.
-            weight: float64 [B], the density of equally likely intervals over that of these: with it, a mean over
-                draws has the same expectation whatever the importance.
-        """
-        if self.importance is None:
-            return *self.intervals(v), torch.ones_like(v)
-        share = self._on(v.device)[2]
-        reached = share.cumsum(0)
-        cell = torch.searchsorted(reached / reached[-1], v, right=True).clamp_(max=len(share) - 1)
-        within = ((v - (reached / reached[-1] - share)[cell]) / share[cell]).clamp(0.0, 1 - 1e-12)
-        return *self.intervals((cell + within) / len(share)), 1 / (len(share) * share[cell])
-
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """The grid, logits of its times after 0, shares of its intervals: copied once, since copies are waited for."""
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The grid, and logits of its times after 0: copied once, since copies are waited for."""
         if device not in self._copies:
             times = self.times.to(device)
-            self._copies[device] = times, logit_survival(times[1:]), self._shares.to(device)
+            self._copies[device] = times, logit_survival(times[1:])
         return self._copies[device]
 
     @cached_property
-    def _copies(self) -> dict[torch.device, tuple[Tensor, Tensor, Tensor]]:
+    def _copies(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
         return {}
-
-    @cached_property
-    def _shares(self) -> Tensor:
-        equal = torch.ones(self.num_steps, dtype=torch.float64)
-        density = equal if self.importance is None else self.importance(self.times[:-1], self.times[1:])
-        return density / density.sum()
 
     def intervals(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Map uniforms v in [0, 1) to intervals (s, t): t is where to observe, s one grid step earlier.
@@ -310,7 +283,7 @@ class Schedule:
         Returns:
             s, t: float64 [B] on v's device.
         """
-        times, u, _ = self._on(v.device)
+        times, u = self._on(v.device)
         if not self.continuous:
             k = 1 + (v * self.num_steps).long().clamp_(max=self.num_steps - 1)
             return times[k - 1], times[k]

@@ -23,7 +23,6 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from blackout.diffusion.correctors import Churned
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import sample_particles, weighs
@@ -418,6 +417,6 @@ def polished(run: Run, x: Tensor, moves: int, streams: SampleStreams) -> Tensor:
 
 def known_mask(prior: Prior, problem: Problem) -> Tensor | None:
     """Which elements are known exactly, bool [*shape], where particles can be weighed beside them; else None."""
-    possible = weighs(prior.process) and not isinstance(prior.kernel, StatefulKernel | Churned)
+    possible = weighs(prior.process) and not isinstance(prior.kernel, StatefulKernel)
     known = problem.known(prior.shape) if possible and isinstance(problem, Measured) else None
     return None if known is None else known[1]

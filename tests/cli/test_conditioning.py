@@ -195,10 +195,3 @@ def test_classes_and_known_pixels_do_not_depend_on_the_batch(conditional):
     with pytest.raises(ValueError, match="classes"):
         next(model.batches(torch.arange(6), sampler=sampler, classes=torch.arange(5)))
     assert torch.equal(model.sample(4, classes=[1, 2]), model.sample(4, classes=torch.tensor([1, 2, 1, 2])))
-
-
-def test_importance_sampling_of_times_trains(run, tmp_path):
-    short = [option for option in RECIPE if not option.startswith("trainer.max")]
-    outcome = run("train", *short, "dataset=patches", "dataset.size=4", "dataset.stride=32", "trainer.max_steps=3",
-                  "schedule=fisher_importance", f"runs_dir={tmp_path}")  # fmt: skip
-    assert outcome.code == 0, outcome.err

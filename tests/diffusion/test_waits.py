@@ -25,7 +25,7 @@ from blackout.diffusion.kernels import (
     Trapezoidal,
     nearest_rounding,
 )
-from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, GradientImportance, Loss
+from blackout.diffusion.losses import BirthDeathLoss, CountLoss, CrossEntropy, Loss
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.predictions import Prediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Uniform
@@ -92,7 +92,7 @@ def test_no_sampling_step_waits(process: Any, head: Any, kernel: Any, corrector:
     [
         (DEATH, COUNT, CountLoss(), {}),
         (DEATH, COUNT, CountLoss(), {"continuous": True}),
-        (IMMIGRATION, PAIR, BirthDeathLoss(), {"importance": GradientImportance()}),
+        (IMMIGRATION, PAIR, BirthDeathLoss(), {}),
         (UNIFORM, LevelHead(UNIFORM, 16), CrossEntropy(), {}),
     ],
 )

@@ -37,7 +37,7 @@ FAMILIES = {
 """A training run of one step of every family."""
 REQUESTS = (
     *((name, option) for name, options in {
-        "digits": ("classes", "inpaint", "sampler.churn", "sampler.guidance", "sampler.inpainting_particles", "passes"),
+        "digits": ("classes", "inpaint", "sampler.guidance", "sampler.inpainting_particles", "passes"),
         "flow": ("resample", "simulation.num_steps", "simulation.resample_below", "oracle", "likelihood"),
         "energy": ("resample", "simulation.num_steps", "likelihood"),
         "shuffle": ("input", "sampler.width", "passes"),

@@ -120,7 +120,7 @@ def shipped():
             found[f"sampler/grid={name.rpartition('/')[2]}"] = OmegaConf.to_container(section)
     for name, section in sections("schedule").items():
         found[f"schedule={name.rpartition('/')[2]}"] = OmegaConf.to_container(section).get("grid")
-    unfit = ("optimal", "steps", "fisher_importance", "schedule=counts")  # the last is made from more facts of the data
+    unfit = ("optimal", "steps", "schedule=counts")  # the last is made from more facts of the data
     return {name: grid for name, grid in found.items() if not name.endswith(unfit)}
 
 

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from blackout.diffusion.correctors import Churned, LevelCorrector, ThinAndBridge
+from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import SoftplusHead
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import PoissonLeap, Trapezoidal
-from blackout.diffusion.particles import sample_particles
 from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.processes import PureDeath, UniformChain
-from blackout.diffusion.samplers import Correction, count_evaluations, make_sampler, sample
+from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.samplers import Correction, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
 from blackout.laws.kernels import KERNELS, ExactDenoiser, final_law, p_value, poisson_births, step_law, step_matrix
 from blackout.laws.toys import Toy, pixel_pair, total_variation
@@ -105,37 +104,6 @@ def test_thin_and_bridge_leaves_the_law_of_the_level_as_it_is(back):
     assert p_value(draws_of(wrong, PAIR), law) < 1e-6  # the test would notice 5 % of a step too much
 
 
-@pytest.mark.parametrize("share", [0.3, 1.0])
-def test_churn_leaves_the_law_of_every_level_as_it_is(share):
-    """With the exact kernel: two churned steps end in p_s, by chi-square, and lose units on their way."""
-    n, process = 40_000, PureDeath(15)
-    u, t, s = (time_of_logit(torch.tensor(u).double()) for u in (-3.0, -1.5, 0.5))
-    x0 = torch.from_numpy(PAIR.states[np.random.default_rng(0).choice(256, n, p=PAIR.p0)]).to(torch.uint8)
-    streams, churned = SampleStreams(4, torch.arange(n)), Churned(ExactJointKernel(), share)
-    xt = churned(None, process, process.sample(x0, u, streams.at(1)), t, u, streams.at(2))
-    xs = churned(None, process, xt, s, t, streams.at(3))
-    assert p_value(draws_of(xt, PAIR), PAIR.marginal(float(torch.exp(-t)))) > 1e-4
-    assert p_value(draws_of(xs, PAIR), PAIR.marginal(float(torch.exp(-s)))) > 1e-4
-    assert float((xs < xt).double().mean()) > 0.02  # which births alone never do
-    whole = Churned(ExactJointKernel(), share)(None, process, xs, torch.zeros(()).double(), s, streams.at(5))
-    assert bool((whole >= xs).all())  # the last step is left alone
-
-
-def test_churn_costs_nothing_and_needs_a_process_and_a_kernel_that_can_go_back():
-    times = logit_times(10, 6.0, -6.0)
-    kernel = make_sampler(PoissonLeap(), churn=0.5).kernel
-    assert count_evaluations(times, PureDeath(50), SoftplusHead(), kernel) == 10
-    assert make_sampler(PoissonLeap()).kernel == PoissonLeap()
-    for share in (-0.5, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="churn"):
-            make_sampler(PoissonLeap(), churn=share)
-    chain = UniformChain(3, 10)
-    with pytest.raises(ValueError, match="chain of steps"):
-        kernel(None, chain, torch.zeros(1, 2, dtype=torch.uint8), *torch.tensor([2.0, 3.0]).double())
-    with pytest.raises(ValueError, match="churn"):
-        sample_particles(ExactDenoiser(PAIR), PureDeath(15), times, (1, 2), kernel=kernel, number=2)
-
-
 def test_birth_and_death_keep_the_law_in_the_limit_of_short_steps():
     """Exact matrices of one leap: the change of p_s per unit of length vanishes with the length."""
     q = 0.4
@@ -167,9 +135,9 @@ def _binomial(n, k, p):
     return comb(int(n), k) * p**k * (1 - p) ** (int(n) - k)
 
 
-def corrected_law(toy, times, sigma, corrector_steps=0, churn=0.0, seed=0):
+def corrected_law(toy, times, sigma, corrector_steps=0, seed=0):
     """Final law of Poisson leaps when the network's mean is off by a fixed log-normal factor, with thin-and-bridge
-    correctors of half a step, or churn.
+    correctors of half a step.
     """
     rng = np.random.default_rng(seed)
     survivals = np.exp(-times.numpy())
@@ -182,9 +150,6 @@ def corrected_law(toy, times, sigma, corrector_steps=0, churn=0.0, seed=0):
         )
 
     def step(toy, law, q_s, q_t):
-        if q_s < 1 and churn:
-            further = 1 / (1 + (1 / q_t - 1) * ((1 / q_t - 1) / (1 / q_s - 1)) ** churn)
-            law, q_t = law @ toy.thinning(further / q_t), further
         law = step_law(toy, law, q_s, q_t, wrong_births)
         if q_s == 1:
             return law
@@ -206,16 +171,6 @@ def test_correctors_mend_the_models_error_not_the_discretisation():
     # a wrong one: the other way round
     assert error(64, 0.3, 1) < error(128, 0.3, 0)
     assert error(64, 0.1, 1) < error(128, 0.1, 0)
-
-
-def test_churn_mends_the_models_error_at_no_evaluation():
-    """Exact matrices, 64 evaluations: .0207 and .0217 with a perfect network, .115 and .108 with one 30 % off."""
-
-    def error(sigma, churn):
-        return total_variation(corrected_law(PAIR, logit_times(64, 5.0, -8.0), sigma, churn=churn), PAIR.p0)
-
-    assert error(0.0, 0.0) < error(0.0, 0.5) < 1.1 * error(0.0, 0.0)
-    assert error(0.3, 0.5) < 0.95 * error(0.3, 0.0)
 
 
 @pytest.mark.parametrize("wrong", [lambda: Correction(-1), lambda: Correction(between=(1.0, 0.0)),
