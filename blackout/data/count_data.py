@@ -18,11 +18,13 @@ from torch import Tensor
 from blackout.counts import LARGEST_COUNT, count_dtype
 from blackout.data.labels import divided
 from blackout.data.readers import check_range, to_counts
+from blackout.data.shards import Rows
 from blackout.errors import UserError
 from blackout.family import Split
 
 CHUNK = 4096  # samples widened to int64 or float64 at a time, so that a pass over CIFAR-10 needs no gigabyte
 _AT_ONCE = 1 << 24  # elements widened at a time
+_LOADED = 1 << 26  # elements of counts on the disk that are compared with others
 _PAIRED = 1024  # samples whose pairs estimate the excess: 1 % off on CIFAR-10, in a third of a second
 
 _FEWEST_PLACES = 16  # of a series
@@ -48,8 +50,12 @@ class Sums:
         return self.square / len(self.sample) - (self.element.double() / len(self.sample)).square()
 
 
-def sums(counts: Tensor) -> Sums:
+def sums(counts: Tensor | Rows) -> Sums:
     """One pass over counts, integers [N, *shape]."""
+    known = counts.sparse_sums(CHUNK) if isinstance(counts, Rows) else None
+    if known is not None and isinstance(counts, Rows):
+        element, square = (one.view(counts.shape[1:]) for one in known)
+        return Sums(element, square, counts.totals.double())
     element, square = torch.zeros(counts.shape[1:], dtype=torch.int64), torch.zeros(counts.shape[1:]).double()
     sample = []
     for _, part in parts(counts):
@@ -60,14 +66,27 @@ def sums(counts: Tensor) -> Sums:
     return Sums(element, square, torch.cat(sample))
 
 
-def parts(counts: Tensor) -> Iterator[tuple[int, Tensor]]:
+def parts(counts: Tensor | Rows) -> Iterator[tuple[int, Tensor]]:
     """(first sample, samples) of counts [N, ...], few enough at a time to be widened."""
-    rows = max(1, min(CHUNK, _AT_ONCE // max(1, counts[:1].numel())))
+    rows = max(1, min(CHUNK, _AT_ONCE // max(1, math.prod(counts.shape[1:]))))
     for first in range(0, len(counts), rows):
         yield first, counts[first : first + rows]
 
 
-def total_dispersion(counts: Tensor, known: Sums | None = None) -> float:
+def taken(values: Any, rows: Tensor) -> Any:
+    """The rows with these numbers, int64 or bool, of a tensor, of `Rows`, which stay on the disk, or of None."""
+    return values if values is None else values.take(rows) if isinstance(values, Rows) else values[rows]
+
+
+def loaded(counts: Tensor | Rows, most: int = _LOADED) -> Tensor:
+    """Counts as a tensor; of those on the disk evenly spaced samples, of at most so many elements in all."""
+    if not isinstance(counts, Rows):
+        return counts
+    number = min(len(counts), max(2, most // math.prod(counts.shape[1:])))
+    return counts[torch.arange(number) * len(counts) // number]
+
+
+def total_dispersion(counts: Tensor | Rows, known: Sums | None = None) -> float:
     """D = Var(sum X) / E(sum X) of the total count of a sample, float64; 1 for Poisson counts, 0 for constant ones.
 
     Args:
@@ -79,7 +98,7 @@ def total_dispersion(counts: Tensor, known: Sums | None = None) -> float:
     return float(totals.var(correction=0)) / mean if mean > 0 else 0.0
 
 
-def covariance_excess(counts: Tensor, known: Sums | None = None) -> float:
+def covariance_excess(counts: Tensor | Rows, known: Sums | None = None) -> float:
     """||M^-1/2 (Cov X - M) M^-1/2||_F, M = diag E[X]: 0 for independent Poisson counts.
 
     From the squared products of all pairs among at most 1,024 evenly spaced samples, without the bias that the square
@@ -102,7 +121,7 @@ def covariance_excess(counts: Tensor, known: Sums | None = None) -> float:
     return math.sqrt(max(excess, 0.0))
 
 
-def neighbour_correlation(counts: Tensor) -> float:
+def neighbour_correlation(counts: Tensor | Rows) -> float:
     """Mean correlation of neighbours in a vector, beyond that of all pairs of elements, of square roots of counts.
 
     About 0 for elements in no order, such as genes; positive for bins of time or energy. Ours, with its
@@ -120,7 +139,7 @@ def neighbour_correlation(counts: Tensor) -> float:
     return float(adjacent - overall)
 
 
-def _some(counts: Tensor) -> Tensor:
+def _some(counts: Tensor | Rows) -> Tensor:
     """At most 1,024 samples, evenly spaced."""
     return counts[torch.arange(0, len(counts), -(-len(counts) // _PAIRED))]
 
@@ -135,7 +154,7 @@ _ORDERED = 0.1
 
 @dataclass(frozen=True, eq=False)
 class CountData:
-    """A dataset of counts with a held-out split, in memory: a `blackout.family.Source`.
+    """A dataset of counts with a held-out split, in memory or, as `Rows`, on the disk: a `blackout.family.Source`.
 
     Attributes:
         name: short name for logs and file names.
@@ -165,8 +184,8 @@ class CountData:
     """
 
     name: str
-    train: Tensor
-    test: Tensor
+    train: Tensor | Rows
+    test: Tensor | Rows
     max_count: int
     train_labels: Tensor | None = None
     test_labels: Tensor | None = None
@@ -183,7 +202,7 @@ class CountData:
     condition: Mapping[str, Any] = field(default_factory=dict)
     offset: int = 0
     gain: int = 1
-    _served: Tensor = field(init=False, repr=False)
+    _served: Tensor | Rows = field(init=False, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -193,7 +212,8 @@ class CountData:
         for split, counts in (("train", self.train), ("test", self.test)):
             _check_counts(f"{self.name} {split} data", counts, self.max_count)
             # written once to the frozen object: everyone downstream may rely on the dtype
-            object.__setattr__(self, split, counts.to(count_dtype(self.max_count)).contiguous())
+            counts = counts.to(count_dtype(self.max_count))
+            object.__setattr__(self, split, counts if isinstance(counts, Rows) else counts.contiguous())
         if self.train.shape[1:] != self.test.shape[1:]:
             shapes = f"got {tuple(self.train.shape[1:])} and {tuple(self.test.shape[1:])}"
             raise ValueError(f"{self.name}: train and test samples must have the same shape, {shapes}")
@@ -210,7 +230,7 @@ class CountData:
             raise ValueError(f"flip mirrors images [C, H, W], but {self.name} has samples of shape {self.shape}")
         object.__setattr__(self, "_served", self.train)
 
-    def _parts(self, split: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _parts(self, split: str) -> tuple[Tensor | Rows, Tensor | None, Tensor | None]:
         """Counts, labels and what was seen of a split."""
         if split == "train":
             return self.train, self.train_labels, self.train_seen
@@ -281,7 +301,7 @@ class CountData:
         kept: dict[str, Any] = {}
         for split, chosen in rows.items():
             for name, values in zip((split, f"{split}_labels", f"{split}_seen"), self._parts(split), strict=True):
-                kept[name] = None if values is None else values[chosen]
+                kept[name] = taken(values, chosen)
         return replace(self, **kept | replaced)
 
     def under(self, labels: Tensor) -> CountData:
@@ -426,17 +446,18 @@ def _like(asked: Tensor, labels: Tensor | None, sizes: list[int]) -> Tensor:
     return torch.cat(spaced).sort().values
 
 
-def _check_counts(what: str, counts: Tensor, max_count: int) -> None:
+def _check_counts(what: str, counts: Tensor | Rows, max_count: int) -> None:
     """Refuse what are no counts in 0..max_count of a known shape, with the first bad value."""
-    _check_integers(f"{what}: counts", counts)
+    if isinstance(counts, Tensor):
+        _check_integers(f"{what}: counts", counts)
     if counts.ndim not in (2, 3, 4, 5) or 0 in counts.shape[1:]:
         allowed = "[N, D], [N, C, L], [N, C, H, W] or [N, C, D, H, W]"
         raise ValueError(f"{what}: the shape must be {allowed}, got {list(counts.shape)}")
     if len(counts) == 0:
         raise ValueError(f"{what}: at least one sample is needed, got none")
     info = torch.iinfo(counts.dtype)
-    if info.min >= 0 and info.max <= max_count:
-        return  # guaranteed by the dtype
+    if (info.min >= 0 and info.max <= max_count) or (isinstance(counts, Rows) and counts.max() <= max_count):
+        return  # guaranteed by the dtype, or known
     for start, chunk in parts(counts):
         check_range(f"{what}: counts", chunk.cpu().numpy(), max_count, f"max_count={max_count}", start)
 

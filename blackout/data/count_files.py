@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from blackout.component import component
-from blackout.data.count_data import CountData, group_split, held_out_split
+from blackout.data.count_data import CountData, group_split, held_out_split, loaded, taken
 from blackout.data.count_data import parts as parts_of
 from blackout.data.doctor import Finding, findings
 from blackout.data.labels import TOTAL, classes, label_file, levels, named_column
-from blackout.data.readers import COUNTS, Store, is_number, read_store, to_counts
+from blackout.data.readers import COUNTS, SparseOnDisk, Store, blocks, is_number, read_store, sample_shape, to_counts
+from blackout.data.shards import Rows, Stream, packed, rows_of, stays_on_disk
 from blackout.errors import UserError
 from blackout.files import load_array
 
@@ -44,6 +45,7 @@ def counts(
     gain: int = 1,
     sequences: str | None = None,
     letters: str = "ACGT",
+    in_memory: bool | None = None,
 ) -> CountData:
     """Counts from a file: [N, D], [N, C, L], [N, H, W] (one channel), [N, C, H, W] or [N, C, D, H, W].
 
@@ -88,6 +90,7 @@ def counts(
     for name, value, least in (("offset", offset, 0), ("gain", gain, 1)):
         if type(value) is not int or value < least:
             raise UserError(f"dataset.{name} must be a whole number of at least {least}, not {value!r}")
+    data: Tensor | Rows
     parts: dict[str, Any] = {"name": file.stem, "features": store.features, "layer": layer}
     parts["annotated"] = bool(store.features)
     try:
@@ -99,22 +102,32 @@ def counts(
                 raise ValueError(f"'train' and 'test' must come together, found {_names(arrays)}")
             for split in ("test", "train"):  # the split that the file gives
                 matrix, _ = _selected(arrays[split], (), _listed(columns), _listed(exclude))
-                data, seen = _read(split, matrix, mask, arrays, series)
-                parts |= {split: (data := _in_units(data, seen, offset, gain)), f"{split}_seen": seen}
+                part, seen = _read(split, matrix, mask, arrays, series)
+                data = _in_units(part, seen, offset, gain)
+                parts |= {split: data, f"{split}_seen": seen}
                 parts[f"{split}_labels"] = _to_labels(f"{split}_labels", arrays.get(f"{split}_labels"))
         else:
             left_out = set(map(str, _listed(exclude)))
             name, whole, observed, features = _divided(store, {*asked, mask or ""}, left_out)  # to be split here
+            stays = stays_on_disk(tuple(whole.shape), whole.dtype.itemsize, in_memory)
+            whole = whole[:] if isinstance(whole, SparseOnDisk) and not stays else whole
             numbers = [one for one in _listed(exclude) if not (store.tabular and str(one) in observed)]
-            matrix, features = _selected(whole, features, _listed(columns), numbers)
+            matrix, features = _selected(whole, features, _listed(columns), numbers, stays)
             try:
-                data, seen = _read(name, matrix, mask, observed, series)
+                if stays:
+                    settings = [layer, name, columns, exclude, series, offset, gain, sequences, letters]
+                    data, seen = _on_disk(file, name, matrix, mask, settings, series, offset, gain), None
+                else:
+                    read, seen = _read(name, matrix, mask, observed, series)
             except ValueError as error:
                 layers = [f"dataset.layer={one}" for one in store.layers]
                 raise ValueError(", or ".join([str(error), *layers])) from None
-            data = _in_units(data, seen, offset, gain)
-            totals = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
-            observed = {TOTAL: torch.cat([torch.zeros(0, dtype=torch.int64), *totals]).numpy(), **observed}
+            data = data if stays else _in_units(read, seen, offset, gain)
+            if isinstance(data, Rows):
+                totals = data.totals
+            else:
+                totals = torch.cat([part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)])
+            observed = {TOTAL: totals.numpy(), **observed}
             codes, words, told = _classes(class_columns, observed, bins, bool(scales))
             if codes is not None and codes.shape != data.shape[:1]:
                 raise ValueError(f"one label per sample is needed, [{len(data)}], got {list(codes.shape)}")
@@ -129,8 +142,8 @@ def counts(
             parts |= {"class_names": words, "class_values": told, "features": features, "covariates": values}
             for split, chosen in zip(("train", "test"), rows, strict=True):
                 of_split = {"": data, "_labels": codes, "_seen": seen}
-                parts |= {split + part: None if of is None else of[chosen] for part, of in of_split.items()}
-        for finding in findings(data, parts["features"]):
+                parts |= {split + part: taken(of, chosen) for part, of in of_split.items()}
+        for finding in findings(loaded(data), parts["features"]):
             warnings.warn(finding, stacklevel=2)
         parts |= {"sample_shape": tuple(matrix.shape[1:]), "offset": offset, "gain": gain}
         return _made(parts, max_count)
@@ -158,9 +171,12 @@ def _listed(names: Any) -> list[Any]:
 
 
 def _selected(
-    matrix: Any, features: tuple[str, ...], columns: list[Any], exclude: list[Any]
+    matrix: Any, features: tuple[str, ...], columns: list[Any], exclude: list[Any], stays: bool = False
 ) -> tuple[Any, tuple[str, ...]]:
-    """The columns [N, d] of a matrix [N, D] that are asked for, and their names, where they have names."""
+    """The columns [N, d] of a matrix [N, D] that are asked for, and their names, where they have names.
+
+    They are taken when they are read where the matrix `stays` on the disk.
+    """
     if not columns and not exclude:
         return matrix, features
     if len(matrix.shape) != 2:
@@ -172,8 +188,42 @@ def _selected(
     left = [name for name in (map(str, columns) if columns else places) if name not in set(map(str, exclude))]
     if not left:
         raise ValueError("columns and exclude leave no column")
-    chosen = (matrix if hasattr(matrix, "tocsr") else np.asarray(matrix))[:, [places[name] for name in left]]
-    return chosen, tuple(left) if features else ()
+    numbers = [places[name] for name in left]
+    matrix = matrix if stays or hasattr(matrix, "tocsr") else np.asarray(matrix)
+    return _Columns(matrix, numbers) if stays else matrix[:, numbers], tuple(left) if features else ()
+
+
+class _Columns:
+    """Columns of a matrix, by number, taken of the rows that are asked for."""
+
+    def __init__(self, matrix: Any, numbers: list[int]) -> None:
+        self._matrix, self._numbers, self.dtype = matrix, numbers, matrix.dtype
+        self.shape = (matrix.shape[0], len(numbers))
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self._matrix[rows][:, self._numbers]
+
+
+def _on_disk(
+    file: Path, name: str, matrix: Any, mask: str | None, told: list[Any], series: bool | None, offset: int, gain: int
+) -> Rows:
+    """Counts [N, ...] that stay on the disk, where `told` are the settings that decide them."""
+    if mask is not None:
+        raise ValueError(f"mask={mask}: entries may be missing in memory only: dataset.in_memory=true")
+    shape, units = sample_shape(name, tuple(matrix.shape), series), (offset, gain)
+    if isinstance(matrix, np.memmap) and matrix.flags.c_contiguous and matrix.dtype.kind in "iu" and units == (0, 1):
+        stored = Stream(file, matrix.dtype, matrix.shape, matrix.offset)
+        return rows_of(stored, shape, lambda: (block for _, block in blocks(name, stored)))
+
+    def counted() -> Iterator[Any]:
+        for _, block in blocks(name, matrix):
+            if units != (0, 1):
+                plain = block.toarray() if hasattr(block, "toarray") else block
+                yield _in_units(torch.from_numpy(plain.astype(np.int64)), None, offset, gain).numpy()
+            else:
+                yield block
+
+    return packed(file, matrix.shape[0], shape, told, counted)
 
 
 def _in_units(data: Tensor, seen: Tensor | None, offset: int, gain: int) -> Tensor:

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ class OnDisk:
         stored: bytes on the disk that hold it.
 
     Raises:
-        UserError: it says that it is larger than these bytes or the memory allow.
+        UserError: it says that it is larger than these bytes allow, or one of its parts than the memory does.
         ValueError: it is neither numbers nor text.
     """
 
@@ -84,7 +84,9 @@ class OnDisk:
         if self.dtype.kind not in "biufSUOT":
             raise ValueError(f"{self.dtype} is no type of numbers or text")
         chunk = math.prod(getattr(array, "chunks", None) or (1,)) * self.dtype.itemsize
-        check_size(path, max(math.prod(self.shape), chunk), stored)
+        self._path = path
+        check_size(path, chunk)
+        check_size(path, max(math.prod(self.shape), chunk), stored, fits=False)
         if (parts := _parts(self.shape, getattr(array, "chunks", None))) > _MOST_PARTS + stored // 8:
             raise UserError(f"{path}: {stored:,} bytes are said to hold {parts:,} parts of an array")
 
@@ -92,10 +94,12 @@ class OnDisk:
         """Those rows.
 
         Raises:
+            UserError: they do not fit into memory.
             ValueError: what lies on disk is damaged.
         """
         asked = math.prod(self.shape[1:]) * len(range(*rows.indices(self.shape[0]))) if self.shape else 1
         each = self.dtype.itemsize if self.dtype.kind in "biuf" else max(self.dtype.itemsize, _OF_TEXT)
+        check_size(self._path, asked * each)
         try:
             with taking_at_most(_AROUND + 4 * asked * each):
                 return np.asarray(self._array[rows] if self.shape else self._array[()])
@@ -172,6 +176,53 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
     return (made if made.has_canonical_format else made.astype(np.float64)).tocsr()
 
 
+class SparseOnDisk:
+    """A CSR matrix of an HDF5 file or a .zarr store, whose rows are read, and checked, when they are asked for.
+
+    Args:
+        shape: rows and columns.
+        parts: `data`, `indices` and `indptr`, the last of which is read now.
+
+    Raises:
+        ValueError: it is no such matrix.
+    """
+
+    def __init__(self, shape: Any, parts: Mapping[str, OnDisk]) -> None:
+        self._parts, self._ends = parts, np.asarray(parts["indptr"])
+        self.dtype, data = parts["data"].dtype, parts["data"]
+        sparse_matrix("csr", (0, np.asarray(shape).flat[-1]), self._of(0, 0, self._ends[:1]))  # refuses what is none
+        self.shape = tuple(map(int, np.asarray(shape)))
+        ends = self._ends = self._ends.astype(np.int64)
+        whole = (
+            len(self.shape) == 2
+            and len(ends) == self.shape[0] + 1
+            and ends[0] == 0
+            and bool((np.diff(ends) >= 0).all())
+        )
+        if not (whole and (ends[-1],) == data.shape == parts["indices"].shape):
+            raise ValueError(f"indptr and indices of a sparse matrix do not fit its shape {list(self.shape)}")
+
+    def __getitem__(self, rows: slice) -> Any:
+        """A SciPy CSR matrix of these rows.
+
+        Raises:
+            UserError: they do not fit into memory.
+            ValueError: what lies on disk is damaged, or no such matrix.
+        """
+        first, last, _ = rows.indices(self.shape[0])
+        ends = self._ends[first : max(first, last) + 1]
+        return sparse_matrix("csr", (len(ends) - 1, self.shape[1]), self._of(ends[0], ends[-1], ends - ends[0]))
+
+    def toarray(self) -> Array:
+        """All of it, dense."""
+        dense: Array = self[:].toarray()
+        return dense
+
+    def _of(self, first: int, last: int, ends: Array) -> dict[str, Array]:
+        place = slice(int(first), int(last))
+        return {"data": self._parts["data"][place], "indices": self._parts["indices"][place], "indptr": ends}
+
+
 def _within(indices: Array, end: int) -> bool:
     return not len(indices) or 0 <= int(indices.min()) <= int(indices.max()) < end
 
@@ -181,6 +232,7 @@ def read_store(path: Path, layer: str | None = None) -> Store:
 
     Args:
         path: .npy, .npz (dense, or a SciPy sparse matrix), .csv, .tsv, .parquet, .h5ad, .zarr, .h5, .hdf5, .tif, .tiff.
+            Sparse matrices of rows (CSR) in an .h5ad or .zarr stay there.
         layer: which array of an .h5ad (a layer), .zarr or HDF5 file holds the counts; None for `X`, `counts` or the
             only one.
 
@@ -207,7 +259,6 @@ def _library(name: str, path: Path) -> Any:
 def _numpy(path: Path, layer: str | None) -> Store:
     loaded = load_arrays(path, mapped=True)
     if not isinstance(loaded, dict):
-        check_size(path, loaded.size)
         return Store({COUNTS: loaded})
     if {"format", "shape", "data"} <= loaded.keys():  # as SciPy saves a sparse matrix
         return Store({COUNTS: sparse_matrix(_text(loaded["format"].item()), loaded["shape"], loaded)})
@@ -476,13 +527,16 @@ def _anndata(path: Path, nodes: dict[str, Any], found: dict[str, OnDisk], layer:
 
 
 def _annotated(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Any:
-    """A matrix of AnnData: dense and left on the disk, or sparse."""
+    """A matrix of AnnData, left on the disk if it is dense or of sparse rows."""
     if name in found:
         return found[name]
     about = nodes[name].attrs
     kind = _text(about.get("encoding-type", about.get("h5sparse_format", ""))).removesuffix("_matrix")
-    parts = {part: np.asarray(found[f"{name}/{part}"]) for part in ("data", "indices", "indptr")}
-    return sparse_matrix(kind, np.asarray(about.get("shape", about.get("h5sparse_shape"))), parts)
+    parts = {part: found[f"{name}/{part}"] for part in ("data", "indices", "indptr")}
+    shape = np.asarray(about.get("shape", about.get("h5sparse_shape")))
+    if kind == "csr":
+        return SparseOnDisk(shape, parts)
+    return sparse_matrix(kind, shape, {part: np.asarray(values) for part, values in parts.items()})
 
 
 def _observed(nodes: dict[str, Any], found: dict[str, OnDisk], name: str) -> Array:
@@ -532,36 +586,55 @@ def to_counts(name: str, array: Any, series: bool | None = None) -> Tensor:
     Returns:
         The same; images of one channel as [N, 1, H, W].
     """
-    if len(array.shape) not in (2, 3, 4, 5):
+    shape = sample_shape(name, tuple(array.shape), series)
+    return _dense(name, array).view(array.shape[0], *shape)
+
+
+def sample_shape(name: str, shape: tuple[int, ...], series: bool | None = None) -> tuple[int, ...]:
+    """The shape of a sample of counts; raises ValueError. See `to_counts`."""
+    if len(shape) not in (2, 3, 4, 5):
         allowed = "[N, D], [N, C, L], [N, H, W], [N, C, H, W] or [N, C, D, H, W]"
-        raise ValueError(f"{name} must be {allowed}, got {list(array.shape)}")
-    whole = _dense(name, array)
-    if whole.ndim == 4 and whole.shape[-1] in (1, 3, 4) and whole.shape[1] == whole.shape[2] > 4:
+        raise ValueError(f"{name} must be {allowed}, got {list(shape)}")
+    if len(shape) == 4 and shape[-1] in (1, 3, 4) and shape[1] == shape[2] > 4:
         advice = "read as [N, C, H, W]: if its last axis is colour, save numpy.moveaxis(array, -1, 1) instead"
-        warnings.warn(f"{name} has the shape {list(whole.shape)}, {advice}", stacklevel=2)
-    if whole.ndim == 3 and not (whole.shape[2] >= _SLENDER * whole.shape[1] if series is None else series):
-        return whole[:, None]
-    return whole
+        warnings.warn(f"{name} has the shape {list(shape)}, {advice}", stacklevel=2)
+    if len(shape) == 3 and not (shape[2] >= _SLENDER * shape[1] if series is None else series):
+        return (1, *shape[1:])
+    return shape[1:]
 
 
 def _dense(name: str, array: Any) -> Tensor:
-    """The counts of an array or sparse matrix in the smallest type that holds them, by blocks of rows."""
-    if hasattr(array, "tocsr"):
-        _check_whole(name, array.data)  # of which it has fewer; what follows then finds nothing
-    at_once = max(1, _AT_ONCE // max(1, math.prod(array.shape[1:])))
+    """The counts of an array or sparse matrix in the smallest type that holds them."""
     parts, largest = [], 1
     check_size(Path(name), math.prod(array.shape))
-    for first in range(0, array.shape[0], at_once):
-        block = array[first : first + at_once]
-        rows = block.toarray() if hasattr(block, "toarray") else np.asarray(block)
-        _check_whole(name, rows, first)
-        top = int(rows.max(initial=0))
-        largest = max(largest, top)
+    for _, block in blocks(name, array):
+        rows = block.toarray() if hasattr(block, "toarray") else block
+        largest = max(largest, top := int(rows.max(initial=0)))
         parts.append(torch.from_numpy(rows.astype(np.uint8 if top <= 255 else np.int32)))
     whole = torch.empty(tuple(array.shape), dtype=count_dtype(largest))
-    for place in whole.split(at_once)[: len(parts)]:
+    for place in whole.split(len(parts[0]) if parts else 1)[: len(parts)]:
         place.copy_(parts.pop(0))  # each is forgotten once it is in its place
     return whole
+
+
+def blocks(name: str, array: Any) -> Iterator[tuple[int, Any]]:
+    """(first row, rows) of an array or sparse matrix, a few rows at a time, each checked to be counts.
+
+    Raises:
+        ValueError: they are none.
+    """
+    at_once = max(1, _AT_ONCE // max(1, math.prod(array.shape[1:])))
+    for first in range(0, array.shape[0], at_once):
+        block = array[first : first + at_once]
+        if hasattr(block, "toarray"):
+            try:
+                _check_whole(name, block.data)  # of which it has fewer
+            except ValueError:
+                _check_whole(name, block.toarray(), first)
+                raise
+        else:
+            _check_whole(name, block := np.asarray(block), first)
+        yield first, block
 
 
 def _check_whole(name: str, array: Array, first: int = 0) -> None:

@@ -81,7 +81,7 @@ def binarized_mnist(data_dir: StrPath = "data", download: bool = True) -> CountD
         UserError: the files are absent and cannot be downloaded, or one of them is damaged.
     """
     grey = mnist(data_dir, download=download)
-    train, test = _binarize(grey.train), _binarize(grey.test)
+    train, test = _binarize(grey.train[:]), _binarize(grey.test[:])
     return CountData("binarized_mnist", train, test, 1, grey.train_labels, grey.test_labels)
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from blackout.component import component, leaves
 from blackout.data import CountData
-from blackout.data.count_data import Sums, sums
+from blackout.data.count_data import Sums, loaded, parts, sums
+from blackout.data.shards import Rows
 from blackout.diffusion.conditions import all_labels
 from blackout.diffusion.data_stats import checked_facts, with_ends
 from blackout.diffusion.draw import CountDraw, requested
@@ -233,10 +234,10 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
             return {}
         found: dict[str, dict[str, float]] = {}
         for split, counts in (("test", complete.test), ("train", complete.train)):
-            scored = counts[:most]
-            bits = baseline_bits(complete.train, scored)
+            scored, known = loaded(counts[:most] if most else counts), loaded(complete.train)
+            bits = baseline_bits(known, scored)
             if source.max_count <= _LARGEST_HISTOGRAM:
-                bits["histograms"] = histogram_bits(complete.train, scored, source.max_count).value
+                bits["histograms"] = histogram_bits(known, scored, source.max_count).value
             if "likelihood" not in settings:
                 return {"val/bits_per_dim": bits}
             found |= dict.fromkeys((f"bits_per_dim_{split}", f"bits_per_dim_{split}_unconditional"), bits)
@@ -261,7 +262,7 @@ def _stats(settings: Mapping[str, Any], source: CountData, facts: Mapping[str, A
     return {**with_ends(facts), "ordered": source.ordered if told is None else told}
 
 
-def mean_image(counts: Tensor, known: Sums | None = None) -> Tensor:
+def mean_image(counts: Tensor | Rows, known: Sums | None = None) -> Tensor:
     """E[X_0] per element, float32, without a floating-point copy of the data.
 
     One unit is added to each element's total: what never occurred in training must not be impossible.
@@ -273,7 +274,7 @@ def mean_image(counts: Tensor, known: Sums | None = None) -> Tensor:
     return (((known or sums(counts)).element + 1).double() / (len(counts) + 1)).float()
 
 
-def class_means(counts: Tensor, labels: Tensor, num_classes: int, mean: Tensor) -> Tensor:
+def class_means(counts: Tensor | Rows, labels: Tensor, num_classes: int, mean: Tensor) -> Tensor:
     """E[X_0 | class] per element, float32 [num_classes, *shape], with the average image added to every class once.
 
     Args:
@@ -281,11 +282,11 @@ def class_means(counts: Tensor, labels: Tensor, num_classes: int, mean: Tensor) 
         labels: int64 [N].
         mean: of all, positive, [*shape].
     """
-    means = torch.empty(num_classes, *mean.shape)
-    for number in range(num_classes):
-        members = counts[labels == number]
-        means[number] = (members.sum(0, dtype=torch.int64).double() + mean.double()) / (len(members) + 1)
-    return means
+    totals = torch.zeros(num_classes, *mean.shape, dtype=torch.int64)
+    for first, part in parts(counts):
+        totals.index_add_(0, labels[first : first + len(part)], part.long())
+    sizes = labels.bincount(minlength=num_classes).view(-1, *(1 for _ in mean.shape))
+    return ((totals.double() + mean.double()) / (sizes + 1)).float()
 
 
 def _kept(tensors: Mapping[str, Tensor], shape: list[int], measured: bool, with_classes: bool) -> dict[str, Tensor]:
@@ -336,7 +337,7 @@ def make_network(config: Mapping[str, Any], elements: Elements | None = None) ->
     return network
 
 
-def elements_of(counts: Tensor, mean: Tensor, known: Sums | None = None) -> Elements:
+def elements_of(counts: Tensor | Rows, mean: Tensor, known: Sums | None = None) -> Elements:
     """Mean, concentration and gain by moments, float32.
 
     Args:

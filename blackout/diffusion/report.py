@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
+from blackout.data.count_data import loaded
 from blackout.diffusion.guidance import start_mean
 from blackout.diffusion.likelihood import (
     LARGEST_TABLE,
@@ -292,11 +293,11 @@ def _baselines(untrained: BlackoutDiffusion, data: CountData, test: Tensor, repe
     """Held-out bits per dimension of models that know little or nothing."""
     from blackout.evaluation.baselines import baseline_bits  # which loads what only scores need
 
-    exact = math.log2(data.max_count + 1)
+    exact, known = math.log2(data.max_count + 1), loaded(data.train)
     uniform = Estimate(exact, 0.0, len(test), exact, exact)
     return {
         "uniform": asdict(uniform),
-        "independent_histograms": asdict(histogram_bits(data.train, test, data.max_count)),
-        **{name: {"value": bits, "n": len(test)} for name, bits in baseline_bits(data.train, test).items()},
+        "independent_histograms": asdict(histogram_bits(known, test, data.max_count)),
+        **{name: {"value": bits, "n": len(test)} for name, bits in baseline_bits(known, test).items()},
         "untrained_network": asdict(continuous_bits(untrained, test, repeats)),
     }

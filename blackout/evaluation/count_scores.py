@@ -18,7 +18,9 @@ from torch import Tensor
 from blackout.component import component
 from blackout.counts import count_dtype
 from blackout.data import CountData
+from blackout.data.count_data import loaded
 from blackout.data.labels import divided
+from blackout.data.shards import Rows
 from blackout.errors import UserError
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.features import SampleRows
@@ -149,8 +151,8 @@ def _counts(source: Source) -> CountData:
     return source.complete or source
 
 
-def _flat(counts: Tensor) -> Array:
-    rows: Array = counts.flatten(1).cpu().numpy().astype(np.int64)
+def _flat(counts: Tensor | Rows) -> Array:
+    rows: Array = loaded(counts).flatten(1).cpu().numpy().astype(np.int64)
     return rows
 
 

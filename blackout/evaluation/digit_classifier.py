@@ -96,7 +96,7 @@ def _train(network: _Network, data: CountData, seed: int) -> float:
             nn.init.kaiming_normal_(parameter, generator=generator)
         else:
             nn.init.zeros_(parameter)
-    images = to_uint8(data.train, data.max_count)
+    images = to_uint8(data.train[:], data.max_count)
     height, width = data.shape[-2:]
     batch = 128
     steps = max(STEPS, 2 * len(images) // batch)
@@ -121,7 +121,7 @@ def _train(network: _Network, data: CountData, seed: int) -> float:
                 optimizer.step()
                 schedule.step()
         with torch.no_grad():
-            test = to_rgb(to_uint8(data.test, data.max_count))
+            test = to_rgb(to_uint8(data.test[:], data.max_count))
             guesses = torch.cat([network(images)[1].argmax(dim=1) for images in test.split(1000)])
     finally:
         torch.set_num_threads(threads)

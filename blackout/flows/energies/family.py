@@ -92,7 +92,7 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
 
     def tensors(self, source: BinaryData) -> dict[str, Tensor]:
         """`states`, from which pair energies start; exported models have none."""
-        return {"states": source.counts.train.flatten(1)}
+        return {"states": source.counts.train[:].flatten(1)}
 
     def assemble(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], **training: Any) -> EnergySampler:
         """Energy, rates and simulation together; in training pair energies begin with their most likely couplings."""

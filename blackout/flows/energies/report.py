@@ -88,7 +88,7 @@ def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:
     right = {"exact": "nll_exact", "uniform_states": "nll_of_uniform_states"}
     near = {what: values[name] for what, name in right.items() if name in values}
     beside = dict.fromkeys(("nll_ais", "nll_sampler", "nll_chain_bound"), near)
-    train = source.counts.train.flatten(1).to(model.device)
+    train = source.counts.train[:].flatten(1).to(model.device)
     values["steepest_slope"] = steepest_slope(target, train, annealed.states.x, annealed.log_weights)
     far = values["steepest_slope"] > _STEEP
     said: dict[str, Any] = {"values": values, "beside": beside, "ais": {"chains": _CHAINS, "sweeps": _SWEEPS}}
