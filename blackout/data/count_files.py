@@ -126,7 +126,8 @@ def counts(
             if isinstance(data, Rows):
                 totals = data.totals
             else:
-                totals = torch.cat([part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)])
+                of_parts = [part.flatten(1).sum(1, dtype=torch.int64) for _, part in parts_of(data)]
+                totals = torch.cat([torch.zeros(0, dtype=torch.int64), *of_parts])
             observed = {TOTAL: totals.numpy(), **observed}
             codes, words, told = _classes(class_columns, observed, bins, bool(scales))
             if codes is not None and codes.shape != data.shape[:1]:

@@ -198,8 +198,9 @@ def rows_of(stored: Stream, shape: tuple[int, ...], blocks: Blocks) -> Rows:
         shape: of a sample.
         blocks: makes them.
     """
-    found = [(int(rows.max(initial=0)), rows.reshape(len(rows), -1).sum(1, dtype=np.int64)) for rows in blocks()]
-    _say(stored.path, len(stored.shape) and stored.shape[0], stored.path)
+    found = [(0, np.zeros(0, np.int64))]
+    found += [(int(rows.max(initial=0)), rows.reshape(len(rows), -1).sum(1, dtype=np.int64)) for rows in blocks()]
+    _say(stored.path, stored.shape[0], stored.path)
     return Rows(stored, shape, max(top for top, _ in found), torch.from_numpy(np.concatenate([of for _, of in found])))
 
 
@@ -239,7 +240,7 @@ def packed(path: Path, number: int, shape: tuple[int, ...], request: Any, blocks
 
 def _written(folder: Path, blocks: Iterator[Any], dtype: npt.DTypeLike) -> bool:
     """Write rows; False where a count is too large for the type."""
-    largest, totals, ends = 0, [], [np.zeros(1, np.int64)]
+    largest, totals, ends = 0, [np.zeros(0, np.int64)], [np.zeros(1, np.int64)]
     with (folder / "values").open("wb") as values, (folder / "columns").open("wb") as columns:
         for block in blocks:
             sparse = hasattr(block, "tocsr")
@@ -250,11 +251,13 @@ def _written(folder: Path, blocks: Iterator[Any], dtype: npt.DTypeLike) -> bool:
             if largest > np.iinfo(dtype).max:
                 return False
             values.write(counts.astype(dtype).tobytes())
-            totals.append(np.asarray(block.sum(1) if sparse else block.reshape(len(block), -1).sum(1, dtype=np.int64)))
+            totals.append(
+                np.asarray(block.sum(1)).ravel() if sparse else block.reshape(len(block), -1).sum(1, dtype=np.int64)
+            )
             if sparse:
                 columns.write(block.indices.astype(np.int32).tobytes())
                 ends.append(ends[-1][-1] + block.indptr[1:].astype(np.int64))
-    np.save(folder / "totals.npy", np.concatenate(totals).ravel().astype(np.int64))
+    np.save(folder / "totals.npy", np.concatenate(totals).astype(np.int64))
     np.save(folder / "ends.npy", np.concatenate(ends))
     write_json({"dtype": np.dtype(dtype).str, "largest": largest}, folder / "about.json")
     return True

@@ -1,0 +1,146 @@
+"""Rows on the disk against the same counts in memory: content, order, statistics; files that change or lie."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from blackout.data import CountData, counts, image_folder, shards
+from blackout.data.count_data import loaded
+from blackout.errors import UserError
+from blackout.training.data_module import TrainLoader
+
+GENERATOR = np.random.default_rng(0)
+CELLS = GENERATOR.poisson(2, (700, 12)) * (GENERATOR.random((700, 12)) < 0.3)
+CELLS[600:] *= 400  # so that 8 bits do not hold the last ones
+
+
+def save_sparse(path: Path) -> Path:
+    """With 1 added to a number that is not 0 as a second entry in its place."""
+    import scipy.sparse
+
+    matrix = scipy.sparse.csr_matrix(CELLS)
+    data, indices = (
+        np.insert(values, 1, new) for values, new in ((matrix.data, 1), (matrix.indices, matrix.indices[0]))
+    )
+    ends = matrix.indptr + (np.arange(len(CELLS) + 1) > 0)
+    np.savez(path, format="csr", shape=CELLS.shape, data=data, indices=indices, indptr=ends)
+    return path
+
+
+def save_h5ad(path: Path) -> Path:
+    anndata = pytest.importorskip("anndata", exc_type=ImportError)
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    made = anndata.AnnData(scipy_sparse.csr_matrix(CELLS.astype(np.float32)))
+    made.obs["kind"] = np.array(["b", "t"])[np.arange(len(CELLS)) % 2]
+    (made.write_zarr if path.suffix == ".zarr" else made.write_h5ad)(path)
+    return path
+
+
+def save_npy(path: Path, array: Any) -> Path:
+    np.save(path, array)
+    return path
+
+
+def save_photos(path: Path) -> Path:
+    for k in range(30):
+        (folder := path / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(GENERATOR.integers(0, 256, (9, 11, 3), dtype=np.uint8)).save(folder / f"{k}.png")
+    return path
+
+
+SETS = {
+    "integers": lambda at: (save_npy(at / "x.npy", CELLS), {"labels": "total"}),
+    "images": lambda at: (save_npy(at / "x.npy", GENERATOR.poisson(30, (300, 6, 7)).astype(">u2")), {}),
+    "numbers": lambda at: (save_npy(at / "x.npy", CELLS.astype(np.float32)), {"columns": [1, 5, 2], "exclude": [5]}),
+    "units": lambda at: (save_npy(at / "x.npy", 7 + 3 * CELLS), {"offset": 7, "gain": 3}),
+    "sparse": lambda at: (save_sparse(at / "x.npz"), {"covariates": "total"}),
+    "h5ad": lambda at: (save_h5ad(at / "x.h5ad"), {"labels": "kind", "columns": ["3", "0"]}),
+    "zarr": lambda at: (save_h5ad(at / "x.zarr"), {}),
+    "photos": lambda at: (save_photos(at / "photos"), {"size": 8}),
+}
+
+
+def read(path: Path, in_memory: bool | None, **settings: Any) -> CountData:
+    return (image_folder if path.is_dir() and path.suffix != ".zarr" else counts)(path, in_memory=in_memory, **settings)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", SETS)
+def test_rows_on_the_disk_are_those_in_memory(tmp_path: Path, kind: str) -> None:
+    path, settings = SETS[kind](tmp_path)
+    memory, disk = (read(path, held, **settings) for held in (True, False))
+    assert isinstance(disk.train, shards.Rows)
+    for split in ("train", "test"):
+        assert torch.equal(getattr(memory, split), getattr(disk, split)[:])
+        assert memory.fingerprint(split) == disk.fingerprint(split)
+    assert memory.facts == disk.facts
+    for name in ("element", "square", "sample"):
+        assert torch.equal(getattr(memory.sums, name), getattr(disk.sums, name))
+    streams = [TrainLoader(data, 16, seed=3) for data in (memory, disk)]
+    for number in (0, 40):  # in the first epoch, and later
+        first, second = (stream.batch(number) for stream in streams)
+        assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in ("x0", "index"))
+
+
+def test_rows_are_made_once_and_again_when_the_file_changes(tmp_path: Path) -> None:
+    path = save_npy(tmp_path / "x.npy", CELLS.astype(float))
+    counts(path, in_memory=False)
+    (folder,) = tmp_path.glob("x.npy.rows-*")
+    made = (folder / "values").stat().st_mtime_ns
+    counts(path, in_memory=False)
+    assert (folder / "values").stat().st_mtime_ns == made
+    save_npy(path, CELLS[:500].astype(float))
+    assert len(counts(path, in_memory=False).train) == 450
+    assert len(list(tmp_path.glob("x.npy.rows-*"))) == 2
+
+
+def test_a_file_that_changes_under_a_run_is_refused(tmp_path: Path) -> None:
+    data = counts(path := save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
+    with path.open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(bytes(8))
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(UserError, match="changed while it was in use"):
+        data.batch("train", torch.arange(4))
+    with path.open("r+b") as file:
+        file.truncate(200)
+    with pytest.raises(UserError, match="changed while it was in use"):
+        data.batch("test", torch.arange(4))
+
+
+@pytest.mark.parametrize(("value", "message"), [(-1, "must not be negative"), (0.5, "must be whole numbers")])
+def test_rows_that_stay_are_checked(tmp_path: Path, value: float, message: str) -> None:
+    array = CELLS.astype(np.int64 if value == -1 else np.float64)
+    array[-1, 3] = value
+    with pytest.raises(UserError, match=rf"{message}, got {value} at index \[699, 3\]"):
+        counts(save_npy(tmp_path / "x.npy", array), in_memory=False)
+    assert not list(tmp_path.glob("x.npy.rows-*"))
+
+
+def test_sparse_rows_that_lie_are_refused(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    save_h5ad(path := tmp_path / "x.h5ad")
+    with h5py.File(path, "r+") as file:
+        file["X/indices"][-1] = 1 << 30
+    for in_memory in (True, False):
+        with pytest.raises(UserError, match="do not fit its shape"):
+            counts(path, in_memory=in_memory)
+
+
+def test_what_is_large_beside_the_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "memory", lambda: 8 * 100)
+    assert not shards.stays_on_disk((10, 10), 1, None) and shards.stays_on_disk((10, 11), 1, None)
+    assert shards.stays_on_disk((10, 10), 8, None)  # as 32 bits
+    assert shards.stays_on_disk((1, 1), 1, False) and not shards.stays_on_disk((1000, 1000), 1, True)
+
+
+def test_of_rows_on_the_disk_as_many_are_compared_as_fit(tmp_path: Path) -> None:
+    data = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
+    some = loaded(data.train, most=12 * 63)
+    assert torch.equal(some, data.train[torch.arange(63) * 10])
+    assert torch.equal(loaded(some, most=1), some)
