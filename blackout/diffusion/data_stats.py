@@ -170,6 +170,13 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: isinstance(v, list) and len(v) == 2 and type(v[0]) is int and v[0] >= 0 and _whole(v[1]),
         "offset and gain, two whole numbers",
     ),
+    "equal_pairs": (
+        lambda v: (
+            isinstance(v, list)
+            and all(isinstance(one, list) and len(one) in (3, 4) and all(map(_number, one)) for one in v)
+        ),
+        "lists of two elements, a share and perhaps a distance",
+    ),
     "name": (lambda v: isinstance(v, str), "text"),
     "layer": (lambda v: isinstance(v, str), "text"),
 }

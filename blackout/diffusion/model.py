@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations
-from blackout.diffusion.sampling import draw_batch, number_of_particles, taken_apart, try_sampler
+from blackout.diffusion.sampling import distances, draw_batch, number_of_particles, taken_apart, try_sampler
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.errors import UserError
 from blackout.family import Drawn
@@ -28,11 +29,11 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT = 0, 1, 3, 4, 5
+_TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT, _PAIRS = 0, 1, 3, 4, 5, 6
 _MOST_DRAWS = 1_000
 """Of one image in a validation."""
 _GOLDEN_RATIO = 0.6180339887498949
-_PILOT_SAMPLES, _PILOT_STEPS = 64, (20, 200)
+_PILOT_SAMPLES, _PILOT_STEPS, _PAIR_SAMPLES = 64, (20, 200), 512
 """Of the pilot run at the end of training; fewest and most steps."""
 
 
@@ -196,8 +197,21 @@ class BlackoutDiffusion(Model):
         if isinstance(self.process, PureDeath) and steps >= _PILOT_STEPS[0]:
             with suppress(UserError):  # of a network that gives no numbers
                 self.config["pilot"] = self.pilot(_PILOT_SAMPLES, steps)
+                if pairs := self._pairs():
+                    self.config["data"]["equal_pairs"] = pairs
 
     # --- sampling
+
+    def _pairs(self) -> list[list[Any]]:
+        """Pairs of elements with the distances at which `tied` makes them equal, of the weights as they are."""
+        pairs = self.config.get("data", {}).get("equal_pairs") or []
+        if all(len(pair) > 3 for pair in pairs):
+            return pairs
+        streams = SampleStreams(fold_seed(self.seed, _PAIRS), torch.arange(_PAIR_SAMPLES, device=self.device))
+        with self.sampler.evaluation.of(self.averaged):
+            how = replace(self.sampler, guidance=Guidance())
+            drawn = draw_batch(self, how, streams, (_PAIR_SAMPLES, *self.shape), None, None, None, 1, None, [])
+        return distances(pairs, drawn["samples"])
 
     @torch.no_grad()
     def batches(
@@ -238,6 +252,7 @@ class BlackoutDiffusion(Model):
             raise ValueError("guidance needs classes to guide towards")
         number = number_of_particles(how, self.process, classes is not None, known is not None)
         how = taken_apart(how) if number > 1 else how
+        pairs = self._pairs()
         size = batch_size or min(max(1, how.evaluation.batch_size // number), len(indices))
         for rows in torch.arange(len(indices)).split(size) if len(indices) else ():
             padded = torch.cat([rows, rows[-1:].expand(size - len(rows))])
@@ -245,7 +260,7 @@ class BlackoutDiffusion(Model):
             observed = None if known is None else known.select(padded)
             streams, shape = SampleStreams(seed, indices[padded].to(self.device)), (size, *self.shape)
             with how.evaluation.of(self.averaged):
-                drawn = draw_batch(self, how, streams, shape, callback, of_batch, observed, number, total)
+                drawn = draw_batch(self, how, streams, shape, callback, of_batch, observed, number, total, pairs)
             yield indices[rows], {name: values[: len(rows)] for name, values in drawn.items()}
 
     def sample(

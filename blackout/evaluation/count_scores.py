@@ -173,6 +173,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
         mean_ratio, variance_ratio: medians over elements of samples' over held-out; 1 is perfect.
         zeros_difference: of the share of zeros. largest_ratio: of the largest counts.
         correlation_difference: mean absolute difference of correlations of log counts.
+        equal_difference, excess_difference: see `relations`.
         mmd: squared maximum mean discrepancy. novelty: median distance to the nearest training counts over that of
         held-out ones; far below 1 for samples that are copies.
     """
@@ -198,6 +199,7 @@ def compare(samples: Array, data: CountData, most: int, seed: int) -> dict[str, 
     }
     if number >= _PAIR:
         scores |= {"correlation_difference": _correlation_difference(samples, real), "mmd": mean_discrepancy(a, b)}
+        scores |= relations(a, b)
     if number >= _FEWEST:
         scores["c2st_auc"], scores["c2st_accuracy"] = classifier_test(a, b, seed=seed)
         scores["c2st_linear_auc"], _ = classifier_test(a, b, linear=True, seed=seed)
@@ -265,6 +267,32 @@ def mean_discrepancy(a: Array, b: Array) -> float:
     within_a, within_b, across = (rbf_kernel(*pair, gamma=0.5 / scale) for pair in ((x, x), (y, y), (x, y)))
     same = sum((k.sum() - np.trace(k)) / (len(k) * (len(k) - 1)) for k in (within_a, within_b))
     return float(same - 2 * across.mean())
+
+
+def relations(a: Array, b: Array) -> dict[str, float]:
+    """How far relations between pairs of elements differ, which means and correlations do not show.
+
+    Of at most 200 elements, those of the largest variance of log counts in `b`. The choice is ours.
+
+    Args:
+        a, b: counts [n, D] and [m, D].
+
+    Returns:
+        equal_difference: largest difference, over pairs, of the share of samples where both are equal and not 0.
+        excess_difference: root mean square difference, over pairs, of P(both > 0) - P(one > 0) P(other > 0).
+    """
+    chosen = np.sort(np.argsort(-np.log1p(b).var(0), kind="stable")[:_CORRELATED])
+    equal, excess = [], []
+    for rows in (a[:, chosen], b[:, chosen]):
+        there = (rows > 0).astype(np.float64)
+        equal.append(np.stack([((rows == column[:, None]) & (rows > 0)).mean(0) for column in rows.T]))
+        excess.append(there.T @ there / len(rows) - np.outer(there.mean(0), there.mean(0)))
+    pairs = ~np.eye(len(chosen), dtype=bool)
+    apart, beyond = np.abs(equal[0] - equal[1])[pairs], (excess[0] - excess[1])[pairs]
+    return {
+        "equal_difference": float(apart.max(initial=0)),
+        "excess_difference": float(np.sqrt(np.square(beyond).mean())) if beyond.size else 0.0,
+    }
 
 
 def _correlation_difference(samples: Array, real: Array) -> float:
