@@ -68,6 +68,9 @@ class Stream:
         self._file = opened(path)
         self._state = self._stamp()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stream, (self.path, self.dtype, self.shape, self._offset)  # another process opens the file itself
+
     def _stamp(self) -> tuple[int, int]:
         status = os.fstat(self._file.fileno())
         return status.st_size, status.st_mtime_ns

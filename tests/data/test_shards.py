@@ -1,6 +1,7 @@
 """Rows on the disk against the same counts in memory: content, order, statistics; files that change or lie."""
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def test_rows_on_the_disk_are_those_in_memory(tmp_path: Path, kind: str) -> None
         assert torch.equal(getattr(memory, split), getattr(disk, split)[:])
         assert memory.fingerprint(split) == disk.fingerprint(split)
     assert memory.facts == disk.facts
+    assert torch.equal(pickle.loads(pickle.dumps(disk)).test[2:5], memory.test[2:5])
     for name in ("element", "square", "sample"):
         assert torch.equal(getattr(memory.sums, name), getattr(disk.sums, name))
     streams = [TrainLoader(data, 16, seed=3) for data in (memory, disk)]
