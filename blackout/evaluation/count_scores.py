@@ -123,10 +123,12 @@ class CountScores:
     def figure(self) -> Figure:
         """The samples that were compared last beside held-out counts."""
         data, classes = self._data, list[str]()
+        real = data.test if isinstance(data.test, Tensor) else data.test[:_MOST]
         if data.test_labels is not None:
-            of = divided(data.test_labels, [len(values) for values in data.covariates.values()])[0].tolist()
+            sizes = [len(values) for values in data.covariates.values()]
+            of = divided(data.test_labels[: len(real)], sizes)[0].tolist()
             classes = [str(data.class_names[k] if data.class_names else k) for k in of]
-        return count_figure(_flat(self._compared), _flat(data.test), data.facts.get("features") or (), classes)
+        return count_figure(_flat(self._compared), _flat(real), data.facts.get("features") or (), classes)
 
     def reset(self) -> None:
         """Forget all samples."""

@@ -13,6 +13,7 @@ from PIL import Image
 from blackout.data import CountData, counts, image_folder, shards
 from blackout.data.count_data import loaded
 from blackout.errors import UserError
+from blackout.evaluation.count_scores import CountScorer, compare
 from blackout.training.data_module import TrainLoader
 
 GENERATOR = np.random.default_rng(0)
@@ -139,6 +140,16 @@ def test_what_is_large_beside_the_memory_stays(monkeypatch: pytest.MonkeyPatch) 
     assert not shards.stays_on_disk((10, 10), 1, None) and shards.stays_on_disk((10, 11), 1, None)
     assert shards.stays_on_disk((10, 10), 8, None)  # as 32 bits
     assert shards.stays_on_disk((1, 1), 1, False) and not shards.stays_on_disk((1000, 1000), 1, True)
+
+
+def test_scores_are_those_of_counts_in_memory(tmp_path: Path) -> None:
+    path = save_npy(tmp_path / "x.npy", CELLS)
+    memory, disk = (counts(path, in_memory=held, labels="total") for held in (True, False))
+    found = [compare(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]
+    assert found[0] == found[1]
+    scores = CountScorer().begin(disk, 12)
+    scores.update({"samples": disk.test[:12]}, torch.arange(12))
+    assert scores.compute() and scores.figure()
 
 
 def test_of_rows_on_the_disk_as_many_are_compared_as_fit(tmp_path: Path) -> None:
