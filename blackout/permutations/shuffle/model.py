@@ -234,9 +234,10 @@ class ShuffleDiffusion(Model):
             generator = torch.Generator(items.device).manual_seed(seed)
             orders, log_weights = found[0][i : i + 1], found[1][i : i + 1]
             best: Lists | None = None
+            exact = False
             if decoder.bounds or isinstance(decoder, Sample):
                 one = self.denoiser(items[i : i + 1])
-                if one.free <= MOST_EXACT:
+                if exact := one.free <= MOST_EXACT:
                     orders, log_weights = exact_law(one, times)
                 else:
                     orders = draws(one, times, generator)
@@ -247,7 +248,8 @@ class ShuffleDiffusion(Model):
             if best is not None and asked.given is None:
                 own |= likeliest(with_first(best[0], fixed), best[1], asked.top)
             if asked.given is not None:
-                own |= {"samples": own["top"][:, 0], "log_prob": own["top_log_prob"][:, 0]}
+                sure = torch.full((1,), exact)
+                own |= {"samples": own["top"][:, 0], "log_prob": own["top_log_prob"][:, 0], "sure": sure}
                 log_weights = log_weights.masked_fill(~asked.given.holds(orders), -torch.inf)
             if asked.draws:
                 weights = log_weights.softmax(-1).unsqueeze(1).expand(-1, asked.draws, -1)
