@@ -21,7 +21,7 @@ from blackout.random import SampleStreams, StepStreams
 
 _WIDTH, _ALL = 16, 5
 """Lists that a beam keeps unless it is told otherwise, and items up to which it keeps all."""
-_STATES, _STEPS = 1000, 4
+_STATES, _STEPS = 1200, 8
 """Draws of an answer: lists that are taken back, and last steps of each."""
 _GONE, _AT_ONCE = 1e-10, 2**18
 """Probability of a list below which `exact_law` does not follow it, and orders whose probabilities it looks at once."""
@@ -209,7 +209,7 @@ def exact_law(denoiser: Denoiser, times: Sequence[int]) -> Lists:
 
 
 def draws(denoiser: Denoiser, times: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Orders int64 [1, 4000, m] of one list, drawn from the chain: 1000 of them, the last step of each 4 times."""
+    """Orders int64 [1, 9600, m] of one list, drawn from the chain: 1200 of them, the last step of each 8 times."""
     states = torch.arange(denoiser.free, device=denoiser.features.device).expand(1, 1, -1)
     for step, t in enumerate(reversed(times), 1):
         many = (1 if states.shape[1] > 1 else _STATES) * (_STEPS if step == len(times) else 1)
