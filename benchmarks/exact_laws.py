@@ -27,10 +27,10 @@ from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
 from blackout.family import Draw, Drawn, refuse_unknown
 from blackout.files import save_picture
-from blackout.posterior.operators import Judged, Separable
+from blackout.posterior.operators import Judged, Separable, Shape
 from blackout.posterior.outputs import new_figure
 from blackout.posterior.prior import Prior, Streams
-from blackout.posterior.rewards import Motif, Reward
+from blackout.posterior.rewards import Reward, Tilted
 from blackout.random import RandomSource, SampleStreams, cumulative, uniform
 from blackout.training.components import make
 from blackout.training.model import Model
@@ -38,6 +38,43 @@ from blackout.training.model import Model
 _REST = 128
 _FLOOR, _PRIOR, _EXACT = 21, 22, 23
 """Keys of the draws that samples are compared with."""
+
+
+@dataclass(frozen=True)
+class Motif(Tilted):
+    """p(x) exp(scale r(x)), r the number of places of a sequence [D] where a word stands. Ours.
+
+    Args:
+        word: names, in their order.
+        scale: beta; with a list there is a posterior for each.
+
+    Raises:
+        ValueError: no names.
+    """
+
+    word: Sequence[int]
+    scale: float | Sequence[float] = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.word:
+            raise UserError("word must have at least one name")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """1 at every place where the word begins, float64 [n, D - length + 1]."""
+        places = x.shape[1] - len(self.word) + 1
+        letters = [x[:, k : k + places] == name for k, name in enumerate(self.word)]
+        return torch.stack(letters).all(0).double()
+
+    def measured(self, shape: Shape) -> Shape:
+        """[places]."""
+        if len(shape) != 1 or shape[0] < len(self.word):
+            raise UserError(f"word={list(self.word)} cannot stand in data of shape {shape}")
+        return (shape[0] - len(self.word) + 1,)
+
+    def incidence(self, shape: Shape) -> Tensor | None:
+        """Every place on the elements its word covers."""
+        place = torch.arange(self.measured(shape)[0])
+        return torch.cat([torch.stack([place, place + k]) for k in range(len(self.word))], 1)
 
 
 @dataclass(frozen=True)

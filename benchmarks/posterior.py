@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,24 +38,82 @@ from blackout.posterior import (
     Method,
     Noise,
     NoiseDenoise,
-    NoPrior,
     Operator,
     Overwrite,
     Poisson,
     Pool,
     Posterior,
     Prior,
-    PriorAlone,
     SplitGibbs,
     Xor,
     anneal,
 )
+from blackout.posterior.chains import Relaxed, Run
 from blackout.posterior.diagnostics import psnr
 from blackout.posterior.prior import Streams
 from blackout.posterior.split_gibbs import make_step
 from blackout.random import SampleStreams
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PriorAlone(Method):
+    """Unconditional samples, as if nothing had been measured."""
+
+    walks: ClassVar[bool] = True
+
+    def draw(self, run: Run) -> Tensor:
+        x = run.prior.draw(run.number, run.streams)
+        run.record(run.prior.final_time, x)
+        return x
+
+
+@dataclass(frozen=True)
+class Flat(Coupling):
+    """No tie at all: all data levels alike whatever x is, for the likelihood alone."""
+
+    symmetric = True
+
+    def log_table(self, t: float, device: torch.device | str = "cpu") -> Tensor:
+        """Zeros, float64 [max_count + 1, max_count + 1]."""
+        levels = self.process.max_count + 1
+        return torch.zeros(levels, levels, dtype=torch.float64, device=device)
+
+    def relaxed(self, problem: Any, shape: tuple[int, ...], t: float) -> Relaxed:
+        """The likelihood of counts as they are."""
+        return Relaxed(problem, lambda z: [z.double().clamp(max=self.process.max_count)])
+
+
+@dataclass(frozen=True)
+class NoPrior(Method):
+    """The likelihood alone, over all data alike: heat bath or Metropolis.
+
+    Args:
+        passes: over all elements.
+        proposals: of Metropolis in every pass; None for four per element.
+    """
+
+    mixes: ClassVar[bool] = True
+    passes: int = 50
+    proposals: int | None = None
+
+    def sweeps(self, prior: Prior) -> int:
+        return self.passes
+
+    def check(self, prior: Prior, problem: Any) -> None:
+        if self.passes < 1:
+            raise ValueError(f"passes must be at least 1, not {self.passes}")
+
+    def draw(self, run: Run) -> Tensor:
+        level, flat = run.prior.final_time, Flat(run.prior.process)
+        step = make_step(run.problem, flat, run.prior.shape, proposals=self.proposals, passes=1)
+        x = run.begin("data")
+        for turn in range(self.passes):
+            moved = step(x, x, level, run.streams.fold(turn))
+            x = moved.z
+            run.record(level, x, acceptance=moved.acceptance, calls=moved.calls + 1)
+        return x
 
 
 class Bench:

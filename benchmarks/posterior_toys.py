@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.exact_laws import Chain, Dna, Ring, Synthetic, hellinger
+from benchmarks.exact_laws import Chain, Dna, Motif, Ring, Synthetic, hellinger
 from blackout.laws.kernels import histogram
 from blackout.laws.toys import total_variation
-from blackout.posterior import Measured, Motif, Reward, SplitGibbs, anneal
+from blackout.posterior import Measured, Reward, SplitGibbs, anneal
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
 from tests.laws.posterior_claims import cases

@@ -5,7 +5,7 @@
 `sample.py` reaches.
 """
 
-from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone, Steered
+from blackout.posterior.baselines import DPS, SMC, SVDD, Overwrite, Steered
 from blackout.posterior.chains import Coupling, Method, Posterior, anneal
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.draw import (
@@ -18,9 +18,7 @@ from blackout.posterior.draw import (
     SgddPublished,
     dps,
     fk,
-    no_prior,
     overwrite,
-    prior_alone,
     smc,
     svdd,
     tds,
@@ -42,14 +40,14 @@ from blackout.posterior.operators import (
 )
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Blind, Measured, Problem, Unknown
-from blackout.posterior.rewards import Classifier, LearnedClassifier, Motif, Reward
+from blackout.posterior.rewards import Classifier, LearnedClassifier, Reward
 from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
 
 __all__ = [
     "DPS", "SMC", "SVDD", "And", "Auto", "Baseline", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",
     "Coupling", "Decoded", "Direct", "DirectCommand", "Exact", "Flips", "Function", "Gaussian", "Identity",
-    "Inpaint", "InpaintBox", "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Method", "Motif",
-    "NoPrior", "Noise", "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",
-    "Prior", "PriorAlone", "Problem", "Reward", "Sgdd", "SgddPublished", "SplitGibbs", "Steered",
-    "Unknown", "Xor", "anneal", "conjugate", "dps", "fk", "no_prior", "overwrite", "prior_alone", "smc", "svdd", "tds",
+    "Inpaint", "InpaintBox", "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Method",
+    "Noise", "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",
+    "Prior", "Problem", "Reward", "Sgdd", "SgddPublished", "SplitGibbs", "Steered",
+    "Unknown", "Xor", "anneal", "conjugate", "dps", "fk", "overwrite", "smc", "svdd", "tds",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rivals and reference points: DPS, SVDD-PM, SMC, FK and TDS [Chu 2025, appendix C.2]; overwriting; one half alone."""
+"""Rivals and reference points: DPS, SVDD-PM, SMC, FK and TDS [Chu 2025, appendix C.2]; and overwriting."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from blackout.diffusion.processes import JumpProcess, PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import step_fraction
 from blackout.diffusion.steering import Kind, neighbour_ratios, steer
-from blackout.posterior.chains import Coupling, Method, Run
+from blackout.posterior.chains import Method, Run
 from blackout.posterior.prior import Prior
 from blackout.posterior.problem import Measured, Problem, repeated
-from blackout.posterior.split_gibbs import make_step, polished
+from blackout.posterior.split_gibbs import polished
 from blackout.random import RandomSource, SampleStreams, poisson, uniform
 
 _GUARD = 0.1
@@ -291,18 +291,6 @@ class Steered(Method):
 
 
 @dataclass(frozen=True)
-class PriorAlone(Method):
-    """Unconditional samples, as if nothing had been measured."""
-
-    walks: ClassVar[bool] = True
-
-    def draw(self, run: Run) -> Tensor:
-        x = run.prior.draw(run.number, run.streams)
-        run.record(run.prior.final_time, x)
-        return x
-
-
-@dataclass(frozen=True)
 class Overwrite(Method):
     """Known elements put back after every step of an unconditional run: what `inpaint=` does with one particle.
 
@@ -347,34 +335,3 @@ class Overwrite(Method):
             raise ValueError("posterior=overwrite needs elements that are known exactly: operator=inpaint_box, ...")
         y, mask = known
         return y.to(prior.device, count_dtype(prior.process.max_count)), mask.to(prior.device)
-
-
-@dataclass(frozen=True)
-class NoPrior(Method):
-    """The likelihood alone, over all data alike: heat bath or Metropolis.
-
-    Args:
-        passes: over all elements.
-        proposals: of Metropolis in every pass; None for four per element.
-    """
-
-    mixes: ClassVar[bool] = True
-    passes: int = 50
-    proposals: int | None = None
-
-    def sweeps(self, prior: Prior) -> int:
-        return self.passes
-
-    def check(self, prior: Prior, problem: Problem) -> None:
-        if self.passes < 1:
-            raise ValueError(f"passes must be at least 1, not {self.passes}")
-
-    def draw(self, run: Run) -> Tensor:
-        level, flat = run.prior.final_time, Coupling(run.prior.process, flat=True)
-        step = make_step(run.problem, flat, run.prior.shape, proposals=self.proposals, passes=1)
-        x = run.begin("data")
-        for turn in range(self.passes):
-            moved = step(x, x, level, run.streams.fold(turn))
-            x = moved.z
-            run.record(level, x, acceptance=moved.acceptance, calls=moved.calls + 1)
-        return x

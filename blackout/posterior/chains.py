@@ -248,13 +248,11 @@ class Coupling:
         mismatch: factor on K_t off its diagonal. 1 is right; N - 1 is what the potential of [Chu 2025, eq. 10] has for
             the uniform process, whose two conditionals then do not belong to one law.
         rescaled: whether states of pure death are read as e^t z; they are darker than data.
-        flat: no tie at all, all data levels alike whatever x is: for the likelihood alone.
     """
 
     process: Process
     mismatch: float = 1.0
     rescaled: bool = True
-    flat: bool = False
 
     def draw(self, x: Tensor, t: float, source: RandomSource = None) -> Tensor:
         """z ~ K_t(x, .), states [n, *shape]."""
@@ -267,8 +265,6 @@ class Coupling:
             ValueError: too many levels for a table.
         """
         levels = torch.arange(self.process.max_count + 1, device=device)
-        if self.flat:
-            return torch.zeros(len(levels), len(levels), dtype=torch.float64, device=device)
         if self.process.max_count >= _LARGEST_TABLE:
             raise ValueError(f"counts above {_LARGEST_TABLE - 1} are too many for exact steps: step=metropolis")
         table = self.process.pmf(levels, torch.tensor(t, dtype=torch.float64, device=device)).log()
@@ -286,11 +282,11 @@ class Coupling:
         """
         largest, mask = self.process.max_count, self.process.mask if isinstance(self.process, Absorbing) else 0
         scale = 1.0
-        if isinstance(self.process, PureDeath) and self.rescaled and getattr(problem, "real", True) and not self.flat:
+        if isinstance(self.process, PureDeath) and self.rescaled and getattr(problem, "real", True):
             thinned = getattr(problem, "thinned", None)
             exact = None if thinned is None else thinned(math.exp(-t), shape, largest)
             problem, scale = (problem, math.exp(t)) if exact is None else (exact, 1.0)
-        elif mask > largest and not self.flat:
+        elif mask > largest:
             levels = torch.linspace(0, largest, min(largest + 1, _COMPLETIONS)).round().tolist()
             return Relaxed(problem, lambda z: [torch.where(z == mask, level, z.double()) for level in levels])
         return Relaxed(problem, lambda z: [(z.double() * scale).clamp(max=largest)])
@@ -298,7 +294,7 @@ class Coupling:
     @property
     def symmetric(self) -> bool:
         """Whether a uniform value is a fair proposal: the process draws all values alike."""
-        return self.flat or isinstance(self.process, Uniform)
+        return isinstance(self.process, Uniform)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from blackout.diffusion.steering import Kind
 from blackout.distributed import rank
 from blackout.errors import UserError, error_context
 from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch
-from blackout.posterior.baselines import DPS, SMC, SVDD, NoPrior, Overwrite, PriorAlone, Steered
+from blackout.posterior.baselines import DPS, SMC, SVDD, Overwrite, Steered
 from blackout.posterior.chains import Method, Posterior, anneal, suggested
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.measurements import STRIDE, Measurements, read
@@ -315,16 +315,6 @@ class Baseline(Command):
 def overwrite(particles: int = 1, steps: int | None = None) -> Baseline:
     """See `baselines.Overwrite`."""
     return Baseline(Overwrite(particles, steps))
-
-
-def prior_alone() -> Baseline:
-    """See `baselines.PriorAlone`."""
-    return Baseline(PriorAlone())
-
-
-def no_prior(passes: int = 50, proposals: int | None = None) -> Baseline:
-    """See `baselines.NoPrior`."""
-    return Baseline(NoPrior(passes, proposals))
 
 
 def dps() -> Baseline:

@@ -1,4 +1,4 @@
-"""Tilts of the prior: p(x) exp(scale r(x)) for a reward, a classifier's log p(label | x), or how often a word stands.
+"""Tilts of the prior: p(x) exp(scale r(x)) for a reward or a classifier's log p(label | x).
 
 Nothing is measured: `Tilt` takes the place of the noise, and y is the scale.
 """
@@ -59,7 +59,7 @@ class Tilt(Noise):
         """Any weight is right."""
 
 
-class _Tilted(Operator):
+class Tilted(Operator):
     """What is seen by its tilt alone."""
 
     scale: float | Sequence[float]
@@ -79,7 +79,7 @@ class _Tilted(Operator):
 
 
 @dataclass(frozen=True)
-class Reward(_Tilted):
+class Reward(Tilted):
     """p(x) exp(scale r(x)) [Chu 2025, eq. 54].
 
     Args:
@@ -103,44 +103,7 @@ class Reward(_Tilted):
 
 
 @dataclass(frozen=True)
-class Motif(_Tilted):
-    """p(x) exp(scale r(x)), r the number of places of a sequence [D] where a word stands. Ours.
-
-    Args:
-        word: names, in their order.
-        scale: beta; with a list there is a posterior for each.
-
-    Raises:
-        ValueError: no names.
-    """
-
-    word: Sequence[int]
-    scale: float | Sequence[float] = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.word:
-            raise ValueError("word must have at least one name")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """1 at every place where the word begins, float64 [n, D - length + 1]."""
-        places = x.shape[1] - len(self.word) + 1
-        letters = [x[:, k : k + places] == name for k, name in enumerate(self.word)]
-        return torch.stack(letters).all(0).double()
-
-    def measured(self, shape: Shape) -> Shape:
-        """[places]."""
-        if len(shape) != 1 or shape[0] < len(self.word):
-            raise ValueError(f"word={list(self.word)} cannot stand in data of shape {shape}")
-        return (shape[0] - len(self.word) + 1,)
-
-    def incidence(self, shape: Shape) -> Tensor | None:
-        """Every place on the elements its word covers."""
-        place = torch.arange(self.measured(shape)[0])
-        return torch.cat([torch.stack([place, place + k]) for k in range(len(self.word))], 1)
-
-
-@dataclass(frozen=True)
-class Classifier(_Tilted):
+class Classifier(Tilted):
     """p(x) p(label | x)^scale [Chu 2025, appendix D.2].
 
     Args:

@@ -184,8 +184,8 @@ def test_auto_says_which_and_no_photon_is_lost(run, model, tmp_path):
 
 METHODS = (
     ("posterior=sgdd", "posterior.sweeps=2"), ("posterior=sgdd", "posterior.sweeps=2", "posterior.polish=2"),
-    ("posterior=noise_denoise", "posterior.moves=3"), ("posterior=overwrite", WALK), ("posterior=prior", WALK),
-    ("posterior=overwrite", "posterior.particles=2", WALK), ("posterior=no_prior", "posterior.passes=2"),
+    ("posterior=noise_denoise", "posterior.moves=3"), ("posterior=overwrite", WALK),
+    ("posterior=overwrite", "posterior.particles=2", WALK),
     ("posterior=dps", WALK), ("posterior=svdd", "posterior.particles=2", WALK),
     ("posterior=smc", "posterior.particles=2", "posterior.rollouts=2", WALK),
     ("posterior=fk", "posterior.particles=2", WALK),
@@ -329,5 +329,5 @@ def test_bad_input_is_refused_in_one_line(run, model, tmp_path, name):
 
 
 def test_the_groups_of_the_command_line_are_complete():
-    for group, number in {"posterior": 13, "operator": 13, "noise": 6}.items():
+    for group, number in {"posterior": 11, "operator": 13, "noise": 6}.items():
         assert len(sections(group)) == number

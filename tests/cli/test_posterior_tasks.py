@@ -55,7 +55,7 @@ def test_melodies_are_as_good_as_exact_draws(run, tmp_path):
     assert (tmp_path / "piano_rolls.png").stat().st_size > 0
 
 
-@pytest.mark.parametrize("method", ["posterior=smc", "posterior=svdd", "posterior=no_prior", "posterior=dps"])
+@pytest.mark.parametrize("method", ["posterior=smc", "posterior=svdd", "posterior=dps"])
 def test_every_method_takes_an_exact_law(run, tmp_path, method):
     options = ("task=dna_toy", method, "num_samples=2", "operator.scale=2", "law.num_steps=4", "law.elements=6")
     made(run, tmp_path, *options)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks.exact_laws import Chain, Dna, ExactModel, Ring, Synthetic, hellinger, melody, noise_of
+from benchmarks.exact_laws import Chain, Dna, ExactModel, Motif, Ring, Synthetic, hellinger, melody, noise_of
 from blackout.data import CountData
 from blackout.diffusion.processes import Uniform
 from blackout.errors import UserError
-from blackout.posterior import LearnedClassifier, Measured, Motif, Reward
+from blackout.posterior import LearnedClassifier, Measured, Reward
 from blackout.posterior.rewards import Tilt
 from blackout.posterior.split_gibbs import blocks
 from blackout.random import SampleStreams
