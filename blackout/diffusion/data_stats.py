@@ -17,6 +17,7 @@ import math
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -198,14 +199,23 @@ def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
         fits, kind = _KINDS.get(name, (lambda _: False, "left out: there is no such fact"))
         if not fits(data.get(name)):
             raise UserError(f"{name} of the data must be {kind}, not {reprlib.repr(data.get(name))}")
-    if pilot is not None and not _is_pilot(pilot):
+    found = description.get("calibration")
+    if found is not None and not (_lists(found, "logits", "factors") and _calibrates(**found)):
+        raise UserError(f"the calibration must be rising logits with a positive factor each, not {reprlib.repr(found)}")
+    if pilot is not None and not _lists(pilot, "logits", "curvature"):
         raise UserError(
             f"the pilot run must be lists of finite numbers, logits and curvature, not {reprlib.repr(pilot)}"
         )
     return {name: fact for name, fact in data.items() if name != "name"} | {"pilot": pilot}
 
 
-def _is_pilot(pilot: Any) -> bool:
-    if not isinstance(pilot, Mapping) or pilot.keys() != {"logits", "curvature"}:
+def _lists(given: Any, *names: str) -> bool:
+    """Whether these are lists of finite numbers by these names."""
+    if not isinstance(given, Mapping) or given.keys() != set(names):
         return False
-    return all(isinstance(values, list) and all(map(_number, values)) for values in pilot.values())
+    return all(isinstance(values, list) and all(map(_number, values)) for values in given.values())
+
+
+def _calibrates(logits: list[float], factors: list[float]) -> bool:
+    rising = all(a < b for a, b in pairwise(logits))
+    return 0 < len(logits) == len(factors) and rising and min(factors) > 0

@@ -21,7 +21,14 @@ from blackout.diffusion.losses import CountLoss, Loss
 from blackout.diffusion.predictions import Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, chosen_sampler, count_evaluations
-from blackout.diffusion.sampling import distances, draw_batch, number_of_particles, taken_apart, try_sampler
+from blackout.diffusion.sampling import (
+    calibration,
+    distances,
+    draw_batch,
+    number_of_particles,
+    taken_apart,
+    try_sampler,
+)
 from blackout.diffusion.schedules import Schedule, stratified
 from blackout.errors import UserError
 from blackout.family import Drawn
@@ -29,12 +36,14 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT, _PAIRS = 0, 1, 3, 4, 5, 6
+_TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT, _PAIRS, _CALIBRATION = 0, 1, 3, 4, 5, 6, 7
 _MOST_DRAWS = 1_000
 """Of one image in a validation."""
 _GOLDEN_RATIO = 0.6180339887498949
 _PILOT_SAMPLES, _PILOT_STEPS, _PAIR_SAMPLES = 64, (20, 200), 512
 """Of the pilot run at the end of training; fewest and most steps."""
+_CALIBRATED, _SHARE = 1024, 8
+"""Samples that a sampler is calibrated on, where they cost at most an eighth of training's evaluations."""
 
 
 class BlackoutDiffusion(Model):
@@ -190,6 +199,21 @@ class BlackoutDiffusion(Model):
 
     def example(self) -> tuple[Tensor, Tensor]:
         return torch.zeros((1, *self.shape), dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
+
+    def calibrate(self, evaluations: int) -> None:
+        """Draw samples together whose mean is kept that of the data; the sampler then draws by what this took."""
+        self.config.pop("calibration", None)
+        how, number = self.sampler, _CALIBRATED
+        asked = how.calibrated and isinstance(self.process, PureDeath)
+        if not asked or evaluations < _SHARE * number * self.evaluations(how):
+            return
+        streams = SampleStreams(fold_seed(self.seed, _CALIBRATION), torch.arange(number, device=self.device))
+        # a network that gives no numbers, or a kernel that draws from more than means, is not calibrated
+        with how.evaluation.of(self.averaged), suppress(ValueError):
+            self.config["calibration"] = calibration(
+                self.denoiser(), self.process, self.times(how), (number, *self.shape), streams,
+                mean=self.mean, kernel=how.kernel, batch_size=how.evaluation.batch_size,
+            )  # fmt: skip
 
     def before_export(self, evaluations: int) -> None:
         """A pilot run for the optimal grid, as long as the evaluations allow."""

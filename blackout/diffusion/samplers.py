@@ -273,6 +273,8 @@ class Sampler:
         evaluation: batches and precision.
         inpainting_particles: of every sample with known elements; 1 overwrites them and weighs nothing; None is 16
             where particles can be weighed, else 1.
+        calibrated: scale predictions so that samples are as bright as the training data, by what the end of training
+            has measured (`calibration`), if it has; for kernels that draw from the mean.
 
     Raises:
         ValueError: num_steps or inpainting_particles is not a positive whole number.
@@ -286,6 +288,7 @@ class Sampler:
     guidance: Guidance = NO_GUIDANCE
     evaluation: Evaluation = EVALUATION
     inpainting_particles: int | None = None
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
         _check_whole("num_steps", self.num_steps)
@@ -309,6 +312,7 @@ def make_sampler(
     bfloat16: bool = False,
     guidance_particles: int = 1,
     inpainting_particles: int | None = None,
+    calibrated: bool = False,
 ) -> Sampler:
     """A sampler from flat settings, as YAML files have them.
 
@@ -317,7 +321,7 @@ def make_sampler(
         corrector_steps, corrector, corrector_between: see `Correction`.
         guidance, guidance_between, guidance_particles: see `Guidance`.
         batch_size, keep_dropout, bfloat16: see `Evaluation`.
-        inpainting_particles: see `Sampler`.
+        inpainting_particles, calibrated: see `Sampler`.
 
     Raises:
         ValueError: a number is out of range.
@@ -332,6 +336,7 @@ def make_sampler(
         Guidance(guidance, guidance_between, guidance_particles),
         Evaluation(batch_size, keep_dropout, bfloat16),
         inpainting_particles,
+        calibrated,
     )
 
 

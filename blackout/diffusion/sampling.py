@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,12 +17,12 @@ from blackout.diffusion.data_stats import DataEnds
 from blackout.diffusion.guidance import GuidedDenoiser, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import MultistepLeap, StatefulKernel
+from blackout.diffusion.kernels import Kernel, MultistepLeap, StatefulKernel
 from blackout.diffusion.particles import SPREAD, GuidanceWeight, sample_particles, weighs
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, sample
-from blackout.diffusion.schedules import Schedule, widest
+from blackout.diffusion.schedules import Schedule, logit_survival, widest
 from blackout.errors import error_context
 from blackout.family import Samples
 from blackout.random import SampleStreams
@@ -85,6 +86,66 @@ class TotalDenoiser:
         return CountPrediction(log_mean.exp(), log_mean)
 
 
+@dataclass(frozen=True)
+class CalibratedDenoiser:
+    """Predicted means times a number of each time (`calibration`).
+
+    Args:
+        denoiser: of pure death.
+        logits: of survival, rising.
+        factors: the number at each, between them linear in the logit, beyond them the outermost.
+    """
+
+    denoiser: Denoiser
+    logits: Sequence[float]
+    factors: Sequence[float]
+
+    def __call__(self, xt: Tensor, t: Tensor) -> Prediction:
+        factor = np.interp(logit_survival(t.cpu()), self.logits, self.factors)
+        shape = -1, *[1] * (xt.ndim - 1)
+        return _scaled(self.denoiser(xt, t), torch.as_tensor(factor).reshape(shape).to(xt.device))
+
+
+def _scaled(prediction: Prediction, factor: Tensor) -> CountPrediction:
+    assert isinstance(prediction, CountPrediction)
+    log_mean = prediction.log_mean + factor.log().to(prediction.log_mean)
+    return replace(prediction, mean=log_mean.exp(), log_mean=log_mean)
+
+
+def calibration(
+    denoiser: Denoiser, process: Process, times: Tensor, shape: tuple[int, ...], streams: SampleStreams, *,
+    mean: Tensor, kernel: Kernel, batch_size: int,
+) -> dict[str, list[float]]:  # fmt: skip
+    """What `CalibratedDenoiser` needs, from samples that are drawn together: at each time of theirs the factor c with
+
+        sum X_t + c sum y = the sum of as many E[X_0].
+
+    E[X_0 | X_t] is a martingale: whatever the states and the steps, X_t + y has the mean of the data at every time. An
+    overfitted network errs to both sides in the logarithm on what it has not seen, its own samples too, and expects too
+    much on average; what was born too much then makes it expect more. Ours (tests/laws/test_kernel_laws.py).
+
+    Args:
+        denoiser: of pure death.
+        process, times, shape, streams, kernel: as for `sample`; factors are as uncertain as the mean of `shape`[0]
+            samples is.
+        mean: E[X_0] of the training data.
+        batch_size: of one evaluation.
+    """
+    found: dict[float, float] = {}
+    total = float(mean.double().sum()) * shape[0]
+
+    def pinned(xt: Tensor, t: Tensor) -> Prediction:
+        parts = [denoiser(part, t) for part in xt.split(batch_size)]
+        log_mean = torch.cat([part.log_mean for part in parts if isinstance(part, CountPrediction)])
+        prediction = CountPrediction(log_mean.exp(), log_mean)
+        factor = (total - xt.sum(dtype=torch.float64)).clamp(min=_LEAST) / prediction.expected.sum().clamp(min=_LEAST)
+        found[float(logit_survival(t))] = float(factor)
+        return _scaled(prediction, factor)
+
+    sample(pinned, process, times, shape, streams, kernel=kernel, mean=mean, device=mean.device)
+    return {"logits": sorted(found), "factors": [found[logit] for logit in sorted(found)]}
+
+
 def number_of_particles(sampler: Sampler, process: Process, guided: bool, inpainted: bool) -> int:
     """How many particles a sample is drawn from: the larger of what its guidance and its known elements need."""
     guidance, number = sampler.guidance, 1
@@ -129,9 +190,16 @@ def draw_batch(
     if sampler.poisson_start:
         scale = sampler.guidance.at(float(times[-1]))
         mean = start_mean(model.mean, model.class_mean, classes, scale, model.process.max_count)
-    denoiser = model.denoiser()
+    found = model.config.get("calibration") if sampler.calibrated else None
+    if found and not np.isin(logit_survival(times[1:]).numpy().round(6), np.round(found["logits"], 6)).all():
+        found = None  # of another walk: what comes about on the way is another number in one of fewer steps
+
+    def denoiser_of(labels: Tensor | None) -> Denoiser:
+        return CalibratedDenoiser(model.denoiser(labels), **found) if found else model.denoiser(labels)
+
+    denoiser = denoiser_of(None)
     if classes is not None:
-        guidance, given = sampler.guidance, model.denoiser(classes.repeat_interleave(number))
+        guidance, given = sampler.guidance, denoiser_of(classes.repeat_interleave(number))
         denoiser = GuidedDenoiser(given, denoiser, guidance.scale, model.process.max_count, guidance.between)
     denoiser = denoiser if total is None else TotalDenoiser(denoiser, total)
     walk = denoiser, model.process, times, shape, streams, callback
@@ -197,6 +265,8 @@ def try_sampler(model: Predictor, sampler: Sampler) -> None:
             not one of the process, or ends too early for the data.
     """
     with error_context("sampler"):
+        if sampler.calibrated and not isinstance(model.process, PureDeath):
+            raise ValueError("predictions are calibrated for pure death alone: sampler.calibrated=false")
         times = model.times(sampler)
         model.process.check_final_time(times[-1])
         lent = isinstance(sampler.kernel, MultistepLeap) and sampler.poisson_start

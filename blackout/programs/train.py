@@ -449,6 +449,7 @@ def validate(
     trainer: pl.Trainer, module: TrainingModule, data_module: SourceDataModule, budget: int, left_out: list[str]
 ) -> dict[str, float]:
     """Validation metrics of the final model, on as many batches as the budget allows; which are left out is said."""
+    module.model.calibrate(budget)
     allowed = max(1, budget // (data_module.batch_size * module.model.validation_cost))
     if allowed < trainer.limit_val_batches or isinstance(trainer.limit_val_batches, float):
         whole = len(data_module.val_dataloader())

@@ -210,6 +210,9 @@ class Model(Pretrained, nn.Module, ABC):
         """What the report of a non-finite step contains besides the indices of its samples."""
         return {}
 
+    def calibrate(self, evaluations: int) -> None:
+        """Measure what samples need, before they are scored: on every process, within a budget of evaluations."""
+
     def before_export(self, evaluations: int) -> None:
         """Measure what the exported model needs, within a budget of network evaluations of one sample."""
 

@@ -4,6 +4,7 @@ import functools
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -190,3 +191,24 @@ def test_without_the_hub_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match="pip install huggingface_hub"):
         made().push_to_hub("me/counts")
+
+
+def test_a_model_is_calibrated_at_an_eighth_of_its_training_where_its_sampler_asks_for_it_and_keeps_what_it_found(
+    tmp_path,
+):
+    model = made(sampler=Sampler(PoissonLeap(), num_steps=9, calibrated=True)).model.eval()
+    plain = model.sample(40)
+    model.calibrate(1024 * 9 * 8 - 1)
+    assert "calibration" not in model.config and torch.equal(model.sample(40), plain)
+    model.calibrate(1024 * 9 * 8)
+    found = model.config["calibration"]
+    assert len(found["logits"]) == len(found["factors"]) == 9 and max(abs(f - 1) for f in found["factors"]) > 0.01
+    drawn = model.sample(1000)
+    assert float(drawn.double().mean()) == pytest.approx(float(model.mean.mean()), rel=0.05)
+    assert torch.equal(model.sample(40, sampler=replace(model.sampler, calibrated=False)), plain)
+    fewer = replace(model.sampler, num_steps=7)  # another walk, which was not measured
+    assert torch.equal(model.sample(9, sampler=fewer), model.sample(9, sampler=replace(fewer, calibrated=False)))
+    model.calibrate(1024 * 9 * 8)
+    assert model.config["calibration"] == found
+    model.save_pretrained(tmp_path / "model")
+    assert torch.equal(load_model(tmp_path / "model").sample(40), drawn[:40])
