@@ -18,7 +18,7 @@ from torch import Tensor
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.checks import judge
-from blackout.flows.model import BATCH, ChainSampler
+from blackout.flows.model import BATCH, ChainSampler, LawsFlow
 from blackout.flows.plots import (
     CLUSTERS,
     EXACT,
@@ -38,7 +38,7 @@ from blackout.flows.targets import Target
 from blackout.flows.targets.base import read_arrays
 from blackout.flows.weights import estimates, known_values, systematic_resample, weighted_mean
 from blackout.random import fold_seed
-from blackout.training.components import make
+from blackout.training.components import check_arguments, make
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -279,12 +279,19 @@ def requested(model: ChainSampler, request: Mapping[str, Any]) -> Any:
 
     Args:
         request: `simulation` (a description, or fields that replace the model's own), `refine`, `resample`,
-            `likelihood` (an .npz with states), `path`, `num_samples`.
+            `likelihood` (an .npz with states), `path`, `target` (`sigma` and `bias` in trained ranges), `num_samples`.
 
     Raises:
         UserError: another option, or a wrong value.
     """
-    refuse_unknown(request, "simulation", "refine", "resample", "likelihood", "path")
+    refuse_unknown(request, "simulation", "refine", "resample", "likelihood", "path", "target")
+    law = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
+    if law:
+        if not isinstance(model, LawsFlow) or not law.keys() <= {"sigma", "bias"}:
+            raise UserError("target: a trained model keeps it, but for sigma and bias that it learned ranges of")
+        check_arguments(model.target.at, law, "target")
+        config, model = model.config, LawsFlow(model.averaged, model.target.at(**law), model.simulation).eval()
+        model.config = config
     simulation, described = requested_simulation(model, request)
     if request.get("likelihood") is not None:
         return LikelihoodDraw(model, read_states(request["likelihood"], model.target), simulation.num_steps)

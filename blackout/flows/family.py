@@ -15,7 +15,7 @@ from blackout.flows.draw import preview, requested
 from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.graphs.draw import preview_graphs, requested_graphs
 from blackout.flows.losses import EstimatedPartition
-from blackout.flows.model import FlowSampler
+from blackout.flows.model import FlowSampler, LawsFlow
 from blackout.flows.replay import Rollout
 from blackout.flows.targets import EnergySource, make_target
 from blackout.networks import LocallyEquivariant
@@ -85,7 +85,8 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
         if not isinstance(network, LocallyEquivariant):
             name = type(network).__name__
             raise UserError(f"network: {name} is not locally equivariant: choose lesite, letf, lemlp or leconv")
-        sampler = GraphFlow if isinstance(target, GraphTarget) else FlowSampler
+        flow = LawsFlow if target.many else FlowSampler
+        sampler = GraphFlow if isinstance(target, GraphTarget) else flow
         return sampler(network, target, make(described["simulation"], "simulation"), **training)
 
     def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from blackout.family import Drawn, Watch
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.path import States
 from blackout.flows.refinement import Refinement
-from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
+from blackout.flows.replay import LawsReplay, Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.targets import Target
 from blackout.flows.weights import effective_sample_size, log_mean_exp
@@ -53,7 +54,8 @@ class ChainSampler(Model):
         Returns:
             [B, d, S] of the network's precision.
         """
-        return self._evaluate(self.averaged, x, t, self.target.log_ratios(x) if ratios is None else ratios)
+        ratios = self.target.log_ratios(x) if ratios is None else ratios
+        return self._evaluate(self.averaged, x, t, ratios, self.target.context())
 
     def _evaluate(
         self, network: Any, x: Tensor, t: Tensor | float, ratios: Tensor, context: tuple[Any, ...] = ()
@@ -128,7 +130,7 @@ class ChainSampler(Model):
     def example(self) -> tuple[Any, ...]:
         x = torch.zeros(1, self.target.sites, dtype=torch.uint8, device=self.device)
         ratios = torch.zeros(1, self.target.sites, self.target.levels, device=self.device)
-        return x, torch.zeros(1, device=self.device), ratios
+        return x, torch.zeros(1, device=self.device), ratios, *self.target.context()
 
 
 class FlowSampler(ChainSampler):
@@ -211,3 +213,64 @@ class FlowSampler(ChainSampler):
     def tensors(self) -> dict[str, Tensor]:
         """The target's."""
         return {f"target.{name}": value for name, value in self.target.state_dict().items()}
+
+
+class LawsFlow(FlowSampler):
+    """One network for many laws, which it is told, with a normaliser for each of them. As a sampler, of one of them.
+
+    Args: as for `FlowSampler`; the target is an `Ising` with ranges, or a `GraphTarget`.
+
+    Raises:
+        ValueError: a rollout whose chains, or whose groups that are resampled, are not those of whole laws.
+    """
+
+    replay_type = LawsReplay
+    target: Any
+    each = 64
+    """Chains of every law in a validation."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if (rollout := self.rollout) is not None:
+            sizes = [rollout.chains] if rollout.resample_below is None else [rollout.chains, rollout.group]
+            if any(size % rollout.chains_per_law for size in sizes):
+                raise ValueError(f"rollout.chains and group, {sizes}, are no multiples of {rollout.chains_per_law}")
+
+    def roll_out(self, rollout: Rollout, replay: Replay, seed: int, number: int) -> None:
+        """Some laws, drawn for this rollout, each with chains of its own."""
+        assert isinstance(replay, LawsReplay)
+        laws = rollout.chains // rollout.chains_per_law
+        law = self.target.drawn(laws, rollout.chains_per_law, seed, rollout.relabel).to(self.device)
+        replay.law[replay.slot] = law
+        roll_out(rollout, self.target.of(law), self.rates(trained=True), seed, replay, number, laws)
+
+    def informed(self, seen: ReplayBatch) -> ReplayBatch:
+        assert seen.law is not None
+        return replace(seen, context=self.target.of(seen.law).context())
+
+    @torch.no_grad()
+    def validation_step(self, batch: Mapping[str, Any]) -> None:
+        """ESS of the chains of each law."""
+        indices, numbers = batch["index"].to(self.device), self.target.numbers.to(self.device)
+        law = numbers[indices // self.each % len(numbers)]
+        with torch.autocast(self.device.type, enabled=False):
+            paths = self.simulation.run(self.target.of(law), self.rates(), indices, fold_seed(self.seed, VALIDATION))
+        self.look_at(paths)
+        for one in law.unique():
+            weights = paths.log_weights[law == one]
+            self.record("val/ess", effective_sample_size(weights).expand(len(weights)))
+
+    def look_at(self, paths: Paths) -> None:
+        """Record what else there is to say of the chains of a validation."""
+
+    def try_once(self) -> None:
+        """Evaluate target and network once."""
+        on = self.target.of(torch.zeros(2, dtype=torch.int64, device=self.device))
+        states = States.uniform(on, torch.rand(2, self.target.sites, device=self.device))
+        try:
+            self.rates(trained=True)(states, 0.5)
+        except TypeError as error:
+            name = type(self.network).__name__
+            raise UserError(
+                f"network: {name} cannot be told of many laws: choose lesite, or legf for graphs"
+            ) from error

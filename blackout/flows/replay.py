@@ -7,7 +7,7 @@ that nothing is evaluated twice: one pass in place of the algorithm's two.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,13 +35,13 @@ class Rollout:
         kept: rollouts that are kept.
         refine: moves after every step that leave p_t invariant; None for none.
         resample_below: resample a group whose ESS falls below this share; None for never.
-        group: chains that are resampled together and simulated on one process.
+        group: chains that are simulated on one process, and resampled together where they are of one law.
         estimator: of d log Z_t / dt.
         clip: largest log-ratio l_t that training exponentiates.
         horizon: the path is followed up to this time at first; p_t at the end is the target at a temperature of 1 / t,
             so that a horizon that grows is annealing [Ou 2025, appendix E.3], and what was learned before stays right.
         horizon_steps: batches after which it is 1, linearly; None for 70 % of the run, which the family fills in.
-        chains_per_law: of a target that is many laws (graphs): chains of each law that is drawn for a rollout.
+        chains_per_law: of a target that is many laws: chains of each law that is drawn for a rollout.
         relabel: nodes of graphs, at random in every rollout.
 
     Raises:
@@ -216,12 +216,13 @@ def roll_out(
         laws: number of different laws, each of which has equally many chains, one after another.
     """
     device, times = replay.x.device, rollout.times(number)
+    walked = rollout if laws == 1 else replace(rollout, group=rollout.chains_per_law)
     counts, ratios = torch.zeros_like(replay.x[0], dtype=torch.int64), torch.zeros_like(replay.ratios[0])
     dlogp_dt, control = (torch.zeros(rollout.points, rollout.chains, dtype=torch.float64, device=device) for _ in "fg")
     # groups of one size, so that no batch, and so no rounding, depends on the number of processes
     for mine in my_batches(rollout.chains, rollout.group):
         indices = mine.to(device)
-        for k, (states, g) in enumerate(_walk(rollout, target.rows(indices), scores, indices, seed, times.tolist())):
+        for k, (states, g) in enumerate(_walk(walked, target.rows(indices), scores, indices, seed, times.tolist())):
             counts[k, indices], ratios[k, indices] = states.x.long(), states.ratios.to(ratios.dtype)
             dlogp_dt[k, indices] = states.dlogp_dt
             control[k, indices] = stein(g, (float(times[k]) * states.ratios).clamp(max=rollout.clip))

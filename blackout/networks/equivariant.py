@@ -120,23 +120,24 @@ class LocallyEquivariant(nn.Module):
             nn.init.zeros_(self.gate.bias)
         self.partition = _Scalar() if partition else None
 
-    def forward(self, x: Tensor, t: Tensor, ratios: Tensor, graph: Any = None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, ratios: Tensor, law: Any = None) -> Tensor:
         """G(tau, i | x), 0 at tau = x_i and at sites that are none.
 
         Args:
             x: states, integers [B, d].
             t: times [B].
             ratios: the target's log-ratios at t = 1, [B, d, S].
-            graph: `equivariant_graphs.GraphBatch`, whose nodes the sites are, for bodies that know graphs.
+            law: for bodies that serve many laws: numbers that tell which, [1 or B, P], or the graphs whose nodes the
+                sites are, `equivariant_graphs.GraphBatch`.
 
         Returns:
             [B, d, S].
         """
         ratios = ratios.to(self.omega.dtype)
-        given = () if graph is None else (graph,)
+        given = () if law is None else (law,)
         hollow = self.body(x, t, ratios - ratios.mean(-1, keepdim=True), *given)
-        if graph is not None:
-            hollow = hollow * graph.mask[..., None]
+        if (mask := getattr(law, "mask", None)) is not None:
+            hollow = hollow * mask[..., None]
         potential = hollow @ self.omega.T
         own = x.long()[..., None]
         scores = potential - potential.gather(-1, own)

@@ -101,6 +101,10 @@ def known(graph: GraphBatch | None) -> GraphBatch:
     return graph
 
 
+def _perceptron(features: int, channels: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(features, channels), nn.SiLU(), nn.Linear(channels, channels))
+
+
 class _DeepAtSites(Hollow):
     """Residual layers at every site, shifted by the time, after what a subclass's first layer sees of the others."""
 
@@ -165,11 +169,13 @@ class SitewiseBody(_DeepAtSites):
         layers: residual layers after the first.
         lattice: [H, W] to share weights over translations; None for free weights.
         messages: width of the messages of neighbours, on a lattice; 0 for none.
+        parameters: numbers that tell which law of many it is; 0 for one law.
     """
 
     def __init__(
-        self, sites: int, levels: int, channels: int, layers: int, lattice: Sequence[int] | None, messages: int
-    ) -> None:
+        self, sites: int, levels: int, channels: int, layers: int, lattice: Sequence[int] | None, messages: int,
+        parameters: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(channels, layers)
         if messages and lattice is None:
             raise ValueError("messages need a target on a lattice, such as ising or potts: use messages: 0")
@@ -179,9 +185,11 @@ class SitewiseBody(_DeepAtSites):
         self.conditional = nn.Linear(levels, channels)
         self.place = None if lattice is not None else nn.Parameter(0.1 * torch.randn(sites, channels))
         self._add_layers(layers)
+        self.law = _perceptron(parameters, channels) if parameters else None
 
-    def forward(self, x: Tensor, t: Tensor, conditional: Tensor) -> Tensor:
-        time = F.silu(self.time(t.to(conditional.dtype)))
+    def forward(self, x: Tensor, t: Tensor, conditional: Tensor, *law: Tensor) -> Tensor:
+        time = self.time(t.to(conditional.dtype))
+        time = F.silu(time if self.law is None else time + self.law(law[0].to(time.dtype)))
         states = self.states(x, conditional.dtype)
         hidden = self.first(states) + self.conditional(torch.tanh(conditional / 4) * 4)
         hidden = hidden if self.place is None else hidden + self.place
@@ -314,6 +322,7 @@ class LESite(LocallyEquivariant):
         distances: classes of pairs of nodes of graphs, to share weights by them (and over graphs of any size).
         reach: of messages, on graphs: 1 for those of neighbours, one below `distances` for those of all nodes.
         relayed: width of what neighbours relay of theirs, on graphs; 0 for none.
+        parameters: numbers that tell which law of many it is, on lattices; 0 for one law.
 
     Raises:
         ValueError: messages without a lattice, or farther ones without a graph.
@@ -332,6 +341,7 @@ class LESite(LocallyEquivariant):
         distances: int | None = None,
         reach: int = 1,
         relayed: int = 0,
+        parameters: int = 0,
     ) -> None:
         body: Hollow
         if distances is not None:
@@ -339,7 +349,7 @@ class LESite(LocallyEquivariant):
         elif reach != 1 or relayed:
             raise ValueError(f"reach={reach} and relayed={relayed} need a target on graphs: mis or maxcut")
         else:
-            body = SitewiseBody(sites, levels, channels, layers, lattice, messages)
+            body = SitewiseBody(sites, levels, channels, layers, lattice, messages, parameters)
         super().__init__(body, levels, heat_bath, partition)
 
 

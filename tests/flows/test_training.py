@@ -10,8 +10,13 @@ import torch
 from PIL import Image
 
 from blackout import load_model
+from blackout.errors import UserError
+from blackout.flows import Events, FlowSampler, Gibbs, Ising, Rollout
+from blackout.flows.draw import requested
+from blackout.flows.model import LawsFlow
 from blackout.flows.targets import exact_values
-from blackout.flows.weights import effective_sample_size
+from blackout.flows.weights import effective_sample_size, jackknife, log_mean_exp
+from blackout.networks import LEMLP, LESite
 from tests import warm
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
@@ -130,3 +135,28 @@ WRONG = {
 def test_wrong_input_is_one_line(run, couplings, tmp_path, given):  # noqa: F811
     words = given.replace("COUPLINGS", str(couplings)).split()
     run("train", "family=flow", *words, f"runs_dir={tmp_path}", "plan=true").assert_refused(WRONG[given])
+
+
+def test_one_flow_serves_a_range_of_laws_that_it_is_told() -> None:
+    torch.manual_seed(0)
+    target = Ising([2, 3], [0.1, 0.2], [0.2, 0.0])
+    network = LESite(6, 2, 16, 2, lattice=[2, 3], heat_bath=True, parameters=2)
+    rollout = Rollout(points=8, chains=64, group=32, every=40, refine=Gibbs(), resample_below=0.7, chains_per_law=16)
+    flow = LawsFlow(network, target, Events(8), rollout=rollout)
+    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
+    for number in range(80):
+        loss = flow.training_step({"batch": number, "position": torch.arange(64)})
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for law in ({}, {"sigma": 0.15, "bias": 0.15}):
+        draw = requested(flow, {"target": law})
+        assert draw.model.target.context()[0].tolist() == target.at(**law).context()[0].tolist()
+        weights = draw.run(torch.arange(1000), 0).log_weights
+        exact = exact_values(target.at(**law))
+        assert exact is not None and effective_sample_size(weights) > 0.9
+        assert abs(float(log_mean_exp(weights)) - exact["log_z"]) < 4 * jackknife(weights)
+    with pytest.raises(UserError, match="learned ranges"):
+        requested(FlowSampler(LESite(6, 2), Ising([2, 3])), {"target": {"sigma": 0.2}})
+    with pytest.raises(UserError, match="told of many laws"):
+        LawsFlow(LEMLP(6, 2), target).try_once()

@@ -12,7 +12,7 @@ from benchmarks.flow_tables import LEAttention
 from blackout.networks import LEMLP, LEConvolution, LESite, LETransformer, LocallyEquivariant
 
 SITES, LATTICE = 9, [3, 3]
-NETWORKS: dict[str, Callable[[int], LocallyEquivariant]] = {
+NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "lemlp": lambda levels: LEMLP(SITES, levels, channels=8),
     "leattn": lambda levels: LEAttention(SITES, levels, channels=8, heads=2),
     "leconv": lambda levels: LEConvolution(levels, LATTICE, channels=6, kernels=[3, 3]),
@@ -20,8 +20,21 @@ NETWORKS: dict[str, Callable[[int], LocallyEquivariant]] = {
     "lesite": lambda levels: LESite(SITES, levels, channels=8, layers=2),
     "lesite, tied": lambda levels: LESite(SITES, levels, channels=8, layers=2, lattice=LATTICE),
     "lesite, messages": lambda levels: LESite(SITES, levels, channels=8, layers=1, lattice=LATTICE, messages=4),
+    "lesite, told the law": lambda levels: Told(LESite(SITES, levels, 8, 2, lattice=LATTICE, parameters=2)),
     "lesite, heat bath": lambda levels: LESite(SITES, levels, channels=8, layers=2, heat_bath=True),
 }
+
+
+class Told(nn.Module):
+    """A network that is told the same law every time."""
+
+    def __init__(self, inner: LocallyEquivariant) -> None:
+        super().__init__()
+        self.inner, self.law = inner, torch.tensor([[0.3, -0.8]], dtype=torch.float64)
+
+    def forward(self, x: Tensor, t: Tensor, ratios: Tensor) -> Tensor:
+        scores: Tensor = self.inner(x, t, ratios, self.law)
+        return scores
 
 
 def far_from_the_start(network: nn.Module) -> nn.Module:

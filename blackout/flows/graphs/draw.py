@@ -145,7 +145,8 @@ def requested_graphs(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
     simulation, described = requested_simulation(model, request)
     if simulation.resample_below is not None:
         raise UserError("simulation.resample_below is for targets of one law, not for graphs")
-    refine, oracle, where = request.get("refine"), request.get("oracle"), request.get("target") or {}
+    refine, oracle = request.get("refine"), request.get("oracle")
+    where = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
     if oracle is not None:
         solver(oracle)  # whether it is there
     moves: Refinement | None = make(refine, "refine") if refine else None

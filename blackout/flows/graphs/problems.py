@@ -50,6 +50,7 @@ class GraphTarget(Target):
     adjacent: Tensor
     nodes: Tensor
     problem = ""
+    many = True
 
     def __init__(self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0) -> None:
         super().__init__(2, [nodes])

@@ -44,6 +44,8 @@ class Target(nn.Module):
     """[H, W] if the target is the same seen from every site of a torus, for networks that share weights."""
     flips = True
     """Whether states of which one site differs are states of the law, too."""
+    many = False
+    """Whether it is many laws, of which a flow learns all."""
     frozen: Tensor | None = None
     """Sites of each row that never move, bool [B, d]; None where there are none."""
 

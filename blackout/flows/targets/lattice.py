@@ -20,6 +20,8 @@ from blackout.flows.targets.base import Target, of_flips, own_state_zero, read_a
 
 _LARGEST_MATRIX = 1100
 """Rows of a transfer matrix that is diagonalised."""
+_STEPS = 1 << 20
+"""Values of a parameter in a range of laws, which have numbers."""
 
 
 def lattice_bonds(size: int | Sequence[int]) -> tuple[list[int], Tensor]:
@@ -233,21 +235,81 @@ class Couplings(Target):
 class Ising(Couplings):
     """Ising model on a torus: log rho = s' (sigma A) s + bias sum_i s_i, A the 0/1 adjacency [Ou 2025, eq. 11].
 
-    The usual inverse temperature, of a bond counted once, is 2 sigma.
+    The usual inverse temperature, of a bond counted once, is 2 sigma. One flow learns all laws of a range, and is told
+    which one it serves; as a single law, this is the one at the ends of the ranges.
 
     Args:
         size: side of the lattice, or [H, W].
-        sigma: strength; 0.22034340 is critical.
-        bias: of every spin.
+        sigma: strength; 0.22034340 is critical; [start, end] is a range.
+        bias: of every spin, or a range.
+
+    Raises:
+        ValueError: an impossible size, or a range that has not two ends.
     """
 
-    def __init__(self, size: int | Sequence[int] = 4, sigma: float = 0.1, bias: float = 0.0) -> None:
+    bonds: Tensor
+
+    def __init__(
+        self, size: int | Sequence[int] = 4, sigma: float | Sequence[float] = 0.1, bias: float | Sequence[float] = 0.0
+    ) -> None:
         shape, pairs = lattice_bonds(size)
+        ends = [[part, part] if isinstance(part, int | float) else list(part) for part in (sigma, bias)]
+        if any(len(part) != 2 for part in ends):
+            raise ValueError(f"sigma and bias are numbers or ranges [start, end], not {sigma} and {bias}")
+        (_, strength), (_, field) = ends
         sites = shape[0] * shape[1]
         matrix = torch.zeros(sites, sites, dtype=torch.float64)
-        matrix[pairs[:, 0], pairs[:, 1]] = 2 * sigma
-        super().__init__(matrix, torch.full((sites,), float(bias), dtype=torch.float64), shape)
-        self.lattice, self._strength = shape, (2 * sigma, bias)
+        matrix[pairs[:, 0], pairs[:, 1]] = 2
+        super().__init__(strength * matrix, torch.full((sites,), float(field), dtype=torch.float64), shape)
+        self.lattice, self._strength = shape, (2 * strength, field)
+        self.register_buffer("bonds", matrix + matrix.T, persistent=False)
+        self.ranges = torch.tensor(ends, dtype=torch.float64)
+        self.many = any(start != end for start, end in ends)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Also `parameters`: how many numbers tell a network which law it serves."""
+        return super().facts | ({"parameters": 2} if self.many else {})
+
+    def at(self, sigma: float | None = None, bias: float | None = None) -> Ising:
+        """One of these laws; None for the end of a range.
+
+        Raises:
+            UserError: outside of the ranges.
+        """
+        given = [float(end) if own is None else own for own, end in zip((sigma, bias), self.ranges[:, 1], strict=True)]
+        for name, own, ends in zip(("sigma", "bias"), given, self.ranges.tolist(), strict=True):
+            if not min(ends) <= own <= max(ends):
+                raise UserError(f"target.{name}={own} is not between {min(ends)} and {max(ends)}, as it was trained")
+        law = Ising(list(self.shape), *given)
+        law.ranges, law.many = self.ranges, self.many
+        return law.to(self.device)
+
+    def of(self, law: Tensor) -> Target:
+        """The laws with these numbers, int64 [B], one for each row: 2^20 steps of sigma, each with as many of bias."""
+        share = torch.stack([law // _STEPS, law % _STEPS], -1) / (_STEPS - 1)
+        start, end = self.ranges.to(law.device).unbind(1)
+        return _IsingRows(self, start + share * (end - start))
+
+    def drawn(self, laws: int, chains: int, seed: int, relabel: bool) -> Tensor:
+        """Numbers of laws to train on, int64 [laws * chains]: each of `laws` uniform ones `chains` times in a row."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(_STEPS**2, (laws,), generator=generator).repeat_interleave(chains)
+
+    @property
+    def numbers(self) -> Tensor:
+        """Of the laws that validation looks at, those at the ends of the ranges: int64."""
+        ends = torch.tensor([0, _STEPS - 1])
+        return (ends[:, None] * _STEPS + ends).flatten()
+
+    def told(self, parameters: Tensor) -> tuple[Tensor, ...]:
+        """sigma and bias, [B, 2], as networks are told them: from -1 to 1 along the ranges."""
+        start, end = self.ranges.to(parameters.device).unbind(1)
+        return ((2 * parameters - start - end) / torch.where(start == end, 1.0, (end - start).abs()),)
+
+    def context(self) -> tuple[Any, ...]:
+        own = torch.tensor([[self._strength[0] / 2, self._strength[1]]], dtype=torch.float64, device=self.device)
+        return self.told(own) if self.many else ()
 
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         return given
@@ -260,6 +322,41 @@ class Ising(Couplings):
             return {"log_z": log_z, "mean_log_density": (above - below) / 2e-5 / t}
         spins = torch.tensor([-1.0, 1.0], dtype=torch.float64)
         return transfer_matrix(beta * spins[:, None] * spins, bias * spins, self.shape, t)
+
+
+class _IsingRows(Target):
+    """Ising models of which every row has its own sigma and bias.
+
+    Args:
+        ising: one on their torus.
+        parameters: float64 [B, 2].
+    """
+
+    ising: Ising
+
+    def __init__(self, ising: Ising, parameters: Tensor) -> None:
+        super().__init__(2, ising.shape)
+        vars(self)["ising"], self.parameters_of = ising, parameters
+        self._groups = ising._groups = ising._groups or ising.independent_sites()
+
+    @property
+    def device(self) -> torch.device:
+        return self.parameters_of.device
+
+    def rows(self, which: Tensor) -> Target:
+        return _IsingRows(self.ising, self.parameters_of[which])
+
+    def context(self) -> tuple[Any, ...]:
+        return self.ising.told(self.parameters_of)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        s = 2 * x.double() - 1
+        bonds = ((s @ self.ising.bonds) * s).sum(-1) / 2
+        return (torch.stack([bonds, s.sum(-1)], -1) * self.parameters_of).sum(-1)
+
+    def ratios_at(self, x: Tensor, where: Tensor) -> Tensor:
+        s, (sigma, bias) = 2 * x.double() - 1, self.parameters_of[..., None].unbind(1)
+        return of_flips(-2 * s[:, where] * (sigma * (s @ self.ising.bonds[:, where]) + bias), x[:, where])
 
 
 @component("target")

@@ -72,14 +72,14 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
 
 WRONG = {
     "rollout.chains=20": "multiple", "network=letf": "network", "target.parameter=2": "probability",
-    "target.nodes=[9,3]": "nodes", "target.path=/nowhere": "no graphs", "rollout.resample_below=0.5": "graphs",
+    "target.nodes=[9,3]": "nodes", "target.path=/nowhere": "no graphs", "rollout.resample_below=0.5 rollout.group=7": "multiple",
     "target.kind=ws": "ba", "rollout.horizon=0": "horizon",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("given", WRONG)
 def test_wrong_settings_are_one_line(run, tmp_path, given):  # type: ignore[no-untyped-def]  # noqa: F811
-    run("train", *SMALL, given, f"runs_dir={tmp_path}", "plan=true").assert_refused(WRONG[given])
+    run("train", *SMALL, *given.split(), f"runs_dir={tmp_path}", "plan=true").assert_refused(WRONG[given])
 
 
 @pytest.mark.parametrize(
