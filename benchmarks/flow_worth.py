@@ -1,7 +1,8 @@
 """`python -m benchmarks.flow_worth runs/flow_ising/<run_id> --training 32`: from how many samples on training pays.
 
 A trained flow and the classical methods draw from its target for equal CPU seconds each, on one thread. What counts is
-effective samples a second, N ESS / s: chains that were resampled in groups by the spread of the groups' estimates.
+effective samples a second, N ESS / s: chains that were resampled in groups by the spread of the groups' estimates, and
+replicas of parallel tempering by the error of their mean energy.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from blackout import load_model
 from blackout.errors import UserError, run_command
 from blackout.flows import Clusters, FlowSampler
-from blackout.flows.annealing import anneal, group_size
+from blackout.flows.annealing import anneal, group_size, temper
+from blackout.flows.refinement import Refinement, attracts
 from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target
 from blackout.flows.weights import estimates, known_values
@@ -24,38 +27,56 @@ from blackout.flows.weights import estimates, known_values
 _CHAINS = 1024
 _LADDER = (64, 256, 1024, 4096, 16384)
 """Sweeps of annealing."""
+_TEMPERATURES = 16
+"""Of parallel tempering."""
 
 
-def methods(model: FlowSampler) -> dict[str, Callable[[int], tuple[Paths, bool]]]:
-    """(chains, whether they were resampled) of a seed, by name."""
+Drawn = tuple[Paths, Tensor | None, float | None]
+"""Paths; which chains were resampled together or are of one set of replicas; the error of log Z of replicas."""
+
+
+def methods(model: FlowSampler) -> dict[str, Callable[[int], Drawn]]:
+    """What a method draws with a seed, by name."""
     target, indices = model.target, torch.arange(_CHAINS)
-    found: dict[str, Callable[[int], tuple[Paths, bool]]] = {"flow": lambda seed: (model.paths(indices, seed), False)}
+    groups = indices // group_size(_CHAINS)
+
+    def tempered(seed: int, sweeps: int, refine: Refinement | None = None) -> Drawn:
+        found = temper(target, _CHAINS // _TEMPERATURES, _TEMPERATURES, sweeps, seed, refine, 2)
+        return found.paths, found.sets, found.errors[-1]
+
+    found: dict[str, Callable[[int], Drawn]] = {"flow": lambda seed: (model.paths(indices, seed), None, None)}
     for sweeps in _LADDER:
-        found[f"AIS, {sweeps} sweeps"] = lambda seed, k=sweeps: (anneal(target, _CHAINS, k, seed, power=2), False)
-        found[f"SMC, {sweeps} sweeps"] = lambda seed, k=sweeps: (anneal(target, _CHAINS, k, seed, 0.5, power=2), True)
-    pairs = target.pairs()
-    if pairs is not None and not bool((pairs[0] < 0).any()):
+        found[f"AIS, {sweeps} sweeps"] = lambda seed, k=sweeps: (anneal(target, _CHAINS, k, seed, power=2), None, None)
+        found[f"SMC, {sweeps} sweeps"] = lambda seed, k=sweeps: (
+            anneal(target, _CHAINS, k, seed, 0.5, power=2), groups, None
+        )  # fmt: skip
+    found["tempering, 1024 sweeps"] = lambda seed: tempered(seed, 1024)
+    if attracts(target):
         for sweeps in _LADDER[:3]:
             found[f"AIS, {sweeps} sweeps of clusters"] = lambda seed, k=sweeps: (
-                anneal(target, _CHAINS, k, seed, refine=Clusters(), power=2), False
+                anneal(target, _CHAINS, k, seed, refine=Clusters(), power=2), None, None
             )  # fmt: skip
+        found["tempering, 128 sweeps of clusters"] = lambda seed: tempered(seed, 128, Clusters())
     return found
 
 
-def rate(target: Target, draw: Callable[[int], tuple[Paths, bool]], seconds: float) -> tuple[float, float, float]:
+def rate(target: Target, draw: Callable[[int], Drawn], seconds: float) -> tuple[float, float, float]:
     """(effective samples a second, ESS, log Z) of as many draws as begin within so many CPU seconds."""
-    parts, spent, resampled = list[Paths](), 0.0, False
+    parts, spent, error = list[Paths](), 0.0, None
+    groups, most = list[Tensor](), 0
     while spent < seconds:
         began = time.process_time()
-        paths, resampled = draw(len(parts) + 1)
+        paths, own, error = draw(len(parts) + 1)
         spent += time.process_time() - began
         parts.append(paths)
+        if own is not None:
+            groups.append(own + most)
+            most += int(own.max()) + 1
     x, weights, density = (
         torch.cat(part)
         for part in zip(*((p.states.x, p.log_weights, p.states.log_density) for p in parts), strict=True)
     )
-    groups = torch.arange(len(x)) // group_size(_CHAINS) if resampled else None
-    values = estimates(target, x, weights, density, groups)
+    values = estimates(target, x, weights, density, torch.cat(groups) if groups else None, error)
     return len(x) * values["ess"] / spent, values["ess"], values["log_z"]
 
 

@@ -1,7 +1,7 @@
-"""`python -m blackout.flows.anneal`: annealed importance sampling and SMC with Gibbs sweeps, the baseline of flows.
+"""`python -m blackout.flows.anneal`: annealed importance sampling, SMC, parallel tempering: the baselines of flows.
 
-The same path, weights and files as `sample.py`, without a network: w += (t_{k+1} - t_k) f(x), then a sweep at t_{k+1},
-with times that are closer near the target.
+The same path, weights and files as `sample.py`, without a network: w += (t_{k+1} - t_k) f(x), then a Gibbs sweep at
+t_{k+1}, with times that are closer near the target. Tempering keeps replicas at some of these times and exchanges them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 import yaml
+from torch import Tensor
 
 from blackout.errors import UserError, error_context, run_command
 from blackout.files import numbered, request_key, results_folder, write_json
-from blackout.flows.annealing import anneal, group_size
+from blackout.flows.annealing import anneal, group_size, temper
 from blackout.flows.checks import judge
 from blackout.flows.plots import named, observed_path, save_arrays, save_diagnostics, save_path
+from blackout.flows.refinement import Clusters
 from blackout.flows.targets import Conserved, Target, make_target
 from blackout.flows.weights import estimates, known_values
 from blackout.random import fold_seed
@@ -57,29 +59,39 @@ def run(given: argparse.Namespace) -> None:
     """
     if given.chains < 2 or given.sweeps < 1 or not (given.resample_below is None or 0 < given.resample_below <= 1):
         raise UserError("--chains must be at least 2, --sweeps 1, and --resample-below in (0, 1]")
+    if given.tempering and (given.resample_below or not 2 <= given.tempering <= given.chains / 4):
+        raise UserError("--tempering is from 2 temperatures to a quarter of --chains, and does not resample")
     if not 0.1 <= given.power <= 10:
         raise UserError(f"--power must be in [0.1, 10], not {given.power}")
-    target = _target(given)
+    target, moves = _target(given), Clusters() if given.moves == "clusters" else None
     if given.composition is not None:
         with error_context("--composition"):
             target = Conserved(target, given.composition)
     folders = [given.out] if given.out else numbered(Path("runs/anneal"))
     with results_folder(folders, request_key(vars(given))) as out:
-        anneal(target, 2, 1)  # what is compiled is compiled before the clock runs
-        began = time.process_time()
-        paths = anneal(target, given.chains, given.sweeps, given.seed, given.resample_below, power=given.power)
+        anneal(target, 2, 1, refine=moves)  # what is compiled is compiled before the clock runs
+        groups: Tensor | None = None
+        began, errors = time.process_time(), list[float]()
+        if given.tempering:
+            sets = given.chains // given.tempering
+            found = temper(target, sets, given.tempering, given.sweeps, given.seed, moves, given.power)
+            paths, groups, errors = found.paths, found.sets, found.errors
+        else:
+            low = given.resample_below
+            paths = anneal(target, given.chains, given.sweeps, given.seed, low, moves, power=given.power)
+            groups = torch.arange(given.chains) // group_size(given.chains) if low else None
         seconds = time.process_time() - began
         arrays = named(paths, target.shape)
         del arrays["jumps"], arrays["evaluations"]
-        groups = torch.arange(given.chains) // group_size(given.chains) if given.resample_below else None
-        x, weights = arrays["samples"].flatten(1), arrays["log_weights"]
-        values = estimates(target, x, weights, arrays["log_density"], groups) | known_values(target)
+        x, weights, last = arrays["samples"].flatten(1), arrays["log_weights"], errors[-1] if errors else None
+        values = estimates(target, x, weights, arrays["log_density"], groups, last) | known_values(target)
         verdict = judge(target, x, weights, values, fold_seed(given.seed, _CHECKED), groups)
         values |= verdict.values
         save_arrays(out / "samples.npz", **arrays)
         save_diagnostics(target, arrays, paths, values, out / "diagnostics.png")
-        how: dict[str, Any] = {"method": "SMC" if given.resample_below else "AIS", "sweeps": given.sweeps}
-        how["path"] = save_path(target, paths.times, observed_path(target, paths), out, groups)
+        method = "parallel tempering" if errors else "SMC" if given.resample_below else "AIS"
+        how: dict[str, Any] = {"method": method, "sweeps": given.sweeps, "moves": given.moves}
+        how["path"] = save_path(target, paths.times, observed_path(target, paths), out, groups, errors or None)
         how |= {"num_samples": given.chains, "cpu_seconds": seconds, "seed": given.seed, **verdict.said}
         write_json({"values": values, **how}, out / "metrics.json")
     names = ("log_z", "log_z_error", "log_z_exact", "ess", "mean_energy", "mean_energy_error")
@@ -95,8 +107,10 @@ def main() -> None:
     parser.add_argument("--target", choices=_TARGETS)
     parser.add_argument("settings", nargs="*", help="of the target: size=10 sigma=0.2, or path=mine.npz")
     parser.add_argument("--composition", type=int, nargs="+", help="sites at level 0, 1, ...: a lattice gas of so many")
-    parser.add_argument("--chains", type=int, default=4096)
+    parser.add_argument("--chains", type=int, default=4096, help="of tempering, replicas of all temperatures together")
     parser.add_argument("--sweeps", type=int, default=256)
+    parser.add_argument("--moves", choices=("gibbs", "clusters"), default="gibbs", help="clusters are for ferromagnets")
+    parser.add_argument("--tempering", type=int, metavar="K", help="parallel tempering at K temperatures")
     parser.add_argument("--resample-below", type=float, help="ESS below which chains are resampled: SMC")
     parser.add_argument("--power", type=float, default=2.0, help="t = 1 - (1 - k / sweeps)^power")
     parser.add_argument("--seed", type=int, default=0)

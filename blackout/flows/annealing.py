@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+from scipy import stats
 from torch import Tensor
 
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.simulation import RESAMPLING, Paths, record, resampled
 from blackout.flows.targets import Target, can_enumerate, enumerated
+from blackout.flows.weights import NORMAL
 from blackout.random import SampleStreams, fold_seed
 
+_BETWEEN, _KEPT, _SWAPS = 4, 16, 14
+"""Sweeps of parallel tempering between two exchanges, states of every replica that are kept, and the key of swaps."""
 _STRAY = 0.1
 """Probability that a site starts elsewhere than in the mode that its chain is annealed from."""
 
@@ -65,10 +70,86 @@ def anneal(
     return paths
 
 
+@dataclass(frozen=True)
+class Tempered:
+    """What came of parallel tempering.
+
+    Args:
+        paths: kept states of every temperature, whose weights are the estimate of log Z there for all of them.
+        sets: which set of replicas the states are of, int64 [N]; sets are independent.
+        errors: of log Z at the temperatures.
+    """
+
+    paths: Paths
+    sets: Tensor
+    errors: list[float]
+
+
+def temper(
+    target: Target, sets: int, temperatures: int, sweeps: int, seed: int = 0, refine: Refinement | None = None,
+    power: float = 1.0,
+) -> Tempered:  # fmt: skip
+    """Parallel tempering [Hukushima 1996]: replicas at all times of the path at once, which change places.
+
+    log Z is the sum of Bennett's estimates between neighbours, with the geometric mean as bridge [Bennett 1976], from
+    the second half of the sweeps of all sets; its errors are those of a jackknife over the sets.
+
+    Args:
+        target: the law.
+        sets: of replicas, independent of each other.
+        temperatures: times t_0 = 0, ..., t_K = 1, as `anneal` has them; each has one replica of every set.
+        sweeps: of every replica, or moves of `refine`; neighbours are exchanged after every other one.
+        seed: of all draws.
+        refine: other moves than a Gibbs sweep.
+        power: see `anneal`.
+    """
+    rounds, size, walk = max(4, sweeps // _BETWEEN), (temperatures, sets), _walk(target, refine)
+    times = 1 - torch.linspace(1, 0, temperatures, dtype=torch.float64) ** power
+    at = times[:, None].repeat(1, _BETWEEN + 1)
+    own = SampleStreams(seed, torch.arange(temperatures * sets, device=target.device))
+    swaps = SampleStreams(fold_seed(seed, _SWAPS), torch.arange(sets, device=target.device))
+    states = States.uniform(target, own.at(0).next_draw().uniform((temperatures * sets, target.sites)))
+    seen, kept = list[Tensor](), list[Tensor]()
+    for k in range(rounds):
+        states, _ = walk(target, states, at, own, 1 + k * _BETWEEN)
+        density, place = states.log_density.view(size), torch.arange(temperatures * sets).view(size)
+        first = torch.arange(k % 2, temperatures - 1, 2)
+        gain = times.diff()[first, None] * (density[first] - density[first + 1])
+        uniforms = swaps.at(k).next_draw().uniform((sets, temperatures)).T[first]
+        swap = uniforms.log() < gain
+        place[first], place[first + 1] = (
+            torch.where(swap, place[one], place[two]) for one, two in ((first + 1, first), (first, first + 1))
+        )
+        states = states.rows(place.flatten())
+        if k >= rounds // 2:
+            seen.append(states.dlogp_dt.view(size))
+            if (rounds - 1 - k) % max(1, rounds // (2 * _KEPT)) == 0:
+                kept.append(states.x.view(*size, -1))
+    f, half = torch.stack(seen), times.diff()[:, None] / 2
+    up, down = (_and_without(torch.logsumexp(part, 0)) for part in (half * f[:, :-1], -half * f[:, 1:]))
+    log_z = F.pad((up - down).cumsum(0), (0, 0, 1, 0))  # [K + 1, 1 + sets]: of all sets, and without each of them
+    apart = log_z[:, 1:] - log_z[:, 1:].mean(1, keepdim=True)
+    wider = float(stats.t.ppf(0.975, sets - 1)) / NORMAL
+    errors = wider * ((sets - 1) / sets * apart.square().sum(1)).sqrt()
+    none, last = torch.zeros(len(kept) * sets, dtype=torch.int64), log_z[-1, :1].repeat(len(kept) * sets)
+    paths, chosen = Paths(states, last, none, none), torch.cat(kept, 1)
+    for place, t in enumerate(times.tolist()):
+        paths.states = States.of(target, chosen[place])
+        record(paths, t, log_z[place, :1].expand_as(last), paths.states)
+    return Tempered(paths, torch.arange(sets).repeat(len(kept)), errors.tolist())
+
+
+def _and_without(sums: Tensor) -> Tensor:
+    """log of the sum of all sets and of those without each one, [K, 1 + N], from logs of the sets' sums [K, N]."""
+    total = sums.logsumexp(1, keepdim=True)
+    return torch.cat([total, total + torch.log1p(-(sums - total).exp())], 1)
+
+
 class _Walk(Protocol):
     """States at t_0 -> states at t_K and the gains of their weights, w += (t_{k+1} - t_k) f(x), then a move at t_{k+1}.
 
-    The draws of the first move are those of the streams' step `first`.
+    The draws of the first move are those of the streams' step `first`. Times [L, K + 1] are those of L parts of the
+    chains, each as many.
     """
 
     def __call__(
@@ -77,24 +158,26 @@ class _Walk(Protocol):
 
 
 def _walk(target: Target, refine: Refinement | None) -> _Walk:
-    """By compiled sweeps where the moves are Gibbs sweeps of spins on a CPU; the same draws otherwise, one by one."""
+    """By compiled sweeps where the moves are Gibbs sweeps of pairs on a CPU; the same draws otherwise, one by one."""
     near = target if isinstance(target, Near) else None
     pairs = (target if near is None else near.inner).pairs()
-    if refine is None and pairs is not None and target.levels == 2 and target.device.type == "cpu":
+    if refine is None and pairs is not None and target.device.type == "cpu":
         try:
-            from blackout.flows.targets.numba_sweeps import Spins
+            from blackout.flows.targets.numba_sweeps import Levels, Spins
         except ImportError:
             pass
         else:
-            spins = Spins(*pairs, torch.cat(target.independent_sites()))
+            sites = (Spins if target.levels == 2 else Levels)(*pairs, torch.cat(target.independent_sites()))
 
             def compiled(
                 target: Target, states: States, times: Tensor, streams: SampleStreams, first: int
             ) -> tuple[States, Tensor]:
-                keys = torch.stack([streams.at(first + k).next_draw().keys for k in range(len(times) - 1)])
+                keys = torch.stack([streams.at(first + k).next_draw().keys for k in range(times.shape[-1] - 1)])
                 start = (None, 0.0) if near is None else (near.centres, near.pull)
-                x, log_density, gain = spins.swept(states.x, states.log_density, keys, times, *start)
-                return States(x, log_density, target), gain + target.log_volume * (times[-1] - times[0])
+                x, log_density, gain = sites.swept(states.x, states.log_density, keys, times, *start)
+                span = (times[..., -1] - times[..., 0]).reshape(-1)
+                gain = gain + target.log_volume * span.repeat_interleave(len(gain) // len(span))
+                return States(x, log_density, target), gain
 
             return compiled
     moves = Gibbs() if refine is None else refine
@@ -103,6 +186,11 @@ def _walk(target: Target, refine: Refinement | None) -> _Walk:
         target: Target, states: States, times: Tensor, streams: SampleStreams, first: int
     ) -> tuple[States, Tensor]:
         gain = torch.zeros_like(states.log_density)
+        if times.ndim == 2:
+            parts = zip(torch.arange(len(gain)).view(len(times), -1), times, strict=True)
+            moved = [one_by_one(target, states.rows(own), t, streams.rows(own), first) for own, t in parts]
+            x, density = (torch.cat(part) for part in zip(*((s.x, s.log_density) for s, _ in moved), strict=True))
+            return States(x, density, target), torch.cat([gained for _, gained in moved])
         for k, (before, t) in enumerate(pairwise(times.tolist())):
             gain = gain + (t - before) * states.dlogp_dt
             states = moves(target, states, t, streams.at(first + k))

@@ -66,9 +66,10 @@ class States:
     def updated(self, which: Tensor, others: States) -> States:
         """A copy with other states at these rows, int64 [b] or bool [B], and without scores."""
         index = torch.nonzero(which).flatten() if which.dtype == torch.bool else which
-        pairs = ((self.x, others.x), (self.log_density, others.log_density), (self.ratios, others.ratios))
-        x, log_density, ratios = (mine.index_copy(0, index, theirs) for mine, theirs in pairs)
-        return States(x, log_density, self.target, None, ratios)
+        pairs = ((self.x, others.x), (self.log_density, others.log_density))
+        x, log_density = (mine.index_copy(0, index, theirs) for mine, theirs in pairs)
+        known = None if self.known is None else self.known.index_copy(0, index, others.ratios)
+        return States(x, log_density, self.target, None, known)
 
     def scored(self, scores: Tensor) -> States:
         """The same with G, [B, d, S]."""

@@ -182,7 +182,12 @@ def observed_path(target: Target, paths: Paths) -> Tensor:
 
 
 def save_path(
-    target: Target, times: list[float], at: Tensor, directory: Path, groups: Tensor | None = None
+    target: Target,
+    times: list[float],
+    at: Tensor,
+    directory: Path,
+    groups: Tensor | None = None,
+    errors: list[float] | None = None,
 ) -> dict[str, Any]:
     """Write path.csv and path.png, what the law is at every temperature of the path (`along_path`); what to say of it.
 
@@ -190,11 +195,11 @@ def save_path(
         target: the law.
         times, at: see `along_path`.
         directory: where to.
-        groups: int64 [N], which chains were resampled together; None where none were.
+        groups, errors: see `along_path`.
     """
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
-    rows = along_path(target, times, at.cpu(), groups)
+    rows = along_path(target, times, at.cpu(), groups, errors)
     with replacing(directory / "path.csv") as part, part.open("w", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from blackout.errors import UserError
@@ -70,41 +69,32 @@ class Clusters(Refinement):
     def __init__(self, moves: int = 1, single: bool = False) -> None:
         super().__init__(moves)
         self.single = single
+        self._of: Target | None = None
 
     def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
         pairs = target.pairs()
         if pairs is None or not attracts(target) or (self.single and bool((pairs[1] != pairs[1][:, :1]).any())):
             field = ", single ones no field" if self.single else ""
             raise UserError(
-                f"refine: clusters need an energy of pairs that attract each other{field}: use refine=gibbs"
+                f"refine: clusters need an energy of pairs that attract each other{field}, and numba: use refine=gibbs"
             )
-        x, (number, sites) = states.x.cpu().long(), states.x.shape
-        one, two = torch.triu(pairs[0]).cpu().nonzero().T
-        bound = -torch.expm1(-t * pairs[0].cpu()[one, two])
-        u = stream.next_draw().uniform((number, len(one))).cpu()
-        chain, bond = ((x[:, one] == x[:, two]) & (u < bound)).nonzero().numpy().T
-        ends = (chain * sites + part[bond].numpy() for part in (one, two))
-        graph = coo_array((np.ones(len(chain), bool), tuple(ends)), shape=(number * sites,) * 2)
-        names = torch.from_numpy(connected_components(graph, directed=False)[1]).long()
-        places = stream.next_draw().uniform((number, sites)).cpu().flatten()
-        count = int(names.max()) + 1
-        root = torch.full((count,), number * sites).scatter_reduce(0, names, torch.arange(number * sites), "amin")
-        if self.single:
-            chosen = (places.view(number, sites)[:, 0] * sites).long() + torch.arange(number) * sites
-            other = (stream.next_draw().uniform((number, 1)).cpu() * (target.levels - 1)).long() + 1
-            inside = names.view(number, sites) == names[chosen][:, None]
-            moved = torch.where(inside, (x + other) % target.levels, x)
-        else:
-            log_law = t * pairs[1].cpu().repeat(number, 1)
-            law = torch.zeros(count, target.levels, dtype=torch.float64).index_add(0, names, log_law).softmax(-1)
-            moved = (law[:, :-1].cumsum(-1) <= places[root][:, None]).sum(-1)[names].view(number, sites)
-        return States.of(target, moved.to(states.x))
+        from blackout.flows.targets.numba_sweeps import draw_clusters  # only here: numba is loaded late
+
+        if self._of is not target:
+            one, two = torch.triu(pairs[0]).cpu().nonzero(as_tuple=True)
+            self._of, self._bonds = target, (one.numpy(), two.numpy(), pairs[0].cpu()[one, two].numpy())
+        keys = np.stack([stream.next_draw().keys.cpu().numpy() for _ in range(2 + self.single)])
+        x, density = states.x.cpu().numpy().copy(), states.log_density.cpu().numpy().copy()
+        bound = -np.expm1(-t * self._bonds[2])
+        draw_clusters(keys, x, density, *self._bonds, bound, pairs[1].cpu().contiguous().numpy(), t, self.single)
+        return States(torch.from_numpy(x).to(states.x), torch.from_numpy(density).to(states.log_density), target)
 
 
 def attracts(target: Target) -> bool:
-    """Whether log rho is a sum over pairs that gain by being equal, so that clusters move it."""
+    """Whether log rho is a sum over pairs that gain by being equal, so that clusters move it; they are compiled."""
     pairs = target.pairs()
-    return pairs is not None and bool((pairs[0] >= 0).all())
+    compiled = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+    return compiled and pairs is not None and bool((pairs[0] >= 0).all())
 
 
 class LocallyInformed(Refinement):

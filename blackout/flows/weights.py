@@ -142,7 +142,12 @@ def systematic_resample(log_weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def estimates(
-    target: Target, x: Tensor, log_weights: Tensor, log_density: Tensor, groups: Tensor | None = None
+    target: Target,
+    x: Tensor,
+    log_weights: Tensor,
+    log_density: Tensor,
+    groups: Tensor | None = None,
+    log_z_error: float | None = None,
 ) -> dict[str, float]:
     """log Z with error, ends of its interval and lower bound, ESS, and weighted means with errors and ends.
 
@@ -153,16 +158,20 @@ def estimates(
         x: states, integers [N, d].
         log_weights, log_density: [N].
         groups: int64 [N], which chains were resampled together; None where none were.
+        log_z_error: of states without weights of their own, in sets: their ESS is that of as many independent ones
+            whose mean energy has the same error.
     """
-    return estimated({"energy": -log_density, **target.statistics(x)}, log_weights, groups)
+    return estimated({"energy": -log_density, **target.statistics(x)}, log_weights, groups, log_z_error)
 
 
-def estimated(quantities: dict[str, Tensor], log_weights: Tensor, groups: Tensor | None = None) -> dict[str, float]:
+def estimated(
+    quantities: dict[str, Tensor], log_weights: Tensor, groups: Tensor | None, log_z_error: float | None = None
+) -> dict[str, float]:
     """The same of the means of quantities, name -> [N]."""
     w = log_weights.double()
     values = {
         "log_z": float(log_mean_exp(w)),
-        "log_z_error": jackknife(w, groups),
+        "log_z_error": jackknife(w, groups) if log_z_error is None else log_z_error,
         "log_z_lower": float(w.mean()),
         "ess": float(effective_sample_size(w)),
         "pareto_k": pareto_shape(w),
@@ -177,6 +186,9 @@ def estimated(quantities: dict[str, Tensor], log_weights: Tensor, groups: Tensor
     for name, value in quantities.items():
         values[f"mean_{name}"], values[f"mean_{name}_error"] = weighted_mean(value, w, groups)
         values |= _ends(f"mean_{name}", values, w, groups, value)
+    if log_z_error is not None:
+        energy = quantities["energy"].double()
+        values["ess"] = float(energy.var()) / len(energy) / max(values["mean_energy_error"] ** 2, 1e-300)
     return values
 
 
@@ -197,7 +209,9 @@ def _ends(
     return {f"{name}_low": low, f"{name}_high": high}
 
 
-def along_path(target: Target, times: list[float], at: Tensor, groups: Tensor | None = None) -> list[dict[str, float]]:
+def along_path(
+    target: Target, times: list[float], at: Tensor, groups: Tensor | None = None, errors: list[float] | None = None
+) -> list[dict[str, float]]:
     """What the law is at every time t > 0 of the path: that of rho^t, the target at 1 / t times its temperature.
 
     Rows of `t`, `ess`, `log_z` and `free_energy` = -log Z(t) / t, the mean `energy` -log rho and `heat_capacity`
@@ -209,13 +223,14 @@ def along_path(target: Target, times: list[float], at: Tensor, groups: Tensor | 
         times: t_0, ..., t_K.
         at: of all chains at these times, [N, K + 1, 2 + q]: see `observed_path`.
         groups: int64 [N], which chains were resampled together; None where none were.
+        errors: of log Z at these times, where the states have no weights of their own.
     """
     names, rows = ["energy", *target.statistics(torch.zeros(1, target.sites, dtype=torch.uint8))], []
     for k, t in enumerate(times):
         if not t:
             continue
         w, values = at[:, k, 0].double(), dict(zip(names, at[:, k, 1:].double().unbind(-1), strict=True))
-        found, row = estimated(values, w, groups), {"t": t}
+        found, row = estimated(values, w, groups, None if errors is None else errors[k]), {"t": t}
         log_z = found["log_z"] + (1 - t) * float(target.log_volume)
         row |= {"ess": found["ess"], "log_z": log_z, "log_z_error": found["log_z_error"]}
         row |= {"free_energy": -log_z / t, "free_energy_error": found["log_z_error"] / t}

@@ -173,6 +173,12 @@ class SampleStreams:
         folded._keys = fold(fold(self._keys, _FOLDED), value)
         return folded
 
+    def rows(self, which: Tensor) -> SampleStreams:
+        """The streams of some of the samples."""
+        some = object.__new__(SampleStreams)
+        some._keys = self._keys[which]
+        return some
+
     def particles(self, number: int) -> SampleStreams:
         """Streams of `number` particles of every sample, sample after sample: particle p of sample k is a function of
         (seed, k, p), however many there are.

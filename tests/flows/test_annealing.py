@@ -10,20 +10,60 @@ from scipy import stats
 
 from blackout.errors import UserError
 from blackout.flows import Clusters, Gibbs
-from blackout.flows.annealing import Near, anneal, samples_of
+from blackout.flows.annealing import Near, _walk, anneal, samples_of, temper
 from blackout.flows.checks import judge
+from blackout.flows.path import States
+from blackout.flows.plots import observed_path
+from blackout.flows.refinement import Refinement
 from blackout.flows.targets import Conserved, Couplings, Ising, Potts, SpinGlass, Target, enumerated
-from blackout.flows.weights import estimates, known_values, log_mean_exp
+from blackout.flows.weights import along_path, estimates, known_values, log_mean_exp
+from blackout.random import SampleStreams
+
+COMPILED = [Ising([3, 4], 0.3, 0.1), SpinGlass(3), Ising(3, -0.1), Couplings(h=[0.3, -1.0]), Potts([2, 3], 3, 0.8)]
 
 
-@pytest.mark.parametrize("target", [Ising([3, 4], 0.3, 0.1), SpinGlass(3), Ising(3, -0.1), Couplings(h=[0.3, -1.0])])
+@pytest.mark.parametrize("target", COMPILED)
 def test_compiled_sweeps_draw_what_sweeps_draw(target: Target) -> None:
-    centres = torch.randint(2, (50, target.sites), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    centres = torch.randint(
+        target.levels, (50, target.sites), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
+    )
     for law, below in ((target, None), (target, 0.9), (Near(target, centres), None)):
         quick, slow = anneal(law, 50, 40, 3, below), anneal(law, 50, 40, 3, below, refine=Gibbs())
         assert torch.equal(quick.states.x, slow.states.x)
         torch.testing.assert_close(quick.log_weights, slow.log_weights, rtol=0, atol=1e-11)
         torch.testing.assert_close(quick.states.log_density, law.log_density(quick.states.x), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("target", COMPILED[::2])
+@pytest.mark.parametrize("refine", [None, Gibbs()])
+def test_parts_of_the_chains_may_be_at_times_of_their_own(target: Target, refine: Gibbs | None) -> None:
+    times, streams = torch.tensor([[0.1, 0.4], [0.7, 0.8]], dtype=torch.float64), SampleStreams(0, torch.arange(140))
+    states, walk = States.of(target, samples_of(target, 140, 0, 1)), _walk(target, refine)
+    moved, gain = walk(target, states, times, streams, 1)
+    for rows, own in zip(torch.arange(140).view(2, 70), times, strict=True):
+        alone, its = walk(target, states.rows(rows), own, streams.rows(rows), 1)
+        assert torch.equal(alone.x, moved.x[rows]) and torch.allclose(its, gain[rows])
+
+
+@pytest.mark.parametrize("refine", [None, Clusters()])
+def test_parallel_tempering_knows_log_z_and_its_error(refine: Refinement | None) -> None:
+    target = Ising([3, 4], 0.25)
+    found, exact = temper(target, 40, 6, 160, 0, refine), known_values(target)
+    paths, last = found.paths, found.errors[-1]
+    values = estimates(target, paths.states.x, paths.log_weights, paths.states.log_density, found.sets, last)
+    assert found.errors[0] == 0 and abs(values["log_z"] - exact["log_z_exact"]) < 3 * last < 0.3
+    assert abs(values["mean_energy"] - exact["mean_energy_exact"]) < 3.5 * values["mean_energy_error"]
+    assert abs(values["mean_magnetisation"]) < 3.5 * values["mean_magnetisation_error"] and values["ess"] > 0.1
+    rows = along_path(target, paths.times, observed_path(target, paths), found.sets, found.errors)
+    assert all(abs(row["log_z"] - row["log_z_exact"]) < 3.5 * row["log_z_error"] for row in rows)
+
+
+def test_clusters_know_log_rho_of_what_they_move() -> None:
+    for target, moves in ((Ising([3, 4], 0.3, 0.2), Clusters()), (Potts([2, 3], 3, 0.8), Clusters(single=True))):
+        start = States.of(target, samples_of(target, 200, 0, 2))
+        moved = moves(target, start, 0.9, SampleStreams(1, torch.arange(200)).at(0))
+        torch.testing.assert_close(moved.log_density, target.log_density(moved.x), rtol=0, atol=1e-10)
+        assert float((moved.x != start.x).double().mean()) > 0.1
 
 
 def test_annealing_finds_log_z_of_a_large_lattice() -> None:

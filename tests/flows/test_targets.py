@@ -104,7 +104,7 @@ def test_laws_of_a_range_are_those_of_single_models() -> None:
     ends = many.of(many.numbers).parameters_of.tolist()  # type: ignore[attr-defined]
     assert ends == [[0.1, 0.2], [0.1, 0.0], [0.3, 0.2], [0.3, 0.0]]
     assert torch.equal(many.pair, Ising(3, 0.3).pair) and not Ising(3, 0.3).context()
-    with pytest.raises(UserError, match="between 0.1 and 0.3"):
+    with pytest.raises(UserError, match=r"between 0\.1 and 0\.3"):
         many.at(0.4)
     with pytest.raises(ValueError, match="range"):
         Ising(3, [0.1, 0.2, 0.3])

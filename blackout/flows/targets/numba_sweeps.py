@@ -1,8 +1,8 @@
-"""Annealed Gibbs sweeps of spins that interact in pairs, compiled for a CPU by numba.
+"""Annealed Gibbs sweeps of sites that interact in pairs, and clusters of them, compiled for a CPU by numba.
 
-The same uniforms decide the same spins as in `Target.swept`, but for probabilities that differ in their last bits; what
-the neighbours say is summed over the bonds there are, and log rho changes with every flip instead of being computed.
-Chains go through a sweep in blocks, side by side in memory.
+The same uniforms decide the same states as in `Target.swept`, but for probabilities that differ in their last bits;
+what the neighbours say is summed over the bonds there are, and log rho changes with every flip instead of being
+computed. Chains of spins go through a sweep in blocks, side by side in memory.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ class Spins:
         Args:
             x, log_density: states uint8 [B, d] and their log rho, float64 [B].
             keys: of the draws of every sweep, int64 [K, B].
-            times: t_0, ..., t_K, float64 [K + 1].
+            times: t_0, ..., t_K, float64 [K + 1], or [L, K + 1] of L parts of the chains, each as many.
             towards: states [B, d] from around which chains are annealed; None for uniform noise.
             pull: log-odds of a spin's being as there at t = 0.
 
         Returns:
             (states, their log-density, gains [B]).
         """
-        t = times[1:].numpy()
+        lanes = times.view(-1, times.shape[-1]).numpy()
+        t = lanes[:, 1:].flatten()
         shift = (1 - t) * pull / 2
         table = np.zeros((len(t), 0, 0))
         if self.tabled:
@@ -68,12 +69,12 @@ class Spins:
         states, density, gain = x.numpy().copy(), log_density.numpy().copy(), np.zeros(len(x))
         centres = np.zeros((1, 0), np.uint8) if towards is None else towards.numpy().astype(np.uint8)
         about = self.order, self.first, self.beside, self.weights, self.field, self.which
-        _sweep(keys.numpy(), states, density, gain, times.numpy(), *about, self.unit, table, centres, shift, pull / 2)
+        _sweep(keys.numpy(), states, density, gain, lanes, *about, self.unit, table, centres, shift, pull / 2)
         return torch.from_numpy(states), torch.from_numpy(density), torch.from_numpy(gain)
 
 
 @compiled(
-    "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[::1], i8[::1], i8[::1], i8[::1], f8[::1], f8[::1], i8[::1], "
+    "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[:, ::1], i8[::1], i8[::1], i8[::1], f8[::1], f8[::1], i8[::1], "
     "f8, f8[:, :, ::1], u1[:, ::1], f8[::1], f8)"
 )
 def _sweep(
@@ -86,8 +87,11 @@ def _sweep(
     spins, towards = np.empty((sites, _BLOCK), np.int8), np.zeros((sites if near else 1, _BLOCK), np.int8)
     sums, start, second = np.empty(_BLOCK), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     uniforms, new, now, gained = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    for block in range(0, x.shape[0], _BLOCK):
-        size = min(_BLOCK, x.shape[0] - block)
+    part, sweeps = x.shape[0] // times.shape[0], keys.shape[0]
+    blocks = (part + _BLOCK - 1) // _BLOCK
+    for number in range(times.shape[0] * blocks):
+        lane, block = number // blocks, number // blocks * part + number % blocks * _BLOCK
+        size = min(_BLOCK, (lane + 1) * part - block)
         for c in range(_BLOCK):
             row = block + min(c, size - 1)
             now[c], gained[c] = density[row], 0.0
@@ -95,10 +99,10 @@ def _sweep(
                 spins[i, c] = 2 * np.int8(x[row, i]) - 1
                 if near:
                     towards[i, c] = 2 * np.int8(centres[row, i]) - 1
-        for k in range(keys.shape[0]):
-            t = times[k + 1]
+        for k in range(sweeps):
+            t, at = times[lane, k + 1], lane * sweeps + k
             for c in range(_BLOCK):
-                gained[c] += (t - times[k]) * now[c]
+                gained[c] += (t - times[lane, k]) * now[c]
                 start[c], second[c] = pair_of(keys[k, block + min(c, size - 1)], 0)
             for i in order:
                 sums[:] = 0.0
@@ -110,12 +114,12 @@ def _sweep(
                         sums[c] += weight * spins[other, c]
                 own, side = spins[i], towards[i if near else 0]
                 if tabled:
-                    law, middle = table[k, which[i]], width // 2 + (width if near else 0)
+                    law, middle = table[at, which[i]], width // 2 + (width if near else 0)
                     for c in range(_BLOCK):
                         new[c] = 2.0 * (law[np.uintp(np.int64(sums[c] + width * side[c]) + middle)] <= uniforms[c]) - 1
                 else:
                     for c in range(_BLOCK):
-                        odds = math.exp(2 * (t * (unit * sums[c] + field[i]) + shift[k] * side[c]))
+                        odds = math.exp(2 * (t * (unit * sums[c] + field[i]) + shift[at] * side[c]))
                         new[c] = 2.0 * (1 / (1 + odds) <= uniforms[c]) - 1
                 for c in range(_BLOCK):
                     now[c] += (new[c] - own[c]) * (unit * sums[c] + field[i] - pull * side[c])
@@ -124,3 +128,130 @@ def _sweep(
             density[block + c], gain[block + c] = now[c], gained[c]
             for i in range(sites):
                 x[block + c, i] = spins[i, c] > 0
+
+
+class Levels:
+    """The same as `Spins` of a law of more levels.
+
+    Args:
+        pairs, fields: [d, d] and [d, S], see `Target.pairs`.
+        order: int64 [d], in which sites are drawn.
+    """
+
+    def __init__(self, pairs: Tensor, fields: Tensor, order: Tensor) -> None:
+        one, other = pairs.nonzero(as_tuple=True)
+        first = np.concatenate([[0], (pairs != 0).sum(1).cumsum(0).numpy()])
+        self.about = order.numpy(), first, other.numpy(), pairs[one, other].numpy(), fields.contiguous().numpy()
+
+    def swept(
+        self, x: Tensor, log_density: Tensor, keys: Tensor, times: Tensor, towards: Tensor | None, pull: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As `Spins.swept`; `pull` is the log-odds of a site's being as in `towards` rather than any other level."""
+        states, density, gain = x.numpy().copy(), log_density.numpy().copy(), np.zeros(len(x))
+        centres = np.zeros((1, 0), np.uint8) if towards is None else towards.numpy().astype(np.uint8)
+        lanes = times.view(-1, times.shape[-1]).numpy()
+        _sweep_levels(keys.numpy(), states, density, gain, lanes, *self.about, centres, pull)
+        return torch.from_numpy(states), torch.from_numpy(density), torch.from_numpy(gain)
+
+
+@compiled("i8(f8[::1], f8)")
+def _drawn(logits: np.ndarray, u: float) -> int:
+    """The level that a uniform draws by softmax(logits)."""
+    total, top, below = 0.0, logits[0], 0.0
+    for level in range(1, len(logits)):
+        top = max(top, logits[level])
+    for level in range(len(logits)):
+        logits[level] = math.exp(logits[level] - top)
+        total += logits[level]
+    for level in range(len(logits) - 1):
+        below += logits[level]
+        if below > u * total:
+            return level
+    return len(logits) - 1
+
+
+@compiled(
+    "void(i8[:, ::1], u1[:, ::1], f8[::1], f8[::1], f8[:, ::1], i8[::1], i8[::1], i8[::1], f8[::1], f8[:, ::1], "
+    "u1[:, ::1], f8)"
+)
+def _sweep_levels(
+    keys: np.ndarray, x: np.ndarray, density: np.ndarray, gain: np.ndarray, times: np.ndarray, order: np.ndarray,
+    first: np.ndarray, beside: np.ndarray, weights: np.ndarray, fields: np.ndarray, centres: np.ndarray, pull: float,
+) -> None:  # fmt: skip
+    value, logits = np.empty(fields.shape[1]), np.empty(fields.shape[1])
+    for c in range(x.shape[0]):
+        own, lane = x[c], c * times.shape[0] // x.shape[0]
+        for k in range(keys.shape[0]):
+            t, pair = times[lane, k + 1], pair_of(keys[k, c], 0)
+            gain[c] += (t - times[lane, k]) * density[c]
+            for i in order:
+                for level in range(len(value)):
+                    value[level] = fields[i, level]
+                for edge in range(first[i], first[i + 1]):
+                    value[own[beside[edge]]] += weights[edge]
+                for level in range(len(value)):
+                    logits[level] = t * value[level]
+                if centres.shape[1]:
+                    value[centres[c, i]] -= pull
+                    logits[centres[c, i]] += (1 - t) * pull
+                new = _drawn(logits, uniform_of(pair, i))
+                density[c] += value[new] - value[own[i]]
+                own[i] = new
+
+
+@compiled("void(i8[:, ::1], u1[:, ::1], f8[::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[:, ::1], f8, b1)")
+def draw_clusters(
+    keys: np.ndarray, x: np.ndarray, density: np.ndarray, one: np.ndarray, two: np.ndarray, weights: np.ndarray,
+    bound: np.ndarray, fields: np.ndarray, t: float, single: bool,
+) -> None:  # fmt: skip
+    """A move of `Clusters`, in place.
+
+    Args:
+        keys: of the draws of bonds, of places and, for single ones, of states, int64 [2 or 3, B].
+        x, density: states uint8 [B, d] and their log rho, float64 [B].
+        one, two, weights, bound: ends of the bonds, int64 [m], what they gain log rho and how likely they bind, [m].
+        fields: [d, S], see `Target.pairs`.
+        t: time.
+        single: one cluster of every state.
+    """
+    sites, levels = fields.shape
+    root, law, state = np.empty(sites, np.int64), np.empty((sites, levels)), np.empty(sites, np.uint8)
+    logits = np.empty(levels)
+    for c in range(x.shape[0]):
+        own, bonds, places = x[c], pair_of(keys[0, c], 0), pair_of(keys[1, c], 0)
+        for i in range(sites):
+            root[i], density[c] = i, density[c] - fields[i, own[i]]
+        for bond in range(len(one)):
+            i, j = one[bond], two[bond]
+            if own[i] != own[j]:
+                continue
+            density[c] -= weights[bond]
+            if uniform_of(bonds, bond) < bound[bond]:
+                while root[i] != i:
+                    root[i] = root[root[i]]
+                    i = root[i]
+                while root[j] != j:
+                    root[j] = root[root[j]]
+                    j = root[j]
+                root[max(i, j)] = min(i, j)
+        for i in range(sites):  # a root comes before its cluster
+            root[i] = root[root[i]]
+            for level in range(levels):
+                law[i, level] = 0.0
+                law[root[i], level] += t * fields[i, level]
+        if single:
+            chosen = root[int(uniform_of(places, 0) * sites)]
+            step = int(uniform_of(pair_of(keys[2, c], 0), 0) * (levels - 1)) + 1
+        for i in range(sites):
+            if single:
+                own[i] = (own[i] + step) % levels if root[i] == chosen else own[i]
+            else:
+                if root[i] == i:
+                    for level in range(levels):
+                        logits[level] = law[i, level]
+                    state[i] = _drawn(logits, uniform_of(places, i))
+                own[i] = state[root[i]]
+            density[c] += fields[i, own[i]]
+        for bond in range(len(one)):
+            if own[one[bond]] == own[two[bond]]:
+                density[c] += weights[bond]

@@ -72,8 +72,8 @@ def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tm
 
 WRONG = {
     "rollout.chains=20": "multiple", "network=letf": "network", "target.parameter=2": "probability",
-    "target.nodes=[9,3]": "nodes", "target.path=/nowhere": "no graphs", "rollout.resample_below=0.5 rollout.group=7": "multiple",
-    "target.kind=ws": "ba", "rollout.horizon=0": "horizon",
+    "target.nodes=[9,3]": "nodes", "target.path=/nowhere": "no graphs", "target.kind=ws": "ba",
+    "rollout.resample_below=0.5 rollout.group=7": "multiple", "rollout.horizon=0": "horizon",
 }  # fmt: skip
 
 
