@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -70,8 +69,7 @@ def anneal(
     return paths
 
 
-@dataclass(frozen=True)
-class Tempered:
+class Tempered(NamedTuple):
     """What came of parallel tempering.
 
     Args:
@@ -132,10 +130,10 @@ def temper(
     wider = float(stats.t.ppf(0.975, sets - 1)) / NORMAL
     errors = wider * ((sets - 1) / sets * apart.square().sum(1)).sqrt()
     none, last = torch.zeros(len(kept) * sets, dtype=torch.int64), log_z[-1, :1].repeat(len(kept) * sets)
-    paths, chosen = Paths(states, last, none, none), torch.cat(kept, 1)
-    for place, t in enumerate(times.tolist()):
-        paths.states = States.of(target, chosen[place])
-        record(paths, t, log_z[place, :1].expand_as(last), paths.states)
+    paths = Paths(states, last, none, none)
+    for t, x, value in zip(times.tolist(), torch.cat(kept, 1), log_z[:, :1], strict=True):
+        paths.states = States.of(target, x)
+        record(paths, t, value.expand_as(last), paths.states)
     return Tempered(paths, torch.arange(sets).repeat(len(kept)), errors.tolist())
 
 
