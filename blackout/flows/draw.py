@@ -38,7 +38,7 @@ from blackout.flows.targets import Target
 from blackout.flows.targets.base import read_arrays
 from blackout.flows.weights import estimates, known_values, systematic_resample, weighted_mean
 from blackout.random import fold_seed
-from blackout.training.components import check_arguments, make
+from blackout.training.components import make
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -287,9 +287,8 @@ def requested(model: ChainSampler, request: Mapping[str, Any]) -> Any:
     refuse_unknown(request, "simulation", "refine", "resample", "likelihood", "path", "target")
     law = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
     if law:
-        if not isinstance(model, LawsFlow) or not law.keys() <= {"sigma", "bias"}:
+        if not isinstance(model, LawsFlow):
             raise UserError("target: a trained model keeps it, but for sigma and bias that it learned ranges of")
-        check_arguments(model.target.at, law, "target")
         config, model = model.config, LawsFlow(model.averaged, model.target.at(**law), model.simulation).eval()
         model.config = config
     simulation, described = requested_simulation(model, request)

@@ -97,15 +97,16 @@ def test_laws_of_a_range_are_those_of_single_models() -> None:
     on = many.of(torch.tensor([0, 5 << 20, 123_456_789_012, (1 << 40) - 1]))
     x = torch.randint(2, (4, 9), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     for k, (sigma, bias) in enumerate(on.parameters_of.tolist()):  # type: ignore[union-attr]
-        one = many.at(sigma, bias)
+        one = many.at(sigma=sigma, bias=bias)
         assert float(one.log_density(x[k]) - on.log_density(x)[k]) == pytest.approx(0, abs=1e-12)
         assert torch.allclose(one.log_ratios(x[k : k + 1]), on.rows(torch.tensor([k])).log_ratios(x[k : k + 1]))
         assert torch.allclose(one.context()[0], on.context()[0][k])
     ends = many.of(many.numbers).parameters_of.tolist()  # type: ignore[attr-defined]
     assert ends == [[0.1, 0.2], [0.1, 0.0], [0.3, 0.2], [0.3, 0.0]]
     assert torch.equal(many.pair, Ising(3, 0.3).pair) and not Ising(3, 0.3).context()
-    with pytest.raises(UserError, match=r"between 0\.1 and 0\.3"):
-        many.at(0.4)
+    for wrong in ({"sigma": 0.4}, {"bias": "much"}, {"size": 3}):
+        with pytest.raises(UserError, match=r"trained on.*0\.1, 0\.3"):
+            many.at(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="range"):
         Ising(3, [0.1, 0.2, 0.3])
 

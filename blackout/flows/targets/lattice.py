@@ -271,17 +271,17 @@ class Ising(Couplings):
         """Also `parameters`: how many numbers tell a network which law it serves."""
         return super().facts | ({"parameters": 2} if self.many else {})
 
-    def at(self, sigma: float | None = None, bias: float | None = None) -> Ising:
-        """One of these laws; None for the end of a range.
+    def at(self, **chosen: float) -> Ising:
+        """One of these laws, of `sigma` and `bias`, each the end of its range unless given.
 
         Raises:
-            UserError: outside of the ranges.
+            UserError: outside of the ranges, or no such number.
         """
-        given = [float(end) if own is None else own for own, end in zip((sigma, bias), self.ranges[:, 1], strict=True)]
-        for name, own, ends in zip(("sigma", "bias"), given, self.ranges.tolist(), strict=True):
-            if not min(ends) <= own <= max(ends):
-                raise UserError(f"target.{name}={own} is not between {min(ends)} and {max(ends)}, as it was trained")
-        law = Ising(list(self.shape), *given)
+        ends = dict(zip(("sigma", "bias"), self.ranges.tolist(), strict=True))
+        for name, value in chosen.items():
+            if type(value) not in (int, float) or not min(ends.get(name, [1])) <= value <= max(ends.get(name, [0])):
+                raise UserError(f"target.{name}={value} is in none of the ranges it was trained on: {ends}")
+        law = Ising(list(self.shape), **{name: end for name, (_, end) in ends.items()} | chosen)
         law.ranges, law.many = self.ranges, self.many
         return law.to(self.device)
 
