@@ -59,7 +59,7 @@ def test_parallel_tempering_knows_log_z_and_its_error(refine: Refinement | None)
 
 
 def test_clusters_know_log_rho_of_what_they_move() -> None:
-    for target, moves in ((Ising([3, 4], 0.3, 0.2), Clusters()), (Potts([2, 3], 3, 0.8), Clusters(single=True))):
+    for target, moves in ((Ising([3, 4], 0.15, 0.05), Clusters()), (Potts([2, 3], 3, 0.8), Clusters(single=True))):
         start = States.of(target, samples_of(target, 200, 0, 2))
         moved = moves(target, start, 0.9, SampleStreams(1, torch.arange(200)).at(0))
         torch.testing.assert_close(moved.log_density, target.log_density(moved.x), rtol=0, atol=1e-10)
