@@ -36,7 +36,7 @@ def test_what_an_even_grid_covers_is_no_error():
     assert interval(trend + noise[0], place)[1] - interval(trend + noise[0], place)[0] < 0.4
 
 
-@pytest.mark.parametrize("n, repeats", [(200, 1000), (2000, 800)])
+@pytest.mark.parametrize("n, repeats", [(200, 1000), pytest.param(2000, 800, marks=pytest.mark.deep)])
 def test_of_log_z_and_of_weighted_means(n, repeats):
     """Weights e^(s z - s^2 / 2) of standard normal z have log Z = 0, and the mean of z under them is s."""
     target, source, s = Ising(2), np.random.default_rng(7), 0.7

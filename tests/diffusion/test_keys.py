@@ -28,7 +28,7 @@ def keys(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("seed", [0, 7])
+@pytest.mark.parametrize("seed", [0, pytest.param(7, marks=pytest.mark.deep)])
 def test_no_two_uses_of_a_runs_seed_share_a_key(keys, seed):
     model = from_data(COUNTS, BODY, batch_size=16, validation_draws=2, seed=seed)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
