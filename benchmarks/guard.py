@@ -104,8 +104,8 @@ def cases() -> Iterator[tuple[str, Callable[[], Callable[[], object]]]]:
     yield "scores: bits per dimension", bound
 
 
-def work() -> None:
-    """In a process of a checkout: prepare every case, then time those that are named on standard input."""
+def work(chosen: str) -> None:
+    """In a process of a checkout: prepare the cases whose names contain this, then time those that are asked for."""
     import torch
 
     torch.set_num_threads(1)
@@ -114,6 +114,8 @@ def work() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed is no answer
     for name, make in cases():
+        if chosen not in name:
+            continue
         torch.manual_seed(0)
         try:
             ready[name] = make()
@@ -132,10 +134,10 @@ def work() -> None:
 class Checkout:
     """A checkout and the process that works in it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, chosen: str) -> None:
         self.root = root
         self.environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
-        command = [sys.executable, str(WORK), "--work"]
+        command = [sys.executable, str(WORK), "--work", chosen]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self.process = subprocess.Popen(command, cwd=root, env=self.environment, **pipes)  # type: ignore[call-overload]
         self.cases: dict[str, Any] = {}
@@ -185,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cases", default="", help="those whose names contain this")
     options = parser.parse_args(argv)
     with other(options.base) as folder:
-        here, base = checkouts = Checkout(HERE), Checkout(folder)
+        here, base = checkouts = Checkout(HERE, options.cases), Checkout(folder, options.cases)
         for checkout in checkouts:
             checkout.begin()
         absent = {name: why for one in checkouts for name, why in one.cases["missing"].items()}
@@ -211,8 +213,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--work"]:
+    if sys.argv[1:2] == ["--work"]:
         sys.path[0] = os.getcwd()
-        work()
+        work(sys.argv[2])
     else:
         sys.exit(main())

@@ -27,6 +27,8 @@ def test_likelihood_weights_are_the_step_fractions():
     assert torch.allclose(loss_weights(t, "finite_time", "likelihood"), step_fraction(t[:-1], t[1:]), rtol=1e-12)
     rate = loss_weights(t, "instantaneous", "likelihood")
     assert torch.allclose(rate, t.diff() / torch.expm1(t[1:]), rtol=1e-12)
+    growth = loss_weights(t, "instantaneous", "growth")  # half-way, in logarithms, to one weight for every e-fold of q
+    assert torch.allclose(growth.square(), rate * t.diff() / -torch.expm1(-t[1:]), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
