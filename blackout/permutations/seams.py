@@ -56,27 +56,26 @@ def _both_ways(scores: Tensor) -> Tensor:
 class SeamNetwork(nn.Module):
     """How likely pieces are neighbours, as `seams` says, but learned; and by itself, where each piece belongs.
 
-    Row by row along a border: what is near it on both sides, and how they differ, as they are and as colours would go
-    on; then the mean over rows. Neither the grid nor the size of pieces matters to that. Ours.
+    A perceptron on two pieces and on how they differ at their border, as they are and as colours would go on: one for
+    right neighbours and, of transposed pieces, for lower ones. The grid does not matter to that. Ours.
 
     Args:
-        item_shape: (C, h, w).
+        item_shape: (C, h, h).
         num_items: n.
         features: hidden ones.
 
     Raises:
-        ValueError: what is no piece of at least 2x2 pixels.
+        ValueError: what is no square piece of at least 2x2 pixels.
     """
 
-    def __init__(self, item_shape: Sequence[int], num_items: int, features: int = 32) -> None:
+    def __init__(self, item_shape: Sequence[int], num_items: int, features: int = 48) -> None:
         super().__init__()
-        if len(item_shape) != 3 or min(item_shape[1:]) < 2:
-            raise ValueError(f"borders are of pieces (C, h, w) of at least 2x2 pixels, not {list(item_shape)}")
-        colours, self.num_items, self.deep = item_shape[0], num_items, min(3, *item_shape[1:])
-        self.sides = nn.ModuleList(nn.Conv1d(colours * self.deep, features, 3, padding=1) for _ in range(2))
-        self.across, self.hidden = nn.Linear(2 * colours, features, bias=False), nn.Linear(features, features)
+        if len(item_shape) != 3 or item_shape[1] != item_shape[2] or item_shape[1] < 2:
+            raise ValueError(f"borders are of square pieces (C, h, h) of at least 2x2 pixels, not {list(item_shape)}")
+        self.num_items, size = num_items, math.prod(item_shape)
+        self.before, self.after = nn.Linear(size, features), nn.Linear(size, features, bias=False)
+        self.across = nn.Linear(2 * item_shape[0] * item_shape[1], features, bias=False)
         self.out = nn.Linear(features, 1)
-        size = math.prod(item_shape)
         self.where = nn.Sequential(nn.Linear(size, 2 * features), nn.ReLU(), nn.Linear(2 * features, num_items))
 
     def forward(self, items: Tensor, t: Tensor) -> Tensor:
@@ -100,15 +99,11 @@ class SeamNetwork(nn.Module):
 
     def _beside(self, x: Tensor) -> Tensor:
         """Scores that j comes right of i, [b, n, n]."""
-        strips = [side[..., : self.deep] for side in (x.flip(-1), x)]  # from the border on
-        near = [
-            conv(strip.movedim(-1, 3).flatten(2, 3).flatten(0, 1)).unflatten(0, x.shape[:2]).transpose(-1, -2)
-            for conv, strip in zip(self.sides, strips, strict=True)
-        ]
-        ends = [torch.cat([s[..., 0], s[..., 0] + 0.5 * (s[..., 0] - s[..., 1])], 2).transpose(-1, -2) for s in strips]
+        edges = _edges(x, -1, -2), _edges(x, 0, 1)
+        ends = [torch.cat([edge + 0.5 * (edge - next_), edge], 2).flatten(2) for edge, next_ in edges]
         differ = self.across((ends[0].unsqueeze(2) - ends[1].unsqueeze(1)).abs())
-        h = F.relu(near[0].unsqueeze(2) + near[1].unsqueeze(1) + differ).mean(-2)
-        found: Tensor = self.out(F.relu(self.hidden(h)))
+        near = self.before(x.flatten(2)).unsqueeze(2) + self.after(x.flatten(2)).unsqueeze(1)
+        found: Tensor = self.out(F.relu(near + differ))
         return found.squeeze(-1)
 
 
