@@ -52,6 +52,8 @@ def offered():
 
 
 CHOICES = [(group, choice) for group, choice in offered()]
+LARGE = ("celeba64", "cifar10", "dinov2")
+"""In the names of what takes a second; blackout_cifar10 is trained in test_experiments.py."""
 BESIDE = {
     ("head", "birth_death"): ["process=birth_death"],
     ("head", "levels"): ["process=uniform"],
@@ -94,7 +96,7 @@ def beside(group, choice, folder):
 
 
 @pytest.mark.parametrize("group, choice", [
-    pytest.param(*choice, marks=[pytest.mark.deep] if choice[0] == "experiment" else [])
+    pytest.param(*choice, marks=[pytest.mark.deep] if choice[0] == "experiment" or choice[1].endswith(LARGE) else [])
     for choice in CHOICES if choice not in NOTHING_TO_TRAIN
 ])  # fmt: skip
 def test_everything_can_be_made(tmp_path, monkeypatch, group, choice):

@@ -71,6 +71,7 @@ def test_two_processes_hold_one_buffer_and_train_like_one(run, tmp_path):  # noq
     np.testing.assert_allclose(arrays[0]["log_weights"], arrays[1]["log_weights"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.deep
 def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
     settings = ["family=flow", "callbacks.progress=null", "target.size=[2,3]", "target.sigma=0.2"]
     settings += ["network.channels=16", "network.heat_bath=true", "trainer.accelerator=cpu", "rollout.points=10"]

@@ -22,7 +22,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ["symmetric_jigsaw", pytest.param("codes_cycles", marks=pytest.mark.deep)])
 def test_two_processes_train_like_one(run, tmp_path, name):  # noqa: F811
     options = (f"experiment={name}", *SMALL, *FAMILIES[name], f"runs_dir={tmp_path}")
     outcome = run("train", *options, "trainer.devices=1", "run_id=one")

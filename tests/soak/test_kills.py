@@ -17,6 +17,7 @@ def test_killed_runs_come_out_the_same():
     assert outcome.stdout.count("identical") >= 1
 
 
+@pytest.mark.deep
 def test_two_processes_train_sample_and_score_like_one(run, tmp_path):  # noqa: F811
     dropout_is_per_process = [option for option in TINY if "dropout" not in option and "devices" not in option]
     options = [*dropout_is_per_process, "trainer.precision=32-true", f"runs_dir={tmp_path}", "batch_size=30"]

@@ -57,7 +57,9 @@ def test_there_are_a_hundred():
     assert len(set(NAMES)) >= 100 and {unicodedata.category(name[0]) for name in NAMES if name} > {"Cc", "Cf", "Cs"}
 
 
-@pytest.mark.parametrize("what", ["class", "gene", "covariate", "name"])
+@pytest.mark.parametrize("what", [
+    "class", "name", *(pytest.param(one, marks=pytest.mark.deep) for one in ("gene", "covariate")),
+])  # fmt: skip
 def test_names_are_refused_before_training_or_can_be_loaded(tmp_path, what):
     refused = {}
     for number, name in enumerate(NAMES):

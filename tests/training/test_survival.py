@@ -34,8 +34,9 @@ def expected(run, undisturbed, *options):  # noqa: F811
 
 @pytest.mark.parametrize(
     "step, name, during, code",
-    [(3, "SIGTERM", "training", 75), (4, "SIGUSR1", "validation", 75), (5, "SIGHUP", "training", 75),
-     (8, "SIGTERM", "validation", 75), (4, "SIGINT", "training", 130)],
+    [(3, "SIGTERM", "training", 75), (4, "SIGUSR1", "validation", 75), (4, "SIGINT", "training", 130),
+     pytest.param(5, "SIGHUP", "training", 75, marks=pytest.mark.deep),
+     pytest.param(8, "SIGTERM", "validation", 75, marks=pytest.mark.deep)],
 )  # fmt: skip
 def test_a_run_told_to_leave_saves_and_goes_on(run, tmp_path, undisturbed, step, name, during, code):  # noqa: F811
     # saved by the signal alone, neither at a multiple of the interval nor at the end

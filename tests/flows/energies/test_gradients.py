@@ -59,8 +59,11 @@ def flat(parts: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([part.flatten() for part in parts]).double()
 
 
-@pytest.mark.parametrize("moves", [None, Gibbs()], ids=["plain", "gibbs"])
-@pytest.mark.parametrize("make", [lattice, network])
+@pytest.mark.parametrize("make, moves", [
+    pytest.param(lattice, None, id="lattice-plain"), pytest.param(network, Gibbs(), id="network-gibbs"),
+    pytest.param(lattice, Gibbs(), id="lattice-gibbs", marks=pytest.mark.deep),
+    pytest.param(network, None, id="network-plain", marks=pytest.mark.deep),
+])  # fmt: skip
 def test_weighted_chains_give_the_gradient_of_the_likelihood(make, moves, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     energy = make()
     torch.manual_seed(0)

@@ -52,7 +52,9 @@ def test_a_run_leaves_samples_scores_and_a_model(trained):
     ("codes_cycles", ("dataset.length=6", "dataset.share=0.5")),  # in memory
     pytest.param("codes_movielens", ("dataset.users=60", "dataset.num_movies=20"),  # made from (user, epoch)
                  marks=pytest.mark.deep),
-    ("codes_jigsaw", ("dataset=jigsaw_digits", "dataset.pieces=2", "dataset.held_out=20", "objective=autoregressive")),
+    pytest.param("codes_jigsaw",
+                 ("dataset=jigsaw_digits", "dataset.pieces=2", "dataset.held_out=20", "objective=autoregressive"),
+                 marks=pytest.mark.deep),
 ])  # fmt: skip
 def test_a_run_in_two_parts_is_the_run_in_one(run, tmp_path, name, data):  # noqa: F811
     common = (f"experiment={name}", *TINY, *data, f"runs_dir={tmp_path}")
