@@ -143,6 +143,12 @@ def _words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
+def _pair(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) not in (3, 4):
+        return False
+    return all(type(k) is int and k >= 0 for k in value[:2]) and all(map(_number, value))
+
+
 _NOT_NEGATIVE = (lambda v: _number(v) and v >= 0), "a number that is finite and not negative"
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "shape": (lambda v: isinstance(v, list) and 1 <= len(v) <= 4 and all(map(_whole, v)), "a list of whole numbers"),
@@ -172,10 +178,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "offset and gain, two whole numbers",
     ),
     "equal_pairs": (
-        lambda v: (
-            isinstance(v, list)
-            and all(isinstance(one, list) and len(one) in (3, 4) and all(map(_number, one)) for one in v)
-        ),
+        lambda v: isinstance(v, list) and all(map(_pair, v)),
         "lists of two elements, a share and perhaps a distance",
     ),
     "name": (lambda v: isinstance(v, str), "text"),
@@ -199,6 +202,8 @@ def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
         fits, kind = _KINDS.get(name, (lambda _: False, "left out: there is no such fact"))
         if not fits(data.get(name)):
             raise UserError(f"{name} of the data must be {kind}, not {reprlib.repr(data.get(name))}")
+    if any(max(pair[:2]) >= math.prod(data["shape"]) for pair in data.get("equal_pairs", [])):
+        raise UserError(f"equal_pairs of the data name elements that the shape {data['shape']} does not have")
     found = description.get("calibration")
     if found is not None and not (_lists(found, "logits", "factors") and _calibrates(**found)):
         raise UserError(f"the calibration must be rising logits with a positive factor each, not {reprlib.repr(found)}")

@@ -36,14 +36,16 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT, _PAIRS, _CALIBRATION = 0, 1, 3, 4, 5, 6, 7
+_TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT, _CALIBRATION = 0, 1, 3, 4, 5, 7
 _MOST_DRAWS = 1_000
 """Of one image in a validation."""
 _GOLDEN_RATIO = 0.6180339887498949
-_PILOT_SAMPLES, _PILOT_STEPS, _PAIR_SAMPLES = 64, (20, 200), 512
+_PILOT_SAMPLES, _PILOT_STEPS = 64, (20, 200)
 """Of the pilot run at the end of training; fewest and most steps."""
 _CALIBRATED, _SHARE = 1024, 8
 """Samples that a sampler is calibrated on, where they cost at most an eighth of training's evaluations."""
+_PAIR_SAMPLES, _PAIR_SEED = 512, 6
+"""On which distances of pairs are measured; not by the run's seed, which a saved model does not know."""
 
 
 class BlackoutDiffusion(Model):
@@ -231,7 +233,7 @@ class BlackoutDiffusion(Model):
         pairs = self.config.get("data", {}).get("equal_pairs") or []
         if all(len(pair) > 3 for pair in pairs):
             return pairs
-        streams = SampleStreams(fold_seed(self.seed, _PAIRS), torch.arange(_PAIR_SAMPLES, device=self.device))
+        streams = SampleStreams(_PAIR_SEED, torch.arange(_PAIR_SAMPLES, device=self.device))
         with self.sampler.evaluation.of(self.averaged):
             how = replace(self.sampler, guidance=Guidance())
             drawn = draw_batch(self, how, streams, (_PAIR_SAMPLES, *self.shape), None, None, None, 1, None, [])

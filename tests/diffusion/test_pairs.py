@@ -8,7 +8,9 @@ from blackout import from_data
 from blackout.data import CountData
 from blackout.data.count_data import equal_pairs
 from blackout.diffusion import PoissonLeap, Sampler
+from blackout.diffusion.data_stats import checked_facts
 from blackout.diffusion.sampling import distances, tied
+from blackout.errors import UserError
 from blackout.evaluation.count_scores import relations
 
 GENERATOR = np.random.default_rng(0)
@@ -52,6 +54,8 @@ def test_a_model_ties_the_pairs_of_its_data_whatever_the_batch() -> None:
     samples = model.sample(20)
     assert torch.equal(samples[:, 1], samples[:, 3])  # always equal in the data
     assert torch.equal(samples[:7], model.sample(7))
+    model.seed = 5  # which a model that is loaded does not know
+    assert torch.equal(model.sample(20), samples)
 
 
 def test_relations_are_scored() -> None:
@@ -64,3 +68,14 @@ def test_relations_are_scored() -> None:
     shuffled = GENERATOR.permuted(sparse, axis=0)
     assert relations(sparse, sparse)["excess_difference"] == 0
     assert relations(shuffled, sparse)["excess_difference"] == pytest.approx(0.16, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"equal_pairs": [[0, 4, 0.9]]}, {"equal_pairs": [[0.5, 1, 0.9]]}, {"equal_pairs": [[0, 1]]}, {"equal_pairs": 3},
+    ],
+)  # fmt: skip
+def test_facts_of_a_damaged_model_are_refused(facts: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=f"{next(iter(facts))} of the data"):
+        checked_facts({"data": {"shape": [4], "max_count": 9, **facts}})
