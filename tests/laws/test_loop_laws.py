@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from blackout import from_data
 from blackout.diffusion.correctors import LevelCorrector, ThinAndBridge
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import SoftplusHead
@@ -13,11 +14,12 @@ from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import PoissonLeap, Trapezoidal
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
-from blackout.diffusion.samplers import Correction, count_evaluations, sample
+from blackout.diffusion.samplers import Correction, Evaluation, Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
 from blackout.laws.kernels import KERNELS, ExactDenoiser, final_law, p_value, poisson_births, step_law, step_matrix
 from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.random import SampleStreams
+from tests.training.test_python import BODY, COUNTS
 
 PAIR = pixel_pair()
 CORRECTIONS = {
@@ -196,3 +198,15 @@ def test_known_elements_follow_the_forward_process_and_end_exact():
         assert bool((seen[k - 1][:, 0] >= seen[k][:, 0]).all())
     with pytest.raises(ValueError, match="mask"):
         KnownElements(x0, x0)
+
+
+def test_every_sample_may_have_known_elements_of_its_own_whatever_the_batch():
+    model = from_data(COUNTS, BODY, seed=0).model.eval()
+    mask = torch.eye(6, 4).bool() | (torch.arange(6) > 3)[:, None]
+    known = KnownElements(COUNTS[:6], mask)
+    drawn = [
+        torch.cat([part["samples"] for _, part in model.batches(torch.arange(6), 0, sampler=sampler, known=known)])
+        for sampler in (Sampler(num_steps=3), Sampler(num_steps=3, evaluation=Evaluation(batch_size=4)))
+    ]
+    assert torch.equal(*drawn) and torch.equal(drawn[0][mask].int(), COUNTS[:6][mask])
+    assert not torch.equal(drawn[0][~mask].int(), COUNTS[:6][~mask])
