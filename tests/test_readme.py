@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from benchmarks import table
 from blackout import compare, inspect
 from blackout.compress import __main__ as compress
+from blackout.networks import ResidualMLP
 from tests.cli.conftest import ROOT, TINY, run  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.drawn
@@ -172,12 +174,13 @@ def test_the_python_block_runs(here, monkeypatch):
 def test_the_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cells = json.loads((ROOT / "examples" / "digits.ipynb").read_text())["cells"]
-    scope = {}
+    scope = {"SMALL": partial(ResidualMLP, width=8, depth=1)}
     for cell in cells:
         if cell["cell_type"] == "code":
-            code = "".join(cell["source"]).replace("STEPS = 1500", "STEPS = 3").replace("num_steps=25", "num_steps=3")
-            exec(compile(code.replace("width=256", "width=16"), cell["id"], "exec"), scope)
-    assert tuple(scope["samples"].shape) == (64, 1, 8, 8)
+            assert cell["outputs"], cell["id"]
+            code = "".join(cell["source"]).replace("STEPS = 1500", "STEPS = 2")
+            exec(compile(code.replace('recipe="digits"', 'recipe="digits", network=SMALL'), cell["id"], "exec"), scope)
+    assert tuple(scope["samples"].shape) == (64, 1, 8, 8) and len(scope["rows"]) == 27
 
 
 def test_the_sweep_of_an_agent_composes():
