@@ -24,6 +24,7 @@ _STEEPNESS = {
     "diffsort_error_free": (10, 26, 31, 34, 25, 124, 130, 140, 200),
 }
 _BITONIC = {"diffsort": 32, "diffsort_error_free": 52}
+_RIVALS = "benchmarks.permutation_rivals"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,10 @@ class Row:
         """With the settings of a scale."""
         number = self.judged if scale == "paper" and self.judged else _JUDGED[scale]
         as_trained = {"beam": "model"} if scale == "paper" else {}  # whose widths are the published ones
-        asked = {name: (f"sampler={as_trained.get(name, name)}", f"num_samples={number}") for name in self.decoders}
+        trusted = ("trusted=[benchmarks]",) if any(_RIVALS in one for one in self.train) else ()
+        asked = {
+            name: (f"sampler={as_trained.get(name, name)}", f"num_samples={number}", *trusted) for name in self.decoders
+        }
         return Run(self.name, self.train + (SCALES[scale] if self.steps else ()), asked)
 
 
@@ -63,8 +67,12 @@ def _sorted(name: str, settings: tuple[str, ...], length: int, baseline: str) ->
     """A sorting network that learns the same lists."""
     nearest = min(range(len(_LENGTHS)), key=lambda i: abs(_LENGTHS[i] - length))
     layout = "bitonic" if length >= _BITONIC[baseline] else "odd_even"
-    own = (f"baseline={baseline}", f"loss.steepness={_STEEPNESS[baseline][nearest]}.0", f"loss.layout={layout}")
-    return Row(f"{name}, {baseline}", (*settings, *own), ("greedy",))
+    # as published: a score for every item by itself, or by the same transformer with numbers sorted exactly
+    way = ("baseline=listmle",) if baseline == "diffsort" else ("baseline=assignment", "reverse=pl")
+    own = {"steepness": f"{_STEEPNESS[baseline][nearest]}.0", "layout": layout, "error_free": baseline != "diffsort"}
+    told = (f"+loss.{key}={str(value).lower()}" for key, value in own.items())
+    loss = (f"loss._target_={_RIVALS}.SortingNetworkLoss", *told)
+    return Row(f"{name}, {baseline}", (*settings, *way, *loss), ("greedy",))
 
 
 def _jigsaws(paper: bool) -> list[Row]:
@@ -79,8 +87,8 @@ def _jigsaws(paper: bool) -> list[Row]:
         for labels, loss in (("no", "label_free"), ("yes", "trajectory" if paper else "random_time")):
             loss += "_3" if paper else ""
             found.append(Row(f"{name}, labels: {labels}", (*settings, f"loss={loss}")))
-        for labels, loss in (("no", "sinkhorn_pixels"), ("yes", "sinkhorn")):
-            own = (*settings, "baseline=sinkhorn", f"loss={loss}")
+        for labels, loss in (("no", (f"loss._target_={_RIVALS}.SinkhornPixelLoss",)), ("yes", ())):
+            own = (*settings, "baseline=sinkhorn", *loss)
             found.append(Row(f"{name}, sinkhorn, labels: {labels}", own, ("greedy",)))
         found += [_sorted(name, settings, pieces**2, baseline) for baseline in _STEEPNESS]
     return found

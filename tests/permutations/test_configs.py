@@ -17,8 +17,7 @@ from tests.cli.test_configs import composed
 
 CHOICES = [
     *(name.replace("/", "=") for group in ("shuffle", "reverse") for name in sections(group)),
-    *(f"loss={name}" for name in ("trajectory", "random_time", "label_free", "informed")),
-    *(f"loss={name}" for name in ("sinkhorn", "sinkhorn_pixels", "sorting_network")),
+    *(f"loss={name}" for name in ("trajectory", "random_time", "label_free", "informed", "sinkhorn")),
     *(f"sampler={name}" for name in ("best", "greedy", "beam", "sample")),
     *(f"dataset={name}" for name in ("jigsaw_digits", "sort_digits", "one_permutation", "tsp", "items")),
     "network/encoder=plain", "network/encoder=pieces",
@@ -26,8 +25,7 @@ CHOICES = [
 ]  # fmt: skip
 BESIDE = {
     "reverse=inverse_transposition": ["shuffle=transposition"], "reverse=inverse_insertion": ["shuffle=insertion"],
-    "loss=sinkhorn": ["reverse=assignment"], "loss=sinkhorn_pixels": ["reverse=assignment"],
-    "loss=sorting_network": ["reverse=pl"], "baseline=two_opt": ["experiment=symmetric_tsp"],
+    "loss=sinkhorn": ["reverse=assignment"], "baseline=two_opt": ["experiment=symmetric_tsp"],
 }  # fmt: skip
 DATASETS = {
     name.removeprefix("dataset/"): section

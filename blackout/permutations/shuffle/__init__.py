@@ -5,8 +5,6 @@ from blackout.permutations.shuffle.baselines import (
     SeamLoss,
     Seams,
     SinkhornLoss,
-    SinkhornPixelLoss,
-    SortingNetworkLoss,
     TwoOpt,
 )
 from blackout.permutations.shuffle.decoding import Beam, Best, Greedy, Sample
@@ -27,6 +25,5 @@ from blackout.permutations.shuffle.reverse import (
 __all__ = [
     "Beam", "Best", "ForwardProcess", "Greedy", "InformedLoss", "LabelFreeLoss", "RandomTimeLoss", "ReverseAssignment",
     "ReverseGPL", "ReverseInsertion", "ReversePL", "ReversePointer", "ReverseRiffle", "ReverseTransposition", "Sample",
-    "SeamLoss", "SeamNetwork", "Seams", "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "SinkhornPixelLoss",
-    "SortingNetworkLoss", "TrajectoryLoss", "TwoOpt",
+    "SeamLoss", "SeamNetwork", "Seams", "ShuffleDiffusion", "ShuffleFamily", "SinkhornLoss", "TrajectoryLoss", "TwoOpt",
 ]  # fmt: skip

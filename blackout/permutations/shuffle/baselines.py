@@ -1,4 +1,4 @@
-"""What others train on the same puzzles: Gumbel-Sinkhorn, relaxed sorting networks, tours and jigsaws without learning.
+"""What others train on the same puzzles: Gumbel-Sinkhorn, learned borders; tours and jigsaws without learning.
 
 They are single steps from a uniform order (`shuffle.schedule=[0,40]`), so that data, network, figures and reports are
 those of shuffle diffusions: `baseline=...`.
@@ -9,26 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
 from blackout.errors import UserError
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.datasets.tours import polar_tours, two_opt
-from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
+from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, OrderDistribution
 from blackout.permutations.group import compose, identity_like
-from blackout.permutations.metrics import arranged
 from blackout.permutations.seams import WIDTH, SeamNetwork, assembled, fit, fitted_weight, seams
 from blackout.permutations.shuffle.decoding import Decoder, Look
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
-from blackout.permutations.shuffle.reverse import Denoiser, moving, with_first
-from blackout.random import SampleStreams
+from blackout.permutations.shuffle.reverse import Denoiser, moving
+from blackout.random import SampleStreams, StepStreams
 
-Layout: TypeAlias = Literal["odd_even", "bitonic"]
 _FITTED = 200
 """Training puzzles to which the weight of borders is fitted."""
 
@@ -60,73 +57,19 @@ class SinkhornLoss(ShuffleLoss):
             )
 
     def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        law, states, back = inputs.steps(1)
+        law, _, back = inputs.steps(1)
+        loss = -self.noisy(law, inputs.streams).log_prob(back).mean()
+        return loss, {"train/loss": loss.detach()}
+
+    def noisy(self, law: OrderDistribution, streams: StepStreams) -> Matching:
+        """The law of `draws` matrices of every list, [draws, b, r].
+
+        Raises:
+            ValueError: a law of another kind.
+        """
         if not isinstance(law, Matching):
             raise ValueError("Gumbel-Sinkhorn matches items with places: reverse=assignment")
-        noisy = law.noisy((self.draws,), inputs.streams) / self.temperature
-        loss = self._loss(inputs, Matching(noisy, self.iterations), states, back)
-        return loss, {"train/loss": loss.detach()}
-
-    def _loss(self, inputs: LossInputs, law: Matching, states: Tensor, back: Tensor) -> Tensor:
-        """From noisy laws [draws, b, r], states and steps back [b, r, m]."""
-        return -law.log_prob(back).mean()
-
-
-@component("loss")
-@dataclass(frozen=True)
-class SinkhornPixelLoss(SinkhornLoss):
-    """Squared error of lists that the matrices put in order softly: Gumbel-Sinkhorn as published, without labels.
-
-    [Mena 2018, section 5.2].
-    """
-
-    labels: ClassVar[bool] = False
-
-    def _loss(self, inputs: LossInputs, law: Matching, states: Tensor, back: Tensor) -> Tensor:
-        items, fixed = inputs.items.float().flatten(2).unsqueeze(1), inputs.denoiser.first_fixed
-        after, before = (  # [b, r, m, d]
-            arranged(items.expand(-1, orders.shape[1], -1, -1).flatten(0, 1), with_first(orders, fixed).flatten(0, 1))
-            .unflatten(0, orders.shape[:2])[..., int(fixed) :, :]
-            for orders in (states, states.gather(-1, back))
-        )  # fmt: skip
-        return (law.log_matrix.exp() @ after - before).square().sum((-1, -2)).mean()
-
-
-@component("loss")
-@dataclass(frozen=True)
-class SortingNetworkLoss(ShuffleLoss):
-    """Cross-entropy of the entries of a relaxed sorting network's matrix, for scores of items (`reverse=pl`).
-
-    DiffSort [Petersen 2022], with the Cauchy distribution; `error_free`: the swaps of [Kim 2024], of whose two losses
-    this is the one on the soft matrix.
-
-    Args:
-        steepness: of comparators; published 6 to 200 with the length of lists.
-        layout: odd_even or bitonic.
-        error_free: whether numbers are sorted exactly on their way.
-
-    Raises:
-        ValueError: a steepness that is not positive, or another layout.
-    """
-
-    steepness: float = 20.0
-    layout: Layout = "odd_even"
-    error_free: bool = False
-    labels: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.steepness < math.inf:
-            raise ValueError(f"steepness must be positive, not {self.steepness}")
-        comparators(2, self.layout)
-
-    def __call__(self, inputs: LossInputs) -> tuple[Tensor, Mapping[str, Tensor]]:
-        law, _, back = inputs.steps(1)
-        if not isinstance(law, PlackettLuce):
-            raise ValueError("a sorting network sorts scores of items: reverse=pl")
-        # the highest score comes first
-        matrix = relaxed_sort(-law.scores, self.steepness, self.layout, self.error_free)
-        loss = F.binary_cross_entropy(matrix.clamp(0, 1), F.one_hot(back, matrix.shape[-1]).to(matrix))
-        return loss, {"train/loss": loss.detach()}
+        return Matching(law.noisy((self.draws,), streams) / self.temperature, self.iterations)
 
 
 @component("loss")
@@ -145,60 +88,6 @@ class SeamLoss(ShuffleLoss):
         right = fit(found, columns, identity_like(back[:, 0])).mean() / (4 * columns * (columns - 1))
         loss = -right - law.log_prob(back).mean() / n
         return loss, {"train/loss": loss.detach(), "train/seams": -right.detach()}
-
-
-def relaxed_sort(values: Tensor, steepness: float, layout: Layout = "odd_even", error_free: bool = False) -> Tensor:
-    """How much of which number is at every place after sorting upwards: doubly stochastic, [..., n, n], rows places.
-
-    A comparator leaves its numbers a, b as they are with weight 1/2 + arctan(steepness (b - a)) / pi, and changes them
-    with the rest [Petersen 2022, section 4].
-
-    Args:
-        values: [..., n].
-        steepness: of comparators, above 0.
-        layout: of the network.
-        error_free: the numbers themselves are sorted exactly, with the gradient of the relaxed ones [Kim 2024]; else
-            they are mixed, and differences shrink from layer to layer.
-    """
-    n = values.shape[-1]
-    matrix = torch.eye(n, dtype=values.dtype, device=values.device).expand(*values.shape, n)
-    for lower, upper in comparators(n, layout):
-        a, b = values[..., lower], values[..., upper]
-        stays = 0.5 + torch.atan(steepness * (b - a)) / math.pi
-        low, high = stays * a + (1 - stays) * b, (1 - stays) * a + stays * b
-        if error_free:
-            low, high = low + (torch.minimum(a, b) - low).detach(), high + (torch.maximum(a, b) - high).detach()
-        values = values.clone()
-        values[..., lower], values[..., upper] = low, high
-        weight, top, bottom = stays.unsqueeze(-1), matrix[..., lower, :], matrix[..., upper, :]
-        matrix = matrix.clone()
-        matrix[..., lower, :] = weight * top + (1 - weight) * bottom
-        matrix[..., upper, :] = (1 - weight) * top + weight * bottom
-    return matrix
-
-
-def comparators(n: int, layout: Layout) -> list[tuple[list[int], list[int]]]:
-    """The layers of a network that sorts n numbers, each (lower places, upper places) that are compared at once.
-
-    Args:
-        n: at least 1.
-        layout: odd_even, n layers of neighbours, or bitonic, log n (log n + 1) / 2 layers [Batcher 1968].
-
-    Raises:
-        ValueError: another layout.
-    """
-    if layout == "odd_even":
-        pairs = [[(i, i + 1) for i in range(layer % 2, n - 1, 2)] for layer in range(n)]
-    elif layout == "bitonic":
-        # for the next power of two; all comparators point up, so that those of numbers above all can be left out
-        size, pairs = 1 << (n - 1).bit_length(), []
-        for exponent in range(1, size.bit_length()):
-            # a block's ends are compared inwards, then ever nearer neighbours
-            for distance in (2**exponent - 1, *(2**e for e in reversed(range(exponent - 1)))):
-                pairs.append([(i, i ^ distance) for i in range(size) if i < i ^ distance < n])
-    else:
-        raise ValueError(f"layout must be odd_even or bitonic, not {layout}")
-    return [([i for i, _ in layer], [j for _, j in layer]) for layer in pairs if layer]
 
 
 @component("sampler")
