@@ -1,7 +1,7 @@
 """Classical families of distributions over orders, which are products, or chains, of digits of a code; and their fits.
 
 The order nearest to many others comes first, because a Mallows law is fitted about it. Then the laws whose code has
-independent digits, for which one pass of a model on that code is enough (Mallows, repeated insertion, Ewens), the
+independent digits, for which one pass of a model on that code is enough (Mallows, repeated insertion), the
 maximum likelihood of Plackett-Luce, and mixtures.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.permutations.codes import Code, FisherYates, Insertion, Lehmer
+from blackout.permutations.codes import Code, Insertion, Lehmer
 from blackout.permutations.distributions.base import OrderDistribution, best_digits
 from blackout.permutations.distributions.plackett_luce import PlackettLuce
 from blackout.permutations.group import identity_like, inverse, is_permutation
@@ -161,7 +161,9 @@ class Mallows(IndependentDigits):
     code = Lehmer
 
     def __init__(self, n: int, phi: float | Tensor, centre: Tensor | None = None) -> None:
-        self.phi = _not_negative("phi", phi)
+        self.phi = torch.as_tensor(phi, dtype=torch.float64)
+        if not bool(((self.phi >= 0) & self.phi.isfinite()).all()):
+            raise ValueError(f"phi must be a number that is not negative, not {phi}")
         exponents = torch.arange(n, dtype=torch.float64, device=self.phi.device).expand(n, n)
         super().__init__(torch.special.xlogy(exponents, self.phi[..., None, None]), centre)
 
@@ -242,39 +244,6 @@ class RepeatedInsertion(IndependentDigits):
         digits = Insertion.encode(orders, reference)
         counts = torch.nn.functional.one_hot(digits, n).sum(0).double() + prior * Insertion.support(n, orders.device)
         return cls(counts / counts.sum(-1, keepdim=True), reference)
-
-
-class Ewens(IndependentDigits):
-    """theta^cycles / (theta (theta + 1) ... (theta + n - 1)) [Ewens 1972]: independent digits of Fisher-Yates.
-
-    Its `moments` are those of the number of cycles.
-
-    Args:
-        n: items.
-        theta: not negative, a number or a tensor [...]: 1 is uniform, 0 uniform over the single cycles.
-
-    Raises:
-        ValueError: n < 1, or a negative theta.
-    """
-
-    code = FisherYates
-
-    def __init__(self, n: int, theta: float | Tensor) -> None:
-        self.theta = _not_negative("theta", theta)
-        log_weights = torch.zeros(*self.theta.shape, n, n, dtype=torch.float64, device=self.theta.device)
-        log_weights[..., :-1, :1] = self.theta.log()[..., None, None]  # the last digit is 0 whatever theta
-        super().__init__(log_weights)
-
-    def _statistic(self) -> Tensor:
-        """1 for a digit that is 0: it closes a cycle."""
-        return (super()._statistic() == 0).double()
-
-
-def _not_negative(name: str, value: float | Tensor) -> Tensor:
-    number = torch.as_tensor(value, dtype=torch.float64)
-    if not bool(((number >= 0) & number.isfinite()).all()):
-        raise ValueError(f"{name} must be a number that is not negative, not {value}")
-    return number
 
 
 def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float = 1e-3) -> Tensor:

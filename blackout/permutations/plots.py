@@ -1,4 +1,4 @@
-"""Pictures of permutations and what they put in order: jigsaws, strips, tours, words, rankings, cycles as arrows."""
+"""Pictures of permutations and what they put in order: jigsaws, strips, tours, numbers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ _LEAST_SIDE = 64
 """Pixels of a puzzle's picture at least: small images are enlarged by a whole factor."""
 _TOUR_SIDE = 128
 _MARGIN = 3
-_CIRCLE = 96
-_LETTER = 22
+_CELL = 22
 
 
 def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = None) -> Image.Image | None:
     """Samples of a model of permutations, by what they are of; None for items that cannot be shown.
 
-    Bare permutations as cycle diagrams, words and rankings as strips, puzzles as `solved_puzzles` shows them.
+    Bare permutations and rankings as numbers, puzzles as `solved_puzzles` shows them.
 
     Args:
         samples: `samples` [b, n], with `items` [b, n, ...] where there are any; or, without, items in their order.
@@ -36,18 +35,13 @@ def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = Non
         columns: of the grid; None for about a square.
     """
     kind, shown, items = data.get("kind"), samples["samples"], samples.get("items")
-    if kind is None:
-        cells = [_cycle_diagram(row) for row in shown.tolist()]
-        columns = columns or math.ceil(math.sqrt(len(cells)))
-    elif kind in ("words", "rankings"):
+    if kind in (None, "rankings"):
         rows = shown if items is None else arranged(items, shown)
-        cells = [_letters(row, data["num_tokens"], kind == "words") for row in rows.tolist()]
-        columns = columns or max(1, 32 // rows.shape[1])
-    elif items is None:
+        cells = [_numbers(row, data.get("num_tokens", len(row))) for row in rows.tolist()]
+        return _laid_out(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, (225, 225, 225))
+    if items is None:
         return lists(kind, shown, columns)
-    else:
-        return solved_puzzles(kind, items, shown, samples.get("target"), samples.get("ties"), columns)
-    return _laid_out(cells, columns, 6, 6, (225, 225, 225))
+    return solved_puzzles(kind, items, shown, samples.get("target"), samples.get("ties"), columns)
 
 
 def solved_puzzles(
@@ -146,46 +140,15 @@ def _tokens(items: Tensor, wrong: Tensor | None) -> Image.Image:
     return Image.fromarray(cells.numpy()).resize((n * side, len(items) * side), Image.Resampling.NEAREST)
 
 
-def _cycle_diagram(x: list[int]) -> Image.Image:
-    """Items on a circle, an arrow from i to x[i], a colour for every cycle; fixed points are rings."""
-    n, centre, radius = len(x), _CIRCLE / 2, _CIRCLE / 2 - 9
-    image = Image.new("RGB", (_CIRCLE, _CIRCLE), _WHITE)
-    pen = ImageDraw.Draw(image)
-    turns = [2 * math.pi * i / n for i in range(n)]
-    points = [(centre + radius * math.sin(turn), centre - radius * math.cos(turn)) for turn in turns]
-    cycles = dict[int, int]()
-    for start in range(n):
-        i, number = start, len(set(cycles.values()))
-        while i not in cycles:
-            cycles[i], i = number, x[i]
-    for i, j in enumerate(x):
-        (a, b), (c, d), colour = points[i], points[j], _hue(cycles[i] / 7)
-        if (a, b) == (c, d):
-            pen.ellipse((a - 5, b - 5, a + 5, b + 5), outline=colour, width=2)
-            continue
-        pen.line((a, b, c, d), fill=colour, width=2)
-        along = math.atan2(d - b, c - a)
-        for turn in (2.7, -2.7):
-            pen.line((c, d, c + 8 * math.cos(along + turn), d + 8 * math.sin(along + turn)), fill=colour, width=2)
-    for a, b in points:
-        pen.ellipse((a - 2, b - 2, a + 2, b + 2), fill=_INK)
-    return image
-
-
-def _letters(items: list[int], num_tokens: int, letters: bool) -> Image.Image:
-    """Tokens side by side, each on a colour of its own: letters, or numbers."""
-    image = Image.new("RGB", (_LETTER * len(items), _LETTER), _WHITE)
+def _numbers(items: list[int], most: int) -> Image.Image:
+    """Numbers below `most` side by side, each on a colour of its own."""
+    image = Image.new("RGB", (_CELL * len(items), _CELL), _WHITE)
     pen = ImageDraw.Draw(image)
     for k, item in enumerate(items):
-        pen.rectangle((k * _LETTER, 0, (k + 1) * _LETTER - 2, _LETTER - 2), fill=_hue(item / num_tokens, 0.35))
-        text = chr(ord("a") + item) if letters else str(item)
-        pen.text(((k + 0.5) * _LETTER - 1, _LETTER / 2 - 1), text, fill=_INK, anchor="mm")
+        colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(item / most, 0.35, 0.95))
+        pen.rectangle((k * _CELL, 0, (k + 1) * _CELL - 2, _CELL - 2), fill=colour)
+        pen.text(((k + 0.5) * _CELL - 1, _CELL / 2 - 1), str(item), fill=_INK, anchor="mm")
     return image
-
-
-def _hue(turn: float, saturation: float = 0.75) -> tuple[int, int, int]:
-    red, green, blue = colorsys.hsv_to_rgb(turn % 1.0, saturation, 0.95 if saturation < 0.5 else 0.75)
-    return round(255 * red), round(255 * green), round(255 * blue)
 
 
 def _grid(tiles: list[Image.Image], columns: int | None) -> Image.Image | None:

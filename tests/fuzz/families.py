@@ -60,7 +60,6 @@ FILES = (
     ("train", "energy", ("dataset=counts", "dataset.path={}"), "npy"),
     ("train", "codes", ("dataset=permutations", "dataset.path={}"), "npy"),
     ("train", "codes", ("dataset=rankings", "dataset.path={}"), "csv"),
-    ("train", "codes", ("dataset=words", "dataset.path={}"), "txt"),
     ("train", "shuffle", ("dataset=items", "dataset.path={}"), "npz"),
     ("train", "shuffle", ("dataset=tsp", "dataset.path={}"), "txt"),
     ("train", "digits", ("process=generator", "process.matrix={}"), "npy"),

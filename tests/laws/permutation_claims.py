@@ -17,7 +17,7 @@ from torch import Size, Tensor
 from blackout.laws.claims import Claim
 from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
-from blackout.permutations.classical import Ewens, Mallows, RepeatedInsertion
+from blackout.permutations.classical import Mallows, RepeatedInsertion
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
@@ -205,8 +205,6 @@ def _families(n: int) -> Iterator[Claim]:
     rows = rows / rows.sum(-1, keepdim=True)
     insertion = RepeatedInsertion(rows).log_prob(perms).exp()
     yield Claim("repeated insertion as Mallows", _apart(insertion, _normal(0.7**distance)), 1e-9)
-    ewens = Ewens(n, 2.0).log_prob(perms).exp()
-    yield Claim("Ewens", _apart(ewens, _normal(2.0 ** num_cycles(perms).double())), 1e-9)
 
 
 def _draws(n: int, size: int) -> Iterator[Claim]:
@@ -214,7 +212,7 @@ def _draws(n: int, size: int) -> Iterator[Claim]:
     for name, (shuffle, _) in _SHUFFLES.items():
         drawn = shuffle.sample(n, size, 2, streams.at(0))
         yield Claim(f"draws: {name}, twice", _p(drawn, shuffle.log_prob(perms, 2)), None)
-    others: dict[str, OrderDistribution] = {"Mallows": Mallows(n, 0.5), "Ewens": Ewens(n, 2.0)}
+    others: dict[str, OrderDistribution] = {"Mallows": Mallows(n, 0.5)}
     for step, (name, distribution) in enumerate((reverse_laws(n) | others).items(), 1):
         drawn = distribution.sample(Size([size]), streams.at(step))
         yield Claim(f"draws: {name}", _p(drawn, distribution.log_prob(perms)), None)

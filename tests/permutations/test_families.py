@@ -1,4 +1,4 @@
-"""Mallows, repeated insertion, Ewens, Plackett-Luce: exact laws, draws, moments, fits."""
+"""Mallows, repeated insertion, Plackett-Luce: exact laws, draws, moments, fits."""
 
 import itertools
 import math
@@ -9,11 +9,11 @@ from torch import Size
 
 from benchmarks.permutation_codes import product_law
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
-from blackout.permutations.classical import Ewens, Mallows, Mixture, RepeatedInsertion, consensus
+from blackout.permutations.classical import Mallows, Mixture, RepeatedInsertion, consensus
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
-from blackout.permutations.group import is_permutation, num_cycles
+from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams
 from tests.permutations.chains import PlackettLuceCodes
 from tests.permutations.enumeration import assert_draws, draw_codes
@@ -89,24 +89,9 @@ def test_repeated_insertion(n):
     assert torch.allclose(same.log_prob(perms), Mallows(n, 0.4).log_prob(perms), atol=1e-9)
 
 
-@pytest.mark.parametrize("n", range(1, 7))
-@pytest.mark.parametrize("theta", [0.0, 0.5, 1.0, 3.0])
-def test_ewens(n, theta):
-    perms, family = all_permutations(n), Ewens(n, theta)
-    cycles = num_cycles(perms).double()
-    weight = (cycles == 1).double() if theta == 0 else theta**cycles
-    law = family.log_prob(perms).exp()
-    assert torch.allclose(law, weight / weight.sum(), atol=1e-9)
-    if theta:
-        assert float(weight.sum()) == pytest.approx(math.prod(theta + i for i in range(n)))
-    assert tuple(map(float, family.moments())) == pytest.approx(moments(law, cycles))
-
-
 FAMILIES = {
     "mallows": Mallows(4, 0.4, torch.tensor([2, 0, 3, 1])),
     "insertion": RepeatedInsertion(random_rows(4, 1), torch.tensor([3, 1, 0, 2])),
-    "ewens": Ewens(4, 2.0),
-    "cycles": Ewens(4, 0.0),
     "plackett_luce": PlackettLuceCodes(torch.tensor([0.3, -1.0, 1.0, 0.0]), Lehmer),
 }
 
@@ -214,11 +199,9 @@ def test_fitting_repeated_insertion():
         (lambda: RepeatedInsertion(torch.eye(3)[:2]), r"\[..., n, n\]"),
         (lambda: RepeatedInsertion(torch.full((3, 3), 1 / 3)), "places 0..k"),
         (lambda: RepeatedInsertion.fit(torch.zeros(0, 3, dtype=torch.int64)), "at least one"),
-        (lambda: Ewens(3, -1.0), "theta must be a number"),
-        (lambda: Ewens(0, 1.0), "n at least 1"),
         (lambda: PlackettLuceCodes(torch.zeros(2, 2), Lehmer), "a vector"),
         (lambda: PlackettLuceCodes(torch.zeros(3), Inline), "no closed form"),
-        (lambda: Ewens(3, 1.0).top(0), "k must be at least 1"),
+        (lambda: Mallows(3, 1.0).top(0), "k must be at least 1"),
     ],
 )
 def test_refusals(wrong, says):

@@ -60,7 +60,7 @@ class PermutationData:
         train: `x` and contexts of the training samples; or a function that makes any number of them.
         test: the same of the held-out samples.
         num_tokens: size of the vocabulary where `items` are tokens; None without.
-        kind: what the items are, for pictures: words, rankings, or a puzzle's kind; None for bare permutations.
+        kind: what the items are, for pictures: rankings, or a puzzle's kind; None for bare permutations.
         puzzles: where the permutations come from, if they solve puzzles.
         item_facts: what an encoder of items that are no tokens asks for.
         judge: figures of single samples.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
-from blackout.files import load_arrays, read_text
+from blackout.files import load_arrays
 from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
@@ -152,7 +152,7 @@ class CodeDraw(BaseDraw):
         return answers(law[0].unsqueeze(0), law[1].unsqueeze(0), self.top, self.under)
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
-        """Cycle diagrams of bare permutations; words, rankings and puzzles as what they are of."""
+        """Permutations and rankings as numbers, puzzles as what they are of."""
         from blackout.permutations.plots import picture  # here: a model that is loaded needs no Pillow
 
         return picture(samples, self.model.config.get("data", {}), columns)
@@ -235,8 +235,7 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     """The contexts in a file, by the facts of the model's data.
 
     Puzzles as `blackout.permutations.datasets.read_puzzles` reads them. Otherwise an `.npy` file of one array, or an
-    `.npz` with `items` or `condition`: tokens are the numbers that the user's own file gave them; letters may come as
-    words in a text file.
+    `.npz` with `items` or `condition`: tokens are the numbers that the user's own file gave them.
 
     Args:
         path: the setting `input`.
@@ -251,12 +250,12 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     if not any(name in data for name in ("item_shape", "num_conditions")):
         raise UserError("input: this model has no context")
     file = Path(path).expanduser()
-    if data.get("kind") not in (None, "words", "rankings"):
+    if data.get("kind") not in (None, "rankings"):
         source = model.require_source()
         found = read_puzzles(file, source.puzzles)  # type: ignore[attr-defined]
         return {"x" if name == "truth" else name: values for name, values in found.items()}
     name, width = ("condition", data["num_conditions"]) if "num_conditions" in data else ("items", data["num_items"])
-    values = _letters(file) if file.suffix == ".txt" else load_arrays(existing_file(file))
+    values = load_arrays(existing_file(file))
     if isinstance(values, dict):
         if name not in values:
             raise UserError(f"{file}: holds no array `{name}`, but {', '.join(sorted(values)) or 'nothing'}")
@@ -278,11 +277,3 @@ def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[
     if not bool((known := names[numbers] == tokens).all()):
         raise UserError(f"{file}: the model knows no item {int(tokens[~known][0])}")
     return {name: numbers}
-
-
-def _letters(file: Path) -> np.ndarray[Any, Any]:
-    """Words, one a line, as letters 0..25."""
-    words = read_text(existing_file(file)).lower().split()
-    if not words or len({len(word) for word in words}) > 1 or not all(w.isascii() and w.isalpha() for w in words):
-        raise UserError(f"{file}: words of one length, a to z, one a line, are needed")
-    return np.array([[ord(letter) - ord("a") for letter in word] for word in words])

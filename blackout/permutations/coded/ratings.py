@@ -1,12 +1,7 @@
-"""Lists of items, and how a user or a dictionary orders them: rankings of films that users rated, and anagrams.
-
-A ranking is of some items of one user in a random order, and that user's order of them; an anagram is of the letters of
-a word in a random order, and an order in which they spell a listed word.
-"""
+"""Rankings of films that users rated: some items of one user in a random order, and that user's order of them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +15,7 @@ from torch import Tensor
 from blackout.component import component
 from blackout.errors import UserError
 from blackout.family import Samples
-from blackout.files import check_size, opened, read_text, stored_bytes
+from blackout.files import check_size, opened, stored_bytes
 from blackout.permutations.classical import fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData, check_length, held_out, repeated
 from blackout.permutations.codes import Insertion
@@ -33,8 +28,6 @@ LARGEST_RATING = 30.0
 CUTOFFS = (1, 5, 10)
 """The k of the reported NDCG@k; those above the length are left out."""
 _LENGTH, _RATERS = 10, 1000
-_SHOWN = 4
-"""Held-out letters, those that spell most words, for which the model's law is compared with the uniform one."""
 FITTED = 20_000
 """Most training permutations that classical families are fitted to."""
 
@@ -285,83 +278,3 @@ def synthetic_rankings(
     user = torch.arange(users).repeat_interleave(each)
     made = Ratings(user, rated.flatten(), stars.gather(1, rated).flatten())
     return from_ratings("synthetic_rankings", made, length, 1, False, num_movies, 0.2, seed)
-
-
-@component("dataset", ask="dataset=words dataset.path=<file>")
-def words(path: str | Path, length: int = 6, holdout: float = 0.1, seed: int = 0) -> PermutationData:
-    """Words of `length` letters from a list, one a line [Severo 2025, figure 1]; classes of anagrams are held out.
-
-    Where letters spell several listed words, each is the target equally often. Letters that occur twice keep their
-    order, so that a word is one permutation of given letters.
-
-    Args:
-        path: of the list; lines with anything but the letters a to z are not looked at, capitals are small letters.
-        length: of the words.
-        holdout: share of the classes of anagrams that is held out.
-        seed: of split, orders and choices.
-
-    Raises:
-        UserError: no such file, or fewer than two classes of anagrams of that length.
-        ValueError: values out of range.
-    """
-    check_length("words", length)
-    file = existing_file(path)
-    lines = {word.strip().lower() for word in read_text(file).splitlines()}
-    fit = sorted(word for word in lines if len(word) == length and word.isascii() and word.isalpha())
-    found: dict[str, list[str]] = defaultdict(list)
-    for word in fit:
-        found["".join(sorted(word))].append(word)
-    if len(found) < 2:
-        raise UserError(f"{file}: {len(fit)} words of {length} letters, in {len(found)} classes; 2 are needed")
-    classes = list(found.values())
-    train, test = held_out(len(classes), holdout, seed)
-    sizes = torch.tensor([len(of) for of in classes])
-    first = sizes.cumsum(0) - sizes
-    letters = torch.tensor([[ord(c) - ord("a") for c in word] for of in classes for word in of])
-    known = _number(letters)
-
-    def make(which: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        u = streams.next_draw().uniform((len(which), 1)).squeeze(1)
-        word = letters[first[which] + (u * sizes[which]).long()]
-        given = streams.next_draw().uniform(tuple(word.shape)).argsort(dim=1)
-        items = word.gather(1, given)
-        return {"x": _spelling(word, items), "items": items}
-
-    def training(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        return make(train[index], repeated(seed, index, augment))
-
-    def listed(spelled: Tensor) -> Tensor:
-        return torch.isin(_number(spelled), known)
-
-    def judged(samples: Samples) -> Mapping[str, Tensor]:
-        return {"listed_word": listed(samples["items"].gather(1, samples["samples"])).double()}
-
-    def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
-        items = context["items"].expand(len(points), -1)
-        word = items.gather(1, points)
-        answers = listed(word) & (_spelling(word, items) == points).all(1)
-        return (answers.double() / answers.sum()).log()
-
-    shown = make(test, SampleStreams(seed, -1 - torch.arange(len(test))).at(0))
-    most = sizes[test].argsort(descending=True, stable=True)[:_SHOWN]
-    named = {
-        "".join(chr(ord("a") + letter) for letter in items.tolist()): {"items": items.unsqueeze(0)}
-        for items in shown["items"][most]
-    }
-    return PermutationData(
-        "words", training, shown, num_tokens=26, kind="words", judge=judged, truth=truth, shown=named,
-        train_size=len(train),
-    )  # fmt: skip
-
-
-def _spelling(word: Tensor, items: Tensor) -> Tensor:
-    """The x with items[x] = word, both [N, n]; the k-th of equal letters in the word is the k-th of them as given."""
-    return torch.empty_like(word).scatter_(1, word.argsort(dim=1, stable=True), items.argsort(dim=1, stable=True))
-
-
-def _number(letters: Tensor) -> Tensor:
-    """One number per word [N, n] of up to 13 letters, and nearly always above."""
-    key = torch.zeros(len(letters), dtype=torch.int64)
-    for column in letters.cpu().unbind(1):
-        key = key * 26 + column
-    return key

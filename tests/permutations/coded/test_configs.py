@@ -13,7 +13,7 @@ from blackout.training.components import make
 from blackout.training.descriptions import check, named_in_file, plain
 from tests.cli.test_configs import composed
 
-OWN = {"permutations": "mine.npy", "rankings": "ratings.csv", "words": "words.txt", "items": "items.npz"}
+OWN = {"permutations": "mine.npy", "rankings": "ratings.csv", "items": "items.npz"}
 EMBEDDED = (
     "cycles", "mallows", "plackett_luce", "synthetic_rankings", "one_permutation", "jigsaw_digits", "sort_digits",
     "tsp",
@@ -26,13 +26,12 @@ def folder(tmp_path_factory):
     np.save(place / "mine.npy", all_permutations(4).numpy())
     rows = [f"{user},{item},{1 + (user * item) % 5}" for user in range(6) for item in range(12)]
     (place / "ratings.csv").write_text("\n".join(["userId,movieId,rating", *rows]) + "\n")
-    (place / "words.txt").write_text("forest\nfoster\nsoften\nbanana\n")
     np.savez(place / "items.npz", items=np.arange(60.0).reshape(5, 4, 3))
     return place
 
 
 @pytest.mark.parametrize("dataset, objective", [
-    *((name, "masked") for name in (*EMBEDDED, *OWN)), ("mallows", "autoregressive"), ("words", "autoregressive"),
+    *((name, "masked") for name in (*EMBEDDED, *OWN)), ("mallows", "autoregressive"), ("rankings", "autoregressive"),
 ])  # fmt: skip
 def test_models_are_made_and_described(folder, dataset, objective):
     options = [f"dataset.path={folder / OWN[dataset]}"] if dataset in OWN else []

@@ -1,0 +1,40 @@
+"""Letters spell listed words, and every word they spell is as likely."""
+
+import pytest
+import torch
+
+from benchmarks.permutation_words import words
+from blackout.errors import UserError
+from blackout.permutations import all_permutations
+from blackout.permutations.group import is_permutation
+
+
+def test_words_are_spelled_by_their_letters(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_text("stop\nPOTS\nspot\nflow\nwolf\nnoon\nfour!\nlonger\nmoon\nécru\nabba\nbaba\n")
+    source = words(path, length=4, holdout=0.4)
+    assert source.size("train") + source.size("test") == 5
+    listed = {"stop", "pots", "spot", "flow", "wolf", "noon", "moon", "abba", "baba"}
+    seen = set()
+    for split in ("train", "test"):
+        index = torch.arange(source.size(split))
+        for repeat in torch.linspace(0, 0.99, 30) if split == "train" else [None]:
+            batch = source.batch(split, index, None if repeat is None else repeat.expand(len(index)))
+            assert bool(is_permutation(batch["x"]).all())
+            spelled = batch["items"].gather(1, batch["x"])
+            found = ["".join(chr(97 + c) for c in row) for row in spelled.tolist()]
+            assert set(found) <= listed
+            seen |= set(found) if split == "train" else set()
+            assert float(source.judge({"samples": batch["x"], **batch})["listed_word"].mean()) == 1
+    for context in source.shown.values():  # every answer to the letters is as likely
+        p = source.truth(context, all_permutations(4)).exp()
+        answers = {"".join(sorted(w)) for w in listed}
+        own = "".join(sorted(chr(97 + c) for c in context["items"][0].tolist()))
+        number = sum("".join(sorted(w)) == own for w in listed)
+        assert own in answers and p[p > 0].tolist() == pytest.approx([1 / number] * number)
+    tests = {"".join(sorted(w)) for w in listed} - {"".join(sorted(w)) for w in seen}
+    assert len(tests) == source.size("test")
+    assert float(source.judge({"samples": torch.tensor([[3, 2, 1, 0]]), "items": torch.tensor([[0, 1, 2, 3]])})
+                 ["listed_word"]) == 0  # fmt: skip
+    with pytest.raises(UserError, match="0 words of 9 letters"):
+        words(path, length=9)
