@@ -44,7 +44,7 @@ def partition(n: int, passes: int, order: Tensor | None = None) -> list[Tensor]:
     return list(order.tensor_split(passes, dim=-1))
 
 
-def code_log_prob(denoiser: Denoiser, codes: Tensor, blocks: Blocks, support: Tensor, distinct: bool = False) -> Tensor:
+def code_log_prob(denoiser: Denoiser, codes: Tensor, blocks: Blocks, support: Tensor) -> Tensor:
     """The exact log-probability of codes for one partition, [B]: one pass per block, earlier blocks shown.
 
     [Severo 2025, eq. 2].
@@ -53,13 +53,12 @@ def code_log_prob(denoiser: Denoiser, codes: Tensor, blocks: Blocks, support: Te
         codes: int64 [B, n].
         blocks: see `partition`.
         support: bool [n, n].
-        distinct: whether values of earlier blocks are masked too, for the inline code.
     """
     shown = torch.full_like(codes, codes.shape[-1])
     total = torch.zeros(len(codes), device=codes.device)
     for block in blocks:
         places = block.to(codes.device).expand(len(codes), -1)
-        log_probs = normalised(denoiser(shown), support, shown if distinct else None)
+        log_probs = normalised(denoiser(shown), support)
         digits = codes.gather(1, places)
         total = total + _rows(log_probs, places).gather(2, digits.unsqueeze(-1)).squeeze(-1).sum(1)
         shown = shown.scatter(1, places, digits)
@@ -76,7 +75,6 @@ def fill_codes(
     generator: RandomSource = None,
     *,
     greedy: bool = False,
-    distinct: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Fill the masked digits of codes, a block a pass; the codes after each pass and what they add up to.
 
@@ -86,14 +84,13 @@ def fill_codes(
         passes: how many; the last one leaves no digit masked if the blocks cover them.
         support: bool [n, n].
         greedy: take the most probable value instead of drawing.
-        distinct: never repeat a value of an earlier block, for the inline code.
 
     Yields:
         (codes, log-probability [size] of all digits drawn so far, in nats).
     """
     n, total = codes.shape[1], torch.zeros(len(codes), device=codes.device)
     for number in range(passes):
-        log_probs = normalised(denoiser(codes), support, codes if distinct else None)
+        log_probs = normalised(denoiser(codes), support)
         block = blocks(log_probs, codes, passes - number) if callable(blocks) else blocks[number].to(codes.device)
         places = block.expand(len(codes), -1)
         rows, known = _rows(log_probs, places), codes.gather(1, places)
@@ -148,15 +145,10 @@ def autoregressive_loss(denoiser: Denoiser, codes: Tensor, support: Tensor) -> T
     return -normalised(denoiser(codes), support).gather(2, codes.unsqueeze(-1)).squeeze(-1).sum(1)
 
 
-def normalised(logits: Tensor, support: Tensor, shown: Tensor | None = None) -> Tensor:
-    """float32 at least, normalised over the support, without the values that `shown` [B, n] holds already."""
-    allowed = support.to(logits.device)
-    if shown is not None:
-        n = shown.shape[1]
-        used = torch.zeros(len(shown), n + 1, dtype=torch.bool, device=shown.device).scatter_(1, shown, True)
-        allowed = allowed & ~used[:, None, :n]
+def normalised(logits: Tensor, support: Tensor) -> Tensor:
+    """float32 at least, normalised over the support."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return precise.masked_fill(~allowed, -torch.inf).log_softmax(-1)
+    return precise.masked_fill(~support.to(logits.device), -torch.inf).log_softmax(-1)
 
 
 def _rows(log_probs: Tensor, places: Tensor) -> Tensor:

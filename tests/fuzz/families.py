@@ -41,7 +41,7 @@ REQUESTS = (
         "flow": ("resample", "simulation.num_steps", "simulation.resample_below", "oracle", "likelihood"),
         "energy": ("resample", "simulation.num_steps", "likelihood"),
         "shuffle": ("input", "sampler.width", "passes"),
-        "codes": ("passes", "order", "given", "input", "distinct", "curve", "sampler.greedy"),
+        "codes": ("passes", "order", "given", "input", "curve", "sampler.greedy"),
     }.items() for option in options),
 )  # fmt: skip
 """Of `sample.py`, besides the settings that all families share."""

@@ -31,7 +31,6 @@ def draw_codes(
     generator: RandomSource = None,
     *,
     greedy: bool = False,
-    distinct: bool = False,
 ) -> Tensor:
     """Codes drawn block after block, int64 [size, n] on the support's device.
 
@@ -40,7 +39,6 @@ def draw_codes(
         support: bool [n, n].
         given: int64 [n] or [size, n] of digits that stay, n where one is to be drawn.
         greedy: take the most probable value instead of drawing.
-        distinct: never repeat a value of an earlier block, for the inline code.
 
     Raises:
         ValueError: given digits of another length, or outside the support.
@@ -48,7 +46,7 @@ def draw_codes(
     codes = torch.full((size, n), n, dtype=torch.int64, device=support.device)
     if given is not None:
         codes = codes + (check_given(given.to(support.device), support) - n)
-    filling = fill_codes(denoiser, codes, blocks, len(blocks), support, generator, greedy=greedy, distinct=distinct)
+    filling = fill_codes(denoiser, codes, blocks, len(blocks), support, generator, greedy=greedy)
     for filled, _ in filling:
         codes = filled
     return codes

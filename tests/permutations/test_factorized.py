@@ -84,11 +84,8 @@ def test_inline_is_not_a_distribution_over_permutations():
     perms, network = all_permutations(4), Network(4)
     with torch.no_grad():
         mass = [float(code_log_prob(network, perms, partition(4, k), Inline.support(4)).exp().sum()) for k in (1, 4)]
-        kept = code_log_prob(network, perms, partition(4, 4), Inline.support(4), distinct=True).exp()
-    assert mass[0] < 0.5 and mass[1] < 0.5 and float(kept.sum()) == pytest.approx(1, abs=1e-10)
+    assert mass[0] < 0.5 and mass[1] < 0.5
     generator = torch.Generator().manual_seed(0)
-    drawn = draw_codes(network, 4, 20_000, partition(4, 4), Inline.support(4), generator=generator, distinct=True)
-    assert_draws(drawn, kept)
     drawn = draw_codes(network, 4, 20_000, partition(4, 1), Inline.support(4), generator=generator)
     assert float(Inline.valid(drawn).double().mean()) == pytest.approx(mass[0], abs=0.02)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.errors import UserError
+from blackout.errors import UserError, error_context
 from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.files import load_arrays
 from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
-from blackout.permutations.codes import Inline
 from blackout.permutations.datasets import read_puzzles
 from blackout.permutations.datasets.files import existing_file
 from blackout.permutations.factorized import check_given
@@ -27,10 +26,6 @@ from blackout.random import SampleStreams, cumulative, fold_seed
 if TYPE_CHECKING:
     from PIL import Image
 
-_KINDS: dict[str, tuple[type, str]] = {
-    "passes": (int, "a whole number"), "order": (str, "a name"),
-    "distinct": (bool, "true or false"), "greedy": (bool, "true or false"),
-}  # fmt: skip
 _ATTEMPTS, _DRAWS, _LEAST_DRAWS = 2000, 20_000, 1000
 """Draws of a sample that has to fulfil a condition; passes of all draws of an answer, and draws at least."""
 
@@ -164,8 +159,9 @@ def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
     Raises:
         UserError: something that the model cannot do, or another option.
     """
-    refuse_unknown(request, "passes", "order", "given", "input", "distinct", "sampler", "top")
-    passes = _passes(model, request)
+    refuse_unknown(request, "passes", "order", "given", "input", "sampler", "top")
+    with error_context("sampler"):
+        passes = model.passes.replaced(request).checked(model.length, model.objective)
     contexts = None
     if "input" in request:
         contexts = read_contexts(request["input"], model.config.get("data", {}), model)
@@ -178,22 +174,6 @@ def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
         if bool((unknown[:, :-1] & ~unknown[:, 1:]).any()):
             raise UserError("given: an autoregressive model draws from left to right: observed digits must come first")
     return CodeDraw(model, passes, given, contexts, whole(request, "top"), under)
-
-
-def _passes(model: CodeModel, request: Mapping[str, Any]) -> Passes:
-    """The model's own way of drawing, with what the request replaces."""
-    options = {name: value for name, value in (request.get("sampler") or {}).items() if value is not None}
-    if wrong := sorted(options.keys() - {"greedy"}):
-        raise UserError(f"sampler.{wrong[0]}: no such option")
-    chosen = {**options, **{name: request[name] for name in ("passes", "order", "distinct") if name in request}}
-    for name, value in chosen.items():
-        kind, said = _KINDS[name]
-        if type(value) is not kind:
-            raise UserError(f"{name} must be {said}, not {value!r}")
-    try:
-        return replace(model.passes, **chosen).checked(model.length, model.objective, model.code is Inline)
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 def observed_digits(given: Any, support: Tensor) -> int | Tensor:

@@ -78,7 +78,12 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
         for name, value, allowed in (("code", code, tuple(CODES)), ("objective", objective, _OBJECTIVES)):
             if value not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}, not {value}")
-        passes = _passes({**settings, "code": code}, source.length)
+        sampler = dict(settings["sampler"] or {})
+        if (steps := sampler.pop("num_steps", None)) and settings["passes"] is None and objective == "masked":
+            settings = {**settings, "passes": min(steps, source.length)}
+        with error_context("sampler"):
+            passes = Passes().replaced({**settings, "sampler": sampler})
+            passes = passes.checked(source.length, objective)
         stats = {**source.facts, "causal": objective == "autoregressive"}
         if "encoder" in stats:
             stats["encoder"] = resolve(stats["encoder"], source.facts, "network.encoder")
@@ -100,11 +105,11 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
         network = make(parts["network"], "network")
         if getattr(network, "num_items", None) != length:
             raise UserError(f"network: it must be of {length} digits, as the data")
-        passes = Passes(parts["passes"], parts["order"], parts["greedy"], parts["distinct"])
+        passes = Passes(parts["passes"], parts["order"], parts["greedy"])
         return CodeModel(network, parts["code"], parts["objective"], passes, dict(tensors), **training)
 
     def draw(self, model: CodeModel, request: Mapping[str, Any]) -> Draw:
-        """The draw asked for by `passes`, `order`, `given`, `input`, `distinct` and `sampler.greedy`."""
+        """The draw asked for by `passes`, `order`, `given`, `input` and `sampler.greedy`."""
         return requested(model, request)
 
     def dry_run(self, model: CodeModel) -> None:
@@ -133,7 +138,7 @@ A model with a context needs it: `model.source`, or `python sample.py ckpt=... i
 
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    "network": Mapping, "code": str, "objective": str, "passes": int, "order": str, "greedy": bool, "distinct": bool,
+    "network": Mapping, "code": str, "objective": str, "passes": int, "order": str, "greedy": bool,
 }  # fmt: skip
 
 
@@ -149,23 +154,6 @@ def _checked(description: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
     if parts["code"] not in CODES or parts["objective"] not in _OBJECTIVES:
         raise UserError(f"there is no code {parts['code']!r} with objective {parts['objective']!r}")
     return parts, length
-
-
-def _passes(settings: Mapping[str, Any], n: int) -> Passes:
-    """How samples are drawn by default."""
-    options, passes = settings["sampler"] or {}, settings["passes"]
-    if wrong := sorted(options.keys() - {"greedy", "num_steps"}):
-        raise UserError(f"sampler.{wrong[0]}: no such option")
-    if type(passes) not in (int, type(None)):
-        raise UserError(f"passes must be a whole number, not {passes!r}")
-    greedy = options.get("greedy") or False
-    if type(greedy) is not bool:
-        raise UserError(f"sampler.greedy must be true or false, not {greedy!r}")
-    if passes is None and options.get("num_steps") and settings["objective"] == "masked":
-        passes = min(options["num_steps"], n)
-    with error_context("sampler"):
-        how = Passes(passes, settings["order"], greedy, settings["distinct"])
-        return how.checked(n, settings["objective"], settings["code"] == "inline")
 
 
 def _facts(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -176,6 +176,9 @@ BATCH = 1000
 
 Order = Literal["random", "left_to_right", "confidence"]
 _ORDERS = ("random", "left_to_right", "confidence")
+_KINDS: dict[str, tuple[type, str]] = {
+    "passes": (int, "a whole number"), "order": (str, "a name"), "greedy": (bool, "true or false"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -187,27 +190,38 @@ class Passes:
         order: of the digits: random (a fresh one per sample), left to right, or the most certain next. None for
             random, or left to right of an autoregressive model.
         greedy: take the most probable value of every digit instead of drawing.
-        distinct: never a value of an earlier pass again, for the inline code.
     """
 
     passes: int | None = None
     order: Order | None = None
     greedy: bool = False
-    distinct: bool = False
 
-    def checked(self, n: int, objective: str, inline: bool) -> Passes:
+    def replaced(self, settings: Mapping[str, Any]) -> Passes:
+        """The same with what the settings `passes`, `order` and `sampler` say, where they are not null.
+
+        Raises:
+            UserError: another option of `sampler`, or a value of another type.
+        """
+        options = {name: value for name, value in (settings.get("sampler") or {}).items() if value is not None}
+        if wrong := sorted(options.keys() - {"greedy"}):
+            raise UserError(f"sampler.{wrong[0]}: no such option")
+        own = {name: settings[name] for name in ("passes", "order") if settings.get(name) is not None}
+        for name, value in {**options, **own}.items():
+            kind, said = _KINDS[name]
+            if type(value) is not kind:
+                raise UserError(f"{name} must be {said}, not {value!r}")
+        return replace(self, **options, **own)
+
+    def checked(self, n: int, objective: str) -> Passes:
         """The same without nulls.
 
         Args:
             n: digits.
             objective: of the model.
-            inline: whether its code is.
 
         Raises:
-            ValueError: not 1..n passes, another order, or what the code or an autoregressive model cannot do.
+            ValueError: not 1..n passes, another order, or what an autoregressive model cannot do.
         """
-        if self.distinct and not inline:
-            raise ValueError("distinct is for code=inline: digits of the other codes may be equal")
         causal = objective == "autoregressive"
         usual: tuple[int, Order] = (n, "left_to_right") if causal else (1, "random")
         passes = usual[0] if self.passes is None else self.passes
@@ -257,7 +271,7 @@ class CodeModel(Model):
         self.kept = tuple(kept or ())
         for name, values in (kept or {}).items():
             self.register_buffer(name, values)
-        self.passes = passes.checked(self.length, objective, self.code is Inline)
+        self.passes = passes.checked(self.length, objective)
 
     @property
     def aligned(self) -> bool:
@@ -407,8 +421,8 @@ class CodeModel(Model):
         if watch is not None:
             watch(0, steps, self._look(codes, context))
         state = codes, torch.zeros(len(codes), device=device)
-        how: dict[str, Any] = {"greedy": passes.greedy, "distinct": passes.distinct}
-        filling = fill_codes(self.denoiser(context), codes, blocks, steps, self.support.to(device), streams, **how)
+        denoiser, support = self.denoiser(context), self.support.to(device)
+        filling = fill_codes(denoiser, codes, blocks, steps, support, streams, greedy=passes.greedy)
         for step, state in enumerate(filling, 1):
             if watch is not None:
                 watch(step, steps, self._look(state[0], context))
@@ -446,29 +460,19 @@ class CodeModel(Model):
         x = self.decode(torch.where(codes == self.length, whole, codes))
         return arranged(context["items"], x) if "items" in context else x
 
-    def sample(
-        self,
-        num_samples: int,
-        seed: int = 0,
-        passes: int | None = None,
-        order: Order | None = None,
-        greedy: bool = False,
-        distinct: bool = False,
-    ) -> Tensor:
+    def sample(self, num_samples: int, seed: int = 0, **how: Any) -> Tensor:
         """Permutations int64 [num_samples, n]; sample k is a function of (seed, k).
 
         Args:
             num_samples: how many.
             seed: any integer.
-            passes, order, greedy, distinct: see `Passes`; in place of the model's own where given.
+            how: passes, order, greedy of `Passes`, in place of the model's own.
 
         Raises:
             ValueError: see `Passes.checked`.
         """
-        own = self.passes
-        chosen = Passes(passes or own.passes, order or own.order, greedy or own.greedy, distinct or own.distinct)
-        how = chosen.checked(self.length, self.objective, self.code is Inline)
-        drawn = self.batches(torch.arange(num_samples), seed, passes=how)
+        passes = replace(self.passes, **how).checked(self.length, self.objective)
+        drawn = self.batches(torch.arange(num_samples), seed, passes=passes)
         return torch.cat([samples["samples"].cpu() for _, samples in drawn])
 
     def example(self) -> tuple[Any, ...]:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import heapq
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.permutations.distributions.base import OrderDistribution
+from blackout.permutations.distributions.sequential import Rows, SequentialLaw
 from blackout.random import RandomSource
 
-_FORBIDDEN = 1e12
-"""A cost that no assignment pays while it can do without."""
 
-
-class Matching(OrderDistribution):
+class Matching(SequentialLaw):
     """Every place chooses an item by itself, and what counts are the choices that are orders.
 
     log p(order) = sum over i of log M[i, order_i], where M is e^scores after `iterations` of Sinkhorn's normalisation
     of rows and columns, and a softmax of each row in the end. The law of orders among these choices is intractable (its
     normaliser is a permanent), so that probabilities of orders sum to less than 1 and -log p bounds it from above.
 
-    `mode` and `top` are exact, by assignment [Murty 1968]. `sample` is the best assignment of scores with Gumbel
-    noise, the Gumbel-Matching law of [Mena 2018, section 3.2]: not the law of `log_prob`.
+    `mode` is exact, by assignment, and the first of `top`; the others are those of a beam. `sample` is the best
+    assignment of scores with Gumbel noise, the Gumbel-Matching law of [Mena 2018, section 3.2]: not the law of
+    `log_prob`.
 
     Args:
         scores: finite, [..., n, n], rows are places and columns items.
@@ -33,6 +30,8 @@ class Matching(OrderDistribution):
     Raises:
         ValueError: scores that are not square, or iterations below 0.
     """
+
+    mode_is_exact: ClassVar[bool] = True
 
     def __init__(self, scores: Tensor, iterations: int = 0) -> None:
         super().__init__(scores, 2)
@@ -57,13 +56,21 @@ class Matching(OrderDistribution):
         """The best assignment, int64 [*batch, n]."""
         return _assigned(self.log_matrix)
 
+    def rows(self) -> Rows:
+        """As `SequentialLaw.rows`."""
+        places = iter(self.log_matrix.reshape(-1, 1, self._n, self._n).unbind(2))
+        return lambda parent, item: next(places)
+
+    def _mass(self, scores: Tensor) -> Tensor:
+        """0: a place's choice does not depend on which items are left."""
+        return scores.new_zeros(())
+
     def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k best assignments."""
-        matrices = self.log_matrix.reshape(-1, self._n, self._n).cpu().double().numpy()
-        # all matrices are of one size: as many orders come of each
-        found = np.array([murty(-matrix, k) for matrix in matrices])
-        orders = torch.from_numpy(found).view(*self.batch_shape, -1, self._n).to(self.log_matrix.device)
-        return orders, self.log_prob(orders.movedim(-2, 0)).movedim(0, -1)
+        """The best assignment, and what else the beam finds."""
+        orders, log_probs = super()._candidates(k)
+        best = self.mode.unsqueeze(-2)
+        log_probs = log_probs.masked_fill((orders == best).all(-1), -torch.inf)
+        return torch.cat([best, orders], -2), torch.cat([self.log_prob(best.squeeze(-2)).unsqueeze(-1), log_probs], -1)
 
 
 def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
@@ -83,42 +90,6 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
     for _ in range(iterations):
         scores = scores.log_softmax(-1).log_softmax(-2)
     return scores.log_softmax(-1)
-
-
-def murty(costs: np.ndarray[Any, Any], k: int) -> list[np.ndarray[Any, Any]]:
-    """The k cheapest assignments of rows to columns, cheapest first, all different [Murty 1968].
-
-    Each solution splits what is left: those that agree with it in the first rows and differ in the next.
-
-    Args:
-        costs: finite, [n, n].
-        k: how many, at most n! come.
-    """
-    from scipy.optimize import linear_sum_assignment  # here: a model that is loaded needs no SciPy
-
-    waiting: list[tuple[float, int, int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
-    number = 0
-
-    def consider(allowed: np.ndarray[Any, Any], fixed: int) -> None:
-        nonlocal number
-        rows, columns = linear_sum_assignment(np.where(allowed, costs, _FORBIDDEN))
-        if allowed[rows, columns].all():
-            number += 1
-            heapq.heappush(waiting, (float(costs[rows, columns].sum()), number, fixed, columns, allowed))
-
-    consider(np.ones_like(costs, dtype=bool), 0)
-    found: list[np.ndarray[Any, Any]] = []
-    while waiting and len(found) < k:
-        _, _, fixed, columns, allowed = heapq.heappop(waiting)
-        found.append(columns)
-        for row in range(fixed, len(costs) - 1):
-            part = allowed.copy()
-            part[row, columns[row]] = False
-            consider(part, row)
-            allowed = allowed.copy()
-            allowed[row] = np.arange(len(costs)) == columns[row]
-            allowed[row + 1 :, columns[row]] = False
-    return found
 
 
 def _assigned(matrix: Tensor) -> Tensor:

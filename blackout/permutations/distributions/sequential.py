@@ -61,6 +61,13 @@ class SequentialLaw(OrderDistribution):
         """The scores place by place, of the batch as one: N lists."""
         raise NotImplementedError
 
+    def _mass(self, scores: Tensor) -> Tensor:
+        """log of what the items left have together, [N, K, 1]; 0 of a prefix that no item may follow, which stays at
+        -inf, where -inf - -inf would be no number.
+        """
+        mass = scores.logsumexp(-1, keepdim=True)
+        return mass.masked_fill_(mass == -torch.inf, 0.0)
+
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         """One place after another by Gumbel noise.
 
@@ -93,9 +100,7 @@ class SequentialLaw(OrderDistribution):
 
         def pick(i: int, scores: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal total
-            mass = scores.logsumexp(-1, keepdim=True)
-            # a prefix that no item may follow stays at -inf, where -inf - -inf would be no number
-            scores += total[..., None] - mass.masked_fill_(mass == -torch.inf, 0.0)
+            scores += total[..., None] - self._mass(scores)
             total, flat = scores.flatten(1).topk(min(max(k, self.width), scores.shape[1] * (n - i)))
             return flat // n, flat % n
 

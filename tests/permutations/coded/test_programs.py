@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import sys
 
 import numpy as np
@@ -134,7 +135,7 @@ WRONG = (
     ("dataset=digits", "permutations are needed"), ("network.heads=3", "multiple of heads"),
     ("dataset=permutations dataset.path=nowhere.npy", "nowhere.npy: no such file"),
     ("dataset=rankings dataset.path=nowhere.csv", "nowhere.csv: no such file"), ("sampler.steps=3", "steps"),
-    ("distinct=true", "distinct is for code=inline"), ("sampler.greedy=7", "true or false"),
+    ("sampler.greedy=7", "true or false"),
 )  # fmt: skip
 
 
@@ -151,14 +152,15 @@ def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: 
         np.save(tmp_path / f"{name}.npy", np.array(digits))
     for line, word in (
         ("passes=9", "passes must be 1..6"), ("order=sideways", "order must be one of"),
-        ("distinct=true", "code=inline"), ("given=7", "given must be 0..6"),
+        ("given=7", "given must be 0..6"),
         (f"given={tmp_path}/short.npy", "6 given digits are needed"),
         (f"given={tmp_path}/high.npy", "outside its support"), (f"given={tmp_path}/float.npy", "integers"),
-        ("given=A beside B", "is not understood"), ("given=A first and B first", "no order fulfils"),
+        ("\"given='A beside B'\"", "is not understood"),
+        ("\"given='A first and B first'\"", "no order fulfils"),
         ("top=0", "top must be"), ("input=x.npy", "no context"), ("classes=[1]", "classes: no such option"),
         ("dataset=cycles dataset.length=5 evaluate=true", "but the model is of"),
     ):  # fmt: skip
-        run("sample", f"ckpt={trained}", f"out={tmp_path / 'out'}", *line.split()).assert_refused(word)
+        run("sample", f"ckpt={trained}", f"out={tmp_path / 'out'}", *shlex.split(line)).assert_refused(word)
     assert not (tmp_path / "out").exists()
 
 
