@@ -123,16 +123,6 @@ class IndependentDigits(OrderDistribution):
         table = self.digit_log_probs.expand(*shape, self._n, self._n)
         return table.gather(-1, digits.expand(*shape, self._n).unsqueeze(-1)).squeeze(-1).sum(-1)
 
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, float64 [*batch] each, of the statistic that the digits add up to."""
-        p, statistic = self.digit_log_probs.exp(), self._statistic()
-        mean = (p * statistic).sum(-1)
-        return mean.sum(-1), ((p * statistic**2).sum(-1) - mean**2).sum(-1)
-
-    def _statistic(self) -> Tensor:
-        """What every digit's value adds, [n] or [n, n]: here itself."""
-        return torch.arange(self._n, device=self.digit_log_probs.device).double()
-
     def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
         u = self._uniform(sample_shape, (self._n,), generator)
         rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
@@ -147,7 +137,7 @@ class IndependentDigits(OrderDistribution):
 
 
 class Mallows(IndependentDigits):
-    """phi^d / Z, d the Kendall distance of an order from the centre [Mallows 1957]; its `moments` are those of d.
+    """phi^d / Z, d the Kendall distance of an order from the centre [Mallows 1957].
 
     Args:
         n: items.
@@ -166,6 +156,12 @@ class Mallows(IndependentDigits):
             raise ValueError(f"phi must be a number that is not negative, not {phi}")
         exponents = torch.arange(n, dtype=torch.float64, device=self.phi.device).expand(n, n)
         super().__init__(torch.special.xlogy(exponents, self.phi[..., None, None]), centre)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the distance, float64 [*batch] each: digits add up to it."""
+        p, digit = self.digit_log_probs.exp(), torch.arange(self._n, device=self.digit_log_probs.device).double()
+        mean = (p * digit).sum(-1)
+        return mean.sum(-1), ((p * digit**2).sum(-1) - mean**2).sum(-1)
 
     @classmethod
     def fit(cls, orders: Tensor) -> Mallows:
@@ -199,8 +195,7 @@ def _log_phi(n: int, wanted: float) -> float:
 class RepeatedInsertion(IndependentDigits):
     """Items go in one after another, item k at place v of the list so far with probability pi_k(v).
 
-    [Doignon 2004], [Severo 2025, section 3.2]. Mallows is pi_k(v) proportional to phi^(k - v). `moments` are those of
-    the Kendall distance to the reference.
+    [Doignon 2004], [Severo 2025, section 3.2]. Mallows is pi_k(v) proportional to phi^(k - v).
 
     Args:
         probabilities: [..., n, n], row k over v = 0..k.
@@ -221,11 +216,6 @@ class RepeatedInsertion(IndependentDigits):
         if bool((probabilities < 0).any()) or bool((outside != 0).any()) or bool(((sums - 1).abs() > 1e-5).any()):
             raise ValueError("row k must hold probabilities of the places 0..k, with sum 1, and 0 beyond")
         super().__init__(probabilities.double().log(), reference)
-
-    def _statistic(self) -> Tensor:
-        """k - v [n, n]: how many earlier items come after item k."""
-        k = super()._statistic()
-        return k.unsqueeze(-1) - k
 
     @classmethod
     def fit(cls, orders: Tensor, reference: Tensor | None = None, prior: float = 0.0) -> RepeatedInsertion:

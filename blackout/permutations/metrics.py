@@ -96,34 +96,3 @@ def puzzle_scores(
         gap = length / tour_length(right) - 1
         scores |= {"tour_length": length, "gap": gap.clamp(min=0.0), "optimal": (gap < _SHORTEST).float()}
     return scores
-
-
-class PuzzleScores:
-    """Means of `puzzle_scores` over puzzles.
-
-    Args:
-        kind: of `Puzzles`.
-        std: of all numbers in the items, for errors in its units; None to leave those out.
-    """
-
-    def __init__(self, kind: str, std: float | None = None) -> None:
-        self._kind, self._std = kind, std
-        self._sums: dict[str, float] = {}
-        self.number = 0
-
-    def update(self, items: Tensor, solution: Tensor, truth: Tensor, ties: Tensor | None = None) -> None:
-        """Add puzzles; see `puzzle_scores`."""
-        for name, values in puzzle_scores(self._kind, items, solution, truth, ties).items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
-        self.number += len(solution)
-
-    def compute(self) -> dict[str, float]:
-        """The means; of pixels rmse and mae, as they are and (`_normalised`) in units of the data's deviation."""
-        if not self.number:
-            return {}
-        values = {name: total / self.number for name, total in self._sums.items()}
-        if "mse" in values:
-            values |= {"rmse": math.sqrt(values.pop("mse")), "mae": values.pop("mae")}
-            if self._std:
-                values |= {f"{name}_normalised": values[name] / self._std for name in ("rmse", "mae")}
-        return values

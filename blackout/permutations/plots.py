@@ -37,8 +37,7 @@ def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = Non
     kind, shown, items = data.get("kind"), samples["samples"], samples.get("items")
     if kind in (None, "rankings"):
         rows = shown if items is None else arranged(items, shown)
-        cells = [_numbers(row, data.get("num_tokens", len(row))) for row in rows.tolist()]
-        return _laid_out(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, (225, 225, 225))
+        return _numbers(rows, data.get("num_tokens", rows.shape[1]), columns)
     if items is None:
         return lists(kind, shown, columns)
     return solved_puzzles(kind, items, shown, samples.get("target"), samples.get("ties"), columns)
@@ -84,7 +83,7 @@ def lists(
     """
     items = items.cpu()
     if kind == "tokens":
-        return _tokens(items, wrong)
+        return _numbers(items, items.shape[1], columns, wrong)
     return _grid(_tiles(kind, items, wrong, right), columns) if kind in NAMES else None
 
 
@@ -129,26 +128,19 @@ def _tour(points: Tensor, right: Tensor | None) -> Image.Image:
     return tile
 
 
-def _tokens(items: Tensor, wrong: Tensor | None) -> Image.Image:
-    """A row for every list, a cell for every token: dark to light by number, red where it is wrong."""
-    n = items.shape[1]
-    shade = (40 + items.float() * (215 / max(1, n - 1))).round().to(torch.uint8)
-    cells = shade.unsqueeze(-1).repeat(1, 1, 3)
-    if wrong is not None:
-        cells[wrong.cpu()] = torch.tensor(_RED, dtype=torch.uint8)
-    side = max(1, min(12, 1200 // n))
-    return Image.fromarray(cells.numpy()).resize((n * side, len(items) * side), Image.Resampling.NEAREST)
-
-
-def _numbers(items: list[int], most: int) -> Image.Image:
-    """Numbers below `most` side by side, each on a colour of its own."""
-    image = Image.new("RGB", (_CELL * len(items), _CELL), _WHITE)
-    pen = ImageDraw.Draw(image)
-    for k, item in enumerate(items):
-        colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(item / most, 0.35, 0.95))
-        pen.rectangle((k * _CELL, 0, (k + 1) * _CELL - 2, _CELL - 2), fill=colour)
-        pen.text(((k + 0.5) * _CELL - 1, _CELL / 2 - 1), str(item), fill=_INK, anchor="mm")
-    return image
+def _numbers(rows: Tensor, most: int, columns: int | None = None, wrong: Tensor | None = None) -> Image.Image:
+    """Rows of numbers below `most`, each on a colour of its own, of red where it is wrong."""
+    cells = []
+    for i, row in enumerate(rows.tolist()):
+        image = Image.new("RGB", (_CELL * len(row), _CELL), _WHITE)
+        pen = ImageDraw.Draw(image)
+        for k, item in enumerate(row):
+            colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(item / most, 0.35, 0.95))
+            bad = wrong is not None and bool(wrong[i, k])
+            pen.rectangle((k * _CELL, 0, (k + 1) * _CELL - 2, _CELL - 2), fill=_RED if bad else colour)
+            pen.text(((k + 0.5) * _CELL - 1, _CELL / 2 - 1), str(item), fill=_INK, anchor="mm")
+        cells.append(image)
+    return _laid_out(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, (225, 225, 225))
 
 
 def _grid(tiles: list[Image.Image], columns: int | None) -> Image.Image | None:

@@ -82,7 +82,6 @@ def test_repeated_insertion(n):
     )
     law = family.log_prob(perms).exp()
     assert torch.allclose(law, expected.double(), atol=1e-7) and float(law.sum()) == pytest.approx(1, abs=1e-9)
-    assert tuple(map(float, family.moments())) == pytest.approx(moments(law, kendall_distance(perms)))
     k = torch.arange(n).double()
     mallows = (0.4 ** (k[:, None] - k)).masked_fill(~Insertion.support(n), 0)
     same = RepeatedInsertion(mallows / mallows.sum(-1, keepdim=True))

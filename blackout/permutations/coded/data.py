@@ -6,12 +6,11 @@ puzzles as permutations to be coded: the items as they are given, and the permut
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -146,9 +145,7 @@ class PermutationData:
         """The same, with the training samples on `device`."""
         if not isinstance(self.train, Mapping):
             return self
-        moved = copy.copy(self)
-        object.__setattr__(moved, "train", {name: values.to(device) for name, values in self.train.items()})
-        return moved
+        return replace(self, train={name: values.to(device) for name, values in self.train.items()})
 
 
 def check_permutations(name: str, x: Tensor) -> None:

@@ -5,18 +5,19 @@ Beside the solutions: how good they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
 from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse_unknown
 from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
+from blackout.permutations.metrics import puzzle_scores
 from blackout.permutations.plots import NAMES, lists, solved_puzzles
 from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.decoding import Decoder
@@ -77,7 +78,7 @@ class ShuffleDraw(BaseDraw):
         }
         if self.model.reverse.prefix:  # of one token each, for every place of every list
             how["decoder_evaluations"] = self.nfe * self.model.data["num_items"]
-        return SolvedPuzzles(self.model, how)
+        return SolvedPuzzles(self.model.data, how)
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """See `ShuffleDiffusion.batches`."""
@@ -93,21 +94,35 @@ class ShuffleDraw(BaseDraw):
 
 
 class SolvedPuzzles:
-    """Scores of the puzzles solved, with what decides whether they can be compared with others'."""
+    """Means of the scores of the puzzles solved, with what decides whether they can be compared with others'.
 
-    def __init__(self, model: ShuffleDiffusion, how: Mapping[str, Any]) -> None:
-        self._scores, self._how = model.scores(), how
-        self._sure: list[Tensor] = []
+    Args:
+        data: facts of the puzzles: their kind, and the deviation of all numbers in the items, for errors in its units.
+        how: the puzzles were solved.
+    """
+
+    def __init__(self, data: Mapping[str, Any], how: Mapping[str, Any]) -> None:
+        self._kind, self._std, self._how = data["kind"], data["std"], how
+        self._sums, self._number = dict[str, float](), 0
 
     def update(self, samples: Samples, indices: Tensor) -> None:
-        """Add solved puzzles."""
-        self._sure += [samples["sure"].double()] if "sure" in samples else []
-        self._scores.update(samples["items"], samples["samples"], samples["truth"], samples.get("ties"))
+        """Add solved puzzles; see `puzzle_scores`."""
+        items, solution, truth = (samples[name] for name in ("items", "samples", "truth"))
+        figures = puzzle_scores(self._kind, items, solution, truth, samples.get("ties"))
+        figures |= {"surely_most_probable": samples["sure"]} if "sure" in samples else {}
+        for name, values in figures.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(values.double().sum())
+        self._number += len(samples["samples"])
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """The values, and how they came about."""
-        sure = {"surely_most_probable": float(torch.cat(self._sure).mean())} if self._sure else {}
-        return {"values": self._scores.compute() | sure, "puzzles": self._scores.number, **self._how}
+        """The means, of pixels rmse and mae as they are and (`_normalised`) in units of the data's deviation; and how
+        they came about.
+        """
+        values = {name: total / self._number for name, total in self._sums.items()}
+        if "mse" in values:
+            values |= {"rmse": math.sqrt(values.pop("mse")), "mae": values.pop("mae")}
+            values |= {f"{name}_normalised": values[name] / self._std for name in ("rmse", "mae")}
+        return {"values": values, "puzzles": self._number, **self._how}
 
 
 def check_kind(decoder: Decoder, kind: str) -> None:

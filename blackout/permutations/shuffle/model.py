@@ -17,7 +17,7 @@ from blackout.permutations.answers import MOST_EXACT, Condition, answers, likeli
 from blackout.permutations.datasets import Puzzles
 from blackout.permutations.datasets.base import reading
 from blackout.permutations.group import identity_like, inverse
-from blackout.permutations.metrics import PuzzleScores, arranged, tour_length
+from blackout.permutations.metrics import arranged, tour_length
 from blackout.permutations.shuffle.decoding import (
     Beam,
     Decoder,
@@ -285,7 +285,3 @@ class ShuffleDiffusion(Model):
         finally:
             for name, value in self.named_buffers():
                 value.copy_(state[name])
-
-    def scores(self) -> PuzzleScores:
-        """Empty means of how well puzzles of this kind are solved."""
-        return PuzzleScores(self.data["kind"], self.data["std"])
