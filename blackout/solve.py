@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,33 +25,22 @@ _MOST = 256
 """Pieces."""
 
 
-@dataclass(frozen=True)
-class Solution:
-    """Arrangements of n pieces, the best first.
-
-    Attributes:
-        orders: which piece comes at every place, row by row, int64 [K, n].
-        probabilities: of the arrangements, float64 [K], with sum 1.
-        places: how likely a piece is at a place, float64 [n places, n pieces].
-    """
-
-    orders: Tensor
-    probabilities: Tensor
-    places: Tensor
-
-
-def solve(pieces: Tensor, columns: int, width: int = WIDTH) -> Solution:
+def solve(pieces: Tensor, columns: int, width: int = WIDTH) -> tuple[Tensor, Tensor, Tensor]:
     """Arrange pieces [n, C, h, w] row by row on a grid; they may come in any order.
 
     Args:
         pieces: of a picture.
         columns: of the grid; n is a multiple.
         width: of the beam.
+
+    Returns:
+        Arrangements, the best first: which piece comes at every place, row by row, int64 [K, n]; their probabilities,
+        float64 [K], with sum 1; and how likely a piece is at a place, float64 [n places, n pieces].
     """
     shuffled = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0))  # equals in no order of theirs
     orders, sums = assembled(seams(pieces[shuffled].unsqueeze(0)), columns, width)
     orders = shuffled[orders]
-    return Solution(orders[0], sums[0].double().softmax(-1), place_probabilities(orders, sums)[0])
+    return orders[0], sums[0].double().softmax(-1), place_probabilities(orders, sums)[0]
 
 
 def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
@@ -116,15 +104,15 @@ def _run(given: argparse.Namespace) -> None:
     pieces, columns = read_pieces(picture, settings.get("grid"))
     name = settings.get("out", f"{picture.name if picture.is_dir() else picture.stem}-solved.png")
     out = new_file(Path(name).expanduser() if "out" in settings else picture.parent / name, "out" in settings)
-    found = solve(pieces, columns)
-    rows = pieces[found.orders[0]].unflatten(0, (-1, columns)).permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)
+    orders, probabilities, places = solve(pieces, columns)
+    rows = pieces[orders[0]].unflatten(0, (-1, columns)).permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)
     save_picture(Image.fromarray(rows.numpy()), out)
     print(f"pieces:  {len(pieces) // columns} rows of {columns}, {pieces.shape[3]}x{pieces.shape[2]} pixels each")
-    for order, probability in zip(found.orders[: int(top)].tolist(), found.probabilities.tolist(), strict=False):
+    for order, probability in zip(orders[: int(top)].tolist(), probabilities.tolist(), strict=False):
         print(f"order:   {' '.join(map(str, order))} (probability {probability:.3f})")
     print("piece at every place, counted from 0 row by row as given, and its probability:")
-    own = found.places.gather(1, found.orders[0].unsqueeze(1)).squeeze(1)
-    told = [f"{piece:>4} {p:.3f}" for piece, p in zip(found.orders[0].tolist(), own.tolist(), strict=True)]
+    own = places.gather(1, orders[0].unsqueeze(1)).squeeze(1)
+    told = [f"{piece:>4} {p:.3f}" for piece, p in zip(orders[0].tolist(), own.tolist(), strict=True)]
     print("\n".join("  ".join(told[i : i + columns]) for i in range(0, len(told), columns)))
     print(f"solved:  {out}")
 

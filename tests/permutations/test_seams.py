@@ -93,7 +93,7 @@ def test_a_command_puts_pictures_and_folders_together(tmp_path, capsys):
     again, side = read_pieces(tmp_path / "pieces", None)
     assert columns == 4 and side == 3 and torch.equal(again, pieces[:9])
     # a picture in order is told from nothing but its borders too
-    assert torch.equal(solve(pieces[torch.from_numpy(truth)], 4).orders[0], torch.arange(12))
+    assert torch.equal(solve(pieces[torch.from_numpy(truth)], 4)[0][0], torch.arange(12))
 
 
 @pytest.mark.parametrize("arguments, word", [
