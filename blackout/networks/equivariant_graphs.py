@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.sparse.csgraph import shortest_path
 from torch import Tensor, nn
 
 from blackout.component import component
@@ -79,19 +81,9 @@ def distance_classes(adjacent: Tensor) -> Tensor:
     Returns:
         uint8 [G, d, d].
     """
-    d = adjacent.shape[-1]
-    step = adjacent.float()
-    reached = torch.eye(d, device=adjacent.device).expand_as(step)
-    classes = torch.full(step.shape, CLASSES - 1, dtype=torch.uint8, device=adjacent.device)
-    classes[reached > 0] = 0
-    for distance in range(1, d):
-        further = (reached + reached @ step > 0).float()
-        fresh = further > reached
-        if not bool(fresh.any()):
-            break
-        classes[fresh] = min(distance, _EXACT + 1)
-        reached = further
-    return classes
+    hops = np.stack([shortest_path(one, unweighted=True) for one in adjacent.cpu().numpy()])
+    classes = np.where(np.isinf(hops), CLASSES - 1, np.minimum(hops, _EXACT + 1))
+    return torch.from_numpy(classes.astype(np.uint8)).to(adjacent.device)
 
 
 def known(graph: GraphBatch | None) -> GraphBatch:

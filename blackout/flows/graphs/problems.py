@@ -141,12 +141,11 @@ class GraphTarget(Target):
     def _pairs(self) -> tuple[Tensor, Tensor]:
         """Classes of pairs of nodes, and colours of nodes; found once."""
         if self._known is None or self._known[0].device != self.adjacent.device:
-            parts = [distance_classes(part) for part in self.adjacent.split(256)]
             colours = torch.zeros(self.nodes.shape[0], self.sites, dtype=torch.uint8)
             for k, adjacent in enumerate(self.adjacent.cpu() > 0):
                 for colour, group in enumerate(coloured(adjacent)):
                     colours[k, group] = colour
-            self._known = torch.cat(parts), colours.to(self.adjacent.device)
+            self._known = distance_classes(self.adjacent), colours.to(self.adjacent.device)
         return self._known
 
     @abstractmethod

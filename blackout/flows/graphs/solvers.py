@@ -93,22 +93,6 @@ def by_milp(problem: str, graph: Graph, limit: float) -> Solution:
     return _solution(problem, graph, solved.x, bound if solved.status == 0 else None, began)
 
 
-def by_gurobi(problem: str, graph: Graph, limit: float) -> Solution:
-    """Gurobi on the same program, if gurobipy and a licence for it are there."""
-    import gurobipy
-
-    began, (gain, rows, limits) = time.process_time(), program(problem, graph)
-    model = gurobipy.Model(env=gurobipy.Env(params={"OutputFlag": 0}))
-    model.Params.TimeLimit, model.Params.MIPGap = limit, 0.0
-    kinds = ["B"] * graph.nodes + ["C"] * (len(gain) - graph.nodes)
-    z = model.addMVar(len(gain), lb=0.0, ub=1.0, vtype=np.array(kinds))
-    model.setObjective(gain @ z, gurobipy.GRB.MAXIMIZE)
-    model.addConstr(rows @ z <= limits)
-    model.optimize()
-    bound = model.ObjBound if model.Status == gurobipy.GRB.OPTIMAL else None
-    return _solution(problem, graph, z.X if model.SolCount else None, bound, began)
-
-
 def by_cpsat(problem: str, graph: Graph, limit: float) -> Solution:
     """OR-tools' CP-SAT on the same program.
 
@@ -140,7 +124,6 @@ def by_cpsat(problem: str, graph: Graph, limit: float) -> Solution:
 
 EXACT: dict[str, tuple[Callable[[str, Graph, float], Solution], str | None]] = {
     "milp": (by_milp, None),
-    "gurobi": (by_gurobi, "gurobipy"),
     "cpsat": (by_cpsat, "ortools"),
 }
 """Method -> (solver of one graph, the package it needs besides this one's own)."""
