@@ -5,7 +5,7 @@ from blackout.flows.graphs import MIS, MaxCut, graph_problem
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.model import FlowSampler
 from blackout.flows.planar import Planar, read_planar
-from blackout.flows.refinement import DMALA, Clusters, Gibbs, LocallyInformed
+from blackout.flows.refinement import DMALA, Clusters, Gibbs
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Events, Leap, Single
 from blackout.flows.targets import (
@@ -22,7 +22,7 @@ from blackout.flows.targets import (
 
 __all__ = [
     "DMALA", "MIS", "Clusters", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily",
-    "FlowSampler", "Gibbs", "Ising", "Leap", "LearnedPartition", "LocallyInformed", "MaxCut", "Planar", "Potts",
+    "FlowSampler", "Gibbs", "Ising", "Leap", "LearnedPartition", "MaxCut", "Planar", "Potts",
     "Rollout", "Single", "SpinGlass", "Target", "graph_problem", "read_couplings",
     "read_energy", "read_energy_network", "read_planar",
 ]  # fmt: skip

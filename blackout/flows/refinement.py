@@ -1,4 +1,4 @@
-"""Moves that leave p_t invariant: Gibbs sweeps, clusters, locally informed and discrete Langevin proposals (DMALA)."""
+"""Moves that leave p_t invariant: Gibbs sweeps, clusters, and discrete Langevin proposals (DMALA)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from blackout.errors import UserError
 from blackout.flows.path import States
 from blackout.flows.targets import Target
-from blackout.random import StepStreams, cumulative
+from blackout.random import StepStreams
 
 
 class Refinement(ABC):
@@ -97,61 +97,21 @@ def attracts(target: Target) -> bool:
     return compiled and pairs is not None and bool((pairs[0] >= 0).all())
 
 
-class LocallyInformed(Refinement):
-    """One site at a time, proposed in proportion to exp(Delta_t / 2) and accepted by Metropolis and Hastings.
-
-    [Zanella 2020], with the square root as balancing function.
-
-    Args:
-        moves: how many each time.
-        gradients: propose by first-order ratios, from one gradient: Gibbs with gradients [Grathwohl 2021].
-    """
-
-    def __init__(self, moves: int = 1, gradients: bool = False) -> None:
-        super().__init__(moves)
-        self.gradients = gradients
-
-    def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
-        rows = torch.arange(len(states.x), device=states.x.device)
-        u = stream.next_draw().uniform((len(rows), 2))
-        logits = self._logits(states, t)
-        edges = cumulative(logits.softmax(-1))
-        choice = torch.searchsorted(edges, u[:, :1].contiguous(), right=True).squeeze(1).clamp_(max=edges.shape[1] - 1)
-        site, state = choice // target.levels, choice % target.levels
-        x = states.x.clone()
-        before = x[rows, site].long()
-        x[rows, site] = state.to(x.dtype)
-        proposed = States.of(target, x)
-        back = self._logits(proposed, t)
-        log_ratio = back[rows, site * target.levels + before] - back.logsumexp(-1)
-        log_ratio = log_ratio - logits[rows, choice] + logits.logsumexp(-1)
-        return _accept(states, proposed, t, log_ratio, u[:, 1])
-
-    def _logits(self, states: States, t: float) -> Tensor:
-        """log-weights of the proposals, [B, d S]; staying is none."""
-        own = F.one_hot(states.x.long(), states.target.levels).bool()
-        frozen = states.target.frozen
-        impossible = own if frozen is None else own | frozen[..., None]
-        return (t * _proposed_by(states, self.gradients) / 2).masked_fill(impossible, -torch.inf).flatten(1)
-
-
 class DMALA(Refinement):
     """Every site moves independently, tau in proportion to exp(Delta_t / 2 - 1{tau != x_i} / (2 alpha)), then accepted.
 
-    [Zhang 2022], with exact log-ratios in place of gradients unless these are asked for.
+    [Zhang 2022], with exact log-ratios in place of gradients.
 
     Args:
         moves: how many each time.
         alpha: step size; larger moves more sites together.
-        gradients: propose by first-order ratios, from one gradient, as published.
 
     Raises:
         ValueError: alpha not positive.
     """
 
-    def __init__(self, moves: int = 1, alpha: float = 1.0, gradients: bool = False) -> None:
+    def __init__(self, moves: int = 1, alpha: float = 1.0) -> None:
         super().__init__(moves)
-        self.gradients = gradients
         if not alpha > 0:
             raise ValueError(f"alpha must be positive, not {alpha}")
         self.alpha = alpha
@@ -164,24 +124,22 @@ class DMALA(Refinement):
         proposed = States.of(target, drawn.to(states.x.dtype))
         forward = law.gather(-1, proposed.x.long()[..., None]).sum((-1, -2))
         backward = self._law(proposed, t).gather(-1, states.x.long()[..., None]).sum((-1, -2))
-        return _accept(states, proposed, t, backward - forward, accepted)
+        return accept(states, proposed, t, backward - forward, accepted)
+
+    def ratios(self, states: States) -> Tensor:
+        """Log-ratios that proposals are made by, [B, d, S]."""
+        return states.ratios
 
     def _law(self, states: States, t: float) -> Tensor:
         """Log-probabilities of every site's proposals, [B, d, S]."""
         own = F.one_hot(states.x.long(), states.target.levels)
-        logits = t * _proposed_by(states, self.gradients) / 2 - (1 - own) / (2 * self.alpha)
+        logits = t * self.ratios(states) / 2 - (1 - own) / (2 * self.alpha)
         if (frozen := states.target.frozen) is not None:
             logits = logits.masked_fill(frozen[..., None] & (own == 0), -torch.inf)
         return logits.log_softmax(-1)
 
 
-def _proposed_by(states: States, gradients: bool) -> Tensor:
-    """Log-ratios of proposals, [B, d, S]: exact ones cost as much where a target has no gradient."""
-    first_order = getattr(states.target, "taylor_ratios", None) if gradients else None
-    return states.ratios if first_order is None else first_order(states.x).double()
-
-
-def _accept(states: States, proposed: States, t: float, log_ratio: Tensor, u: Tensor) -> States:
+def accept(states: States, proposed: States, t: float, log_ratio: Tensor, u: Tensor) -> States:
     """Metropolis and Hastings [Hastings 1970]: log_ratio is that of the proposals, backward over forward, [B]."""
     gain = t * (proposed.log_density - states.log_density) + log_ratio
     accepted = u.log() < gain

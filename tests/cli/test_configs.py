@@ -121,7 +121,7 @@ def test_processes_exchange_no_buffers_at_every_step(tmp_path):
     assert trainer.strategy._ddp_kwargs["broadcast_buffers"] is False
 
 
-@pytest.mark.parametrize("moves", ["gibbs", "dmala", "locally_informed"])
+@pytest.mark.parametrize("moves", ["gibbs", "dmala"])
 @pytest.mark.parametrize("family", ["experiment=flow_ising", "experiment=leaps_ising", "experiment=dnfs_densities"])
 def test_the_moves_chosen_for_rollouts_are_those_of_the_run(family, moves):
     assert composed(family)["rollout"]["refine"] is None

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
+from benchmarks.proposals import LocallyInformed
 from blackout.flows.path import States, integrated_residual, outgoing, residual, stein
-from blackout.flows.refinement import DMALA, Clusters, Gibbs, LocallyInformed, Refinement
+from blackout.flows.refinement import DMALA, Clusters, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Scores, Simulation, Single, run_backwards
 from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, all_states
 from blackout.laws.claims import Claim

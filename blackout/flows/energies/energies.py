@@ -169,9 +169,6 @@ class NetworkEnergy(EnergyNetwork, Learned):
             ratios = self._after(first)[:, None, None] - self._after(moved)
             return ratios.masked_fill(F.one_hot(x[:, where].long(), self.levels).bool(), 0.0)
 
-    def taylor_ratios(self, x: Tensor) -> Tensor:
-        return super().taylor_ratios(x) if self.levels == 2 else self.log_ratios(x)
-
     def statistics(self, x: Tensor) -> dict[str, Tensor]:
         """Mean state, [B]."""
         return {"mean_state": x.double().mean(-1)}

@@ -63,10 +63,7 @@ def read_graphs(path: str | Path) -> list[Graph]:
             if file.stat().st_size > _MOST_BYTES:
                 raise UserError("it is larger than 1 GiB")
             check_size(file, file.stat().st_size, stored_bytes(file))
-            found = READERS[file.suffix.lower()](file)
-            several = found if isinstance(found, list) else [found]
-            names = [file.stem] if len(several) == 1 else [f"{file.stem}_{k}" for k in range(len(several))]
-            graphs += [_graph(*both) for both in zip(names, several, strict=True)]
+            graphs.append(_graph(file.stem, READERS[file.suffix.lower()](file)))
         except UserError as error:
             raise UserError(f"target.path: {file}: {error}") from None
         except OSError as error:
@@ -304,25 +301,20 @@ def _matrix_market(file: Path) -> _Found:
     return _Found(nodes, pairs, [there[pair] for pair in pairs], None, range(1, nodes + 1))
 
 
-def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], list[_Found]]:
-    def read(file: Path) -> list[_Found]:
+def _by_networkx(name: str, **arguments: Any) -> Callable[[Path], _Found]:
+    def read(file: Path) -> _Found:
         try:
             import networkx as nx  # only here: importing it takes a while
         except ImportError:
             raise UserError("it needs networkx, which is missing: pip install 'blackout-diffusion[graphs]'") from None
         try:
             with opened(file) as stream:
-                if name == "read_pajek" and re.search(rb"(?i)^\s*\*(arcs|edges)list", stream.read(), re.MULTILINE):
-                    raise UserError("networkx does not know lists of edges in Pajek")
-                stream.seek(0)
                 found: Any = getattr(nx, name)(stream, **arguments)
         except (UserError, OSError):
             raise
         except Exception as error:  # every format has errors of its own
             raise UserError(f"it is no such graph: {summary(error)[:200]}") from None
-        if name == "read_adjlist" and (odd := [node for node in found if not re.fullmatch(r"\w+", node)]):
-            raise UserError(f"{odd[0]!r} is no name of a node in a list of neighbours")
-        return [_of_networkx(graph) for graph in (found if isinstance(found, list) else [found])]
+        return _of_networkx(found)
 
     return read
 
@@ -350,8 +342,7 @@ def _weights(what: str, attributes: Iterable[Mapping[str, Any]]) -> list[float] 
     return [_number(row.get("weight"), f"a weight of its {what}") for row in rows]
 
 
-_Reader = Callable[[Path], _Found | list[_Found]]
-READERS: dict[str, _Reader] = {
+READERS: dict[str, Callable[[Path], _Found]] = {
     **dict.fromkeys((".edges", ".edgelist", ".txt", ".csv", ".tsv", ".coo"), _edge_list),
     **dict.fromkeys((".gset", ".mc", ".rud", ""), _gset),
     **dict.fromkeys((".col", ".clq", ".wclq", ".mis", ".dimacs"), _dimacs),
@@ -361,9 +352,5 @@ READERS: dict[str, _Reader] = {
     ".gml": _by_networkx("read_gml", label="id"),
     ".graphml": _by_networkx("read_graphml"),
     ".gexf": _by_networkx("read_gexf"),
-    ".adjlist": _by_networkx("read_adjlist"),
-    ".g6": _by_networkx("read_graph6"),
-    ".s6": _by_networkx("read_sparse6"),
-    ".net": _by_networkx("read_pajek"),
 }
 """What reads a file, by its suffix; no suffix is Gset's."""

@@ -70,13 +70,6 @@ class EnergyNetwork(Target):
                 first, energy = torch.where(flip[:, None], moved, first), torch.where(flip, other, energy)
         return x
 
-    def taylor_ratios(self, x: Tensor) -> Tensor:
-        """First-order log-ratios from one gradient, which are biased, [B, d, 2] [Ou 2025, eq. 28 and fig. 9]."""
-        with torch.enable_grad():
-            inputs = x.to(self._first.weight.dtype).requires_grad_()
-            (slope,) = torch.autograd.grad(-self.energy(inputs).sum(), inputs)
-        return of_flips(slope * (1 - 2 * inputs.detach()), x)
-
     def description(self, given: dict[str, Any]) -> dict[str, Any]:
         """Its sizes: the weights travel as tensors."""
         return {"_target_": "blackout.flows.EnergyNetwork", "sites": self.sites, "widths": self.widths}

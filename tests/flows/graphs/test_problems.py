@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
 from blackout.flows.graphs.problems import problem_on
@@ -21,7 +22,7 @@ from blackout.flows.graphs.reductions import problem_of
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import EXACT, solved, value_of
 from blackout.flows.path import States
-from blackout.flows.refinement import DMALA, Gibbs, LocallyInformed, Refinement
+from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Simulation
 from blackout.flows.targets import all_states
 from blackout.networks import LEGraphTransformer, LESite, LocallyEquivariant

@@ -1,0 +1,73 @@
+"""Moves that tables compare with: locally informed proposals, and those by first-order log-ratios of one gradient."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from blackout.flows.path import States
+from blackout.flows.refinement import DMALA, Refinement, accept
+from blackout.flows.targets import EnergyNetwork, Target
+from blackout.flows.targets.base import of_flips
+from blackout.random import StepStreams, cumulative
+
+
+def taylor_ratios(network: EnergyNetwork, x: Tensor) -> Tensor:
+    """First-order log-ratios from one gradient, which are biased, [B, d, 2] [Ou 2025, eq. 28 and fig. 9]."""
+    with torch.enable_grad():
+        inputs = x.to(next(network.parameters()).dtype).requires_grad_()
+        (slope,) = torch.autograd.grad(-network.energy(inputs).sum(), inputs)
+    return of_flips(slope * (1 - 2 * inputs.detach()), x)
+
+
+def first_order(states: States) -> Tensor:
+    """Log-ratios of proposals, [B, d, S]: exact ones cost as much where a target has no gradient."""
+    network = isinstance(states.target, EnergyNetwork) and states.target.levels == 2
+    return taylor_ratios(states.target, states.x).double() if network else states.ratios
+
+
+class GradientDMALA(DMALA):
+    """DMALA as published [Zhang 2022]: by first-order ratios."""
+
+    def ratios(self, states: States) -> Tensor:
+        return first_order(states)
+
+
+class LocallyInformed(Refinement):
+    """One site at a time, proposed in proportion to exp(Delta_t / 2) and accepted by Metropolis and Hastings.
+
+    [Zanella 2020], with the square root as balancing function.
+
+    Args:
+        moves: how many each time.
+        gradients: propose by first-order ratios, from one gradient: Gibbs with gradients [Grathwohl 2021].
+    """
+
+    def __init__(self, moves: int = 1, gradients: bool = False) -> None:
+        super().__init__(moves)
+        self.gradients = gradients
+
+    def move(self, target: Target, states: States, t: float, stream: StepStreams) -> States:
+        rows = torch.arange(len(states.x), device=states.x.device)
+        u = stream.next_draw().uniform((len(rows), 2))
+        logits = self._logits(states, t)
+        edges = cumulative(logits.softmax(-1))
+        choice = torch.searchsorted(edges, u[:, :1].contiguous(), right=True).squeeze(1).clamp_(max=edges.shape[1] - 1)
+        site, state = choice // target.levels, choice % target.levels
+        x = states.x.clone()
+        before = x[rows, site].long()
+        x[rows, site] = state.to(x.dtype)
+        proposed = States.of(target, x)
+        back = self._logits(proposed, t)
+        log_ratio = back[rows, site * target.levels + before] - back.logsumexp(-1)
+        log_ratio = log_ratio - logits[rows, choice] + logits.logsumexp(-1)
+        return accept(states, proposed, t, log_ratio, u[:, 1])
+
+    def _logits(self, states: States, t: float) -> Tensor:
+        """log-weights of the proposals, [B, d S]; staying is none."""
+        own = F.one_hot(states.x.long(), states.target.levels).bool()
+        frozen = states.target.frozen
+        impossible = own if frozen is None else own | frozen[..., None]
+        ratios = first_order(states) if self.gradients else states.ratios
+        return (t * ratios / 2).masked_fill(impossible, -torch.inf).flatten(1)
