@@ -16,7 +16,7 @@ from torch import Tensor
 from blackout.errors import UserError, run_command
 from blackout.files import new_file
 from blackout.flows.energies.negative import discrepancy
-from blackout.flows.planar import BITS, DENSITIES, Planar, code_scale, encode, sample_density
+from blackout.flows.planar import BITS, DENSITIES, code_scale, encode, sample_density
 from blackout.flows.plots import save_arrays
 from blackout.flows.targets import EnergyNetwork
 
@@ -24,11 +24,11 @@ _RATE, _NEGATIVES = 0.1, 32
 """Probability that a bit flips, each time, and negatives of every state."""
 
 
-def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[int], seed: int) -> Planar:
+def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[int], seed: int) -> EnergyNetwork:
     """The trained energy network, in eval mode."""
     torch.manual_seed(seed)
     generator, scale = torch.Generator().manual_seed(seed), code_scale(density)
-    network = Planar(widths, scale)
+    network = EnergyNetwork(2 * BITS, widths)
     optimizer = torch.optim.Adam(network.parameters(), lr)
     points = torch.from_numpy(sample_density(density, steps * batch_size, seed + 2))
 
@@ -44,8 +44,8 @@ def pretrain(density: str, steps: int, lr: float, batch_size: int, widths: list[
 
 
 def save(network: EnergyNetwork, path: Path) -> None:
-    """Write the .npz that `read_planar` reads, whole or not at all."""
-    arrays: dict[str, Any] = {"scale": network.scale} if isinstance(network, Planar) else {}
+    """Write the .npz that `read_energy_network` reads, whole or not at all."""
+    arrays: dict[str, Any] = {}
     for name, value in network.state_dict().items():
         _, layer, part = name.split(".")
         arrays[f"{part}_{layer}"] = value.numpy()

@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -42,7 +43,7 @@ from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.replay import Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Leap, Paths, Simulation
 from blackout.flows.targets import Ising, Target, exact_values
-from blackout.flows.weights import ESTIMATORS, effective_sample_size, estimates, log_mean_exp, weighted_mean
+from blackout.flows.weights import effective_sample_size, estimates, log_mean_exp, weighted_mean
 from blackout.networks import LEMLP, LEConvolution, LESite, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant import Features, Hollow, TimeEmbedding
 from blackout.random import SampleStreams
@@ -256,24 +257,25 @@ def networks(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def with_optimal_stein(dlogp_dt: Tensor, control: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class OptimalStein(Rollout):
     """E (f - beta g) with beta = Cov(f, g) / Var g, which leaves Var f (1 - Corr(f, g)^2) [Ou 2025, eqs. 16 and 17]."""
-    centred = control - control.mean(-1, keepdim=True)
-    variance = centred.square().sum(-1)
-    beta = (centred * dlogp_dt).sum(-1) / variance.clamp(min=1e-300)
-    return dlogp_dt.mean(-1) - torch.where(variance > 0, beta, 0.0) * control.mean(-1)
 
-
-ESTIMATORS["stein_optimal"] = with_optimal_stein
+    def slope(self, dlogp_dt: Tensor, control: Tensor) -> Tensor:
+        centred = control - control.mean(-1, keepdim=True)
+        variance = centred.square().sum(-1)
+        beta = (centred * dlogp_dt).sum(-1) / variance.clamp(min=1e-300)
+        return dlogp_dt.mean(-1) - torch.where(variance > 0, beta, 0.0) * control.mean(-1)
 
 
 def estimators(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
-    rows = []
+    rows, rollouts = [], {name: Rollout(32, 128, estimator=name) for name in ("plain", "stein")}
+    rollouts["stein_optimal"] = OptimalStein(32, 128)
     for sigma in (0.1,) if quick else (0.1, 0.2203434):
-        for name in ("plain", "stein", "stein_optimal"):
+        for name, rollout in rollouts.items():
             torch.manual_seed(0)
             target = Ising(4, sigma)
-            training = Training(LESite(16, 2, 32, lattice=[4, 4]), target, Rollout(32, 128, estimator=name))  # type: ignore[arg-type]
+            training = Training(LESite(16, 2, 32, lattice=[4, 4]), target, rollout)
             model = training.run(seconds)
             paths, _ = drawn(model, Events(16), chains)
             rows.append({"sigma": sigma, "d log Z / dt": name, "loss": training.last_loss, **described(target, paths)})

@@ -22,9 +22,8 @@ from blackout.flows.annealing import anneal
 from blackout.flows.energies.data import BinaryData
 from blackout.flows.energies.energies import Learned
 from blackout.flows.model import ChainSampler
-from blackout.flows.planar import BITS, DENSITIES, Planar, Points, code_scale, decode, encode
-from blackout.flows.plots import reversed_states
-from blackout.flows.simulation import Paths
+from blackout.flows.planar import BITS, DENSITIES, Points, code_scale, encode
+from blackout.flows.simulation import Paths, run_backwards
 from blackout.flows.targets import Target
 from blackout.flows.weights import jackknife, log_mean_exp
 from blackout.training.export import load_model
@@ -81,17 +80,28 @@ class _Still:
         return np.zeros(shape)
 
 
+def decode(x: Tensor, scale: float) -> Tensor:
+    """The middles of the cells of states [n, 32]: float64 [n, 2]."""
+    bits = x.long().view(-1, 2, BITS)
+    # a Gray code is undone by running exclusive ors from the highest bit
+    binary = bits[..., 1:].cumsum(-1) % 2
+    size = (binary << torch.arange(BITS - 2, -1, -1, device=x.device)).sum(-1)
+    return (1 - 2 * bits[..., 0]) * (size.double() + 0.5) / scale
+
+
 def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: Path, seed: int) -> None:
     """States that code points of the plane: the chain, the marginals it should have, and the reverse chain.
 
     As the paper shows them [Ou 2025, fig. 17].
     """
     gibbs = anneal(model.target, _POINTS, _ANNEALED, seed)
+    indices, steps = torch.arange(_POINTS, device=model.device), max(16, model.simulation.num_steps)
+    back = run_backwards(model.target, model.rates(), gibbs.states.x, steps, indices, seed)
     figure, side = Figure(figsize=(12, 6.6), layout="constrained"), 2 ** (BITS - 1) / scale
     rows = (
         ("the chain, from noise", observed.states_at, True),
         ("Gibbs chains, annealed\nwith the law p_t", gibbs.states_at, True),
-        ("the reverse chain,\nfrom their ends", reversed_states(model, gibbs.states.x, seed), False),
+        ("the reverse chain,\nfrom their ends", back.states_at, False),
     )
     for panels, (title, states, onwards) in zip(figure.subplots(len(rows), _TIMES), rows, strict=True):
         panels[0].set_ylabel(title)
@@ -166,11 +176,12 @@ def run(given: argparse.Namespace) -> None:
     """
     model = load_model(given.run)
     source: Any = model.require_source() if isinstance(getattr(model, "target", None), Learned) else None
-    if not isinstance(model, ChainSampler) or not (isinstance(model.target, Planar) or source.name in DENSITIES):
+    density = given.density if source is None else source.name
+    if not isinstance(model, ChainSampler) or model.target.sites != 2 * BITS or density not in DENSITIES:
         raise UserError(f"{given.run} is neither a flow of target=planar nor an energy of dataset=planar")
     given.out.mkdir(parents=True, exist_ok=True)
     paths = model.paths(torch.arange(_SHOWN), given.seed, observe=True)
-    scale = model.target.scale if isinstance(model.target, Planar) else code_scale(source.name)
+    scale = code_scale(density)
     save_trajectories(model, paths, scale, given.out / "trajectories.png", given.seed)
     if isinstance(model.target, Learned):
         save_landscape(model.target, source, paths.states.x, given.out / "landscape.png")
@@ -185,6 +196,7 @@ def run(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planar", description=__doc__)
     parser.add_argument("run", type=Path, help="a run, checkpoint or exported model")
+    parser.add_argument("--density", choices=DENSITIES, default="moons", help="of a flow of target=planar")
     parser.add_argument("--out", type=Path, default=Path("results/planar"))
     parser.add_argument("--seed", type=int, default=0)
     run_command(run, parser)

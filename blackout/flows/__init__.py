@@ -4,7 +4,6 @@ from blackout.flows.family import FlowFamily
 from blackout.flows.graphs import MIS, MaxCut, graph_problem
 from blackout.flows.losses import EstimatedPartition, LearnedPartition
 from blackout.flows.model import FlowSampler
-from blackout.flows.planar import Planar, read_planar
 from blackout.flows.refinement import DMALA, Clusters, Gibbs
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Events, Leap, Single
@@ -22,7 +21,7 @@ from blackout.flows.targets import (
 
 __all__ = [
     "DMALA", "MIS", "Clusters", "Couplings", "EnergyNetwork", "EstimatedPartition", "Events", "FlowFamily",
-    "FlowSampler", "Gibbs", "Ising", "Leap", "LearnedPartition", "MaxCut", "Planar", "Potts",
+    "FlowSampler", "Gibbs", "Ising", "Leap", "LearnedPartition", "MaxCut", "Potts",
     "Rollout", "Single", "SpinGlass", "Target", "graph_problem", "read_couplings",
-    "read_energy", "read_energy_network", "read_planar",
+    "read_energy", "read_energy_network",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """What `sample.py` can ask of a flow, and what it leaves besides samples.
 
-A simulation, moves, resampled samples, likelihood bounds of given states; estimates, and pictures of how it did.
+A simulation, moves, resampled samples; estimates, and pictures of how it did.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from blackout.errors import UserError
-from blackout.family import BaseDraw, Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
+from blackout.family import BaseDraw, Drawn, Outputs, Samples, Watch, refuse_unknown
 from blackout.flows.checks import judge
 from blackout.flows.model import BATCH, ChainSampler, LawsFlow
 from blackout.flows.plots import (
@@ -30,12 +29,9 @@ from blackout.flows.plots import (
     reference,
     save_diagnostics,
     save_path,
-    save_snapshots,
 )
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
-from blackout.flows.targets import Target
-from blackout.flows.targets.base import read_arrays
 from blackout.flows.weights import estimates, known_values, systematic_resample, weighted_mean
 from blackout.random import fold_seed
 from blackout.training.components import make
@@ -43,8 +39,6 @@ from blackout.training.components import make
 if TYPE_CHECKING:
     from PIL import Image
 
-_REVERSED = 16
-"""Reverse chains of every state whose likelihood is bounded."""
 _CLOSING = 1024
 """Samples from which the estimates at the end of a run are made."""
 _COMPARED = 2048
@@ -138,7 +132,7 @@ class FlowOutputs(Collected):
         self._draw, self._seed = draw, seed
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """Write diagnostics.png, snapshots.png and, with `resample`, the array `resampled` into samples.npz."""
+        """Write diagnostics.png and, with `resample`, the array `resampled` into samples.npz."""
         draw, target, arrays = self._draw, self._draw.model.target, self.arrays()
         number = draw.own or len(arrays["samples"])
         observed = draw.run(torch.arange(min(number, draw.batch_size)), fold_seed(self._seed, number), observe=True)
@@ -166,7 +160,6 @@ class FlowOutputs(Collected):
             chosen = systematic_resample(arrays["log_weights"], torch.rand((), generator=generator).double())
             add_array(directory / "samples.npz", "resampled", chosen)
         save_diagnostics(target, arrays, observed, values, directory / "diagnostics.png")
-        save_snapshots(draw.model, observed, directory / "snapshots.png", self._seed)
         return said
 
 
@@ -204,68 +197,6 @@ def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
     return {"eubo": float(gap.mean()), "eubo_error": float(gap.std()) / math.sqrt(len(x))}
 
 
-@dataclass
-class LikelihoodDraw(BaseDraw):
-    """Likelihood bounds of given states by the chain run backwards.
-
-    Args:
-        model: in eval mode.
-        states: uint8 [n, d].
-        num_steps: intervals on which rates are frozen.
-    """
-
-    model: ChainSampler
-    states: Tensor
-    num_steps: int
-
-    names = OutputNames(folder="likelihood", file="likelihood", array="states", picture="states")
-    batch_size = BATCH // _REVERSED
-    resumable = True
-    steps = 1
-
-    def rows(self, num_samples: int) -> int:
-        return len(self.states)
-
-    @property
-    def nfe(self) -> int:
-        return self.num_steps * _REVERSED
-
-    @property
-    def description(self) -> Mapping[str, Any]:
-        return {"likelihood": "reverse chains", "num_steps": self.num_steps, "chains": _REVERSED}
-
-    def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
-        """(indices [b], the states, `log_likelihood_bound` and `log_likelihood` float64 [b])."""
-        model, target = self.model, self.model.target
-        for part in indices.split(batch_size or self.batch_size) if len(indices) else ():
-            x = self.states[part].repeat_interleave(_REVERSED, 0).to(model.device)
-            chain = (part[:, None] * _REVERSED + torch.arange(_REVERSED)).flatten().to(model.device)
-            weights = run_backwards(target, model.rates(), x, self.num_steps, chain, seed).log_weights
-            weights, states = weights.view(-1, _REVERSED), self.states[part].view(-1, *model.shape)
-            if watch is not None:
-                watch(1, 1, states)
-            bounds = {
-                "log_likelihood_bound": weights.mean(1),
-                "log_likelihood": weights.logsumexp(1) - math.log(_REVERSED),
-            }
-            yield part, {"samples": states, **bounds}
-
-    def outputs(self, seed: int) -> Outputs | None:
-        return LikelihoodOutputs()
-
-    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
-        return grid(samples["samples"], self.model.target.levels, columns)
-
-
-class LikelihoodOutputs(Collected):
-    """Means of the likelihood bounds of given states."""
-
-    def write(self, directory: Path) -> dict[str, Any]:
-        """Nothing more than the means."""
-        arrays = self.arrays()
-        return {"values": {name: float(arrays[name].mean()) for name in ("log_likelihood_bound", "log_likelihood")}}
-
-
 def requested_simulation(model: ChainSampler, request: Mapping[str, Any]) -> tuple[Simulation, dict[str, Any]]:
     """The simulation that is asked for, whole or by fields that replace the model's own; and its description."""
     described = dict(model.config.get("model", {}).get("simulation", {}))
@@ -274,17 +205,17 @@ def requested_simulation(model: ChainSampler, request: Mapping[str, Any]) -> tup
     return make(described, "simulation") if given else model.simulation, described
 
 
-def requested(model: ChainSampler, request: Mapping[str, Any]) -> Any:
+def requested(model: ChainSampler, request: Mapping[str, Any]) -> FlowDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
         request: `simulation` (a description, or fields that replace the model's own), `refine`, `resample`,
-            `likelihood` (an .npz with states), `path`, `target` (`sigma` and `bias` in trained ranges), `num_samples`.
+            `path`, `target` (`sigma` and `bias` in trained ranges), `num_samples`.
 
     Raises:
         UserError: another option, or a wrong value.
     """
-    refuse_unknown(request, "simulation", "refine", "resample", "likelihood", "path", "target")
+    refuse_unknown(request, "simulation", "refine", "resample", "path", "target")
     law = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
     if law:
         if not isinstance(model, LawsFlow):
@@ -292,8 +223,6 @@ def requested(model: ChainSampler, request: Mapping[str, Any]) -> Any:
         config, model = model.config, LawsFlow(model.averaged, model.target.at(**law), model.simulation).eval()
         model.config = config
     simulation, described = requested_simulation(model, request)
-    if request.get("likelihood") is not None:
-        return LikelihoodDraw(model, read_states(request["likelihood"], model.target), simulation.num_steps)
     refine, resample, path = request.get("refine"), request.get("resample", False), request.get("path", False)
     for name, value in (("resample", resample), ("path", path)):
         if not isinstance(value, bool):
@@ -306,19 +235,3 @@ def requested(model: ChainSampler, request: Mapping[str, Any]) -> Any:
 def preview(model: ChainSampler) -> FlowDraw:
     """The draw of pictures during and after training; estimates are made from more samples than are shown."""
     return FlowDraw(model, model.simulation, description={"simulation": "as configured"}, own=_CLOSING)
-
-
-def read_states(path: Any, target: Target) -> Tensor:
-    """States in an .npz, array `states` or `samples` [n, *shape]: uint8 [n, d].
-
-    Raises:
-        UserError: unreadable, or not states of the target.
-    """
-    arrays = read_arrays(str(path), "likelihood")
-    found = arrays.get("states", arrays.get("samples"))
-    if found is None or found.dtype.kind not in "iub" or found.ndim < 2 or found[:1].size != target.sites:
-        raise UserError(f"likelihood: {path} needs an array `states` of integers [n, {target.sites}]")
-    states = torch.from_numpy(np.ascontiguousarray(found)).long().flatten(1)
-    if not len(states) or int(states.min()) < 0 or int(states.max()) >= target.levels:
-        raise UserError(f"likelihood: states in {path} must be from 0 to {target.levels - 1}")
-    return states.to(torch.uint8)

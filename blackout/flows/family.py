@@ -99,7 +99,7 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
         return {"objective": loss, "rollout": rollout}
 
     def draw(self, model: FlowSampler, request: Mapping[str, Any]) -> Draw:
-        """Weighted samples, or likelihoods of given states; of graphs solutions."""
+        """Weighted samples; of graphs solutions."""
         return requested_graphs(model, request) if isinstance(model, GraphFlow) else requested(model, request)
 
     def preview(self, model: FlowSampler, num_samples: int, num_steps: int | None = None) -> Draw:

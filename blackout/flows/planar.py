@@ -1,76 +1,22 @@
-"""Seven densities in the plane as laws on 32 bits, 16 Gray-coded bits a coordinate, and energy networks for them.
+"""Seven densities in the plane as laws on 32 bits, 16 Gray-coded bits a coordinate.
 
 [Ou 2025, sections 4.1 and 4.2]; the densities are those of [Dai 2020].
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from blackout.component import component
-from blackout.errors import UserError
-from blackout.flows.targets.base import read_arrays
-from blackout.flows.targets.energies import EnergyNetwork, read_energy_network
-
 BITS = 16
 """Of a coordinate: a sign, and the Gray code of the size."""
 _SIZES = 5000
 """Points whose largest coordinate decides the scale."""
 Points = NDArray[np.float64]
-
-
-@component("target")
-class Planar(EnergyNetwork):
-    """An energy network on the 32 bits of a point of the plane.
-
-    Args:
-        widths: of the hidden layers.
-        scale: units of the code per unit of length.
-    """
-
-    def __init__(self, widths: list[int], scale: float) -> None:
-        if not (math.isfinite(scale) and scale > 0):
-            raise ValueError(f"scale must be positive, not {scale}")
-        super().__init__(2 * BITS, widths)
-        self.scale = float(scale)
-
-    def statistics(self, x: Tensor) -> dict[str, Tensor]:
-        """The coordinates, [B] each."""
-        points = decode(x, self.scale)
-        return {"first_coordinate": points[:, 0], "second_coordinate": points[:, 1]}
-
-    def description(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"_target_": "blackout.flows.Planar", "widths": self.widths, "scale": self.scale}
-
-
-@component("target", ask="target=planar target.path=...")
-def read_planar(path: str | Path, density: str = "moons") -> Planar:
-    """The energy network of a density in the plane, as `python -m benchmarks.energy_discrepancy` writes it.
-
-    Raises:
-        UserError: the file is missing or holds something else.
-    """
-    if density not in DENSITIES:
-        raise UserError(f"target.density={density}: no such density; one of {', '.join(DENSITIES)}")
-    if not Path(path).is_file():
-        command = f"python -m benchmarks.energy_discrepancy {density} --out {path}"
-        raise UserError(f"target.path: {path} does not exist; make it by {command}")
-    network = read_energy_network(path)
-    stored = read_arrays(path).get("scale", np.zeros(()))
-    scale = float(stored) if stored.size == 1 and stored.dtype.kind in "iuf" else math.nan
-    if network.sites != 2 * BITS or not scale > 0:
-        raise UserError(f"target.path: {path} is no energy network of a density in the plane (32 bits and a scale)")
-    planar = Planar(network.widths, scale)
-    planar.load_state_dict(network.state_dict())
-    return planar.requires_grad_(False)
 
 
 def encode(points: Tensor, scale: float) -> Tensor:
@@ -83,15 +29,6 @@ def encode(points: Tensor, scale: float) -> Tensor:
     places = torch.arange(BITS - 2, -1, -1)
     bits = torch.cat([(points < 0).long()[..., None], (gray[..., None] >> places) & 1], -1)
     return bits.flatten(1).to(torch.uint8)
-
-
-def decode(x: Tensor, scale: float) -> Tensor:
-    """The middles of the cells of states [n, 32]: float64 [n, 2]."""
-    bits = x.long().view(-1, 2, BITS)
-    # a Gray code is undone by running exclusive ors from the highest bit
-    binary = bits[..., 1:].cumsum(-1) % 2
-    size = (binary << torch.arange(BITS - 2, -1, -1, device=x.device)).sum(-1)
-    return (1 - 2 * bits[..., 0]) * (size.double() + 0.5) / scale
 
 
 def code_scale(density: str) -> float:

@@ -18,9 +18,8 @@ from torch import Tensor
 from blackout.family import Samples
 from blackout.files import replacing, save_picture
 from blackout.flows.annealing import samples_of
-from blackout.flows.model import ChainSampler
 from blackout.flows.refinement import Clusters, attracts
-from blackout.flows.simulation import Paths, run_backwards
+from blackout.flows.simulation import Paths
 from blackout.flows.targets import Target, can_enumerate
 from blackout.flows.weights import along_path, effective_sample_size, log_mean_exp
 
@@ -30,8 +29,6 @@ EXACT, CLUSTERS = "exact", "clusters, 48 moves"
 """What `reference` calls states that are as good as drawn independently from the target itself."""
 _CLUSTERED = 256
 """Chains of clusters in its place, where the target has them."""
-_SHOWN, _COLUMNS = 4, 9
-"""Rows and columns of snapshots."""
 _GREY, _GAP = 96, 4
 """Between the states of a grid."""
 
@@ -62,12 +59,12 @@ def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
 def save_diagnostics(
     target: Target, arrays: dict[str, Tensor], observed: Paths, values: dict[str, float], path: Path
 ) -> None:
-    """Energies and magnetisation against the target's own, ESS, log Z and the residual's spread along the path."""
+    """Energies and magnetisation against the target's own, ESS and log Z along the path."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
     states, how = reference(target)
-    figure = Figure(figsize=(12.5, 6.8), layout="constrained")
-    panels = figure.subplots(2, 3).flatten()
+    figure = Figure(figsize=(8.6, 6.8), layout="constrained")
+    panels = figure.subplots(2, 2).flatten()
     share = torch.softmax(arrays["log_weights"], 0).numpy()
     _histogram(panels[0], -arrays["log_density"].numpy(), share, -target.log_density(states).numpy(), how)
     panels[0].set(title="energy of the samples", xlabel="energy, -log rho")
@@ -78,8 +75,7 @@ def save_diagnostics(
         panels[1].set(title=name.replace("_", " "), xlabel=name.replace("_", " "))
     else:
         panels[1].axis("off")
-    _along_the_path(panels[2:5], observed, values)
-    panels[5].axis("off")
+    _along_the_path(panels[2:], observed, values)
     save_picture(figure, path)
 
 
@@ -103,41 +99,8 @@ def _along_the_path(panels: Any, observed: Paths, values: dict[str, float]) -> N
         panels[1].axhline(values["log_z_exact"], color="0.5", linestyle="--", label="exact log Z")
     panels[1].legend(fontsize=8)
     panels[1].set(title="log Z along the path", ylabel="log Z_t")
-    for parts, label in ((observed.dlogp_dt_at, "f: plain"), (observed.residuals_at, "xi: with the control variate")):
-        spread = [float(part.std()) if len(part) > 1 else 0.0 for part in parts]
-        panels[2].plot(times[: len(spread)], spread, "o-", markersize=3, label=label)
-    panels[2].set_yscale("symlog", linthresh=1e-2)
-    panels[2].set_yticks([0, 0.01, 0.1, 1, 10], ["0", ".01", ".1", "1", "10"])
-    panels[2].legend(fontsize=8)
-    panels[2].set(title="spread of two estimates of d log Z / dt", ylabel="standard deviation over chains")
     for axes in panels:
         axes.set_xlabel("time t, from noise (0) to the target (1)")
-
-
-def save_snapshots(model: ChainSampler, observed: Paths, path: Path, seed: int) -> None:
-    """The first samples from noise to order, and states of the target carried back to noise by the reverse chain."""
-    from matplotlib.figure import Figure  # only here: importing it takes a second
-
-    states, how = reference(model.target, 64)
-    figure = Figure(figsize=(9, 8.4), layout="constrained")
-    forward = "a row is a chain, from uniform noise (left, t = 0) to a sample (right, t = 1), before weighting"
-    backward = f"the reverse chain, from a state of the target ({how}; left) to noise (right)"
-    back = reversed_states(model, states[:_SHOWN].to(model.device), seed)
-    rows = (forward, observed.states_at), (backward, back)
-    for axes, (title, at) in zip(figure.subplots(2, 1), rows, strict=True):
-        chosen = [at[round(k * (len(at) - 1) / (_COLUMNS - 1))][:_SHOWN] for k in range(_COLUMNS)]
-        shown = torch.stack(chosen, 1).flatten(0, 1).view(-1, *model.shape)
-        picture = grid(shown, model.target.levels, _COLUMNS, pixels=max(4, 48 // max(model.shape)))
-        axes.imshow(np.asarray(picture), cmap="gray", vmin=0, vmax=255)
-        axes.set_title(title, fontsize=10)
-        axes.axis("off")
-    save_picture(figure, path)
-
-
-def reversed_states(model: ChainSampler, x: Tensor, seed: int) -> list[Tensor]:
-    """States x [B, d] carried back to noise: those at the ends of the intervals."""
-    indices, steps = torch.arange(len(x), device=model.device), max(16, model.simulation.num_steps)
-    return run_backwards(model.target, model.rates(), x, steps, indices, seed).states_at
 
 
 class Collected:

@@ -42,7 +42,7 @@ class Paths:
         jumps: of every chain, int64 [B].
         evaluations: network evaluations of every chain, int64 [B].
         times: at which it was observed, K + 1 of them.
-        log_weights_at, dlogp_dt_at, residuals_at: w, f and xi there, float32 [B] each; empty unless asked for.
+        log_weights_at, dlogp_dt_at: w and f there, float32 [B] each; empty unless asked for.
         states_at: the states there, uint8 [B, d] each.
     """
 
@@ -53,26 +53,24 @@ class Paths:
     times: list[float] = field(default_factory=list)
     log_weights_at: list[Tensor] = field(default_factory=list)
     dlogp_dt_at: list[Tensor] = field(default_factory=list)
-    residuals_at: list[Tensor] = field(default_factory=list)
     states_at: list[Tensor] = field(default_factory=list)
 
     def rows(self, which: Tensor) -> Paths:
         """Some of the chains, int64 [b]."""
-        lists = (self.log_weights_at, self.dlogp_dt_at, self.residuals_at, self.states_at)
-        weights, dlogp_dt, residuals, states = ([part[which] for part in parts] for parts in lists)
+        lists = (self.log_weights_at, self.dlogp_dt_at, self.states_at)
+        weights, dlogp_dt, states = ([part[which] for part in parts] for parts in lists)
         own = self.states.rows(which), self.log_weights[which], self.jumps[which], self.evaluations[which]
-        return Paths(*own, self.times, weights, dlogp_dt, residuals, states)
+        return Paths(*own, self.times, weights, dlogp_dt, states)
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What one step did: states, the gain of log-weight, jumps and evaluations [B], xi at the beginning [B]."""
+    """What one step did: states, the gain of log-weight, jumps and evaluations [B]."""
 
     states: States
     gain: Tensor
     jumps: Tensor
     evaluations: Tensor
-    residual: Tensor
 
 
 class Simulation(ABC):
@@ -123,7 +121,7 @@ class Simulation(ABC):
             stream = streams.at(k + 1)
             step = self.step(target, scores, states, a, b, stream)
             if observe:
-                record(paths, a, weights, states, step.residual)
+                record(paths, a, weights, states)
             states, weights = step.states, weights + step.gain
             paths.jumps, paths.evaluations = paths.jumps + step.jumps, paths.evaluations + step.evaluations
             if self.resample_below is not None:
@@ -187,7 +185,7 @@ class Events(Simulation):
     def step(self, target: Target, scores: Scores, states: States, a: float, b: float, stream: StepStreams) -> StepInfo:
         batch, device = len(states.x), states.x.device
         clock = torch.full((batch,), a, dtype=torch.float64, device=device)
-        gain, beginning = torch.zeros_like(clock), torch.zeros_like(clock)
+        gain = torch.zeros_like(clock)
         jumps, evaluations = torch.zeros(batch, dtype=torch.int64, device=device), torch.zeros_like(clock).long()
         rows, here = torch.arange(batch, device=device), states
         while len(rows):
@@ -199,15 +197,13 @@ class Events(Simulation):
             end = event.clamp(max=b)
             gain[rows] += integrated_residual(here.dlogp_dt, g, here.ratios, start, end)
             evaluations[rows] += 1
-            if len(rows) == batch and not bool(jumps.any()):
-                beginning = residual(here.dlogp_dt, g, a * here.ratios)
             jumping = event < b
             clock[rows] = end
             rows = rows[jumping]
             here = States.of(here.target.rows(jumping), one_jump(here.x[jumping], rates[jumping], u[jumping, 1]))
             states = states.updated(rows, here)
             jumps[rows] += 1
-        return StepInfo(states, gain, jumps, evaluations, beginning)
+        return StepInfo(states, gain, jumps, evaluations)
 
 
 class _Stepwise(Simulation):
@@ -224,7 +220,7 @@ class _Stepwise(Simulation):
         states = States.of(target, x)
         g = scores(states, b)
         last = residual(states.dlogp_dt, g, b * states.ratios)
-        return StepInfo(states.scored(g), (b - a) * (first + last) / 2, jumps, evaluations + 1, first)
+        return StepInfo(states.scored(g), (b - a) * (first + last) / 2, jumps, evaluations + 1)
 
     @abstractmethod
     def jump(self, x: Tensor, rates: Tensor, length: float, stream: StepStreams) -> Tensor:
@@ -266,14 +262,12 @@ def one_jump(x: Tensor, rates: Tensor, u: Tensor) -> Tensor:
     return moved
 
 
-def record(paths: Paths, t: float, weights: Tensor, states: States, residuals: Tensor | None = None) -> None:
-    """Note a time of chains on their way, with weights and residuals [B]."""
+def record(paths: Paths, t: float, weights: Tensor, states: States) -> None:
+    """Note a time of chains on their way, with weights [B]."""
     paths.times.append(t)
     paths.log_weights_at.append(weights.float())
     paths.dlogp_dt_at.append(states.dlogp_dt.float())
     paths.states_at.append(states.x)
-    if residuals is not None:
-        paths.residuals_at.append(residuals.float())
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
-"""What is estimated from chains: d log Z_t / dt from states of (about) p_t; log Z, ESS and means from weights."""
+"""What is estimated from weights of chains: log Z, ESS and means, with errors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal, TypeAlias
 
 import torch
 from scipy import stats
@@ -16,23 +14,6 @@ from blackout.random import cumulative
 
 NORMAL = 1.96
 """Errors on either side of an estimate that make an interval of 95 %."""
-Estimator: TypeAlias = Literal["plain", "stein"]
-
-
-def plain(dlogp_dt: Tensor, control: Tensor) -> Tensor:
-    """E f, the plain Monte Carlo estimate: f [..., M], g [..., M] -> [...] [Ou 2025, section 3.1]."""
-    return dlogp_dt.mean(-1)
-
-
-def with_stein(dlogp_dt: Tensor, control: Tensor) -> Tensor:
-    """E (f - g) = E xi: the Stein control variate with coefficient 1, best if the rates are right [Ou 2025, eq. 8]."""
-    return (dlogp_dt - control).mean(-1)
-
-
-ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "plain": plain,
-    "stein": with_stein,
-}
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 locally equivariant ones.
 """
 
-from blackout.networks.equivariant import LEMLP, LEConvolution, LETransformer, LocallyEquivariant
-from blackout.networks.equivariant_graphs import GraphBatch, LEGraphTransformer, LESite
+from blackout.networks.equivariant import LEMLP, LEConvolution, LocallyEquivariant
+from blackout.networks.equivariant_graphs import GraphBatch, LESite, LETransformer
 from blackout.networks.inputs import (
     BirthDeathInputs,
     CountInputs,
@@ -32,7 +32,7 @@ from blackout.networks.unet import UNet
 
 __all__ = [
     "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements", "ElementwiseMLP",
-    "GraphBatch", "ItemEncoder", "LEConvolution", "LEGraphTransformer", "LESite", "LETransformer",
+    "GraphBatch", "ItemEncoder", "LEConvolution", "LESite", "LETransformer",
     "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP",
     "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder", "TokenEncoder",
     "Transformer", "UNet", "body_for", "measure", "time_label",

@@ -7,9 +7,9 @@ does not depend on x_i, and G(tau, i | x) = (omega_tau - omega_{x_i}) . H_i. Wha
     LEConvolution  windows with a hole, layer after layer [Holderrieth 2025]
     LETransformer  two causal streams, one from either end, and a readout [Ou 2025, section 3.3 and appendix B.3]
 
-and, in `blackout.networks.equivariant_graphs`, leSite and the transformer on graphs; the paper's leAttn is in
-`benchmarks/flow_tables.py`. That no site sees itself, and sees
-every other one, is tested for all of them (tests/networks/test_equivariant.py).
+The last, and leSite, are in `blackout.networks.equivariant_graphs`; the paper's leAttn is in
+`benchmarks/flow_tables.py`. That no site sees itself, and sees every other one, is tested for all of them
+(tests/networks/test_equivariant.py).
 """
 
 from __future__ import annotations
@@ -398,33 +398,3 @@ class TransformerBody(TwoStreams):
 
     def _stream(self, which: int, tokens: Tensor, time: Tensor) -> Tensor:
         return self.streams[which](torch.cat([time, tokens[:, :-1]], 1) + self.places[which])
-
-
-@component("network")
-class LETransformer(LocallyEquivariant):
-    """leTF: the locally equivariant transformer [Ou 2025, section 3.3 and appendix B.3].
-
-    Args:
-        sites: number of sites.
-        levels: number of states of a site.
-        channels: width.
-        layers: blocks of each of the two streams.
-        heads: of every attention.
-        heat_bath: add the heat-bath term.
-        partition: also learn d log Z_t / dt.
-
-    Raises:
-        ValueError: a width that is no multiple of the heads.
-    """
-
-    def __init__(
-        self,
-        sites: int,
-        levels: int,
-        channels: int = 64,
-        layers: int = 3,
-        heads: int = 4,
-        heat_bath: bool = False,
-        partition: bool = False,
-    ) -> None:
-        super().__init__(TransformerBody(sites, levels, channels, layers, heads), levels, heat_bath, partition)

@@ -1,8 +1,8 @@
-"""leSite, on lattices and on graphs, and leGF: locally equivariant networks that know who is whose neighbour.
+"""leSite and leTF, on lattices and on graphs: locally equivariant networks that know who is whose neighbour.
 
 leSite is ours: a hollow linear layer, or sums over the nodes at every distance, then a deep network at every site,
-which messages tell what its neighbours see. leGF is leTF with Graphormer's bias [Ou 2025, appendix D.4]. On graphs
-weights are shared by the distance of nodes, so that one network serves graphs of every size. The law:
+which messages tell what its neighbours see. leTF has Graphormer's bias on graphs: leGF [Ou 2025, appendix D.4].
+On graphs weights are shared by the distance of nodes, so that one network serves graphs of every size. The law:
 test_equivariant.py.
 """
 
@@ -26,6 +26,7 @@ from blackout.networks.equivariant import (
     HollowLinear,
     LocallyEquivariant,
     TimeEmbedding,
+    TransformerBody,
     TwoStreams,
 )
 
@@ -401,17 +402,19 @@ class GraphTransformerBody(TwoStreams):
 
 
 @component("network")
-class LEGraphTransformer(LocallyEquivariant):
-    """leGF: leTF with Graphormer's bias [Ou 2025, appendix D.4].
+class LETransformer(LocallyEquivariant):
+    """leTF: the locally equivariant transformer [Ou 2025, section 3.3 and appendix B.3]; on graphs leGF.
 
     Args:
-        distances: classes of pairs of nodes, the node itself included.
-        levels: number of states of a node.
+        sites: number of sites.
+        levels: number of states of a site.
         channels: width.
         layers: blocks of each of the two streams.
         heads: of every attention.
         heat_bath: add the heat-bath term.
         partition: also learn d log Z_t / dt.
+        distances: classes of pairs of nodes of graphs, the node itself included: leTF with Graphormer's bias
+            [Ou 2025, appendix D.4].
 
     Raises:
         ValueError: a width that is no multiple of the heads.
@@ -419,13 +422,18 @@ class LEGraphTransformer(LocallyEquivariant):
 
     def __init__(
         self,
-        distances: int,
+        sites: int,
         levels: int,
         channels: int = 64,
         layers: int = 3,
         heads: int = 4,
         heat_bath: bool = False,
         partition: bool = False,
+        distances: int | None = None,
     ) -> None:
-        body = GraphTransformerBody(distances, levels, channels, layers, heads)
+        body: Hollow
+        if distances is not None:
+            body = GraphTransformerBody(distances, levels, channels, layers, heads)
+        else:
+            body = TransformerBody(sites, levels, channels, layers, heads)
         super().__init__(body, levels, heat_bath, partition)

@@ -47,7 +47,7 @@ _NO_DRAWS = ("checkpoints", "model", "wandb", "tensorboard")
 _TITLES = {
     "grid": "Samples", "final": "Samples", "trajectory": "The way from noise to samples",
     "scores": "Samples beside held-out data", "reconstruction": "Truth, measurement, mean, deviation, samples",
-    "diagnostics": "What draws and weights say", "snapshots": "There and back again",
+    "diagnostics": "What draws and weights say",
 }  # fmt: skip
 """Pictures by the names of their files; others are called as their files are."""
 

@@ -147,7 +147,7 @@ def _request(config: Mapping[str, Any]) -> dict[str, Any]:
     request = {name: value for name, value in config.items() if name not in _SHARED and _is_given(value)}
     if not asked_for("sampler"):
         request.pop("sampler", None)
-    if not isinstance(config["likelihood"], Mapping | None):  # the states of a file, rather than how images are scored
+    if not isinstance(config["likelihood"], Mapping | None):  # which no family takes: refused there
         request["likelihood"] = config["likelihood"]
     return request | {"num_samples": config["num_samples"]}
 

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import coverage
 from benchmarks.energy_discrepancy import save
-from blackout.flows.planar import Planar
+from blackout.flows.targets import EnergyNetwork
 from blackout.programs.choices import CONF
 from tests.cli.test_configs import completed, composed
 from tests.cli.test_experiments import SHAPES, stand_in
@@ -49,7 +49,7 @@ FLOW = {  # appendix E.1
 }  # fmt: skip
 SMALL = FLOW | {"network.channels": 64, "trainer.max_steps": 50000, "target.sigma": 0.1, "target.bias": 0.2}
 GRAPHS = FLOW | {  # appendix E.3
-    "network._target_": "blackout.networks.LEGraphTransformer", "network.layers": 5, "network.channels": 256,
+    "network._target_": "blackout.networks.LETransformer", "network.layers": 5, "network.channels": 256,
     "batch_size": 256, "optimizer.lr": 1e-4, "target.number": 1000, "target.held_out": 100,
     "target.inverse_temperature": 5.0, "rollout.horizon": 0.02,
 }  # fmt: skip
@@ -213,7 +213,7 @@ def data_dir(tmp_path, monkeypatch):
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
     monkeypatch.setattr("blackout.permutations.datasets.images.mnist", stand_in("mnist"))
     monkeypatch.setattr("blackout.permutations.datasets.images.cifar10", stand_in("cifar10"))
-    save(Planar([8, 8], 1000.0), tmp_path / "planar_moons.npz")
+    save(EnergyNetwork(32, [8, 8]), tmp_path / "planar_moons.npz")
     return tmp_path
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.energy_discrepancy import pretrain, save
+from benchmarks.planar import decode
 from benchmarks.proposals import taylor_ratios
 from blackout.errors import UserError
 from blackout.flows import planar
@@ -172,7 +173,7 @@ def test_points_in_the_plane_are_coded(density: str) -> None:
     points = torch.from_numpy(planar.sample_density(density, 500, 0))
     scale = planar.code_scale(density)
     bits = planar.encode(points, scale)
-    assert bits.shape == (500, 32) and float((planar.decode(bits, scale) - points).abs().max()) <= 0.51 / scale
+    assert bits.shape == (500, 32) and float((decode(bits, scale) - points).abs().max()) <= 0.51 / scale
     neighbours = planar.encode(torch.tensor([[1.0, 1.0], [1.0 + 1 / scale, 1.0]], dtype=torch.float64), scale)
     assert int((neighbours[0] != neighbours[1]).sum()) == 1
 
@@ -180,6 +181,6 @@ def test_points_in_the_plane_are_coded(density: str) -> None:
 def test_energy_discrepancy_learns_a_density() -> None:
 
     network = pretrain("moons", 40, 3e-3, 64, [64, 64], 0)
-    inside = planar.encode(torch.from_numpy(planar.sample_density("moons", 500, 9)), network.scale)
+    inside = planar.encode(torch.from_numpy(planar.sample_density("moons", 500, 9)), planar.code_scale("moons"))
     noise = torch.randint(2, (500, 32), generator=torch.Generator().manual_seed(0))
     assert float(network.log_density(inside).mean() - network.log_density(noise).mean()) > 1

@@ -49,7 +49,7 @@ def test_killed_in_the_middle_it_continues_bit_for_bit_and_travels(run, coupling
     assert "replay" not in " ".join(model.state_dict())
     report = json.loads((directory / "metrics.json").read_text())["values"]
     assert {"val/ess", "log_z", "ess", "log_z_exact", "mean_energy_error"} <= report.keys()
-    for picture in ("final/diagnostics.png", "final/snapshots.png", "final.png"):
+    for picture in ("final/diagnostics.png", "final.png"):
         assert min(Image.open(directory / "samples" / picture).size) > 40
 
 
@@ -106,12 +106,6 @@ def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
     leaped = run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'leap'}", "num_samples=100", "simulation=leap",
                  "simulation.num_steps=8", "refine=gibbs", "simulation.resample_below=0.5")  # fmt: skip
     assert leaped.code == 0 and "neither ESS" in leaped.out
-    np.savez(tmp_path / "states.npz", states=np.zeros((3, 6), int))
-    judged = run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'like'}", f"likelihood={tmp_path / 'states.npz'}")
-    assert judged.code == 0, judged.err
-    found = np.load(tmp_path / "like/likelihood.npz")
-    exact = float(model.target.log_density(torch.zeros(1, 6)) - known["log_z"])
-    assert found["log_likelihood"].shape == (3,) and abs(found["log_likelihood"].mean() - exact) < 0.2
     for option in ("classes=[3]", "simulation.steps=3", "resample=3", "refine.moves=0", "likelihood=nowhere.npz"):
         run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'no'}", option).assert_refused(
             option.split("=")[0].split(".")[0]
@@ -122,8 +116,8 @@ WRONG = {
     "target.path=/nowhere.npz target=couplings": "does not exist", "target=couplings": "path must be given",
     "network=leconv network.kernels=[2]": "odd", "network=leconv network.kernels=[7]": "wraps around",
     "network=leconv target=couplings target.path=COUPLINGS": "lattice", "network=mlp": "network", "flip=true": "flip",
-    "conditional=true": "conditional", "head=scaled": "head", "target=planar target.path=/nowhere.npz": "make it by",
-    "target=planar target.density=lions": "no such density", "target.size=0": "lattice", "target.size=[3]": "lattice",
+    "conditional=true": "conditional", "head=scaled": "head", "target=planar target.path=/nowhere.npz": "makes one",
+    "target.size=0": "lattice", "target.size=[3]": "lattice",
     "target.q=3": "no such option", "target=potts target.q=1": "levels", "network=letf network.heads=5": "multiple",
     "rollout.points=1": "2 points", "rollout.estimator=best": "plain", "rollout.resample_below=2": "(0, 1]",
     "simulation.num_steps=0": "num_steps", "target=isng": "did you mean ising", "batch_size=0": "batch_size",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.flow_tables import TrajectoryBalance, paths_of, with_optimal_stein
+from benchmarks.flow_tables import OptimalStein, TrajectoryBalance, paths_of
 from blackout.flows import FlowSampler, Rollout
 from blackout.flows.annealing import anneal
 from blackout.flows.checks import judge, modes
@@ -23,10 +23,8 @@ from blackout.flows.weights import (
     jackknife,
     log_mean_exp,
     pareto_shape,
-    plain,
     systematic_resample,
     weighted_mean,
-    with_stein,
 )
 from blackout.networks import LESite
 
@@ -35,9 +33,11 @@ def test_the_control_variate_reduces_the_spread() -> None:
     generator = torch.Generator().manual_seed(0)
     control = torch.randn(2000, 50, generator=generator, dtype=torch.float64)
     slopes = 3 + 0.7 * control + 0.3 * torch.randn(2000, 50, generator=generator, dtype=torch.float64)
-    spread = [float(estimate(slopes, control).std()) for estimate in (plain, with_stein, with_optimal_stein)]
+    rollouts = (Rollout(estimator="plain"), Rollout(), OptimalStein())
+    found = [rollout.slope(slopes, control) for rollout in rollouts]
+    spread = [float(estimate.std()) for estimate in found]
     assert spread[2] < spread[1] < spread[0]
-    assert all(abs(float(e(slopes, control).mean()) - 3) < 0.01 for e in (plain, with_stein, with_optimal_stein))
+    assert all(abs(float(estimate.mean()) - 3) < 0.01 for estimate in found)
 
 
 def test_weights() -> None:

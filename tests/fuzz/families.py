@@ -50,7 +50,7 @@ FILES = (
     ("sample", "digits", ("posterior=sgdd", "operator=inpaint_random", "posterior.sweeps=2", "measurement={}"), "npz"),
     ("sample", "digits", ("posterior=auto", "operator=matrix", "posterior.sweeps=2", "measurement=test:0",
                           "operator.matrix={}"), "npy"),
-    ("sample", "flow", ("likelihood={}",), "npz"), ("sample", "shuffle", ("input={}",), "npz"),
+    ("sample", "shuffle", ("input={}",), "npz"),
     ("sample", "codes", ("input={}",), "npy"),
     ("score", "digits", ("dataset=digits", "metrics=digits"), "npz"),
     ("score", "digits", ("dataset=digits", "metrics=digits"), "npy"),

@@ -47,7 +47,6 @@ WITHOUT_YAML: dict[str, dict[str, Any]] = {
     "blackout.flows.MIS": {"graphs": 2, "nodes": 3},
     "blackout.flows.MaxCut": {"graphs": 2, "nodes": 3},
     "blackout.flows.EnergyNetwork": {"sites": 3, "widths": [4]},
-    "blackout.flows.Planar": {"widths": [4], "scale": 2.0},
     "blackout.networks.SetTransformer": {"encoder": {"_target_": "blackout.networks.TokenEncoder"}},
     "blackout.permutations.shuffle.ForwardProcess": {
         "law": {"_target_": "blackout.permutations.Riffle"},

@@ -228,7 +228,8 @@ def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
     `slope_of_couplings` is that of the least-squares line through 0 on the true ones, or where these are not known on
     those of the pseudo-likelihood of the data: below 1, they are too weak.
     """
-    truth, found = truth_of(source), target.couplings.detach().cpu().double()
+    pair: Tensor | None = getattr(getattr(source, "truth", None), "pair", None)
+    truth, found = None if pair is None else pair.cpu().double() / 2, target.couplings.detach().cpu().double()
     values = {}
     if truth is not None:
         errors = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
@@ -240,10 +241,3 @@ def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
     if truth is not None and bool(truth.any()):
         values["slope_of_couplings"] = float((found * truth).sum() / truth.square().sum())
     return values
-
-
-def truth_of(source: Source) -> Tensor | None:
-    """J of the law that the data are samples of, symmetric without diagonal, float64 [d, d]."""
-    truth = getattr(source, "truth", None)
-    pair: Tensor | None = getattr(truth, "pair", None)
-    return None if pair is None else pair.cpu().double() / 2

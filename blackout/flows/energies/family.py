@@ -12,7 +12,7 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.family import Draw, Source
-from blackout.flows.draw import FlowDraw, preview, requested
+from blackout.flows.draw import preview, requested
 from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned, PairEnergy, most_likely
 from blackout.flows.energies.model import EnergySampler, Pair
@@ -132,8 +132,7 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
 
     def draw(self, model: EnergySampler, request: Mapping[str, Any]) -> Draw:
         """As for a flow; the pictures also show energy and data."""
-        drawn = requested(model, request)
-        return EnergyDraw.like(drawn) if isinstance(drawn, FlowDraw) else drawn
+        return EnergyDraw.like(requested(model, request))
 
     def preview(self, model: EnergySampler, num_samples: int, num_steps: int | None = None) -> Draw:
         """Samples with estimates from more of them than are shown."""

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from blackout.family import Outputs, Source
-from blackout.files import save_picture
 from blackout.flows.annealing import anneal
 from blackout.flows.draw import FlowDraw, FlowOutputs
 from blackout.flows.energies.data import BinaryData
-from blackout.flows.energies.energies import Learned, PairEnergy, couplings_found, truth_of
+from blackout.flows.energies.energies import Learned, PairEnergy, couplings_found
 from blackout.flows.energies.model import EnergySampler
 from blackout.flows.simulation import run_backwards
 from blackout.flows.targets import can_enumerate, exact_values
@@ -44,14 +43,12 @@ class EnergyDraw(FlowDraw):
 
 
 class EnergyOutputs(FlowOutputs):
-    """Also couplings.png."""
+    """Also how good couplings are."""
 
     def write(self, directory: Path) -> dict[str, Any]:
         said, target = super().write(directory), self._draw.model.target
         if isinstance(target, PairEnergy):
-            source: Source = self._draw.model.require_source()
-            save_couplings(target, source, directory / "couplings.png")
-            said["values"] |= couplings_found(target, source)
+            said["values"] |= couplings_found(target, self._draw.model.require_source())
         return said
 
 
@@ -129,23 +126,3 @@ def steepest_slope(target: Learned, data: Tensor, x: Tensor, log_weights: Tensor
         pulled = torch.where(upper == 0, slope[: len(upper)].clamp(-target.l1, target.l1), target.l1 * upper.sign())
         slope[: len(upper)] -= pulled
     return float((slope.abs() / variance.clamp(min=1e-12).sqrt()).max())
-
-
-def save_couplings(target: PairEnergy, source: Source, path: Path) -> None:
-    """J beside the truth, if it is known, on one scale."""
-    from matplotlib.figure import Figure  # only here: importing it takes a second
-
-    truth, found = truth_of(source), target.couplings.detach().cpu()
-    scores = couplings_found(target, source)
-    parts = [("learned J", found)] if truth is None else [("true J", truth), ("learned J", found)]
-    scale = float(max(part.abs().max() for _, part in parts)) or 1.0
-    figure = Figure(figsize=(4.4 * len(parts), 4.2), layout="constrained")
-    for axes, (title, part) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
-        image = axes.imshow(part.numpy(), cmap="RdBu_r", vmin=-scale, vmax=scale)
-        axes.set_title(title, fontsize=10)
-        axes.set(xlabel="site j", ylabel="site i")
-    figure.colorbar(image, ax=figure.axes, label="coupling J_ij")
-    if "minus_log_rmse" in scores:
-        said = f"-log RMSE {scores['minus_log_rmse']:.2f}, of J = 0 {scores['minus_log_rmse_of_zero']:.2f}"
-        figure.suptitle(said, fontsize=10)
-    save_picture(figure, path)

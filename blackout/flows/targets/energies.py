@@ -98,6 +98,8 @@ def read_energy_network(path: str | Path) -> EnergyNetwork:
         UserError: unreadable, or arrays that are no such network.
     """
     advice = "python -m benchmarks.energy_discrepancy makes one"
+    if not Path(path).is_file():
+        raise UserError(f"target.path: {path} does not exist; {advice}")
     arrays = {name: torch.from_numpy(array) for name, array in read_arrays(path).items() if array.dtype.kind == "f"}
     layers: list[tuple[Tensor, Tensor]] = []
     while {f"weight_{len(layers)}", f"bias_{len(layers)}"} <= arrays.keys():

@@ -44,7 +44,6 @@ def test_killed_it_continues_bit_for_bit_and_couplings_are_reported(run, tmp_pat
     ckpt = killed_and_continued(run, settings, tmp_path / "ising")
     values = json.loads((ckpt / "metrics.json").read_text())["values"]
     assert {"val/nll", "val/ess", "minus_log_rmse", "minus_log_rmse_of_zero", "log_z_exact"} <= values.keys()
-    assert (ckpt / "samples/final/couplings.png").stat().st_size > 1000
     model = load_model(ckpt)
     assert isinstance(model, EnergySampler) and isinstance(model.target, PairEnergy)
     assert float(model.target.couplings.detach().abs().sum()) > 0 and model.sample(3).shape == (3, 9)

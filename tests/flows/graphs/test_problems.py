@@ -25,7 +25,7 @@ from blackout.flows.path import States
 from blackout.flows.refinement import DMALA, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Simulation
 from blackout.flows.targets import all_states
-from blackout.networks import LEGraphTransformer, LESite, LocallyEquivariant
+from blackout.networks import LESite, LETransformer, LocallyEquivariant
 from blackout.networks.equivariant_graphs import CLASSES
 from blackout.random import SampleStreams
 
@@ -94,7 +94,7 @@ NETWORKS = {
     "lesite": lambda: LESite(1, 2, 8, 2, messages=4, heat_bath=True, distances=CLASSES),
     "lesite, all nodes": lambda: LESite(1, 2, 8, 2, messages=4, distances=CLASSES, reach=CLASSES - 1),
     "lesite, relayed": lambda: LESite(1, 2, 8, 2, heat_bath=True, distances=CLASSES, relayed=4),
-    "legf": lambda: LEGraphTransformer(CLASSES, 2, 8, 2, 2),
+    "legf": lambda: LETransformer(1, 2, 8, 2, 2, distances=CLASSES),
 }
 
 
