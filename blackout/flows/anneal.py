@@ -21,10 +21,9 @@ from blackout.flows.annealing import anneal, group_size, temper
 from blackout.flows.checks import judge
 from blackout.flows.plots import named, observed_path, save_arrays, save_diagnostics, save_path
 from blackout.flows.refinement import Clusters
-from blackout.flows.targets import Conserved, Target, make_target
+from blackout.flows.targets import Conserved, Target, make_target, read_energy
 from blackout.flows.weights import estimates, known_values
 from blackout.random import fold_seed
-from blackout.training.export import load_model
 
 _CHECKED = 13
 """Key of the annealings that check this one, among the uses of a seed."""
@@ -38,10 +37,7 @@ def _target(given: argparse.Namespace) -> Target:
     if (given.ckpt is None) == (given.target is None):
         raise UserError("give either --ckpt, whose target is taken, or --target")
     if given.ckpt is not None:
-        target = getattr(load_model(given.ckpt), "target", None)
-        if not isinstance(target, Target):
-            raise UserError(f"--ckpt {given.ckpt} is no flow: it has no target")
-        return target
+        return read_energy(ckpt=given.ckpt)
     settings: dict[str, Any] = {}
     for word in given.settings:
         name, equals, value = word.partition("=")

@@ -32,7 +32,7 @@ from blackout.flows.plots import (
 )
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
-from blackout.flows.weights import estimates, known_values, systematic_resample, weighted_mean
+from blackout.flows.weights import estimates, systematic_resample, weighted_mean
 from blackout.random import fold_seed
 from blackout.training.components import make
 
@@ -144,7 +144,7 @@ class FlowOutputs(Collected):
         values = estimates(target, x, weights, arrays["log_density"], groups)
         for name in ("evaluations", "jumps"):
             values[f"{name}_per_sample"] = float(arrays[name].double().mean())
-        values |= known_values(target)
+        values |= draw.model.known()
         verdict = judge(target, x, weights, values, fold_seed(self._seed, _CHECKED), groups)
         path = save_path(target, observed.times, arrays["path"], directory, groups) if draw.path else None
         values |= verdict.values | upper_bound(draw.model, fold_seed(self._seed, _CHECKED))

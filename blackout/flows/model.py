@@ -17,7 +17,7 @@ from blackout.flows.refinement import Refinement
 from blackout.flows.replay import LawsReplay, Replay, ReplayBatch, Rollout, roll_out
 from blackout.flows.simulation import Events, Paths, Scores, Simulation
 from blackout.flows.targets import Target
-from blackout.flows.weights import effective_sample_size, log_mean_exp
+from blackout.flows.weights import effective_sample_size, known_values, log_mean_exp
 from blackout.networks import LocallyEquivariant
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
@@ -74,6 +74,10 @@ class ChainSampler(Model):
                 return self._evaluate(network, states.x, t, states.ratios, states.target.context()).double()
 
         return scores
+
+    def known(self) -> dict[str, float]:
+        """What is said beside the estimates from samples: exact values, as far as they are within reach."""
+        return known_values(self.target)
 
     def learn(self, network: LocallyEquivariant, replay: Replay, batch: Mapping[str, Any]) -> Tensor:
         """The mean squared residual of rates over states of a replay buffer."""
@@ -186,13 +190,10 @@ class FlowSampler(ChainSampler):
         """ESS and log Z of the group of chains with the batch's numbers."""
         indices = batch["index"].to(self.device)
         with torch.autocast(self.device.type, enabled=False):
-            weights = self.simulate(indices, fold_seed(self.seed, VALIDATION)).log_weights
+            paths = self.simulation.run(self.target, self.rates(), indices, fold_seed(self.seed, VALIDATION))
+        weights = paths.log_weights
         self.record("val/ess", effective_sample_size(weights).expand(len(indices)))
         self.record("val/log_z", log_mean_exp(weights).expand(len(indices)))
-
-    def simulate(self, indices: Tensor, seed: int) -> Paths:
-        """The chains with these numbers, int64 [B], by the model's own simulation without resampling."""
-        return self.simulation.run(self.target, self.rates(), indices, seed)
 
     def try_once(self) -> None:
         """Evaluate target and network once.

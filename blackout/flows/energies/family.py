@@ -17,7 +17,7 @@ from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned, PairEnergy, most_likely
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler
-from blackout.flows.energies.report import EnergyDraw, report
+from blackout.flows.energies.report import report
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
@@ -131,12 +131,12 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         return {"objective": loss, "rollout": replace(rollout, kept=1), "negative": negative, **numbers}
 
     def draw(self, model: EnergySampler, request: Mapping[str, Any]) -> Draw:
-        """As for a flow; the pictures also show energy and data."""
-        return EnergyDraw.like(requested(model, request))
+        """As for a flow."""
+        return requested(model, request)
 
     def preview(self, model: EnergySampler, num_samples: int, num_steps: int | None = None) -> Draw:
         """Samples with estimates from more of them than are shown."""
-        return EnergyDraw.like(preview(model))
+        return preview(model)
 
     def dry_run(self, model: EnergySampler) -> None:
         """Evaluate energy and rates once."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from blackout.distributed import world_size
 from blackout.errors import UserError
-from blackout.flows.energies.energies import Learned
+from blackout.flows.energies.energies import Learned, PairEnergy, couplings_found
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, NegativeSampler
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import ROLLOUT, VALIDATION, ChainSampler
@@ -108,6 +108,11 @@ class EnergySampler(ChainSampler):
     def energy(self) -> Learned:
         """The energy in training."""
         return self.network.energy
+
+    def known(self) -> dict[str, float]:
+        """Also how good couplings are."""
+        found = couplings_found(self.target, self.require_source()) if isinstance(self.target, PairEnergy) else {}
+        return super().known() | found
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """The sampler's parameters, and the energy's with a learning rate of their own."""

@@ -89,7 +89,7 @@ class PersistentChains(NegativeSampler):
     Args:
         chains: how many.
         sweeps: of Gibbs in each at every step.
-        refine: other moves in place of a sweep: Gibbs with gradients [Grathwohl 2021], DMALA [Zhang 2022].
+        refine: other moves in place of a sweep, such as DMALA [Zhang 2022].
 
     Raises:
         ValueError: none of either.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from blackout.family import Outputs, Source
+from blackout.family import Source
 from blackout.flows.annealing import anneal
-from blackout.flows.draw import FlowDraw, FlowOutputs
 from blackout.flows.energies.data import BinaryData
 from blackout.flows.energies.energies import Learned, PairEnergy, couplings_found
 from blackout.flows.energies.model import EnergySampler
@@ -28,28 +26,6 @@ _BOUNDED = 500
 """Held-out states whose likelihood by the chain is bounded."""
 _STEEP = 4.5
 """Standard errors of a slope of the likelihood that chance does not reach, of up to some thousand slopes."""
-
-
-class EnergyDraw(FlowDraw):
-    """Weighted samples of an energy; its outputs also compare it with what it was learned from."""
-
-    @classmethod
-    def like(cls, draw: FlowDraw) -> EnergyDraw:
-        """The same draw."""
-        return cls(**vars(draw))
-
-    def outputs(self, seed: int) -> Outputs | None:
-        return EnergyOutputs(self, seed)
-
-
-class EnergyOutputs(FlowOutputs):
-    """Also how good couplings are."""
-
-    def write(self, directory: Path) -> dict[str, Any]:
-        said, target = super().write(directory), self._draw.model.target
-        if isinstance(target, PairEnergy):
-            said["values"] |= couplings_found(target, self._draw.model.require_source())
-        return said
 
 
 def report(model: EnergySampler, source: Source, seed: int) -> dict[str, Any]:

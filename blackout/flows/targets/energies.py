@@ -137,5 +137,5 @@ def read_energy(path: str | None = None, ckpt: str | None = None) -> Target:
         return read_energy_network(path)
     target = getattr(load_model(str(ckpt)), "target", None)
     if not isinstance(target, Target):
-        raise UserError(f"target.ckpt: {ckpt} has no energy; give a run of family=energy")
+        raise UserError(f"ckpt: {ckpt} has no target; give a run of family=energy or family=flow")
     return target.requires_grad_(False)
