@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse.csgraph import shortest_path
 from torch import Tensor, nn
 
 from blackout.component import component
@@ -82,6 +81,8 @@ def distance_classes(adjacent: Tensor) -> Tensor:
     Returns:
         uint8 [G, d, d].
     """
+    from scipy.sparse.csgraph import shortest_path  # only here: importing it takes a second
+
     hops = np.stack([shortest_path(one, unweighted=True) for one in adjacent.cpu().numpy()])
     classes = np.where(np.isinf(hops), CLASSES - 1, np.minimum(hops, _EXACT + 1))
     return torch.from_numpy(classes.astype(np.uint8)).to(adjacent.device)
