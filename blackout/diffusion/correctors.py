@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from blackout.component import component
@@ -46,14 +45,13 @@ class Corrector(Protocol):
 class ThinAndBridge:
     """Let X_s decay back towards t, then take the predictor's step from there to s. Ours (test_loop_laws.py).
 
-    With the exact reverse kernel it leaves the distribution of X_s as it is, whatever the length of the step back. For
-    processes that are homogeneous in time.
+    With the exact reverse kernel it leaves the distribution of X_s as it is, whatever the length of the step back.
 
     Args:
         back: how far to go back, as a share of the predictor's step in logit survival.
 
     Raises:
-        ValueError: back is not in (0, 1]; when called, a process in discrete time or whose speed changes.
+        ValueError: back is not in (0, 1]; when called, a process in discrete time.
     """
 
     back: float = 0.5
@@ -68,20 +66,8 @@ class ThinAndBridge:
     ) -> Tensor:  # fmt: skip
         u_s, u_t = logit_survival(s), logit_survival(t)
         earlier = time_of_logit(u_s + self.back * (u_t - u_s))
-        return kernel(denoiser, process, thinned(self, process, xs, s, earlier, generator), s, earlier, generator)
-
-
-def thinned(part: object, process: Process, xs: Tensor, s: Tensor, earlier: Tensor, generator: RandomSource) -> Tensor:
-    """X_earlier given X_s, where `earlier` is further along the forward process than s.
-
-    Raises:
-        ValueError: a process in discrete time or whose speed changes, for which `part` has no use.
-    """
-    jump = _with_rates(part, process)
-    lived, alone = jump.elapsed(earlier) - jump.elapsed(s), jump.elapsed(earlier - s)
-    if not torch.allclose(lived, alone, rtol=1e-6):
-        raise ValueError(f"{type(part).__name__} needs a process homogeneous in time: use sampler/corrector=level")
-    return process.sample(xs, earlier - s, generator)  # as X_(earlier - s) given X_0 = X_s
+        decayed = _with_rates(self, process).sample(xs, earlier - s, generator)  # as X_(earlier - s) given X_0 = X_s
+        return kernel(denoiser, process, decayed, s, earlier, generator)
 
 
 @component("corrector")

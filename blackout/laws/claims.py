@@ -351,9 +351,8 @@ def _halving(top: int) -> tuple[Any, Matrices]:
 
 def _any(top: int) -> tuple[Any, Matrices]:
     """Random rates, two states more than levels, and a speed that grows."""
-    generator, clock = _random(top + 3), (0.9, 1.3)
-    process = processes.from_generator(top, generator, clock=processes.PowerClock(*clock))
-    return process, of_generator(generator, False, *clock)
+    generator = _random(top + 3)
+    return processes.from_generator(top, generator), of_generator(generator)
 
 
 def _chain(top: int, size: int, law: Array, make: Callable[[int, int], Any]) -> tuple[Any, Matrices]:

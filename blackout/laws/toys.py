@@ -278,16 +278,9 @@ class JumpToy(Data):
         return self.matrices.generator(t)
 
 
-def of_generator(generator: Array, ordered: bool = False, rate: float = 1.0, exponent: float = 1.0) -> Matrices:
-    """exp(Q tau) in the own time tau = rate t^exponent."""
-
-    def between(s: float, t: float) -> Array:
-        return np.clip(expm(generator * rate * (t**exponent - s**exponent)), 0.0, None)
-
-    def at(t: float) -> Array:
-        return generator * rate * exponent * t ** (exponent - 1)
-
-    return Matrices(between, at, ordered)
+def of_generator(generator: Array, ordered: bool = False) -> Matrices:
+    """exp(Q (t - s))."""
+    return Matrices(lambda s, t: np.clip(expm(generator * (t - s)), 0.0, None), lambda t: generator, ordered)
 
 
 def of_steps(steps: Array) -> Matrices:

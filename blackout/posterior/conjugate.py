@@ -34,26 +34,16 @@ def conjugate(process: Process, problem: Problem, shape: tuple[int, ...]) -> tup
     operator, noise = problem.operator, problem.noise
     if isinstance(operator, Identity) and isinstance(process, PureDeath) and isinstance(noise, Binomial):
         p = as_map(noise.survival, "survival")
-        return None if p.ndim or float(p) == 1 else (problem.y(shape).long(), _level(process, float(p)))
+        return None if p.ndim or float(p) == 1 else (problem.y(shape).long(), -math.log(p))
     if isinstance(operator, Identity) and type(process) is Uniform and isinstance(noise, Flips):
         odds = math.exp(-noise.penalty)  # (1 - s) / (N s + 1 - s) at survival s
-        return problem.y(shape).long(), _level(process, (1 - odds) / (1 + process.max_count * odds))
+        return problem.y(shape).long(), -math.log((1 - odds) / (1 + process.max_count * odds))
     own_mask = isinstance(process, Absorbing) and process.mask > process.max_count
     seen = operator.seen(shape) if isinstance(operator, Separable) and type(noise) is Exact else None
     if isinstance(process, Absorbing) and own_mask and seen is not None and not bool(seen.all()):
         masked = torch.where(seen, problem.y(shape), float(process.mask))
-        return masked.long(), _level(process, float(seen.double().mean()))
+        return masked.long(), -math.log(float(seen.double().mean()))
     return None
-
-
-def _level(process: JumpProcess, survival: float) -> float:
-    """The level at which so many have survived in the process's own time, by bisection of its clock."""
-    low, high, elapsed = 0.0, 1e3, -math.log(survival)
-    for _ in range(200):
-        middle = (low + high) / 2
-        below = float(process.elapsed(torch.tensor(middle, dtype=torch.float64))) < elapsed
-        low, high = (middle, high) if below else (low, middle)
-    return (low + high) / 2
 
 
 @dataclass(frozen=True)

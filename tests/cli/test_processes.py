@@ -42,18 +42,9 @@ def test_correctors(run, tmp_path, process):
     bound.assert_refused("likelihood.finite_steps", "pure death")
 
 
-def clock(rate, exponent):
-    return f"+process.clock={{_target_:blackout.diffusion.PowerClock,rate:{rate},exponent:{exponent}}}"
-
-
 REFUSED = {
     "a mask between two levels": (["process=absorbing", "process.mask=2.5"], "mask must be"),
-    "a clock that runs backwards": (["process=uniform", clock(-1.0, 1.0)], "positive"),
     "rates of a chain": (["process=discrete_uniform", "sampler.num_steps=8", "sampler.corrector_steps=1"], "no rates"),
-    "going back by the wrong clock": (
-        ["process=uniform", clock(1.0, 2.0), "sampler.corrector_steps=1", "sampler/corrector=thin_and_bridge"],
-        "homogeneous",
-    ),
     "a law of levels of an endless process": (
         ["process=birth_death", "head=levels", "loss=cross_entropy", "sampler=level_bridge"], "finitely many",
     ),

@@ -14,7 +14,6 @@ from blackout.diffusion.processes import (
     BirthDeath,
     DiscreteTimeChain,
     Ordinal,
-    PowerClock,
     PureDeath,
     Uniform,
     UniformChain,
@@ -36,7 +35,6 @@ FINITE = {
     "ordinal": Ordinal(4),
     "generator": from_generator(4, chains.random_generator(np.random.default_rng(3), 7)),
     "cycle": from_generator(4, 3 * CYCLE),
-    "uniform with a clock": Uniform(4, clock=PowerClock(0.8, 1.2)),
 }
 LAZY_CYCLE = np.full((5, 5), 0.02) + 0.9 * (0.7 * np.eye(5) + 0.3 * np.roll(np.eye(5), 1, axis=1))
 CHAINS = {

@@ -35,7 +35,6 @@ CHAIN = [[0.5, 0.5], [0.25, 0.75]]
 GENERATOR = [[-1.0, 1.0], [2.0, -2.0]]
 SPARSE = {"shape": [2, 2], "row": [0, 0, 1, 1], "column": [0, 1, 0, 1], "value": [-1.0, 1.0, 2.0, -2.0]}
 WITHOUT_YAML: dict[str, dict[str, Any]] = {
-    "blackout.diffusion.PowerClock": {"rate": 2.0},
     "blackout.diffusion.Sampler": {"num_steps": 3, "guidance": {"_target_": "blackout.diffusion.Guidance"}},
     "blackout.diffusion.Correction": {"steps": 1},
     "blackout.diffusion.Guidance": {"scale": 2.0, "between": [-1.0, 1.0]},

@@ -9,7 +9,7 @@ from blackout.diffusion.processes.discrete_time import (
     GaussianChain,
     UniformChain,
 )
-from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess, PowerClock
+from blackout.diffusion.processes.finite import FiniteJumpProcess, FiniteProcess
 from blackout.diffusion.processes.generator import from_generator
 from blackout.diffusion.processes.levels import Absorbing, Ordinal, Uniform
 from blackout.diffusion.processes.pure_death import PureDeath
@@ -25,7 +25,6 @@ __all__ = [
     "JumpProcess",
     "Observation",
     "Ordinal",
-    "PowerClock",
     "Process",
     "PureDeath",
     "Uniform",

@@ -88,14 +88,11 @@ class Process(Protocol[Target]):
 
 @runtime_checkable
 class JumpProcess(Process[Target], Protocol[Target]):
-    """A process in continuous time."""
+    """A process in continuous time, homogeneous: X_t given X_s is as X_(t - s) given X_0."""
 
     @property
     def ordered(self) -> bool:
         """Whether several jumps within one step add up (counts), or exclude each other (names)."""
-
-    def elapsed(self, t: Tensor) -> Tensor:
-        """The process's own time: its generator at t is `elapsed`'s derivative times a constant one."""
 
     def rates(self, expected: Tensor, xt: Tensor, t: Tensor) -> Tensor:
         """Rates of the reverse jumps per unit of t given E[statistic | X_t], float64 [B, R, ...]."""
@@ -145,10 +142,6 @@ class CountProcess(ABC):
     @abstractmethod
     def _log_pmf(self, x0: Tensor, xt: Tensor, t: Tensor) -> Tensor:
         """log P(X_t | X_0), float64 of the shape that the three broadcast to; -inf for what is impossible."""
-
-    def elapsed(self, t: Tensor) -> Tensor:
-        """t itself: the process is homogeneous in time."""
-        return t
 
     def pmf(self, x0: Tensor, t: Time) -> Tensor:
         """P(X_t = . | X_0), float64 [B, ..., num_states]."""

@@ -1,6 +1,6 @@
 """Processes on finitely many states, known by their transition matrices: everything else is Bayes' rule.
 
-In discrete time [Austin 2021], and in continuous time with a clock [Campbell 2022; Santos 2023, appendix B].
+In discrete time [Austin 2021], and in continuous time [Campbell 2022; Santos 2023, appendix B].
 
 With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
 
@@ -12,14 +12,12 @@ With P_st the transition matrix from time s to t, o = X_0, n = X_s, m = X_t:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blackout.component import component
 from blackout.counts import count_dtype, time_on
 from blackout.diffusion.predictions import CategoricalPrediction, Denoiser
 from blackout.diffusion.processes.base import (
@@ -33,46 +31,6 @@ from blackout.diffusion.processes.base import (
     predicted,
 )
 from blackout.random import RandomSource, categorical, cumulative, invert_rows, uniform
-
-
-class Clock(Protocol):
-    """A time change: a process's own time as a function of t, and how fast it runs [Campbell 2022, section 4.1]."""
-
-    def elapsed(self, t: Tensor) -> Tensor:
-        """The process's own time at t, float64 of t's shape, 0 at t = 0."""
-
-    def speed(self, t: Tensor) -> Tensor:
-        """The derivative of `elapsed`, float64 of t's shape."""
-
-
-@component("clock")
-@dataclass(frozen=True)
-class PowerClock:
-    """elapsed = rate t^exponent; exponent 1 is the time-homogeneous process.
-
-    Args:
-        rate: own time at t = 1.
-        exponent: above 1 the process accelerates.
-
-    Raises:
-        ValueError: rate or exponent is not positive.
-    """
-
-    rate: float = 1.0
-    exponent: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (self.rate > 0 and self.exponent > 0):
-            raise ValueError(f"a clock's rate and exponent must be positive, not {self.rate} and {self.exponent}")
-
-    def elapsed(self, t: Tensor) -> Tensor:
-        """The process's own time at t, float64 of t's shape."""
-        return self.rate * t**self.exponent
-
-    def speed(self, t: Tensor) -> Tensor:
-        """The derivative of `elapsed`, float64 of t's shape."""
-        return self.rate * self.exponent * t ** (self.exponent - 1)
-
 
 _TINY = 1e-300
 _REMEMBERED = 0.05
@@ -223,7 +181,7 @@ class FiniteProcess(ABC):
             raise ValueError(
                 f"the data never reach the prior: from count {worst} X_t at the final time {float(t):g} is still "
                 f"{float(distance[worst]):.2f} (total variation, at most {_REMEMBERED} is allowed) away from the "
-                "average over all counts; a later final time, a faster clock or a generator with one closed class "
+                "average over all counts; a later final time, larger rates or a generator with one closed class "
                 "of states is needed"
             )
 
@@ -234,25 +192,23 @@ class FiniteProcess(ABC):
 
 
 class FiniteJumpProcess(FiniteProcess):
-    """A finite process in continuous time with generator speed(t) Q.
+    """A finite process in continuous time with generator Q.
 
     Types of jumps are their destinations 0..num_states - 1.
 
     Args:
         max_count: largest data level.
         num_states: S.
-        clock: time change.
         ordered: whether several jumps in one step add up, as for counts.
     """
 
-    def __init__(self, max_count: int, num_states: int, clock: Clock | None = None, ordered: bool = False) -> None:
+    def __init__(self, max_count: int, num_states: int, ordered: bool = False) -> None:
         super().__init__(max_count, num_states)
-        self.clock = clock or PowerClock()
         self.ordered = ordered
 
     @abstractmethod
     def generator(self) -> Tensor:
-        """Q, float64 [S, S], rows summing to 0, at unit speed."""
+        """Q, float64 [S, S], rows summing to 0."""
 
     @abstractmethod
     def transition_after(self, tau: Tensor) -> Tensor:
@@ -260,11 +216,7 @@ class FiniteJumpProcess(FiniteProcess):
 
     def transition(self, s: Tensor, t: Tensor) -> Tensor:
         """P_st for times [b] and [b]: float64 [b, S, S]."""
-        return self.transition_after(self.elapsed(t) - self.elapsed(s))
-
-    def elapsed(self, t: Tensor) -> Tensor:
-        """The process's own time at t, by its clock."""
-        return self.clock.elapsed(t)
+        return self.transition_after(t - s)
 
     @torch.no_grad()
     def bound(
@@ -293,8 +245,7 @@ class FiniteJumpProcess(FiniteProcess):
         """
         t = per_sample_time(t, xt)
         ratio = self.propagate(self._over_likelihood(expected, xt, t), torch.zeros_like(t), t)
-        rates = self._rates_into(_flat(xt)) * ratio
-        return _levels_first(rates * self.clock.speed(t)[:, None, None], xt)
+        return _levels_first(self._rates_into(_flat(xt)) * ratio, xt)
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Reverse rates into every state given X_0, float64 [B, S, ...] [Santos 2023, eq. 71]."""
@@ -302,12 +253,11 @@ class FiniteJumpProcess(FiniteProcess):
         row = self.rows(_flat(x0), torch.zeros_like(t), t)
         seen = row.gather(-1, _flat(xt)[..., None])
         ratio = torch.where(seen > 0, row / seen.clamp(min=_TINY), 0.0)
-        return _levels_first(self._rates_into(_flat(xt)) * ratio * self.clock.speed(t)[:, None, None], xt)
+        return _levels_first(self._rates_into(_flat(xt)) * ratio, xt)
 
     def forward_rates(self, xt: Tensor, t: Time) -> Tensor:
         """Forward rates into every state, float64 [B, S, ...]."""
-        t = per_sample_time(t, xt)
-        return _levels_first(self._rates_out(_flat(xt)) * self.clock.speed(t)[:, None, None], xt)
+        return _levels_first(self._rates_out(_flat(xt)), xt)
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
         """From X_t to every state, int64 [B, S, ...]."""

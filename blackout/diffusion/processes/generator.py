@@ -9,15 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from blackout.component import component
 from blackout.data.readers import sparse_matrix
-from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
 from blackout.diffusion.processes.levels import DenseGenerator
 from blackout.errors import UserError
 from blackout.files import load_arrays
-from blackout.random import cumulative
 
 Matrix: TypeAlias = str | Path | np.ndarray | list | dict | Any
 """A `.npy` or sparse `.npz` file's name, an array or nested list, a SciPy sparse matrix, or the plain form of one."""
@@ -88,25 +85,19 @@ def without_files(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "matrix": {**plain, "value": entries.data.tolist()}}
 
 
-_DENSE_STATES = 1024
-"""Above this a sparse generator stays sparse: its exponentials act on vectors and are never formed."""
 _TOLERANCE = 1e-8
 """How far, relative to the largest rate, a row may sum from 0."""
 
 
 @component("process")
-def from_generator(
-    max_count: int = 255, matrix: Matrix | None = None, clock: Clock | None = None, ordered: bool = False
-) -> FiniteJumpProcess:
+def from_generator(max_count: int = 255, matrix: Matrix | None = None, ordered: bool = False) -> DenseGenerator:
     """The jump process of a generator matrix Q: Q_ij >= 0 is the rate from state i to j, and rows sum to 0.
 
-    Data levels are states 0..max_count; states above are the process's own. Moderate state spaces use tables of
-    exp(Q t); sparse generators of more than 1,024 states use exp-times-vector products.
+    Data levels are states 0..max_count; states above are the process's own.
 
     Args:
         max_count: largest data level.
         matrix: an array [S, S], a `.npy` file of one, a SciPy sparse matrix, or its `.npz` file.
-        clock: time change.
         ordered: whether several jumps in one step add up, as for counts.
 
     Raises:
@@ -117,10 +108,8 @@ def from_generator(
         raise ValueError("matrix must be given: a .npy file with the generator, or .npz for a SciPy sparse one")
     loaded = load_matrix(matrix)
     check_generator(loaded)
-    if is_sparse(loaded) and loaded.shape[0] > _DENSE_STATES:
-        return SparseGenerator(max_count, loaded, clock, ordered)
     array = np.ascontiguousarray(dense(loaded), dtype=np.float64)
-    return DenseGenerator(max_count, torch.from_numpy(array), clock, ordered)
+    return DenseGenerator(max_count, torch.from_numpy(array), ordered)
 
 
 def check_generator(matrix: Any) -> None:
@@ -150,92 +139,3 @@ def check_generator(matrix: Any) -> None:
             f"the rows of a generator sum to 0, but row {worst} sums to {total[worst]:g} "
             "(its diagonal must be minus the sum of the other entries)"
         )
-
-
-class SparseGenerator(FiniteJumpProcess):
-    """A large sparse generator: rows and columns of exp(Q t) by SciPy's `expm_multiply`, one set per distinct time.
-
-    Rates into every state are dense per element, so use it with small batches of few elements.
-    """
-
-    def __init__(self, max_count: int, matrix: Any, clock: Clock | None = None, ordered: bool = False) -> None:
-        import scipy.sparse as sparse
-
-        super().__init__(max_count, matrix.shape[0], clock, ordered)
-        self._forward = sparse.csr_array(matrix, dtype=np.float64)
-        self._backward = sparse.csr_array(self._forward.T)
-
-    def generator(self) -> Tensor:
-        """Dense [S, S]: for small examples only."""
-        return torch.from_numpy(self._forward.toarray())
-
-    def transition_after(self, tau: Tensor) -> Tensor:
-        """Dense [b, S, S]: for small examples only."""
-        identity = np.eye(self.num_states)
-        return torch.stack([_act(self._forward, float(value), identity).clamp_(min=0.0) for value in tau])
-
-    def rows(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        return self._of_states(self._backward, x, s, t)
-
-    def columns(self, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        return self._of_states(self._forward, x, s, t)
-
-    def propagate(self, weights: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        tau = (self.elapsed(t) - self.elapsed(s)).expand(len(weights))
-        return _Propagated.apply(weights, tau, self._backward, self._forward)
-
-    def _draw_rows(self, x: Tensor, t: Tensor, u: Tensor) -> Tensor:
-        rows = cumulative(self.rows(x, torch.zeros_like(t), t))
-        return torch.searchsorted(rows, u[..., None], right=True).squeeze(-1).clamp_(max=self.num_states - 1)
-
-    def _rates_into(self, x: Tensor) -> Tensor:
-        return _dense_rows(self._backward, x)
-
-    def _rates_out(self, x: Tensor) -> Tensor:
-        return _dense_rows(self._forward, x)
-
-    def _of_states(self, matrix: Any, x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        """exp(matrix tau) e_x for every x [B, D], [B, D, S]; equal states and times are worked out once."""
-        tau = (self.elapsed(t) - self.elapsed(s)).expand(len(x)).cpu()
-        out = torch.empty(*x.shape, self.num_states, dtype=torch.float64)
-        for value in tau.unique():
-            at = (tau == value).nonzero().squeeze(1)
-            states, which = x.cpu()[at].unique(return_inverse=True)
-            start = np.zeros((self.num_states, len(states)))
-            start[states.numpy(), np.arange(len(states))] = 1.0
-            out[at] = _act(matrix, float(value), start).clamp_(min=0.0).T[which]
-        return out.to(x.device)
-
-
-class _Propagated(torch.autograd.Function):
-    """weights exp(Q tau) of every sample, [B, D, S]: SciPy's products, with the gradient that torch does not see."""
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, tau: Tensor, backward: Any, forward: Any) -> Tensor:
-        ctx.tau, ctx.matrix = tau, forward
-        return _rows_times(weights, tau, backward).clamp_(min=0.0)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _rows_times(gradients[0], ctx.tau, ctx.matrix), None, None, None
-
-
-def _rows_times(rows: Tensor, tau: Tensor, transposed: Any) -> Tensor:
-    """rows [B, D, S] times exp(matrix tau) of a matrix that is given transposed; tau [B]."""
-    parts = [_act(transposed, float(each), w.cpu().numpy().T).T for each, w in zip(tau, rows, strict=True)]
-    return torch.stack(parts).to(rows.device)
-
-
-def _act(matrix: Any, tau: float, vectors: np.ndarray) -> Tensor:
-    """exp(matrix tau) vectors, float64 of the shape of vectors [S, n]."""
-    from scipy.sparse.linalg import expm_multiply
-
-    moved = vectors.copy() if tau == 0 else expm_multiply(matrix * tau, vectors, traceA=tau * matrix.trace())
-    return torch.from_numpy(moved)
-
-
-def _dense_rows(matrix: Any, x: Tensor) -> Tensor:
-    """Rows of a sparse matrix for x [B, D], with zeros on its diagonal: [B, D, S]."""
-    rows = matrix[x.cpu().numpy().reshape(-1)].toarray()
-    rows[np.arange(len(rows)), x.cpu().numpy().reshape(-1)] = 0.0
-    return torch.from_numpy(rows).view(*x.shape, -1).to(x.device)

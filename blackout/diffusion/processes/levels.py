@@ -15,7 +15,7 @@ from torch import Tensor
 
 from blackout.component import component
 from blackout.diffusion.processes.base import Time, check_max_count
-from blackout.diffusion.processes.finite import Clock, FiniteJumpProcess
+from blackout.diffusion.processes.finite import FiniteJumpProcess
 
 _CACHED_FROM = 64
 """States from which matrices are worth keeping between calls."""
@@ -94,13 +94,12 @@ class _Forgetting(FiniteJumpProcess):
     Args:
         max_count: largest data level.
         stationary: pi, float64 [S].
-        clock: time change.
     """
 
     tables = False
 
-    def __init__(self, max_count: int, stationary: Tensor, clock: Clock | None) -> None:
-        super().__init__(max_count, len(stationary), clock)
+    def __init__(self, max_count: int, stationary: Tensor) -> None:
+        super().__init__(max_count, len(stationary))
         self._stationary = stationary
         self._copies: dict[torch.device, Tensor] = {}
 
@@ -163,7 +162,7 @@ class _Forgetting(FiniteJumpProcess):
 
     def _kept(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """The probability of no replacement, [b, 1, 1], and pi, [S]."""
-        tau = (self.elapsed(t) - self.elapsed(s))[:, None, None]
+        tau = (t - s)[:, None, None]
         return torch.exp(-tau), self._on(tau.device)
 
     def _kept_at(self, t: Time) -> tuple[Tensor, Tensor]:
@@ -187,12 +186,11 @@ class Uniform(_Forgetting):
 
     Args:
         max_count: largest data level.
-        clock: time change.
     """
 
-    def __init__(self, max_count: int = 255, clock: Clock | None = None) -> None:
+    def __init__(self, max_count: int = 255) -> None:
         states = max_count + 1
-        super().__init__(max_count, torch.full((states,), 1 / states, dtype=torch.float64), clock)
+        super().__init__(max_count, torch.full((states,), 1 / states, dtype=torch.float64))
 
 
 @component("process")
@@ -203,26 +201,25 @@ class Absorbing(_Forgetting):
         max_count: largest data level.
         mask: the absorbing level; None adds a state max_count + 1 that no data has. With mask = 0 an element goes
             black in one jump, and a black one may be data.
-        clock: time change.
 
     Raises:
         ValueError: mask is not a level.
     """
 
-    def __init__(self, max_count: int = 255, mask: int | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, max_count: int = 255, mask: int | None = None) -> None:
         if mask is not None and not (isinstance(mask, int) and 0 <= mask <= max_count):
             raise ValueError(f"mask must be a count in 0..{max_count}, or null for a state of its own, not {mask}")
         self.mask = max_count + 1 if mask is None else mask
         masked = torch.zeros(max_count + (2 if mask is None else 1), dtype=torch.float64)
         masked[self.mask] = 1.0
-        super().__init__(max_count, masked, clock)
+        super().__init__(max_count, masked)
 
 
 class DenseGenerator(FiniteJumpProcess):
     """A generator of moderate size, Q [S, S] float64, rows summing to 0: tables of exp(Q t)."""
 
-    def __init__(self, max_count: int, generator: Tensor, clock: Clock | None, ordered: bool) -> None:
-        super().__init__(max_count, len(generator), clock, ordered)
+    def __init__(self, max_count: int, generator: Tensor, ordered: bool) -> None:
+        super().__init__(max_count, len(generator), ordered)
         self._generator, self._exponential = generator, MatrixExponential(generator)
 
     def generator(self) -> Tensor:
@@ -245,15 +242,12 @@ class Ordinal(DenseGenerator):
         max_count: largest data level.
         width: w(d) = exp(-d^2 / 2 width^2), the discretised Gaussian; None jumps to the nearest neighbours only.
         spread: standard deviation of a discretised Gaussian pi about the middle level; None for uniform pi.
-        clock: time change.
 
     Raises:
         ValueError: width or spread is not positive.
     """
 
-    def __init__(
-        self, max_count: int = 255, width: float | None = None, spread: float | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, max_count: int = 255, width: float | None = None, spread: float | None = None) -> None:
         check_max_count(max_count)
         for name, value in (("width", width), ("spread", spread)):
             if value is not None and not value > 0:
@@ -270,4 +264,4 @@ class Ordinal(DenseGenerator):
         gap = -float(torch.linalg.eigvalsh(symmetric)[-2])
         if not (math.isfinite(gap) and gap > 1e-12):
             raise ValueError(f"levels 0..{max_count} hardly mix with width {width} and spread {spread}: widen one")
-        super().__init__(max_count, generator / gap, clock, ordered=True)
+        super().__init__(max_count, generator / gap, ordered=True)

@@ -9,7 +9,6 @@ from blackout.diffusion.processes import (
     Absorbing,
     BirthDeath,
     Ordinal,
-    PowerClock,
     PureDeath,
     Uniform,
     from_generator,
@@ -27,11 +26,10 @@ PROCESSES = {
     "uniform, 20 states": Uniform(19),
     "absorbing in a state of its own": Absorbing(5),
     "absorbing at 0": Absorbing(5, mask=0),
-    "absorbing at 3, with a clock": Absorbing(5, mask=3, clock=PowerClock(0.7, 1.5)),
+    "absorbing at 3": Absorbing(5, mask=3),
     "ordinal, nearest": Ordinal(6),
     "ordinal, wide": Ordinal(16, width=2.0),
     "ordinal, with a Gaussian stationary law": Ordinal(9, spread=2.5),
-    "ordinal, with a clock": Ordinal(4, clock=PowerClock(1.2, 0.8)),
     "dense generator": from_generator(6, chains.random_generator(RNG, 8)),
     "stiff generator": from_generator(9, chains.random_generator(RNG, 10, spread=3.0)),
     "a cycle": from_generator(4, CYCLE),
@@ -53,8 +51,7 @@ def test_forward_bridge_and_reverse_rates(name, s, t):
     process = PROCESSES[name]
     q = process.generator().numpy()
     assert np.abs(q.sum(1)).max() < 1e-12 * max(1.0, np.abs(q).max()) and (q - np.diag(np.diag(q)) >= 0).all()
-    tau_s, tau_t = (float(process.clock.elapsed(torch.tensor(x, dtype=torch.float64))) for x in (s, t))
-    first, whole, rest = (brute_force.precise_expm(q * tau) for tau in (tau_s, tau_t, tau_t - tau_s))
+    first, whole, rest = (brute_force.precise_expm(q * tau) for tau in (s, t, t - s))
     levels = process.max_count + 1
     x0, xt = pair(process)
 
@@ -69,8 +66,7 @@ def test_forward_bridge_and_reverse_rates(name, s, t):
     assert np.abs(bridge - brute_force.bridge(first[:levels], rest))[possible].max() < 1e-10
 
     rates = process.reverse_rates(x0, xt, t).movedim(1, -1).numpy()
-    speed = float(process.clock.speed(torch.tensor(t, dtype=torch.float64)))
-    expected = speed * brute_force.reverse_rates(q, whole)[:levels]
+    expected = brute_force.reverse_rates(q, whole)[:levels]
     assert np.abs(rates - expected)[possible].max() < 1e-10 * max(1.0, float(expected[possible].max()))
 
 
@@ -106,7 +102,7 @@ def test_the_time_reversed_process_conserves_probability(name):
     law = p0 @ whole[:levels]
     rates = process.rates(torch.from_numpy(brute_force.posterior(p0, whole)).T[None], m, t)[0].numpy()  # [j, m]
     inflow = rates @ law - rates.sum(0) * law
-    forward = law @ process.generator().numpy() * float(process.clock.speed(t))
+    forward = law @ process.generator().numpy()
     assert np.abs(inflow + forward).max() < 1e-10 * max(1.0, float(process.generator().abs().max()))
 
 

@@ -1,4 +1,4 @@
-"""Any generator at all: reducible, absorbing, stiff, with a clock; and what is not a generator is refused."""
+"""Any generator at all: reducible, absorbing, stiff; and what is not a generator is refused."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackout.diffusion.processes import DiscreteTimeChain, PowerClock, from_generator
-from blackout.diffusion.processes.generator import SparseGenerator
+from blackout.diffusion.processes import DiscreteTimeChain, from_generator
 from blackout.errors import UserError
 from blackout.laws import toys as chains
 from blackout.random import SampleStreams
 from tests.laws import brute_force
-
-CLOCKS = st.builds(PowerClock, st.floats(0.2, 3.0), st.floats(0.5, 2.0))
 
 
 @st.composite
@@ -24,15 +21,14 @@ def processes(draw):
     q = chains.random_generator(rng, size, draw(st.sampled_from([0.15, 0.4, 1.0])), draw(st.sampled_from([0.3, 1.5])))
     if draw(st.booleans()):  # one absorbing state
         q[draw(st.integers(0, size - 1))] = 0.0
-    return from_generator(draw(st.integers(1, size - 1)), q, clock=draw(CLOCKS))
+    return from_generator(draw(st.integers(1, size - 1)), q)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(processes(), st.floats(0.0, 1.0), st.floats(0.05, 1.5))
 def test_laws_are_those_of_expm_and_bayes(process, s, step):
     t, q, levels = s + step, process.generator().numpy(), process.max_count + 1
-    tau_s, tau_t = (float(process.clock.elapsed(torch.tensor(x, dtype=torch.float64))) for x in (s, t))
-    first, whole, rest = (brute_force.precise_expm(q * tau) for tau in (tau_s, tau_t, tau_t - tau_s))
+    first, whole, rest = (brute_force.precise_expm(q * tau) for tau in (s, t, t - s))
     x0, xt = torch.meshgrid(torch.arange(levels), torch.arange(process.num_states), indexing="ij")
     assert np.abs(process.pmf(torch.arange(levels)[None], t)[0].numpy() - whole[:levels]).max() < 1e-10
     possible = whole[:levels] > 1e-12
@@ -40,8 +36,7 @@ def test_laws_are_those_of_expm_and_bayes(process, s, step):
     assert np.abs(bridge - brute_force.bridge(first[:levels], rest))[possible].max() < 1e-10
     rates = process.reverse_rates(x0, xt, t).movedim(1, -1).numpy()
     assert np.isfinite(rates).all() and (rates >= 0).all()
-    speed = float(process.clock.speed(torch.tensor(t, dtype=torch.float64)))
-    expected = speed * brute_force.reverse_rates(q, whole)[:levels]
+    expected = brute_force.reverse_rates(q, whole)[:levels]
     assert np.abs(rates - expected)[possible].max() < 1e-10 * max(1.0, float(expected[possible].max()))
 
 
@@ -86,49 +81,10 @@ def test_draws_stay_where_the_process_can_go_and_depend_on_their_own_sample_alon
     assert torch.equal(alone, xt[[17]])
 
 
-def test_sparse_generators_agree_with_dense_ones():
+def test_sparse_generators_are_read_as_dense_ones():
     q = chains.birth_death_generator(2.0, 30)
-    dense = from_generator(20, q)
-    process = SparseGenerator(20, sparse.csr_array(q), ordered=True)
-    x0 = torch.randint(0, 21, (5, 4), generator=torch.Generator().manual_seed(0))
-    xt = torch.randint(0, 15, (5, 4), generator=torch.Generator().manual_seed(1))
-    t = torch.tensor([0.1, 0.5, 0.5, 1.0, 2.0], dtype=torch.float64)
-    assert torch.allclose(process.pmf(x0, t), dense.pmf(x0, t), atol=1e-12)
-    assert torch.allclose(process.bridge_pmf(x0, xt, t / 2, t), dense.bridge_pmf(x0, xt, t / 2, t), atol=1e-9)
-    assert torch.allclose(process.reverse_rates(x0, xt, t), dense.reverse_rates(x0, xt, t), rtol=1e-6, atol=1e-9)
-    expected = torch.softmax(process.log_likelihood(xt, t), 1)
-    assert torch.allclose(process.rates(expected, xt, t), dense.rates(expected, xt, t), rtol=1e-6, atol=1e-9)
-    streams = SampleStreams(0, torch.arange(5))
-    assert torch.equal(process.sample(x0, t, streams.at(0)), dense.sample(x0, t, streams.at(0)))
-
-
-def test_rate_losses_train_through_sparse_generators():
-    """The gradient of the rates with respect to the predicted distribution, against the dense process's."""
-    q, t = chains.birth_death_generator(2.0, 30), torch.tensor([0.3, 1.0], dtype=torch.float64)
-    xt = torch.randint(0, 15, (2, 4), generator=torch.Generator().manual_seed(1))
-    logits = torch.randn(2, 21, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    gradients = []
-    for process in (from_generator(20, q, ordered=True), SparseGenerator(20, sparse.csr_array(q), ordered=True)):
-        given = logits.clone().requires_grad_()
-        process.rates(torch.softmax(given, 1), xt, t).square().sum().backward()
-        gradients.append(given.grad)
-    assert torch.allclose(*gradients, rtol=1e-7, atol=1e-9) and float(gradients[0].abs().max()) > 0.01
-
-
-def test_a_large_sparse_generator_is_never_formed():
-    size = 1500
-    births, deaths = np.full(size - 1, 5.0), np.arange(1.0, size)
-    q = sparse.diags_array([births, deaths], offsets=[1, -1], shape=(size, size)).tocsr()
-    q = q - sparse.diags_array(q.sum(1))
-    process = from_generator(50, sparse.csr_array(q), ordered=True)
-    assert isinstance(process, SparseGenerator)
-    x0 = torch.tensor([[40, 3]])
-    xt = process.sample(x0, 0.3, SampleStreams(0, torch.tensor([0])).at(0))
-    pmf = process.pmf(x0, 0.3)
-    mean = pmf @ torch.arange(float(size)).double()
-    survival = np.exp(-0.3)
-    assert torch.allclose(mean, x0.double() * survival + 5 * (1 - survival), atol=1e-6)
-    assert int(process.bridge(x0, xt, 0.1, 0.3, SampleStreams(0, torch.tensor([0])).at(1)).max()) < 100
+    made = [from_generator(20, matrix).generator() for matrix in (q, sparse.csr_array(q))]
+    assert torch.equal(*made)
 
 
 def good():
@@ -164,7 +120,7 @@ def test_a_prior_that_is_not_reached_is_refused():
     reducible = np.kron(np.eye(2), np.full((3, 3), 1 / 3)) - np.eye(6)
     with pytest.raises(ValueError, match="never reach the prior"):
         from_generator(5, reducible).check_final_time(15.0)
-    with pytest.raises(ValueError, match="faster clock"):
-        from_generator(4, good(), clock=PowerClock(1e-3)).check_final_time(15.0)
+    with pytest.raises(ValueError, match="larger rates"):
+        from_generator(4, 1e-3 * good()).check_final_time(15.0)
     from_generator(4, good()).check_final_time(15.0)
     from_generator(2, reducible).check_final_time(15.0)  # all data in one class
