@@ -269,7 +269,6 @@ class RateLoss(_Weighted):
 
     Args:
         weighting: "paper" or "likelihood".
-        sampled: draw one type per element and multiply by R instead of summing over all R.
         scale: multiplies every weight; T makes the mean over uniform k the sum over the grid.
 
     Raises:
@@ -278,7 +277,6 @@ class RateLoss(_Weighted):
     """
 
     weighting: str = "likelihood"
-    sampled: bool = False
     scale: float = 1.0
     weightings: ClassVar[Mapping[str, Weight]] = _RATE_WEIGHTINGS
 
@@ -290,13 +288,7 @@ class RateLoss(_Weighted):
         prediction = require(prediction, process.prediction, self, process, "a head that predicts what its rates need")
         kappa = process.rates(prediction.expected, xt, t)
         losses = rate_loss(kappa, process.reverse_rates(target.x0, xt, t))
-        if self.sampled:
-            types = losses.shape[1]
-            chosen = (target.choice * types).long().clamp_(max=types - 1)
-            total = types * losses.gather(1, chosen[:, None]).squeeze(1)
-        else:
-            total = losses.sum(1)
-        return weigh(self.weights(s, t), total).float()
+        return weigh(self.weights(s, t), losses.sum(1)).float()
 
 
 @component("loss")

@@ -117,14 +117,12 @@ class Observation:
     Args:
         process: what it was drawn from.
         x0, xt: counts [B, ...].
-        choice: float64 uniforms [B, ...], which pick one type of jump where a loss samples them.
         statistic: further targets, integers [B, R, ...], where the process has them.
     """
 
     process: Any
     x0: Tensor
     xt: Tensor
-    choice: Tensor
     statistic: Tensor | None = None
 
 

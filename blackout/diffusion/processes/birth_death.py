@@ -27,7 +27,7 @@ from blackout.diffusion.processes.base import (
     jump_axis,
 )
 from blackout.diffusion.schedules import step_fraction
-from blackout.random import RandomSource, binomial, categorical, poisson, uniform
+from blackout.random import RandomSource, binomial, categorical, poisson
 
 
 @component("process")
@@ -74,9 +74,8 @@ class BirthDeath(CountProcess):
         """X_t with the target (X_0 - S, I), int64 [B, 2, ...]."""
         survivors, immigrants = self._draw(x0, t, generator)
         xt = (survivors + immigrants).to(self.dtype)
-        choice = uniform(tuple(x0.shape), generator, x0.device)
         target = torch.stack([x0.long() - survivors, immigrants], dim=1)
-        return xt, Observation(self, x0, xt, choice, target)
+        return xt, Observation(self, x0, xt, target)
 
     def _draw(self, x0: Tensor, t: Time, generator: RandomSource) -> tuple[Tensor, Tensor]:
         """Survivors and immigrants, int64 of x0's shape."""

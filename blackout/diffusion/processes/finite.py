@@ -91,7 +91,7 @@ class FiniteProcess(ABC):
     def observe(self, x0: Tensor, t: Time, generator: RandomSource = None) -> tuple[Tensor, Observation]:
         """X_t, and X_0 with it as the target."""
         xt = self.sample(x0, t, generator)
-        return xt, Observation(self, x0, xt, uniform(tuple(x0.shape), generator, x0.device))
+        return xt, Observation(self, x0, xt)
 
     def pmf(self, x0: Tensor, t: Time) -> Tensor:
         """P_0t[x0, .], float64 [B, ..., S]."""
