@@ -1,7 +1,7 @@
 """Score against network evaluations, for several samplers of one trained model: a table and a plot.
 
     python benchmarks/quality_curve.py runs/digits/<run_id>
-    python benchmarks/quality_curve.py model --samplers poisson poisson@optimal trapezoidal --evaluations 10 25 50
+    python benchmarks/quality_curve.py model --samplers poisson poisson@logit trapezoidal --evaluations 10 25 50
     python benchmarks/quality_curve.py runs/binarized_mnist/<run_id> --metrics pixels mnist --num_samples 256
 
 A sampler is a choice of sampler=, with @ and a choice of sampler/grid= for another grid
@@ -41,8 +41,8 @@ from blackout.training.components import make
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SAMPLERS = (
     "binomial_bridge_nearest@fisher", "binomial_bridge_nearest@logit", "binomial_bridge@logit", "poisson@fisher",
-    "poisson@logit", "poisson@optimal", "posterior_bridge@logit",
-    "posterior_bridge@optimal", "trapezoidal@logit", "trapezoidal@optimal",
+    "poisson@logit", "posterior_bridge@logit",
+    "trapezoidal@logit",
 )  # fmt: skip
 OWN = ("pixels", "coarse", "brightness")
 Score = Callable[[Tensor], float]

@@ -6,7 +6,6 @@ can move.
 
 from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
 from blackout.diffusion.family import CountDiffusion
-from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import (
     BirthDeathHead,
@@ -99,7 +98,7 @@ __all__ = [
     "CrossEntropy", "Denoiser", "DiscreteTimeChain", "Evaluation", "FiniteJumpProcess", "FiniteProcess",
     "GammaHead", "GaussianChain", "Guidance", "GuidedDenoiser", "Head", "JumpProcess",
     "Kernel", "KnownElements", "LevelBridge", "LevelCorrector", "LevelHead", "LogisticHead", "LogisticMixture",
-    "LogisticMixtureHead", "Loss", "MultistepLeap", "Observation", "OptimalGrid", "Ordinal",
+    "LogisticMixtureHead", "Loss", "MultistepLeap", "Observation", "Ordinal",
     "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal", "Prediction",
     "Process", "PureDeath", "RateLoss", "Rounding", "Sampler", "ScaledHead", "Schedule", "SoftplusHead",
     "StatefulKernel", "StepLoss", "TauLeap", "ThinAndBridge", "Trapezoidal", "Uniform", "UniformChain",
@@ -107,6 +106,6 @@ __all__ = [
     "count_evaluations", "finite_time_weight", "fisher_times", "from_generator",
     "growth_weighting", "instantaneous_weight", "likelihood_bound", "likelihood_weighting", "log_softplus",
     "logistic_times", "logit_times", "loss_weights", "make_sampler", "nearest_rounding",
-    "paper_weighting", "pilot_run", "poisson_loss", "rate_loss", "sample", "step_times", "stochastic_rounding",
+    "paper_weighting", "poisson_loss", "rate_loss", "sample", "step_times", "stochastic_rounding",
     "uniform_times",
 ]  # fmt: skip

@@ -195,7 +195,7 @@ def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: a fact is missing, of another kind, or none of a diffusion model's.
     """
-    data, pilot = description.get("data"), description.get("pilot")
+    data = description.get("data")
     if not isinstance(data, Mapping):
         raise UserError("there is no description of the data")
     for name in ("shape", "max_count", *data):
@@ -205,22 +205,17 @@ def checked_facts(description: Mapping[str, Any]) -> dict[str, Any]:
     if any(max(pair[:2]) >= math.prod(data["shape"]) for pair in data.get("equal_pairs", [])):
         raise UserError(f"equal_pairs of the data name elements that the shape {data['shape']} does not have")
     found = description.get("calibration")
-    if found is not None and not (_lists(found, "logits", "factors") and _calibrates(**found)):
+    if found is not None and not _calibrates(found):
         raise UserError(f"the calibration must be rising logits with a positive factor each, not {reprlib.repr(found)}")
-    if pilot is not None and not _lists(pilot, "logits", "curvature"):
-        raise UserError(
-            f"the pilot run must be lists of finite numbers, logits and curvature, not {reprlib.repr(pilot)}"
-        )
-    return {name: fact for name, fact in data.items() if name != "name"} | {"pilot": pilot}
+    return {name: fact for name, fact in data.items() if name != "name"}
 
 
-def _lists(given: Any, *names: str) -> bool:
-    """Whether these are lists of finite numbers by these names."""
-    if not isinstance(given, Mapping) or given.keys() != set(names):
+def _calibrates(given: Any) -> bool:
+    """Whether these are rising logits with a positive factor each."""
+    if not isinstance(given, Mapping) or given.keys() != {"logits", "factors"}:
         return False
-    return all(isinstance(values, list) and all(map(_number, values)) for values in given.values())
-
-
-def _calibrates(logits: list[float], factors: list[float]) -> bool:
+    logits, factors = given["logits"], given["factors"]
+    if not all(isinstance(values, list) and all(map(_number, values)) for values in (logits, factors)):
+        return False
     rising = all(a < b for a, b in pairwise(logits))
     return 0 < len(logits) == len(factors) and rising and min(factors) > 0

@@ -12,7 +12,6 @@ import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from blackout.diffusion.grids import pilot_ends, pilot_run
 from blackout.diffusion.guidance import Guidance, check_classes, drop_labels, start_mean
 from blackout.diffusion.heads import Head
 from blackout.diffusion.inpainting import KnownElements
@@ -36,12 +35,10 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_TIMES, _NOISE, _VALIDATION, _LABELS, _PILOT, _CALIBRATION = 0, 1, 3, 4, 5, 7
+_TIMES, _NOISE, _VALIDATION, _LABELS, _CALIBRATION = 0, 1, 3, 4, 7
 _MOST_DRAWS = 1_000
 """Of one image in a validation."""
 _GOLDEN_RATIO = 0.6180339887498949
-_PILOT_SAMPLES, _PILOT_STEPS = 64, (20, 200)
-"""Of the pilot run at the end of training; fewest and most steps."""
 _CALIBRATED, _SHARE = 1024, 8
 """Samples that a sampler is calibrated on, where they cost at most an eighth of training's evaluations."""
 _PAIR_SAMPLES, _PAIR_SEED = 512, 6
@@ -218,11 +215,9 @@ class BlackoutDiffusion(Model):
             )  # fmt: skip
 
     def before_export(self, evaluations: int) -> None:
-        """A pilot run for the optimal grid, as long as the evaluations allow."""
-        steps = min(evaluations // _PILOT_SAMPLES, _PILOT_STEPS[1])
-        if isinstance(self.process, PureDeath) and steps >= _PILOT_STEPS[0]:
+        """Distances of pairs of equal elements, where the data have some and the evaluations allow."""
+        if isinstance(self.process, PureDeath) and evaluations >= 2 * _PAIR_SAMPLES:
             with suppress(UserError):  # of a network that gives no numbers
-                self.config["pilot"] = self.pilot(_PILOT_SAMPLES, steps)
                 if pairs := self._pairs():
                     self.config["data"]["equal_pairs"] = pairs
 
@@ -347,15 +342,6 @@ class BlackoutDiffusion(Model):
         shape = (1,) if self.gain is None else self.shape
         of_one = count_evaluations(times, self.process, self.head, sampler.kernel, sampler.correction, guidance, shape)
         return of_one * number
-
-    def pilot(self, num_samples: int = 64, num_steps: int = 200) -> dict[str, list[float]]:
-        """What `OptimalGrid` needs of a model of pure death: a run of num_samples samples of num_steps evaluations."""
-        streams = SampleStreams(fold_seed(self.seed, _PILOT), torch.arange(num_samples, device=self.device))
-        with self.sampler.evaluation.of(self.averaged):
-            return pilot_run(
-                self.denoiser(), self.process, (num_samples, *self.shape), streams, mean=self.mean,
-                num_steps=num_steps, device=self.device, **pilot_ends(self.config.get("data", {})),
-            )  # fmt: skip
 
 
 def _named(given: Any) -> dict[str, Any]:

@@ -15,12 +15,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from blackout.diffusion import processes
 from blackout.diffusion.correctors import LevelCorrector
-from blackout.diffusion.grids import OptimalGrid, pilot_run
 from blackout.diffusion.heads import LogisticMixtureHead, SoftplusHead
 from blackout.diffusion.kernels import BirthDeathBridge, Kernel, LevelBridge, TauLeap
 from blackout.diffusion.processes import PureDeath
@@ -61,7 +59,6 @@ from blackout.laws.toys import (
     total_variation,
     two_bumps,
 )
-from blackout.random import SampleStreams
 
 EXACT = 2e-5
 """Total variation of a kernel that is exact: the start and rounding leave less."""
@@ -274,18 +271,9 @@ def _pure_death() -> Iterator[tuple]:
     # of 256 levels, draws are checked by the tests at chosen states alone: the chi-square of a loop would see little
     yield PureDeathSubject(two_bumps(), {}), {"fisher grid": fisher_times}, (10, 30, 100), bumps
     yield PureDeathSubject(rare_pixel(), KERNELS), grids, (16, 32, 64), rare
-    three = {**grids, "optimal grid": OptimalGrid(pilot(pair))}
-    yield PureDeathSubject(pair, KERNELS), three, (16, 32, 64), {**first, **second}
+    yield PureDeathSubject(pair, KERNELS), grids, (16, 32, 64), {**first, **second}
     for toy in (exclusive_pair(), five_bits(), three_pixels()):
         yield PureDeathSubject(toy, {}), {"logit grid": truncated}, (16, 32, 64), rough
-
-
-def pilot(toy: Toy, num_samples: int = 2000) -> dict[str, list[float]]:
-    """A pilot run with the toy's exact denoiser."""
-    denoiser = ExactDenoiser(toy)
-    streams = SampleStreams(0, torch.arange(num_samples))
-    mean = torch.from_numpy(toy.mean)
-    return pilot_run(denoiser, denoiser.process, (num_samples, toy.pixels), streams, mean=mean, num_steps=150)
 
 
 def finite(process: str, name: str, cube: Array, law: Any, matrices: Matrices) -> JumpSubject:

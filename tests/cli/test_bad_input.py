@@ -153,7 +153,7 @@ def test_the_untouched_model_works(run, model, tmp_path):
     (["samples=3"], ""), (["seed=x"], "seed"),
     (["sampler=posterior_bridge"], "distribution"), (["sampler=level_bridge"], "distribution over levels"),
     (["sampler=posterior_trapezoidal"], "distribution"), (["sampler.kernel.floor=2"], "floor"),
-    (["sampler=birth_death_bridge"], "does not fit the process PureDeath"), (["sampler/grid=optimal"], "pilot"),
+    (["sampler=birth_death_bridge"], "does not fit the process PureDeath"),
 ])  # fmt: skip
 def test_sampling_settings(run, model, tmp_path, arguments, word):
     given = [] if arguments[0].startswith("ckpt") else [f"ckpt={model}"]

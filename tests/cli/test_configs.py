@@ -92,7 +92,7 @@ def test_the_default_sampler_is_second_order_and_other_processes_have_their_own(
     (["process=ordinal"], "logit_times", (9.0, -7.0)),
     (["process=ordinal", "sampler/grid=logit"], "logit_times", (5.0, -8.0)),
     (["sampler/grid=logit", "sampler.grid.last=-3"], "logit_times", (5.0, -3.0)),
-    (["sampler/grid=fisher"], "fisher_times", None), (["sampler/grid=optimal"], "OptimalGrid", None),
+    (["sampler/grid=fisher"], "fisher_times", None),
 ])  # fmt: skip
 def test_a_chosen_grid_wins_over_the_recipes(overrides, target, ends):
     grid = completed(composed(*overrides)["sampler"]["grid"])

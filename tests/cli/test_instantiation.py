@@ -35,7 +35,7 @@ OTHER_GROUPS = {
     "task",
 }
 """Of settings of other families, and of sample.py alone."""
-NOTHING_TO_TRAIN = [("sampler", "model"), ("sampler/grid", "optimal"), ("dataset", "none")]
+NOTHING_TO_TRAIN = [("sampler", "model"), ("dataset", "none")]
 """Two of a trained model, which test_conditioning.py uses, and no data."""
 
 

@@ -14,7 +14,6 @@ def deep(*processes):
 
 @pytest.mark.parametrize("process", ["uniform", *deep("birth_death", "absorbing", "ordinal", "discrete_absorbing")])
 def test_training_ends_well(run, tmp_path, process):
-    """After as many steps as a run of pure death needs to make its pilot run, which no other process has."""
     tiny = [option for option in TINY if "val_check" not in option]
     arguments = [f"process={process}", "trainer.max_steps=20", "trainer.val_check_interval=20"]
     outcome = run("train", *tiny, *arguments, f"runs_dir={tmp_path}", "run_id=a")

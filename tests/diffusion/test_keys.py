@@ -36,7 +36,6 @@ def test_no_two_uses_of_a_runs_seed_share_a_key(keys, seed):
     inner, counts = model.model.eval(), COUNTS[:16]
     uses = {
         "training": lambda: trainer.fit(model),
-        "pilot": lambda: inner.pilot(8, 9),
         "continuous": lambda: continuous_bits(inner, counts, 4, seed),
         "ends": lambda: end_bits(inner, counts, seed),
         "finite": lambda: finite_time_bits(inner, counts, 9, seed),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from blackout.laws.toys import Toy
-
 
 def precise_expm(generator: np.ndarray) -> np.ndarray:
     """exp of a generator by its series in extended precision: every term is positive, so small entries keep digits."""
@@ -48,20 +46,3 @@ def posterior(p0: np.ndarray, transition: np.ndarray) -> np.ndarray:
     joint = transition[: len(p0)].T * p0[None, :]
     mass = joint.sum(1, keepdims=True)
     return np.where(mass > 0, joint / np.where(mass > 0, mass, 1.0), p0[None, :])
-
-
-def covariance(toy: Toy, q: float) -> np.ndarray:
-    """Cov(N | X_t), [S, pixels, pixels]."""
-    posterior = toy.posterior(q)
-    mean = posterior @ toy.states
-    second = np.einsum("mo,oi,oj->mij", posterior, toy.states, toy.states)
-    return second - mean[:, :, None] * mean[:, None, :]
-
-
-def curvature(toy: Toy, q: float) -> float:
-    """G = E || D^-1/2 Cov(N | X_t) D^-1/2 - 1 ||_F^2, D = diag E[N | X_t]: a Poisson step costs KL r^2 G / 4."""
-    mean = toy.beliefs(q).mean.reshape(-1, toy.pixels)
-    lit = mean > 1e-12  # elsewhere nothing is missing and the quotient would be of rounding errors
-    scale = np.where(lit, np.sqrt(np.where(lit, mean, 1)), np.inf)
-    scaled = covariance(toy, q) / (scale[:, :, None] * scale[:, None, :]) - np.eye(toy.pixels) * lit[:, :, None]
-    return float(toy.marginal(q) @ (scaled**2).sum((1, 2)))

@@ -7,7 +7,6 @@ SAMPLERS, PROCESSES = "results/sampling.md", "results/processes.md"
 LINES = {
     ("pure_death", "pixel pair", "fisher grid"): (SAMPLERS, "| Fisher |"),
     ("pure_death", "pixel pair", "logit grid"): (SAMPLERS, "| logit 7 to -10 |"),
-    ("pure_death", "pixel pair", "optimal grid"): (SAMPLERS, "| optimal |"),
     ("pure_death", "three pixels", "logit grid"): (SAMPLERS, "| three pixels of 5 levels"),
     ("pure_death", "five bits", "logit grid"): (SAMPLERS, "| five pixels of 2 levels"),
     ("pure_death", "exclusive pair", "logit grid"): (SAMPLERS, "| two pixels, one always black"),

@@ -15,7 +15,6 @@ from scipy import stats
 from blackout.data.count_data import covariance_excess, total_dispersion
 from blackout.diffusion import likelihood
 from blackout.diffusion.data_stats import DataEnds, with_ends
-from blackout.diffusion.grids import LAST_LOGIT, pilot_ends
 from blackout.diffusion.kernels import BirthDeathBridge, Trapezoidal
 from blackout.diffusion.predictions import BirthDeathPrediction
 from blackout.diffusion.processes import BirthDeath, PureDeath
@@ -120,7 +119,7 @@ def shipped():
             found[f"sampler/grid={name.rpartition('/')[2]}"] = OmegaConf.to_container(section)
     for name, section in sections("schedule").items():
         found[f"schedule={name.rpartition('/')[2]}"] = OmegaConf.to_container(section).get("grid")
-    unfit = ("optimal", "steps", "schedule=counts")  # the last is made from more facts of the data
+    unfit = ("steps", "schedule=counts")  # the last is made from more facts of the data
     return {name: grid for name, grid in found.items() if not name.endswith(unfit)}
 
 
@@ -193,15 +192,6 @@ def test_the_ends_of_few_steps_keep_start_and_steps_in_step():
         assert all(ends.fits(grid(n)[-1], lent=True) for n in found)
         assert ends.fits(grid(9)[-1]) == (facts is CIFAR10)  # digits are not, but for what is lent
         assert torch.equal(widest(grid)(9), logit_times(9, first, last))
-
-
-def test_pilot_runs_look_where_they_did_unless_the_data_ask_for_more():
-    assert pilot_ends(CIFAR10) == pilot_ends({}) == {"first": 10.0, "last": LAST_LOGIT}
-    sixteen_bits = {name: 257 * fact for name, fact in CIFAR10.items()}
-    assert pilot_ends(sixteen_bits) == {
-        "first": pytest.approx(10.549, abs=1e-3),
-        "last": pytest.approx(-18.71, abs=0.01),
-    }
 
 
 # --- bounds

@@ -9,7 +9,6 @@ from blackout.diffusion.schedules import fisher_times, logit_times
 from blackout.laws.claims import LAWS, survivals
 from blackout.laws.kernels import BIRTHS, final_law, fraction, landing, poisson_pmf, walk
 from blackout.laws.toys import Toy, rare_pixel, total_variation, two_bumps
-from tests.laws.brute_force import curvature
 
 BUMPS = two_bumps()
 
@@ -114,18 +113,6 @@ def test_nearest_rounding_dims_a_common_pixel_however_many_steps_there_are():
     q = survivals(fisher_times(1000))
     assert final_law(rare_pixel(0.7), q, LAWS["nearest"])[1] == pytest.approx(0.578, rel=0.01)
     assert final_law(rare_pixel(0.3), q, LAWS["poisson"])[1] == pytest.approx(0.2998, rel=1e-3)
-
-
-def test_steps_on_the_optimal_grid_cost_less_than_a_quarter_of_evenly_spaced_ones():
-    """Nats of Poisson steps on the two-bump pixel, times their number T, by the theory of short steps."""
-    u = np.linspace(-15, 15, 301)
-    q, width = 1 / (1 + np.exp(-u)), u[1] - u[0]
-    curvatures = np.array([curvature(BUMPS, x) for x in q])
-    assert (0.5 * (q * np.sqrt(curvatures)).sum() * width) ** 2 == pytest.approx(2.7, rel=0.05)
-    assert 30 / 4 * (q**2 * curvatures).sum() * width == pytest.approx(11.7, rel=0.05)
-    share = np.cumsum(q * np.sqrt(curvatures))
-    inner = (u > -6.8) & (u < 3.7)
-    assert np.diff(np.interp([-6.8, 3.7], u, share / share[-1])) > 0.97 and inner.mean() < 0.4
 
 
 def test_a_grid_that_ends_early_needs_the_poisson_start():

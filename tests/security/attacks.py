@@ -95,7 +95,6 @@ ATTACKS = {
     "interpolation in the dataset": Attack(put("dataset", "holdout", make=interpolation), EVALUATE),
     "interpolation in the metrics": Attack(put("metrics", "batch_size", make=interpolation), EVALUATE),
     "a fact that is none": Attack(put("data", "guidance_between", make=action), ("sampler.num_steps=3",)),
-    "a pilot run that is a component": Attack(put("pilot", make=action), ("sampler/grid=optimal",)),
     "scores by a program": Attack(scored_by_a_program, EVALUATE),
     "scores kept in a folder of its choice": Attack(put("metrics", "cache", make=owned), EVALUATE),
     "a classifier kept in a folder of its choice": Attack(put("metrics", "extractor", "cache", make=owned), EVALUATE),

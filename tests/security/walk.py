@@ -29,7 +29,6 @@ FACTS = {
     "shape": [1, 8, 8], "max_count": 4, "mean": 2.0, "std": 1.5, "num_classes": 3, "outputs": 2,
     "levels": 2, "sites": 9, "lattice": [3, 3], "distances": 6,
     "num_items": 4, "item_shape": [1, 8, 8], "num_tokens": 4,
-    "pilot": {"logits": [3.0, 0.0, -3.0], "curvature": [1.0, 0.5]},
 }  # fmt: skip
 CHAIN = [[0.5, 0.5], [0.25, 0.75]]
 GENERATOR = [[-1.0, 1.0], [2.0, -2.0]]
