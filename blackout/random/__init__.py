@@ -1,10 +1,10 @@
 """Random numbers: counter-based streams, and exact draws from a torch generator or from streams."""
 
-from blackout.random.categorical import categorical, cumulative, gamma, invert_rows, negative_binomial
+from blackout.random.categorical import categorical, cumulative, invert_rows
 from blackout.random.counts import bernoulli, binomial, compiled_by, poisson
 from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, fold_seed, uniform
 
 __all__ = [
     "Draw", "RandomSource", "SampleStreams", "StepStreams", "bernoulli", "binomial", "categorical", "compiled_by",
-    "cumulative", "fold_seed", "gamma", "invert_rows", "negative_binomial", "poisson", "uniform",
+    "cumulative", "fold_seed", "invert_rows", "poisson", "uniform",
 ]  # fmt: skip

@@ -237,30 +237,3 @@ def _transformed_rejection(
         if can_look(a) and not bool(wanted.any()):
             break
     return drawn
-
-
-def first_accepted(
-    propose: Callable[[int, Tensor | None], tuple[Tensor, Tensor]], like: Tensor, attempts: int
-) -> Tensor:
-    """The first accepted proposal of every element.
-
-    Args:
-        propose: (attempt, elements) -> proposals and whether each is accepted, [M] both.
-        like: a float64 vector with one number per element.
-        attempts: how many there are on a device whose numbers nobody looks at.
-    """
-    drawn = torch.full_like(like, torch.nan)
-    if not can_look(like):
-        wanted = torch.ones_like(like, dtype=torch.bool)
-        for attempt in range(attempts):
-            value, accepted = propose(attempt, None)
-            drawn = torch.where(wanted & accepted, value, drawn)
-            wanted &= ~accepted
-        return drawn
-    todo, attempt = torch.arange(len(like)), 0
-    while todo.numel():
-        value, accepted = propose(attempt, todo)
-        drawn.index_copy_(0, todo[accepted], value[accepted])
-        todo = todo[~accepted]
-        attempt += 1
-    return drawn

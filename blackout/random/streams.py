@@ -107,21 +107,16 @@ class Draw:
         """The same draw for some of the samples."""
         return Draw(self.keys[which])
 
-    def uniform(self, shape: tuple[int, ...], attempt: int = 0, where: Tensor | None = None) -> Tensor:
-        """Float64 uniforms in (0, 1) of 52 bits, for all elements or only those at flat indices `where`.
+    def uniform(self, shape: tuple[int, ...], attempt: int = 0) -> Tensor:
+        """Float64 uniforms in (0, 1) of 52 bits.
 
         Args:
             shape: [B, ...] of the whole draw, B the number of samples.
             attempt: which of an element's numbers.
-            where: int64 [M], flat indices into `shape`; an element's number does not depend on who else is asked for.
         """
         first = fold(self.keys, attempt)
         second = fold(first, SECOND_KEY)
         elements = math.prod(shape[1:])
-        if where is not None:
-            sample = where // elements
-            first, second = first.index_select(0, sample), second.index_select(0, sample)
-            return _uniform_((where - sample * elements).mul_(signed(GOLDEN)).add_(first), second)
         counter = torch.arange(elements, device=first.device).mul_(signed(GOLDEN))
         rows = max(1, _CHUNK // max(1, elements))
         if len(first) <= rows or first.device.type != "cpu":
@@ -139,9 +134,8 @@ class _GeneratorDraw(Draw):
     def __init__(self, generator: torch.Generator | None, device: torch.device) -> None:
         self._generator, self._device = generator, device
 
-    def uniform(self, shape: tuple[int, ...], attempt: int = 0, where: Tensor | None = None) -> Tensor:
-        wanted = shape if where is None else tuple(where.shape)
-        return torch.rand(wanted, generator=self._generator, dtype=torch.float64, device=self._device)
+    def uniform(self, shape: tuple[int, ...], attempt: int = 0) -> Tensor:
+        return torch.rand(shape, generator=self._generator, dtype=torch.float64, device=self._device)
 
 
 class SampleStreams:

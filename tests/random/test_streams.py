@@ -16,12 +16,6 @@ def test_a_sample_draws_the_same_alone_or_in_any_batch():
     assert torch.equal(together[4], alone[0]) and torch.equal(shuffled[1], alone[0])
 
 
-def test_a_subset_of_elements_gets_the_numbers_it_has_in_the_whole():
-    draw = SampleStreams(1, torch.arange(5)).at(0).next_draw()
-    where = torch.tensor([0, 17, 63, 64, 319])
-    assert torch.equal(draw.uniform((5, 64), 2, where), draw.uniform((5, 64), 2).view(-1)[where])
-
-
 def test_every_part_of_the_address_matters():
     base = uniforms(0, torch.tensor([0]), 0)
     others = [uniforms(1, torch.tensor([0]), 0), uniforms(0, torch.tensor([1]), 0), uniforms(0, torch.tensor([0]), 1)]
