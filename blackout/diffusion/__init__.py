@@ -83,12 +83,10 @@ from blackout.diffusion.samplers import Evaluation, Sampler, count_evaluations, 
 from blackout.diffusion.schedules import (
     Schedule,
     adaptive_times,
-    cosine_times,
     fisher_times,
     logistic_times,
     logit_times,
     step_times,
-    uniform_times,
 )
 
 __all__ = [
@@ -102,10 +100,9 @@ __all__ = [
     "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal", "Prediction",
     "Process", "PureDeath", "RateLoss", "Rounding", "Sampler", "ScaledHead", "Schedule", "SoftplusHead",
     "StatefulKernel", "StepLoss", "TauLeap", "ThinAndBridge", "Trapezoidal", "Uniform", "UniformChain",
-    "adaptive_times", "bits_per_dim", "cosine_times", "count_dtype",
+    "adaptive_times", "bits_per_dim", "count_dtype",
     "count_evaluations", "finite_time_weight", "fisher_times", "from_generator",
     "growth_weighting", "instantaneous_weight", "likelihood_bound", "likelihood_weighting", "log_softplus",
     "logistic_times", "logit_times", "loss_weights", "make_sampler", "nearest_rounding",
     "paper_weighting", "poisson_loss", "rate_loss", "sample", "step_times", "stochastic_rounding",
-    "uniform_times",
 ]  # fmt: skip

@@ -164,20 +164,7 @@ class Trapezoidal:
 
     Second order where no birth more than halves another element's rate; elsewhere the positive part cuts, and the
     order is 1. In this form it is ours (tests/laws/test_kernel_laws.py).
-
-    Args:
-        floor: least rate of the second stage, as a share of y(X_rho, rho); with any floor above 0 every X_0 stays
-            possible, so that the chain's likelihood bound is finite.
-
-    Raises:
-        ValueError: a floor outside [0, 1].
     """
-
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.floor <= 1:
-            raise ValueError(f"floor must be in [0, 1], not {self.floor}")
 
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
@@ -191,7 +178,7 @@ class Trapezoidal:
         x_rho = grown(xt, poisson(y * half, generator), process)
         # second stage: from rho to s, of the same fraction, with the extrapolated count
         y_rho = predicted_count(self, denoiser, process, x_rho, rho).expected
-        rate = torch.maximum(2 * y_rho - (1 - half) * y, self.floor * y_rho)
+        rate = (2 * y_rho - (1 - half) * y).clamp(min=0)
         return grown(x_rho, poisson(rate * half, generator), process)
 
 

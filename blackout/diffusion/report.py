@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from blackout.data import CountData
-from blackout.data.count_data import loaded
 from blackout.diffusion.guidance import start_mean
 from blackout.diffusion.likelihood import (
     LARGEST_TABLE,
@@ -201,9 +200,7 @@ def histogram_bits(train: Tensor, test: Tensor, max_count: int) -> Estimate:
     return Estimate.of(nats, tuple(test.shape[1:]))
 
 
-def likelihood_report(
-    model: BlackoutDiffusion, untrained: BlackoutDiffusion | None, data: CountData, settings: Mapping[str, Any]
-) -> dict[str, Any]:
+def likelihood_report(model: BlackoutDiffusion, data: CountData, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What `sample.py evaluate=true` says of likelihoods.
 
     Those of a model with classes are given the classes, as in validation, and its bounds on -log p(x), by the null
@@ -211,9 +208,8 @@ def likelihood_report(
 
     Args:
         model: in eval mode.
-        untrained: the same with fresh weights, a baseline; None for no baselines.
         data: whose first few samples of each split are bounded.
-        settings: images, repeats, finite_steps and baselines of conf/sample.yaml.
+        settings: images, repeats, finite_steps and paths of conf/sample.yaml.
 
     Returns:
         values: held-out and training bits per dimension by name; likelihood: how they were made. Both are of samples
@@ -236,8 +232,6 @@ def likelihood_report(
     if settings["finite_steps"] and rank() == 0:
         steps, cost = settings["finite_steps"], likelihood["test"]["finite_time"]["cost_of_steps"]
         print(f"{steps} Poisson steps cost {cost:.3f} bits per dimension more than infinitely many (held-out data)")
-    if untrained is not None:
-        likelihood["baselines"] = _baselines(untrained, data, data.test[:n], settings["repeats"])
     return {"values": values, "likelihood": likelihood}
 
 
@@ -287,17 +281,3 @@ def check_settings(settings: Mapping[str, Any], process: Process) -> None:
             f"likelihood.finite_steps needs max_count up to {LARGEST_TABLE}, not {process.max_count}:"
             " leave it out, and the bound in continuous time remains"
         )
-
-
-def _baselines(untrained: BlackoutDiffusion, data: CountData, test: Tensor, repeats: int | None) -> dict[str, Any]:
-    """Held-out bits per dimension of models that know little or nothing."""
-    from blackout.evaluation.baselines import baseline_bits  # which loads what only scores need
-
-    exact, known = math.log2(data.max_count + 1), loaded(data.train)
-    uniform = Estimate(exact, 0.0, len(test), exact, exact)
-    return {
-        "uniform": asdict(uniform),
-        "independent_histograms": asdict(histogram_bits(known, test, data.max_count)),
-        **{name: {"value": bits, "n": len(test)} for name, bits in baseline_bits(known, test).items()},
-        "untrained_network": asdict(continuous_bits(untrained, test, repeats)),
-    }

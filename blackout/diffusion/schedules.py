@@ -192,22 +192,6 @@ def logistic_times(
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
 
 
-@component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
-def uniform_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
-    """Equal steps in t. float64 [T + 1]."""
-    _check(num_steps, final_time)
-    return torch.linspace(0.0, final_time, num_steps + 1, dtype=torch.float64)
-
-
-@component(passed=("grid",), called=("num_steps",), from_stats=ends_of_data)
-def cosine_times(num_steps: int = 1000, final_time: float = 15.0) -> Tensor:
-    """Survival falls as cos^2 of an angle that grows in equal steps, float64 [T + 1] [Nichol 2021, eq. 17]."""
-    _check(num_steps, final_time)
-    end = math.acos(math.exp(-final_time / 2))
-    angle = torch.linspace(0.0, end, num_steps + 1, dtype=torch.float64)
-    return -torch.log1p(-(torch.sin(angle) ** 2))
-
-
 @component(passed=("grid",), called=("num_steps",))
 def step_times(num_steps: int, length: int) -> Tensor:
     """The steps 0..length of a chain in discrete time, or as evenly spaced ones of them as there are num_steps.

@@ -94,7 +94,7 @@ def step_law(toy: Toy, law: Array, q_s: float, q_t: float, births: Births) -> Ar
     return law @ step_matrix(toy, births, q_s, q_t)
 
 
-def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float, floor: float = 0.0) -> Array:
+def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
     """The same for the theta-trapezoidal step [Anderson 2011] (any theta); its second stage looks at X_t and X_rho."""
     if q_s == 1:
         return step_law(toy, law, q_s, q_t, poisson_births)
@@ -105,7 +105,7 @@ def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float, floor: float =
     y, y_rho = (toy.beliefs(q).mean.reshape(-1, toy.pixels) for q in (q_t, q_rho))
     weight = law[:, None] * step_matrix(toy, poisson_births, q_rho, q_t)
     before, between = np.nonzero(weight > 1e-14 * weight.max())
-    rate = np.maximum(a1 * y_rho[between] - (a1 - 1) * (1 - first) * y[before], floor * y_rho[between]) * second
+    rate = np.clip(a1 * y_rho[between] - (a1 - 1) * (1 - first) * y[before], 0, None) * second
     reached = [landing(poisson_pmf(rate[:, i], toy.max_count), toy.states[between, i]) for i in range(toy.pixels)]
     return _together(weight[before, between], reached)
 

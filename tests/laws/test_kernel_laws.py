@@ -37,7 +37,6 @@ from blackout.laws.kernels import (
     p_value,
     step_draws,
     step_law,
-    trapezoidal_law,
     walk,
 )
 from blackout.laws.toys import (
@@ -105,29 +104,6 @@ def test_posterior_trapezoidal_steps_draw_from_their_exact_laws_on_rough_toys(to
         law = subjects.LAWS["posterior_trapezoidal"](toy, np.eye(len(toy.p0))[state], math.exp(-s), math.exp(-t))
         drawn = step_draws(toy, denoiser, denoiser.process, PosteriorTrapezoidal(), state, s, t, 8000, 1)
         assert p_value(drawn, law) > 1e-4
-
-
-def test_a_floor_leaves_no_state_impossible_that_the_positive_part_excludes():
-    """From (0, 0) of an exclusive pair a birth in the first stage cuts the rates of the second to 0 without a floor."""
-    pair = exclusive_pair()
-    start, s, t = np.eye(256)[0], math.exp(-0.2), math.exp(-1.5)
-    exact = pair.reverse(s, t)[0]
-
-    def possible(floor):
-        law = trapezoidal_law(pair, start, s, t, floor)
-        return bool((law[exact > 1e-12] > 0).all())
-
-    assert possible(0.05)
-    q = subjects.survivals(fisher_times(20))
-    errors = [
-        total_variation(final_law(pair, q, partial(trapezoidal_law, floor=floor)), pair.p0) for floor in (0.0, 0.05)
-    ]
-    assert errors[1] == pytest.approx(errors[0], rel=0.05)
-    denoiser = ExactDenoiser(pair)
-    drawn = step_draws(pair, denoiser, denoiser.process, Trapezoidal(floor=0.3), 0, 0.2, 1.5, 8000, 1)
-    assert p_value(drawn, trapezoidal_law(pair, start, s, t, 0.3)) > 1e-4
-    with pytest.raises(ValueError, match="floor"):
-        Trapezoidal(floor=-0.1)
 
 
 @pytest.mark.parametrize("grid, exact", [("fisher grid", 3), pytest.param("logit grid", 3, marks=pytest.mark.deep)])
