@@ -54,7 +54,7 @@ _LZMA, _LZMA_MEMORY = 9 | lzma.PRESET_EXTREME, 1 << 27
 
 
 def encode(given: argparse.Namespace) -> None:
-    """Write the compressed file, every part decoded again, and say how large it is beside the bound, xz and PNG."""
+    """Write the compressed file, every part decoded again, and say how large it is beside the bound and xz."""
     model, began = _model(given.model), time.perf_counter()
     counts = _counts(given.file, model)
     if counts.size * given.steps > _MOST_WORK:
@@ -85,7 +85,7 @@ def encode(given: argparse.Namespace) -> None:
                 shutil.copyfileobj(plain, file)
         size = part.stat().st_size
     rate = 8 / counts.size
-    sizes = {"this": size, **({} if own == size else {"the model": own}), "xz": xz, **_png(tried, len(counts))}
+    sizes = {"this": size, **({} if own == size else {"the model": own}), "xz": xz}
     said = ", ".join(f"{name} {size:,} bytes ({size * rate:.3f} bits per dimension)" for name, size in sizes.items())
     print(f"{len(counts):,} arrays: {said}; the bound is {bound.value:.3f} +- {bound.standard_error:.3f}")
     print(f"wrote {given.out}, and decoded it again, in {time.perf_counter() - began:.0f} s")
@@ -152,13 +152,12 @@ def _decoded_parts(
         about = file.read(_PART.size)
         some, size, lanes, expected = _PART.unpack(about) if len(about) == _PART.size else (0, 0, 0, b"")
         elements, most = some * math.prod(model.shape), _per_part(model)
-        if not 0 < some <= min(n, most) or lanes != _lanes(elements) or size < 8 * lanes or size % 4:
+        fits = size >= 8 * lanes and size % 4 == 0 and elements <= _SPARSEST * size
+        if not 0 < some <= min(n, most) or lanes != _lanes(elements) or not fits:
             raise UserError(f"{name}: damaged: {some:,} arrays in {size:,} bytes and {lanes} lanes cannot be in it")
         body, crc = file.read(size), file.read(4)
         if zlib.crc32(about + body, zlib.crc32(header)).to_bytes(4, "little") != crc:
             raise UserError(f"{name}: damaged")
-        if elements > _SPARSEST * size:
-            raise UserError(f"{name}: damaged: {some:,} arrays in {size:,} bytes and {lanes} lanes cannot be in it")
         counts = decoded(model, some, times, Coder(lanes, body), batch_size)
         if _hash(counts) != expected:
             raise UserError(f"{name}: does not decode to what was encoded: another model, machine or version made it")
@@ -237,19 +236,6 @@ def _parts(path: Path, counts: np.ndarray[Any, Any], model: BlackoutDiffusion) -
 
 def _hash(counts: Tensor) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(counts.numpy(), dtype="<i8").tobytes()).digest()[:16]
-
-
-def _png(counts: Tensor, number: int) -> dict[str, int]:
-    """All images as PNG files, of counts up to 255 in one or three channels; nothing where these are not all."""
-    from PIL import Image
-
-    if counts.dtype != torch.uint8 or counts.ndim != 4 or counts.shape[1] not in (1, 3) or len(counts) < number:
-        return {}
-    size = 0
-    for image in counts.movedim(1, -1).squeeze(-1).numpy():
-        Image.fromarray(image).save(file := io.BytesIO(), "png", optimize=True)
-        size += file.tell()
-    return {"PNG": size}
 
 
 def main() -> None:
