@@ -163,9 +163,7 @@ def sparse_matrix(kind: str, shape: Any, parts: Mapping[str, Array]) -> Any:
     if kind == "coo":
         inside = len(first) == len(second) == len(data) and _within(first, outer)
     else:
-        first = first.astype(np.int64)
-        inside = len(first) == outer + 1 and first[0] == 0 and bool((np.diff(first) >= 0).all())
-        inside = inside and first[-1] == len(second) == len(data)
+        inside = _begins(first := first.astype(np.int64), outer) and first[-1] == len(second) == len(data)
     if not inside or not _within(second, inner):
         raise ValueError(f"{names[0]} and {names[1]} of a sparse matrix do not fit its shape [{rows}, {columns}]")
     if data.dtype.itemsize < 8 and (kind == "coo" or data.dtype == np.float16):
@@ -193,12 +191,7 @@ class SparseOnDisk:
         sparse_matrix("csr", (0, np.asarray(shape).flat[-1]), self._of(0, 0, self._ends[:1]))  # refuses what is none
         self.shape = tuple(map(int, np.asarray(shape)))
         ends = self._ends = self._ends.astype(np.int64)
-        whole = (
-            len(self.shape) == 2
-            and len(ends) == self.shape[0] + 1
-            and ends[0] == 0
-            and bool((np.diff(ends) >= 0).all())
-        )
+        whole = len(self.shape) == 2 and _begins(ends, self.shape[0])
         if not (whole and (ends[-1],) == data.shape == parts["indices"].shape):
             raise ValueError(f"indptr and indices of a sparse matrix do not fit its shape {list(self.shape)}")
 
@@ -221,6 +214,11 @@ class SparseOnDisk:
     def _of(self, first: int, last: int, ends: Array) -> dict[str, Array]:
         place = slice(int(first), int(last))
         return {"data": self._parts["data"][place], "indices": self._parts["indices"][place], "indptr": ends}
+
+
+def _begins(pointers: Array, number: int) -> bool:
+    """Whether these say where so many rows begin, and where the last one ends."""
+    return len(pointers) == number + 1 and pointers[0] == 0 and bool((np.diff(pointers) >= 0).all())
 
 
 def _within(indices: Array, end: int) -> bool:

@@ -222,8 +222,7 @@ def packed(path: Path, number: int, shape: tuple[int, ...], request: Any, blocks
     """
     path = path.resolve()
     files = [path] if path.is_file() else sorted(Path(at, name) for at, _, names in os.walk(path) for name in names)
-    stamps = [[str(file), (status := file.stat()).st_size, status.st_mtime_ns] for file in files]
-    folder = path.with_name(f"{path.name}.rows-{request_key([stamps, request])[:8]}")
+    folder = path.with_name(f"{path.name}.rows-{request_key([files, request])[:8]}")
     try:
         with FileLock(folder.with_name(f".{path.name}.rows.lock")):  # one process writes, others wait
             remove_parts(folder.parent, escape(folder.stem[:40]))
