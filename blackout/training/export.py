@@ -298,9 +298,4 @@ def checked(description: Any, path: Path) -> dict[str, Any]:
     if description.get("format") != FORMAT:
         found = reprlib.repr(description.get("format"))
         raise UserError(f"{path} has format {found}; this version reads format {FORMAT}")
-    return migrate(plain(description, str(path)))
-
-
-def migrate(description: dict[str, Any]) -> dict[str, Any]:
-    """A model's description in today's form: what later versions change of it is changed here, by its `blackout`."""
-    return description
+    return dict(plain(description, str(path)))
