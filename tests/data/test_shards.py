@@ -13,6 +13,7 @@ from PIL import Image
 from blackout.data import CountData, counts, image_folder, shards
 from blackout.data.count_data import loaded
 from blackout.errors import UserError
+from blackout.evaluation import count_scores
 from blackout.evaluation.count_scores import CountScorer, compare
 from blackout.training.data_module import TrainLoader
 
@@ -142,7 +143,8 @@ def test_what_is_large_beside_the_memory_stays(monkeypatch: pytest.MonkeyPatch) 
     assert shards.stays_on_disk((1, 1), 1, False) and not shards.stays_on_disk((1000, 1000), 1, True)
 
 
-def test_scores_are_those_of_counts_in_memory(tmp_path: Path) -> None:
+def test_scores_are_those_of_counts_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count_scores, "TREES", 20)
     path = save_npy(tmp_path / "x.npy", CELLS)
     memory, disk = (counts(path, in_memory=held, labels="total") for held in (True, False))
     found = [compare(memory.test[:].long().numpy()[::2], data, 40, 0) for data in (memory, disk)]

@@ -31,6 +31,7 @@ SCORER = CountScorer(most=150, seed=1)
 SCORES = (
     "c2st_auc", "c2st_accuracy", "c2st_linear_auc", "ks_mean", "ks_total", "mean_ratio", "variance_ratio",
     "zeros_difference", "largest_ratio", "correlation_difference", "mmd", "novelty",
+    "equal_difference", "excess_difference",
 )  # fmt: skip
 
 

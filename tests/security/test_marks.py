@@ -27,7 +27,7 @@ NEVER_MADE = {
 """Not there, and not downloaded."""
 
 
-@pytest.fixture(scope="module", params=[10, pytest.param(1, marks=pytest.mark.deep)])
+@pytest.fixture(scope="module", params=[30, pytest.param(1, marks=pytest.mark.deep)])
 def walk(tmp_path_factory, request):
     """What the walk under an audit hook printed, the folder in which it ran, and which share of arguments it tried."""
     folder = tmp_path_factory.mktemp("walk")

@@ -40,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.deep
 def test_killed_it_continues_bit_for_bit_and_solves_other_graphs(run, folder, tmp_path):  # type: ignore[no-untyped-def]  # noqa: F811
     settings = [*SMALL, "trainer.max_steps=12", f"runs_dir={tmp_path}"]
     ckpt = killed_and_continued(run, settings, tmp_path / "mis")
