@@ -26,6 +26,32 @@ FIRST = {
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)*((?:LICENSE|CITATION\.cff|examples|benchmarks|tests)[\w/.]*)\)")
 """Links to files that are no pages: their names stay."""
 
+SHIM = re.compile(r'<script src="[^"]*iframe-worker[^"]*"></script>')
+"""What the theme fetches from elsewhere so that its search works from disk, where browsers refuse workers."""
+WORKER = """<script>
+if (location.protocol === "file:")
+  window.IFrameWorker = window.Worker = class extends EventTarget {
+    constructor(url) {
+      super()
+      const frame = document.body.appendChild(document.createElement("iframe"))
+      frame.hidden = true
+      this.scope = frame.contentWindow
+      this.scope.postMessage = data => this.dispatchEvent(new MessageEvent("message", { data }))
+      const load = src => new Promise(done => {
+        const script = this.scope.document.createElement("script")
+        Object.assign(script, { src, onload: done })
+        this.scope.document.head.append(script)
+      })
+      this.scope.importScripts = async (...all) => { for (const src of all) await load(src) }
+      this.ready = load(url)
+    }
+    postMessage(data) {
+      this.ready.then(() => this.scope.dispatchEvent(new MessageEvent("message", { data })))
+    }
+  }
+</script>"""
+"""In its place: a worker that runs in a hidden frame of the page."""
+
 
 def on_files(files: Files, config: Mapping[str, Any]) -> Files:
     """Add the pages of the root, and the API: a page for each package, with all its modules."""
@@ -51,6 +77,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     parts = re.split(r"(```.*?```|`[^`\n]*`)", markdown, flags=re.DOTALL)  # code stays as it is
     parts[::2] = [re.sub(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$", _formula, part, flags=re.DOTALL) for part in parts[::2]]
     return "".join(parts)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Nothing is loaded from elsewhere."""
+    return SHIM.sub(lambda _: WORKER, output)
+
+
+def on_post_template(output: str, **_: Any) -> str:
+    """Of the page that says that there is none, too."""
+    return SHIM.sub(lambda _: WORKER, output)
 
 
 def _formula(match: re.Match[str]) -> str:
