@@ -82,9 +82,14 @@ class Stream:
 
     def _read(self, first: int, last: int) -> Array:
         # not mapped: pages would count as this process's, and a file that shrinks would end it
-        wanted = (last - first) * self.dtype.itemsize
-        content = os.pread(self._file.fileno(), wanted, self._offset + first * self.dtype.itemsize)
-        if len(content) < wanted or self._stamp() != self._state:
+        wanted, at = (last - first) * self.dtype.itemsize, self._offset + first * self.dtype.itemsize
+        content, read = bytearray(wanted), 0
+        while read < wanted:  # one call gives 2 GiB at most
+            part = os.preadv(self._file.fileno(), [memoryview(content)[read:]], at + read)
+            if not part:
+                break
+            read += part
+        if read < wanted or self._stamp() != self._state:
             raise UserError(f"{self.path} was changed while it was in use: start again")
         return np.frombuffer(content, self.dtype)
 

@@ -6,7 +6,7 @@ import torch
 from benchmarks.permutation_rivals import SinkhornPixelLoss, SortingNetworkLoss, comparators, relaxed_sort
 from blackout.permutations import all_permutations
 from blackout.permutations.shuffle import ReverseAssignment, ReverseGPL, ReversePL
-from tests.permutations.test_baselines import lesson
+from tests.permutations.test_baselines import falls_with_certainty, lesson
 
 
 @pytest.mark.parametrize("layout", ["odd_even", "bitonic"])
@@ -51,14 +51,7 @@ def test_one_comparator_by_hand():
     (SortingNetworkLoss(5.0, "bitonic", True), False, ReversePL()),
 ])  # fmt: skip
 def test_losses_fall_as_the_right_order_gets_more_certain(loss, places, reverse):
-    found = []
-    for sharpness in (0.1, 1.0, 10.0):
-        taught, network = lesson(places, reverse, sharpness)
-        value, told = loss(taught)
-        assert torch.equal(value.detach(), told["train/loss"])
-        found.append(value.item())
-        (slope,) = torch.autograd.grad(value, network.sharpness)
-    assert found[0] > found[1] > found[2] > 0 and found[2] < 0.3 * found[0] and slope <= 0
+    falls_with_certainty(loss, places, reverse)
     assert loss.labels is (type(loss) is not SinkhornPixelLoss)
 
 

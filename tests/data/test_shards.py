@@ -154,6 +154,15 @@ def test_scores_are_those_of_counts_in_memory(tmp_path: Path, monkeypatch: pytes
     assert scores.compute() and scores.figure()
 
 
+def test_a_read_that_comes_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of the system gives 2 GiB at most."""
+    data, whole = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False), os.preadv
+    expected, once = data.train[:40], os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, at: once(file, min(size, 7), at))
+    monkeypatch.setattr(os, "preadv", lambda file, parts, at: whole(file, [parts[0][:7]], at))
+    assert torch.equal(data.train[:40], expected)
+
+
 def test_of_rows_on_the_disk_as_many_are_compared_as_fit(tmp_path: Path) -> None:
     data = counts(save_npy(tmp_path / "x.npy", CELLS), in_memory=False)
     some = loaded(data.train, most=12 * 63)

@@ -47,10 +47,8 @@ def lesson(places, reverse, sharpness):
     return LossInputs(law, ForwardProcess(Riffle(), [0, 40]), items, SampleStreams(3, torch.arange(30)).at(0)), network
 
 
-@pytest.mark.parametrize("loss, places, reverse", [
-    (SinkhornLoss(), True, ReverseAssignment()), (SinkhornLoss(draws=3, temperature=0.5), True, ReverseAssignment(5)),
-])  # fmt: skip
-def test_losses_fall_as_the_right_order_gets_more_certain(loss, places, reverse):
+def falls_with_certainty(loss, places, reverse):
+    """A loss and its slope, as the right order gets more certain."""
     found = []
     for sharpness in (0.1, 1.0, 10.0):
         taught, network = lesson(places, reverse, sharpness)
@@ -59,6 +57,13 @@ def test_losses_fall_as_the_right_order_gets_more_certain(loss, places, reverse)
         found.append(value.item())
         (slope,) = torch.autograd.grad(value, network.sharpness)
     assert found[0] > found[1] > found[2] > 0 and found[2] < 0.3 * found[0] and slope <= 0
+
+
+@pytest.mark.parametrize("loss, places, reverse", [
+    (SinkhornLoss(), True, ReverseAssignment()), (SinkhornLoss(draws=3, temperature=0.5), True, ReverseAssignment(5)),
+])  # fmt: skip
+def test_losses_fall_as_the_right_order_gets_more_certain(loss, places, reverse):
+    falls_with_certainty(loss, places, reverse)
     assert loss.labels
 
 
