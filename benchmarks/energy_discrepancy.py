@@ -15,8 +15,8 @@ from torch import Tensor
 
 from blackout.errors import UserError, run_command
 from blackout.files import new_file
+from blackout.flows.energies.data import BITS, DENSITIES, code_scale, encode, sample_density
 from blackout.flows.energies.negative import discrepancy
-from blackout.flows.planar import BITS, DENSITIES, code_scale, encode, sample_density
 from blackout.flows.plots import save_arrays
 from blackout.flows.targets import EnergyNetwork
 

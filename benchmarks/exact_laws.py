@@ -29,7 +29,7 @@ from blackout.family import Draw, Drawn, refuse_unknown
 from blackout.files import save_picture
 from blackout.posterior.operators import Judged, Separable, Shape
 from blackout.posterior.outputs import new_figure
-from blackout.posterior.prior import Prior, Streams
+from blackout.posterior.problem import Prior, Streams
 from blackout.posterior.rewards import Reward, Tilted
 from blackout.random import RandomSource, SampleStreams, cumulative, uniform
 from blackout.training.components import make

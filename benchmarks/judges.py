@@ -23,7 +23,7 @@ from blackout.data import CountData, digits
 from blackout.diffusion.samplers import Guidance
 from blackout.evaluation import frechet_distance
 from blackout.evaluation.digit_classifier import Classifier
-from blackout.evaluation.images import to_rgb, to_uint8
+from blackout.evaluation.features import to_rgb, to_uint8
 from blackout.programs.cli import one_line_errors
 
 Judge = Callable[[Tensor], Tensor]

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from benchmarks.permutation_runs import Rows, Run
 from blackout.permutations.coded.data import all_cycles
-from blackout.permutations.coded.exact import MOST_ITEMS, partitions
-from blackout.permutations.coded.model import CODES
+from blackout.permutations.coded.model import CODES, MOST_ITEMS, partitions
 from blackout.permutations.factorized import Blocks
 
 _CODES = ("fisher_yates", "lehmer", "insertion", "inline")

@@ -26,8 +26,7 @@ from blackout.permutations.datasets import Puzzles, jigsaw_cifar10, jigsaw_digit
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, PlackettLuce
 from blackout.permutations.group import compose, is_permutation
 from blackout.permutations.metrics import arranged
-from blackout.permutations.mixing import denoising_schedule
-from blackout.permutations.shuffles import Riffle, trajectory
+from blackout.permutations.shuffles import Riffle, denoising_schedule, trajectory
 from blackout.training.components import fill, make
 
 CODES = ("inline", "lehmer", "fisher_yates", "insertion")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from blackout.errors import UserError, run_command
 from blackout.files import new_file, replacing
-from blackout.permutations.mixing import (
+from blackout.permutations.shuffles import (
+    LARGEST,
     MIXED,
     denoising_schedule,
     first_mixed,
@@ -15,7 +16,6 @@ from blackout.permutations.mixing import (
     total_variation,
     transposition_variation,
 )
-from blackout.permutations.shuffles import LARGEST
 
 
 def _table(n: int) -> list[str]:

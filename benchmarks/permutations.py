@@ -23,8 +23,7 @@ from benchmarks.measure import arguments, interleaved, report, summary
 from benchmarks.permutation_tables import SCALES, TABLES, decoded, runs
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
-from blackout.permutations.mixing import denoising_schedule
-from blackout.permutations.shuffles import Riffle, trajectory
+from blackout.permutations.shuffles import Riffle, denoising_schedule, trajectory
 
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]
 """A name, the direct procedure, ours."""

@@ -19,10 +19,9 @@ from torch import Tensor
 from blackout.errors import UserError, run_command
 from blackout.files import save_picture
 from blackout.flows.annealing import anneal
-from blackout.flows.energies.data import BinaryData
+from blackout.flows.energies.data import BITS, DENSITIES, BinaryData, Points, code_scale, encode
 from blackout.flows.energies.energies import Learned
 from blackout.flows.model import ChainSampler
-from blackout.flows.planar import BITS, DENSITIES, Points, code_scale, encode
 from blackout.flows.simulation import Paths, run_backwards
 from blackout.flows.targets import Target
 from blackout.flows.weights import jackknife, log_mean_exp

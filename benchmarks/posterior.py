@@ -50,7 +50,7 @@ from blackout.posterior import (
 )
 from blackout.posterior.chains import Relaxed, Run
 from blackout.posterior.diagnostics import psnr
-from blackout.posterior.prior import Streams
+from blackout.posterior.problem import Streams
 from blackout.posterior.split_gibbs import make_step
 from blackout.random import SampleStreams
 

@@ -25,7 +25,7 @@ import yaml
 
 from blackout.errors import UserError, run_command, summary
 from blackout.files import opened
-from blackout.programs.choices import CONF
+from blackout.programs.settings import CONF
 from blackout.training.descriptions import plain
 
 TABLES = Path(__file__).with_name("tables")

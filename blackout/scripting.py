@@ -10,9 +10,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+import blackout.programs  # noqa: F401  (the groups of conf/ are read by it)
 from blackout.errors import UserError
 from blackout.files import CONF
-from blackout.programs import choices  # noqa: F401  (the groups of conf/ are read by it)
 from blackout.random import fold_seed
 from blackout.training.components import described, make, with_defaults
 from blackout.training.data_module import SourceDataModule

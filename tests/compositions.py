@@ -21,8 +21,8 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+import blackout.programs  # noqa: F401  (changes Hydra where it reads groups, before this does)
 from blackout.files import CONF
-from blackout.programs import choices  # noqa: F401  (changes Hydra where it reads groups, before this does)
 
 HYDRA_CONF = Path(hydra.__file__).parent / "conf"
 _lists: dict[Any, DefaultsList] = {}

@@ -15,7 +15,7 @@ from blackout.data import CountData
 from blackout.distributed import first_process_first
 from blackout.errors import UserError
 from blackout.evaluation.extractors import ModuleExtractor
-from blackout.evaluation.images import cache_dir, keep, key_hash, to_rgb, to_uint8
+from blackout.evaluation.features import cache_dir, keep, key_hash, to_rgb, to_uint8
 from blackout.files import save_tensors
 
 RECIPE = 1

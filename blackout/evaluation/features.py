@@ -1,11 +1,20 @@
-"""Accumulators of samples: float64 moments of their features for Gaussian statistics, or rows of every sample.
+"""The 8-bit RGB images that feature extractors read, the cache folder of what is made of them, accumulators of samples.
+
+Of these, float64 moments of their features for Gaussian statistics, or rows of every sample.
 
 All are put together over processes, so that any number of processes gives the single-process result.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +22,73 @@ from torchmetrics import Metric
 
 from blackout.distributed import sum_over_processes, world_size
 from blackout.errors import UserError
+from blackout.files import replacing
+
+
+def to_uint8(counts: Tensor, max_count: int) -> Tensor:
+    """Map counts 0..max_count to 0..255: round(255 x / max_count), halves upwards.
+
+    Exact (integer arithmetic) for every `max_count`; the identity for 255, {0, 255} for 1.
+
+    Args:
+        counts: integer tensor of any shape, values in 0..max_count.
+        max_count: the largest count the data can hold, at least 1.
+
+    Returns:
+        uint8 tensor of the same shape.
+
+    Raises:
+        UserError: no integers, none at all, or a value outside 0..max_count.
+    """
+    if max_count < 1:
+        raise UserError(f"max_count is {max_count}; it must be at least 1")
+    if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype is torch.bool:
+        raise UserError(f"images must be integer counts in 0..{max_count}, never scaled floats, not {counts.dtype}")
+    if counts.numel() == 0:
+        raise UserError(f"the batch of images is empty (shape {tuple(counts.shape)})")
+    if counts.dtype is torch.uint8 and max_count == 255:
+        return counts
+    low, high = (int(v) for v in torch.aminmax(counts))
+    if low < 0 or high > max_count:
+        raise UserError(f"image values lie in {low}..{high}, but the counts must be in 0..{max_count}")
+    return ((510 * counts.long() + max_count) // (2 * max_count)).to(torch.uint8)
+
+
+def to_rgb(images: Tensor) -> Tensor:
+    """uint8 [B, 1 or 3, H, W] -> uint8 [B, 3, H, W]; grey is repeated.
+
+    Raises:
+        UserError: another dtype, number of dimensions or number of channels.
+    """
+    if images.dtype is not torch.uint8:
+        raise UserError(f"images must be uint8, not {images.dtype}")
+    if images.dim() != 4 or images.shape[1] not in (1, 3):
+        raise UserError(f"images must be [B, 1 or 3, H, W], but their shape is {tuple(images.shape)}")
+    return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
+
+
+def cache_dir() -> Path:
+    """`$XDG_CACHE_HOME/blackout`, or `~/.cache/blackout`; without a home directory, in that of temporary files."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "blackout"
+    except RuntimeError:  # no home directory
+        return Path(tempfile.gettempdir()) / "blackout-cache"
+
+
+def key_hash(key: Mapping[str, Any]) -> str:
+    """32 hexadecimal digits of the SHA-256 of a key's JSON with sorted names."""
+    text = json.dumps(key, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def keep(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a cache file, whole or not at all; where it cannot be written, warn and continue."""
+    try:
+        with replacing(path, durably=True) as part:
+            write(part)
+    except OSError as error:
+        warnings.warn(f"cannot keep {path} for the next run: {error}", stacklevel=2)
 
 
 class Moments(NamedTuple):

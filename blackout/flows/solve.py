@@ -21,8 +21,7 @@ from blackout.files import numbered, replacing, request_key, results_folder, sav
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph, save_graph
 from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
-from blackout.flows.graphs.problems import GraphTarget
-from blackout.flows.graphs.reductions import TAKES, Array, Problem, problem_of
+from blackout.flows.graphs.problems import TAKES, Array, GraphTarget, Problem, problem_of
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import EXACT, Solution, solved, value_of
 from blackout.flows.plots import save_arrays

@@ -38,8 +38,7 @@ from blackout.posterior.operators import (
     Pool,
     Xor,
 )
-from blackout.posterior.prior import Prior
-from blackout.posterior.problem import Blind, Measured, Problem, Unknown
+from blackout.posterior.problem import Blind, Measured, Prior, Problem, Unknown
 from blackout.posterior.rewards import Classifier, LearnedClassifier, Reward
 from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
 

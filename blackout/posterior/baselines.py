@@ -21,8 +21,7 @@ from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import step_fraction
 from blackout.diffusion.steering import Kind, neighbour_ratios, steer
 from blackout.posterior.chains import Method, Run
-from blackout.posterior.prior import Prior
-from blackout.posterior.problem import Measured, Problem, repeated
+from blackout.posterior.problem import Measured, Prior, Problem, repeated
 from blackout.posterior.split_gibbs import polished
 from blackout.random import RandomSource, SampleStreams, poisson, uniform
 

@@ -20,8 +20,7 @@ from torch import Tensor
 from blackout.counts import count_dtype
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.posterior.diagnostics import projections
-from blackout.posterior.prior import Prior
-from blackout.posterior.problem import LocalProblem, Problem
+from blackout.posterior.problem import LocalProblem, Prior, Problem
 from blackout.random import RandomSource, SampleStreams
 
 Observer: TypeAlias = Callable[[int, int, Tensor, Tensor, float], None]

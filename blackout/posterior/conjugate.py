@@ -15,8 +15,7 @@ from blackout.diffusion.processes import Absorbing, JumpProcess, Process, PureDe
 from blackout.posterior.chains import Method, Run, check_levels
 from blackout.posterior.noise import Binomial, Exact, Flips, as_map
 from blackout.posterior.operators import Identity, Separable
-from blackout.posterior.prior import Prior
-from blackout.posterior.problem import Blind, Measured, Problem, repeated
+from blackout.posterior.problem import Blind, Measured, Prior, Problem, repeated
 
 
 def conjugate(process: Process, problem: Problem, shape: tuple[int, ...]) -> tuple[Tensor, float] | None:

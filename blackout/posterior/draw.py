@@ -31,8 +31,7 @@ from blackout.posterior.chains import Method, Posterior, anneal, suggested
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.measurements import STRIDE, Measurements, read
 from blackout.posterior.outputs import SPENT, PosteriorOutputs
-from blackout.posterior.prior import Prior
-from blackout.posterior.problem import Blind, Measured, Problem, Unknown
+from blackout.posterior.problem import Blind, Measured, Prior, Problem, Unknown
 from blackout.posterior.split_gibbs import Annealed, HeatBath, NoiseDenoise, SplitGibbs, known_mask
 from blackout.random import SampleStreams
 from blackout.training.components import make

@@ -39,8 +39,7 @@ from blackout.posterior.chains import (
     where_rows,
 )
 from blackout.posterior.noise import Exact
-from blackout.posterior.prior import Prior
-from blackout.posterior.problem import Blind, LocalProblem, Measured, Problem
+from blackout.posterior.problem import Blind, LocalProblem, Measured, Prior, Problem
 from blackout.random import RandomSource, SampleStreams, categorical, uniform
 
 _POLISH = (3.0, 1.0, 0.4, 0.1)

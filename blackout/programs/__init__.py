@@ -1,3 +1,3 @@
 """The programs behind `train.py` and `sample.py`, for models of any family."""
 
-import blackout.programs.choices  # noqa: F401  (whoever composes conf/ needs it)
+import blackout.programs.settings  # noqa: F401  (whoever composes conf/ needs it)

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from blackout.distributed import find_device, gathered, my_batches, process_group, rank, world_size
+from blackout.distributed import find_device, gathered, my_batches, process_group, rank, signals, world_size
 from blackout.errors import UserError, error_context
 from blackout.family import Draw, Drawn, Family, Samples, Watch
 from blackout.files import PART, replacing, request_key, save_tensors
@@ -33,7 +33,6 @@ from blackout.training.components import make
 from blackout.training.descriptions import marked, plain
 from blackout.training.export import load_trained
 from blackout.training.model import Model
-from blackout.training.preemption import signals
 
 if TYPE_CHECKING:
     from blackout.programs.score import Scoring

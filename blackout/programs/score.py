@@ -21,10 +21,10 @@ from blackout.programs.results import provenance, write_scores
 from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import path
 from blackout.programs.sweeps import sweeping
+from blackout.training.callbacks import compared, score_samples
 from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file
 from blackout.training.model import Model
-from blackout.training.scoring import compared, score_samples
 
 INCEPTION = {
     "_target_": "blackout.evaluation.Scorer",

@@ -24,6 +24,7 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
+from blackout.distributed import signals
 from blackout.errors import UserError, error_context, is_user_error, summary
 from blackout.family import ChoosesLength, Draw, Family, FitsBaselines, Source
 from blackout.files import save_picture
@@ -36,19 +37,16 @@ from blackout.programs.score import save_figure
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.programs.sweeps import claim, sweeping
 from blackout.random import fold_seed
-from blackout.training.callbacks import draw_first
+from blackout.training.callbacks import Scores, draw_first
 from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_checkpoint, set_damaged_aside
 from blackout.training.checkpoints import AtomicCheckpointIO, Checkpoints, check_fits
 from blackout.training.components import check_arguments, find, make
 from blackout.training.data_module import SourceDataModule
 from blackout.training.export import check_loadable, export_model, start_from
 from blackout.training.lightning_module import TrainingModule
-from blackout.training.loggers import KeepWandbRun, continue_run, dashboards, log_results
-from blackout.training.metrics_csv import MetricsCSV
+from blackout.training.loggers import KeepWandbRun, MetricsCSV, continue_run, dashboards, log_results
 from blackout.training.model import INITIALISATION, Model
 from blackout.training.optimization import Optimization
-from blackout.training.preemption import signals
-from blackout.training.scoring import Scores
 
 _OURS = {
     "logger": "logger=none, tensorboard, wandb or [tensorboard,wandb]",

@@ -1,7 +1,6 @@
 """Random numbers: counter-based streams, and exact draws from a torch generator or from streams."""
 
-from blackout.random.categorical import categorical, cumulative, invert_rows
-from blackout.random.counts import bernoulli, binomial, compiled_by, poisson
+from blackout.random.counts import bernoulli, binomial, categorical, compiled_by, cumulative, invert_rows, poisson
 from blackout.random.streams import Draw, RandomSource, SampleStreams, StepStreams, fold_seed, uniform
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Exact binomial and Poisson draws, from a torch generator or from counter-based streams.
+"""Exact draws of binomial, Poisson and finite laws, from a torch generator or from counter-based streams.
 
 Binomials of uint8 counts whose elements share p are looked up in tables (`blackout.random.binomial_table`). For the
 rest torch's own kernels draw from a `torch.Generator`; from streams (`blackout.random.streams`) it is inversion by
@@ -237,3 +237,51 @@ def _transformed_rejection(
         if can_look(a) and not bool(wanted.any()):
             break
     return drawn
+
+
+_CHUNK = 1 << 24
+"""Largest number of weights whose running sums are formed at once: 128 MiB."""
+
+
+def categorical(weights: Tensor, generator: RandomSource = None) -> Tensor:
+    """An index of the last axis with probability proportional to its weight.
+
+    Args:
+        weights: non-negative [B, ..., S], not all zero.
+
+    Returns:
+        int64 [B, ...].
+    """
+    u = uniform(tuple(weights.shape[:-1]), generator, weights.device)
+    flat, drawn = weights.reshape(-1, weights.shape[-1]), []
+    rows = max(1, _CHUNK // weights.shape[-1])
+    for part, v in zip(flat.split(rows), u.reshape(-1).split(rows), strict=True):
+        drawn.append(torch.searchsorted(cumulative(part), v[:, None], right=True).squeeze(1))
+    return torch.cat(drawn).view(u.shape).clamp_(max=weights.shape[-1] - 1)
+
+
+def cumulative(weights: Tensor) -> Tensor:
+    """Running sums over the last axis, divided by the last: float64, ending at exactly 1."""
+    sums = weights.double().cumsum(-1)
+    return sums / sums[..., -1:]
+
+
+def invert_rows(cumulative_rows: Tensor, row: Tensor, u: Tensor) -> Tensor:
+    """The first k with u < cumulative_rows[row, k], by bisection without gathering whole rows.
+
+    Args:
+        cumulative_rows: [R, S], non-decreasing rows that end at 1.
+        row: int64, any shape.
+        u: uniforms of that shape.
+
+    Returns:
+        int64 of that shape, in 0..S - 1.
+    """
+    states = cumulative_rows.shape[-1]
+    flat, start = cumulative_rows.reshape(-1), row * states
+    found = torch.zeros_like(row)
+    for bit in reversed(range((states - 1).bit_length())):
+        probe = found + (1 << bit)
+        below = (probe < states) & (flat[start + (probe - 1).clamp_(max=states - 1)] <= u)
+        found = torch.where(below, probe, found)
+    return found

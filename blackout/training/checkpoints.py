@@ -18,14 +18,14 @@ from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 
 from blackout.component import leaves
+from blackout.distributed import signals
 from blackout.errors import UserError, check_at_least_one
 from blackout.random import compiled_by
 from blackout.training.checkpoint_files import BEST, FORMAT, LAST, read_checkpoint, write_checkpoint
 from blackout.training.descriptions import pathless
-from blackout.training.metrics_csv import MetricsCSV
+from blackout.training.loggers import MetricsCSV
 from blackout.training.model import Model
 from blackout.training.nonfinite import check_finite
-from blackout.training.preemption import signals
 
 _MAY_CHANGE = ("model.sampler", "format", "metrics", "family.monitor", "data.name")
 """Parts of a model's description that may differ in a continued run."""

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from blackout.diffusion import CountDiffusion
 from blackout.errors import UserError
-from blackout.programs.choices import CONF, options
+from blackout.programs.settings import CONF, options
 from blackout.programs.train import make_trainer
 
 

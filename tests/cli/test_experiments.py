@@ -7,7 +7,7 @@ import torch
 
 from blackout.component import component
 from blackout.data import CountData
-from blackout.programs.choices import CONF
+from blackout.programs.settings import CONF
 
 FILES = sorted((CONF / "experiment").glob("*.yaml"))  # those of the papers: test_papers
 OTHERS = re.compile(r"override /family|- dnfs_")

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from blackout.diffusion.model import BlackoutDiffusion
-from blackout.programs.choices import CONF, PROGRAMS, sections
+from blackout.programs.settings import CONF, PROGRAMS, sections
 from blackout.programs.train import make_model, make_trainer, with_length
 from blackout.training.components import make
 from blackout.training.descriptions import check, marked, named_in_file, plain

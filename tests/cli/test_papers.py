@@ -5,7 +5,7 @@ import pytest
 from benchmarks import coverage
 from benchmarks.energy_discrepancy import save
 from blackout.flows.targets import EnergyNetwork
-from blackout.programs.choices import CONF
+from blackout.programs.settings import CONF
 from tests.cli.test_configs import completed, composed
 from tests.cli.test_experiments import SHAPES, stand_in
 

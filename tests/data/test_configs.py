@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import blackout.data
 from blackout.data import CountData
-from blackout.programs.choices import sections
+from blackout.programs.settings import sections
 
 OTHERS = ("blackout.permutations", "blackout.flows.energies")
 """Families with sources of their own."""

@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from blackout.evaluation import Scorer
-from blackout.programs.choices import CONF, sections
+from blackout.programs.settings import CONF, sections
 
 CHOICES = {
     "inception": [],

@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from PIL import Image
 
-from blackout.programs.choices import options
+from blackout.programs.settings import options
 from tests.cli.conftest import ROOT, TINY
 from tests.security.attacks import ATTACKS, hide_in_a_tuple, interpolation
 

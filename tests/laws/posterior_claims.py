@@ -28,8 +28,7 @@ from blackout.posterior.chains import Coupling
 from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.noise import Binomial, Exact, Flips, Poisson
 from blackout.posterior.operators import Identity, Inpaint, Matrix, Pool
-from blackout.posterior.prior import Prior, Streams
-from blackout.posterior.problem import Measured
+from blackout.posterior.problem import Measured, Prior, Streams
 from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
 from blackout.random import SampleStreams, categorical
 

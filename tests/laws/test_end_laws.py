@@ -22,7 +22,7 @@ from blackout.diffusion.processes.base import proposal
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import adaptive_times, logit_survival, logit_times, time_of_logit, widest
 from blackout.laws.toys import pixel_pair
-from blackout.programs.choices import sections
+from blackout.programs.settings import sections
 from blackout.random import SampleStreams
 from blackout.training.components import make, resolve
 from tests.laws.large_counts import GammaPoisson, PoissonCounts, TwoPoint

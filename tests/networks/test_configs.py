@@ -6,7 +6,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from blackout.networks import CountNetwork
-from blackout.programs.choices import sections
+from blackout.programs.settings import sections
 
 CONFIGS = {
     name: section for name, section in sections("network").items() if "CountNetwork" in OmegaConf.to_yaml(section)

@@ -9,7 +9,7 @@ from hydra.utils import get_method
 
 from blackout.permutations import datasets
 from blackout.permutations.shuffle import ShuffleDiffusion
-from blackout.programs.choices import sections
+from blackout.programs.settings import sections
 from blackout.programs.train import make_model
 from blackout.training.components import make
 from blackout.training.descriptions import check, named_in_file, plain

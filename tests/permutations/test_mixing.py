@@ -6,13 +6,15 @@ import torch
 from benchmarks.permutation_mixing import main
 from blackout.permutations import all_permutations
 from blackout.permutations.group import class_size, descents, eulerian_numbers, partitions, stirling_numbers
-from blackout.permutations.mixing import (
+from blackout.permutations.shuffles import (
+    RandomInsertion,
+    RandomTransposition,
+    Riffle,
     denoising_schedule,
     insertion_variation,
     total_variation,
     transposition_variation,
 )
-from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 
 VARIATIONS = [(Riffle(), total_variation), (RandomInsertion(), insertion_variation)]
 VARIATIONS += [(RandomTransposition(), transposition_variation)]

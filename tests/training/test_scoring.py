@@ -21,10 +21,10 @@ from blackout.evaluation import ScoreOptions, Scorer
 from blackout.evaluation.digit_classifier import Classifier
 from blackout.networks import CountNetwork, ResidualMLP, StandardisedInputs
 from blackout.programs.train import keep_affordable_scorer, out_of_reach
+from blackout.training.callbacks import Scores, score_samples
 from blackout.training.data_module import SourceDataModule
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.optimization import Optimization
-from blackout.training.scoring import Scores, score_samples
 from tests import warm
 from tests.cli.conftest import TINY, run  # noqa: F401  (a fixture)
 from tests.evaluation.networks import colour_data, tiny_extractor

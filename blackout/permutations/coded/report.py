@@ -18,8 +18,7 @@ from blackout.family import Samples
 from blackout.files import load_arrays
 from blackout.permutations.classical import Mallows, Mixture, RepeatedInsertion, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
-from blackout.permutations.coded.exact import MOST_ITEMS, ExactLaw
-from blackout.permutations.coded.model import CodeModel
+from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, ExactLaw
 from blackout.permutations.coded.ratings import FITTED, ranking_baselines
 from blackout.permutations.datasets.files import existing_file
 from blackout.permutations.distributions import PlackettLuce

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.permutations.distributions.sequential import Rows, SequentialLaw
+from blackout.permutations.distributions.base import Rows, SequentialLaw
 from blackout.random import RandomSource
 
 

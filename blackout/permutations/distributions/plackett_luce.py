@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from blackout.permutations.distributions.sequential import Rows, SequentialLaw
+from blackout.permutations.distributions.base import Rows, SequentialLaw
 from blackout.random import RandomSource
 
 

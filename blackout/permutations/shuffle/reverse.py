@@ -27,14 +27,19 @@ from blackout.permutations.distributions import (
     PointerLaw,
 )
 from blackout.permutations.group import inverse
-from blackout.permutations.mixing import (
+from blackout.permutations.shuffles import (
+    LARGEST,
     MIXED,
+    RandomInsertion,
+    RandomTransposition,
+    Riffle,
+    Shuffle,
     denoising_schedule,
     first_mixed,
     insertion_variation,
+    trajectory,
     transposition_variation,
 )
-from blackout.permutations.shuffles import LARGEST, RandomInsertion, RandomTransposition, Riffle, Shuffle, trajectory
 from blackout.random import RandomSource
 from blackout.training.model import finite_output
 

@@ -13,7 +13,7 @@ import pytest
 from blackout.errors import UserError
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.graphs import Graph, save_graph
-from blackout.flows.graphs.reductions import problem_of
+from blackout.flows.graphs.problems import problem_of
 
 CYCLE = [(k, k % 5 + 1) for k in range(1, 6)]
 FIVE = "".join(f"{i} {j}\n" for i, j in CYCLE)

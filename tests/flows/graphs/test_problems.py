@@ -17,8 +17,7 @@ from torch import Tensor
 from benchmarks.proposals import LocallyInformed
 from blackout.errors import UserError
 from blackout.flows.graphs.graphs import Graph, barabasi_albert, erdos_renyi, random_graphs
-from blackout.flows.graphs.problems import problem_on
-from blackout.flows.graphs.reductions import problem_of
+from blackout.flows.graphs.problems import problem_of, problem_on
 from blackout.flows.graphs.searches import annealed, greedy
 from blackout.flows.graphs.solvers import EXACT, solved, value_of
 from blackout.flows.path import States

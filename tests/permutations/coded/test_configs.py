@@ -7,7 +7,7 @@ import pytest
 
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel
-from blackout.programs.choices import CONF
+from blackout.programs.settings import CONF
 from blackout.programs.train import make_model
 from blackout.training.components import make
 from blackout.training.descriptions import check, named_in_file, plain

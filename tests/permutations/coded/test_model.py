@@ -14,8 +14,7 @@ from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeFamily, CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
 from blackout.permutations.coded.draw import CodeDraw, requested
-from blackout.permutations.coded.exact import ExactLaw, every_mask_nll, partitions
-from blackout.permutations.coded.model import CODES, Passes
+from blackout.permutations.coded.model import CODES, ExactLaw, Passes, every_mask_nll, partitions
 from blackout.permutations.coded.report import PermutationScores, exact_law, kl_bits
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
 from blackout.permutations.group import is_permutation
