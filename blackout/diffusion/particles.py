@@ -35,6 +35,7 @@ from blackout.diffusion.kernels import (
     predicted_count,
     reverse_rates,
     step_law,
+    stochastic_rounding,
 )
 from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
@@ -42,7 +43,7 @@ from blackout.diffusion.processes.base import per_sample
 from blackout.diffusion.processes.pure_death import PureDeath
 from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample
 from blackout.diffusion.schedules import reverse_clock, step_fraction
-from blackout.random import RandomSource, SampleStreams, poisson, uniform
+from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, uniform
 
 _TINY = 1e-300
 LIMIT = 1.0
@@ -51,6 +52,8 @@ _TREND = 0.2
 """Share by which extrapolated counts may differ from predicted ones where they weigh births."""
 _ROUGH = 0.09
 """Share of what is missing by which a prediction for half a step ahead is off on rough data."""
+_FEW = 3
+"""Births of a step, were all elements bright, up to which the first one has a stage of its own."""
 SPREAD = 5.0
 """Nats by which one particle may outweigh the middle one of its group before a normaliser is no estimate any more."""
 _FLOOR = 0.1
@@ -67,6 +70,7 @@ class Stage:
         before, after: states [rows, ...] at t and s.
         s, t: float64 scalars.
         last: the stage before it in the same step, if any.
+        share: `fraction` where every row has its own, [rows, ...]: then s and t are those of the step.
     """
 
     prediction: Prediction
@@ -76,11 +80,12 @@ class Stage:
     s: Tensor
     t: Tensor
     last: Stage | None = None
+    share: Tensor | None = None
 
     @property
     def fraction(self) -> Tensor:
-        """Of the missing units, how many come back on average."""
-        return step_fraction(self.s, self.t)
+        """Of the missing units, how many come back on average: a scalar, or every row's own share."""
+        return step_fraction(self.s, self.t) if self.share is None else self.share
 
     @property
     def births(self) -> Tensor:
@@ -109,6 +114,7 @@ class Step:
         number: k of the time times[k] it led to.
         s, t: from t to s, float64 scalars.
         seen: (X, time, prediction, pair) of every evaluation, in order, the first at t; see `Stage`.
+        shares: see `Stage`, one for every evaluation, from a kernel whose stages end at every row's own time.
         after: X_s, states [rows, ...].
     """
 
@@ -117,9 +123,15 @@ class Step:
     t: Tensor
     after: Tensor
     seen: list[tuple[Tensor, Tensor, Prediction, GuidedPair | None]] = field(default_factory=list)
+    shares: list[Tensor] = field(default_factory=list)
 
     def stages(self) -> Iterator[Stage]:
         """From one evaluation to the next, and from the last to X_s."""
+        if self.shares:
+            states = [x for x, *_ in self.seen[1:]] + [self.after]
+            for (x, _, prediction, pair), after, share in zip(self.seen, states, self.shares, strict=True):
+                yield Stage(prediction, pair, x, after, self.s, self.t, share=share)
+            return
         ends = [(x, time) for x, time, *_ in self.seen[1:]] + [(self.after, self.s)]
         last: Stage | None = None
         for (before, t, prediction, pair), (after, s) in zip(self.seen, ends, strict=True):
@@ -374,18 +386,27 @@ class _Unweighed:
 class _Halved:
     """`Trapezoidal` for walks that are weighed by guidance. Ours.
 
+    What several births of one step say of each other no model was asked, and what they say together is the error of
+    these weights. In a step of at most `few` units, were all elements bright, the first birth is therefore alone: the
+    rates of the step's middle, which are right to second order, are those of X_t until that birth, whose time is
+    exponential, and then those of the state that it leads to. Longer steps are trapezoidal.
+
     A Poisson number of births leads to states that rough data do not have, where the two models' ratios say anything.
     Where the particles of a sample found predictions off by more than `_ROUGH` of what was missing half a step later,
     their births of the next step are drawn as by the binomial bridge, and the count of its second half is extrapolated
     by no more than `_TREND` (tests/laws/test_particle_laws.py).
     """
 
-    def __init__(self, samples: int, number: int, device: torch.device) -> None:
+    def __init__(self, samples: int, number: int, few: int, device: torch.device) -> None:
         self._number, self._off = number, torch.zeros(samples, dtype=torch.float64, device=device)
+        self._few, self.shares = few, list[Tensor]()
 
     def __call__(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
     ) -> Tensor:
+        self.shares, largest = [], process.max_count * math.prod(xt.shape[1:])
+        if float(s) > 0 and largest * float(torch.exp(-s) - torch.exp(-t)) <= self._few:
+            return self._first_alone(denoiser, process, xt, s, t, generator)
         rough = (self._off > _ROUGH).repeat_interleave(self._number).view(-1, *[1] * (xt.ndim - 1))
         y = predicted_count(self, denoiser, process, xt, t).expected
         if float(s) == 0:
@@ -400,6 +421,26 @@ class _Halved:
         most = torch.where(rough, _TREND * y_rho, math.inf)
         ahead = y_rho + torch.maximum(torch.minimum(change, most), -torch.minimum(most, y_rho))
         return _births(rough, ahead, process, x_rho, s, rho, generator)
+
+    def _first_alone(
+        self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource
+    ) -> Tensor:
+        rho, gain = reverse_clock((reverse_clock(s) + reverse_clock(t)) / 2), torch.exp(-s) - torch.exp(-t)
+        missing = -torch.expm1(-rho)
+        # rates of births while the survival rises by one; those of impossible counts are none
+        rate = torch.minimum(predicted_count(self, denoiser, process, xt, rho).expected, process.max_count - xt.long())
+        rate = rate.flatten(1) / missing
+        total = rate.sum(1, keepdim=True)
+        waited = -torch.log1p(-uniform(tuple(total.shape), generator, xt.device)) / total.clamp(min=_TINY)
+        which = categorical(torch.where(total > 0, rate, 1.0), generator)[:, None]
+        first = torch.zeros_like(rate, dtype=torch.int64).scatter_(1, which, (waited < gain).long())
+        x = (xt + first.view(xt.shape)).to(xt.dtype)
+        until = waited.clamp(max=gain).view(-1, *[1] * (xt.ndim - 1))
+        left = -torch.expm1(-t) - until  # that a unit is still missing there
+        y = predicted_count(self, denoiser, process, x, rho).expected * (left / missing)
+        births = binomial(stochastic_rounding(y, generator), (gain - until) / left, generator)
+        self.shares = [until / missing, (gain - until) / missing]
+        return grown(x, births, process)
 
 
 def _births(
@@ -423,7 +464,7 @@ class _Swarm:
         self._guided = any(isinstance(potential, GuidanceWeight) for potential in potentials)
         self._kernel: Kernel = kernel
         if self._guided and isinstance(kernel, Trapezoidal):
-            self._kernel = _Halved(samples, number, device)
+            self._kernel = _Halved(samples, number, _FEW if path is None else 0, device)
         self._potentials, self._path, self._generator = potentials, path, generator
         self._number, self._threshold, self._k = number, threshold, steps
         self._log_weight = torch.zeros(samples, number, dtype=torch.float64, device=device)
@@ -447,6 +488,7 @@ class _Swarm:
             return prediction
 
         xs = self._kernel(recorded, process, xt, s, t, generator)
+        step.shares = getattr(self._kernel, "shares", [])
         step.after = xs if self._path is None else self._path.overwrite(self._k, xs)
         for potential in self._potentials:
             self._log_weight += potential(step).view_as(self._log_weight)

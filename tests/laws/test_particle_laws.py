@@ -114,8 +114,8 @@ def test_other_kernels_are_weighed_too(kernel):
 
 
 @pytest.mark.parametrize("name", [
-    "pure_death", "absorbing",
-    *(pytest.param(name, marks=pytest.mark.deep) for name in ("trapezoidal", "uniform", "ordinal")),
+    "trapezoidal", "absorbing",
+    *(pytest.param(name, marks=pytest.mark.deep) for name in ("pure_death", "uniform", "ordinal")),
 ])  # fmt: skip
 def test_rough_data_are_guided_at_the_default_cost(name):
     """Two elements of six levels, Dirichlet laws, g = 3, 16 particles, at most 64 evaluations: nearer than the walk."""
@@ -141,9 +141,7 @@ def test_rough_data_are_guided_at_the_default_cost(name):
     assert counting.evaluations == 2 * evaluations <= 128
     found, floor = distance(drawn.samples, law, 6)
     assert found < min(math.hypot(floor, 0.05), distance(walk, law, 6)[0])
-    if name == "trapezoidal":
-        return  # its normaliser is no estimate of rough data's
-    assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(total, rel=0.1)
+    assert float(drawn.log_normaliser.exp().mean()) == pytest.approx(total, rel=0.03 if name == "trapezoidal" else 0.1)
     assert float((drawn.spread > SPREAD).double().mean()) < 0.02
 
 
