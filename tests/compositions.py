@@ -77,7 +77,7 @@ def _loaded(file: Any) -> Any:
 
 def _mode_of(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
     """Hydra composes everything once more to see whether the settings ask for a sweep; no file of ours does."""
-    return _mode(self, config_name, overrides) if any("hydra" in word for word in overrides) else None
+    return _mode(self, config_name, overrides) if any("hydra.mode" in word for word in overrides) else None
 
 
 def remember() -> None:

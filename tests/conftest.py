@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -36,10 +36,17 @@ def pytest_configure(config: pytest.Config) -> None:
         gc.disable()  # while hundreds of thousands of objects are imported that stay
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """The processes that test are forks of the server."""
+    for spec in specs:
+        spec.python = warm.python()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was imported is not looked through again by every collection of garbage."""
-    gc.collect()
+    """What was imported is not looked through again by collections of garbage, of which there are then enough."""
     gc.freeze()
+    gc.collect()
     gc.enable()
 
 

@@ -2,7 +2,8 @@
 
 A server has everything imported and has done nothing else; a program is a fork of it that becomes `python train.py
 <arguments>`: the same file run as `__main__`, with its own arguments, folder, environment and output, ended by the same
-signals. It starts with the first program that is asked for and ends with the tests, whose processor time holds it.
+signals. The processes that pytest-xdist tests in are forks of it too, so that what all of them import is imported once
+and is in memory once. It ends with the tests, whose processor time holds it.
 Whether a fresh interpreter does the same is for the tests that start one; each program has some.
 """
 
@@ -10,10 +11,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -35,17 +39,11 @@ class Process:
 
     def __init__(self, program: str, arguments: Sequence[object], cwd: Path = ROOT, **environment: str) -> None:
         self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  (closed with this)
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.connect(os.environ[WHERE])
         words = [str(ROOT / f"{program}.py"), *map(str, arguments)]
-        request = {"argv": words, "cwd": str(cwd), "environment": {**os.environ, **ENVIRONMENT, **environment}}
-        message = json.dumps(request).encode()
-        socket.send_fds(self._server, [len(message).to_bytes(4, "big")], [file.fileno() for file in self._files])
-        self._server.sendall(message)
-        self.pid, self.returncode = self._number(), None
-
-    def _number(self) -> int:
-        return int.from_bytes(_exactly(self._server, 4), "big", signed=True)
+        with open(os.devnull, "rb") as nothing:
+            files = [file.fileno() for file in (nothing, *self._files)]
+            self._server = _asked(words, str(cwd), {**os.environ, **ENVIRONMENT, **environment}, files)
+        self.pid, self.returncode = _number(self._server), None
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
@@ -58,7 +56,7 @@ class Process:
         if self.returncode is None:
             self._server.settimeout(seconds)
             try:
-                self.returncode = self._number()
+                self.returncode = _number(self._server)
             except TimeoutError:
                 self.send_signal(signal.SIGKILL)
                 raise
@@ -122,6 +120,25 @@ def serving() -> Iterator[None]:
             del os.environ[WHERE]
 
 
+def python() -> str:
+    """A command that does `python -u -c <code>` in a fork of the server: xdist's for the processes that test."""
+    return shlex.join([sys.executable, "-I", "-S", str(Path(__file__).resolve())])
+
+
+def _asked(argv: list[str], cwd: str, environment: Mapping[str, str], files: Sequence[int]) -> socket.socket:
+    """The connection to a server that has been asked for a process: it tells its number, and in the end its code."""
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(os.environ[WHERE])
+    message = json.dumps({"argv": argv, "cwd": cwd, "environment": dict(environment)}).encode()
+    socket.send_fds(server, [len(message).to_bytes(4, "big")], files)
+    server.sendall(message)
+    return server
+
+
+def _number(server: socket.socket) -> int:
+    return int.from_bytes(_exactly(server, 4), "big", signed=True)
+
+
 def serve(listener: socket.socket) -> None:
     """Answer requests until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -143,7 +160,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def _answer(client: socket.socket) -> int:
-    size, descriptors, _, _ = socket.recv_fds(client, 4, 2)
+    size, descriptors, _, _ = socket.recv_fds(client, 4, 3)
     request = json.loads(_exactly(client, int.from_bytes(size, "big")))
     child = os.fork()
     if not child:
@@ -159,14 +176,15 @@ def _answer(client: socket.socket) -> int:
 
 
 def _become(argv: list[str], cwd: str, environment: Mapping[str, str], descriptors: Sequence[int]) -> None:
-    """Be `python argv`, and end as it does."""
+    """Be `python argv`, a file or `-c <code>`, and end as it does."""
     from lightning_fabric.utilities import rank_zero
 
     code = 1
     try:
-        os.setsid()
+        if argv[0] != "-c":
+            os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        for target, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *descriptors]):
+        for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
         os.chdir(cwd)
         os.environ.clear()
@@ -174,7 +192,11 @@ def _become(argv: list[str], cwd: str, environment: Mapping[str, str], descripto
         rank_zero.rank_zero_only.rank = rank_zero._get_rank() or 0  # Lightning reads it once, when it is imported
         sys.argv = argv
         sys.path.insert(0, str(ROOT))
-        runpy.run_path(argv[0], run_name="__main__")
+        if argv[0] == "-c":
+            sys.modules["__main__"] = main = types.ModuleType("__main__")
+            exec(argv[1], vars(main))
+        else:
+            runpy.run_path(argv[0], run_name="__main__")
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
@@ -202,6 +224,8 @@ def _import_everything() -> None:
     from tests.soak import forks
 
     compositions.remember()
+    for name in ("blackout.flows.targets.numba_sweeps", "hypothesis.strategies", "networkx", "tensorboard.backend"):
+        importlib.import_module(name)  # by tests, and what is compiled in a fresh clone
     forks.preload()
     from blackout.programs import cli
 
@@ -210,4 +234,10 @@ def _import_everything() -> None:
 
 
 if __name__ == "__main__":
+    if "-c" in sys.argv:
+        connection = _asked(sys.argv[-2:], os.getcwd(), os.environ, [0, 1, 2])
+        _number(connection)
+        for inherited in (0, 1):  # the fork has them
+            os.close(inherited)
+        sys.exit(_number(connection))
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -20,6 +20,7 @@ SMALL = [
     "network.body.attention_resolutions=[]", "batch_size=4", "trainer.max_steps=2", "trainer.val_check_interval=2",
     "trainer.limit_val_batches=1", "trainer.accelerator=cpu", "trainer.log_every_n_steps=1", "sampler.num_steps=3",
     "callbacks.progress=null", "callbacks.samples.num_samples=2", "callbacks.samples.every_n_steps=2",
+    "callbacks.samples.num_steps=3",
 ]  # fmt: skip
 SHAPES = {"cifar10": (3, 32, 32, 255), "celeba64": (3, 64, 64, 255), "binarized_mnist": (1, 32, 32, 1),
           "mnist": (1, 28, 28, 255), "fashion_mnist": (1, 28, 28, 255)}  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,6 @@ SHARED = ("training", "programs", "family.py")
 """What knows no family."""
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.glob("blackout/**/*.py"))}
 MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def part(module: str) -> str:
@@ -35,15 +35,20 @@ def part(module: str) -> str:
     return (module.split(".") + [""])[1]
 
 
+def called(function: ast.expr) -> str:
+    """The last word of what is called."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
 def imported(module: str) -> Iterator[str]:
     """The package's modules that a module imports anywhere: at the top, in functions, for type checking, by name."""
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module} imports relatively"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+        elif isinstance(node, ast.Call) and called(node.func) in ("import_module", "__import__"):
             names = [literal.value for literal in node.args if isinstance(literal, ast.Constant)]
         else:
             continue
@@ -52,18 +57,21 @@ def imported(module: str) -> Iterator[str]:
                 yield name if name in MODULES else name.rpartition(".")[0]
 
 
-ARROWS = {module: set(imported(module)) - {module} for module in MODULES}
+@cache
+def arrows() -> dict[str, set[str]]:
+    """What every module imports."""
+    return {module: set(imported(module)) - {module} for module in MODULES}
 
 
 def floor(module: str) -> int:
     return next((number for number, names in enumerate(FLOORS) if part(module) in names), len(FLOORS))
 
 
-def circle(arrows: dict[str, set[str]]) -> list[str]:
+def circle(imports: dict[str, set[str]]) -> list[str]:
     """What remains of a graph without circles when nodes that nothing enters or leaves are taken away: nothing."""
-    left = set(arrows)
+    left = set(imports)
     while ends := {
-        node for node in left if not arrows[node] & left or not any(node in arrows[other] for other in left)
+        node for node in left if not imports[node] & left or not any(node in imports[other] for other in left)
     }:
         left -= ends
     return sorted(left)
@@ -75,20 +83,20 @@ def test_every_module_has_a_floor() -> None:
 
 
 def test_imports_go_down() -> None:
-    arrows = [(module, target) for module, targets in ARROWS.items() for target in targets]
-    upward = [f"{module} -> {target}" for module, target in arrows if floor(target) > floor(module)]
+    pairs = [(module, target) for module, targets in arrows().items() for target in targets]
+    upward = [f"{module} -> {target}" for module, target in pairs if floor(target) > floor(module)]
     assert sorted(upward) == []
 
 
 def test_programs_import_no_family() -> None:
-    chosen = [(module, target) for module in MODULES if part(module) == "programs" for target in ARROWS[module]]
+    chosen = [(module, target) for module in MODULES if part(module) == "programs" for target in arrows()[module]]
     assert [pair for pair in chosen if part(pair[1]) in FAMILIES] == []
 
 
 def test_nothing_imports_in_a_circle() -> None:
-    assert circle(ARROWS) == []
+    assert circle(arrows()) == []
     folders: dict[str, set[str]] = {part(module): set() for module in MODULES}
-    for module, targets in ARROWS.items():
+    for module, targets in arrows().items():
         folders[part(module)] |= {part(target) for target in targets} - {part(module)}
     assert circle(folders) == []
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+import wandb
 import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -29,6 +30,7 @@ def no_account(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_BASE_URL", NO_SERVER)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    wandb.setup()  # which keeps the mode that it finds first for the whole process
 
 
 def offline_runs(folder):
@@ -97,8 +99,6 @@ def test_the_jobs_of_a_sweep_are_runs_of_one_group(run, tmp_path):  # noqa: F811
 
 
 def test_a_run_that_fails_is_closed_as_failed(tmp_path):
-    import wandb
-
     with pytest.raises(ZeroDivisionError), dashboards([Wandb(str(tmp_path), mode="offline")], {"seed": 3}):
         raise ZeroDivisionError
     assert wandb.run is None
