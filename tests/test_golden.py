@@ -6,8 +6,9 @@ from tests import golden, warm
 
 
 @pytest.mark.parametrize("family", golden.RECIPES)
-def test_first_steps_are_the_stored_ones(family):
-    done = warm.run("tests/golden", family)
+@pytest.mark.parametrize("steps", [8, pytest.param(50, marks=pytest.mark.deep)])
+def test_first_steps_are_the_stored_ones(family, steps):
+    done = warm.run("tests/golden", family, "--first", steps)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

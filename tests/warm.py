@@ -31,15 +31,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WHERE = "BLACKOUT_TESTS_SERVER"
 """The environment variable with the server's socket."""
+_set_by_imports: dict[str, str] = {}
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 class Process:
-    """A program that runs; `pid` is for signals. As `subprocess.Popen`, as far as tests need it."""
+    """A program that runs, or `-c` and code; `pid` is for signals. As `subprocess.Popen`, as far as tests need it."""
 
     def __init__(self, program: str, arguments: Sequence[object], cwd: Path = ROOT, **environment: str) -> None:
         self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  (closed with this)
-        words = [str(ROOT / f"{program}.py"), *map(str, arguments)]
+        words = [program if program == "-c" else str(ROOT / f"{program}.py"), *map(str, arguments)]
         with open(os.devnull, "rb") as nothing:
             files = [file.fileno() for file in (nothing, *self._files)]
             self._server = _asked(words, str(cwd), {**os.environ, **ENVIRONMENT, **environment}, files)
@@ -181,14 +182,13 @@ def _become(argv: list[str], cwd: str, environment: Mapping[str, str], descripto
 
     code = 1
     try:
-        if argv[0] != "-c":
-            os.setsid()
+        os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
         os.chdir(cwd)
         os.environ.clear()
-        os.environ.update(environment)
+        os.environ.update({**_set_by_imports, **environment})
         rank_zero.rank_zero_only.rank = rank_zero._get_rank() or 0  # Lightning reads it once, when it is imported
         sys.argv = argv
         sys.path.insert(0, str(ROOT))
@@ -220,6 +220,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _import_everything() -> None:
+    before = dict(os.environ)
     from tests import compositions
     from tests.soak import forks
 
@@ -229,6 +230,7 @@ def _import_everything() -> None:
     forks.preload()
     from blackout.programs import cli
 
+    _set_by_imports.update({name: value for name, value in os.environ.items() if name not in before})
     for program in ("train", "sample"):  # its settings are composed already in every fork
         cli.composed(program, [])
 

@@ -1,5 +1,6 @@
 """What every YAML file describes can be made, each with the choices it needs beside it, and made again from a file."""
 
+import itertools
 import json
 import re
 
@@ -52,6 +53,8 @@ def offered():
 
 
 CHOICES = [(group, choice) for group, choice in offered()]
+APART = ("schedule", "sampler/grid", "logger", "optimizer", "callbacks", "trainer")
+"""Groups whose choices do not ask for others: one of each is made at a time."""
 LARGE = ("celeba64", "cifar10", "dinov2")
 """In the names of what takes a second; blackout_cifar10 is trained in test_experiments.py."""
 BESIDE = {
@@ -65,6 +68,9 @@ BESIDE = {
     ("metrics/extractor", "module"): ["metrics=custom"],
     ("metrics", "custom"): ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
     ("metrics/extractor", "script"): ["metrics=custom", "metrics.extractor.path=net.pt"],
+    ("network", "ncsnpp"): ["network.body.channels=32"],
+    ("network", "transformer_sedd"): ["network.body.width=48", "network.body.depth=2"],
+    ("recipe", "blackout/cifar10_scaled"): ["network.body.channels=32"],
     ("sampler", "birth_death_bridge"): ["process=birth_death"],
     ("sampler", "level_bridge"): ["process=uniform"],
     ("sampler", "posterior_bridge"): ["head=logistic_mixture"],
@@ -95,14 +101,30 @@ def beside(group, choice, folder):
     return options
 
 
-@pytest.mark.parametrize("group, choice", [
-    pytest.param(*choice, marks=[pytest.mark.deep] if choice[0] == "experiment" or choice[1].endswith(LARGE) else [])
-    for choice in CHOICES if choice not in NOTHING_TO_TRAIN
+def cases():
+    """Choices that are made together."""
+    free = [choice for choice in CHOICES if choice not in NOTHING_TO_TRAIN]
+    apart = [[one for one in free if one[0] == group and one not in BESIDE] for group in APART]
+    yield from ([one for one in row if one] for row in itertools.zip_longest(*apart))
+    yield from ([one] for one in free if one not in itertools.chain(*apart))
+
+
+def named(choices):
+    return " ".join(map("=".join, choices))
+
+
+def slow(choices):
+    return choices[0][0] == "experiment" or choices[0][1].endswith(LARGE)
+
+
+@pytest.mark.parametrize("choices", [
+    pytest.param(one, id=named(one), marks=[pytest.mark.deep] if slow(one) else [])
+    for one in cases()
 ])  # fmt: skip
-def test_everything_can_be_made(tmp_path, monkeypatch, group, choice):
+def test_everything_can_be_made(tmp_path, monkeypatch, choices):
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
-    options = [f"{group}={choice}", *beside(group, choice, tmp_path)]
+    options = [word for one in choices for word in ("=".join(one), *beside(*one, tmp_path))]
     config = composed(*options, f"runs_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.devices=1")
     family = make(config["family"], "family")
     source = family.source(config)

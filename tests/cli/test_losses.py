@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from benchmarks import energy_discrepancy, graph_methods, permutation_chain, permutation_mixing, table
 from blackout import compare, inspect, load_model, report
@@ -17,7 +18,7 @@ from blackout.flows import anneal, solve
 from blackout.laws import __main__ as laws
 from blackout.programs.run_directory import open_run, running
 from blackout.training.export import export_model
-from tests.cli.conftest import TINY, Outcome
+from tests.cli.conftest import TINY, Outcome, save_blank
 
 FEW = ("num_samples=4", "device=cpu", "sampler.num_steps=3")
 SCORED = ("evaluate=true", "metrics=none", "likelihood.images=3")
@@ -56,7 +57,8 @@ def assert_kept(before):
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """A side program with a command line, as an outcome."""
+    """A side program with a command line, as an outcome; its figures are not drawn."""
+    monkeypatch.setattr(Figure, "savefig", save_blank)
 
     def command(main, *words):
         monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])

@@ -214,7 +214,7 @@ import os, pathlib, blackout.programs.run_directory as run_directory
 with run_directory.running(pathlib.Path({str(directory)!r})):
     os.kill(os.getpid(), 9)
 """
-    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert warm.run("-c", code).returncode == -9
     assert run("train", *TRAIN, f"runs_dir={tmp_path}", "run_id=a").code == 0
 
 

@@ -73,7 +73,9 @@ def model(max_count, mean):
     return BlackoutDiffusion(Guess(), ScaledHead(mean), PureDeath(max_count), torch.full((1, 5, 5), mean)).eval()
 
 
-@pytest.mark.parametrize("max_count, mean", [(1, 0.3), (16, 5.0), (255, 100.0), (65_535, 3e4), (2**31 - 1, 1e9)])
+@pytest.mark.parametrize("max_count, mean", [
+    (1, 0.3), (16, 5.0), (255, 100.0), pytest.param(65_535, 3e4, marks=pytest.mark.deep), (2**31 - 1, 1e9),
+])  # fmt: skip
 def test_counts_decode_to_themselves_at_the_rate_of_the_bound(max_count, mean):
     guess = model(max_count, mean / np.log(2))
     counts = torch.poisson(torch.full((20, 1, 5, 5), mean), generator=torch.Generator().manual_seed(0))
@@ -116,7 +118,7 @@ class Files:
         return np.load(self.folder / "y.npy")
 
 
-@pytest.mark.parametrize("max_count", [16, 70_000])
+@pytest.mark.parametrize("max_count", [pytest.param(16, marks=pytest.mark.deep), 70_000])
 def test_odd_files_go_there_and_back_and_are_never_larger_than_xz(max_count, tmp_path, monkeypatch):
     files, rng = Files(tmp_path, monkeypatch, model(max_count, 5.0)), np.random.default_rng(0)
     for array in (

@@ -79,6 +79,7 @@ def test_bfloat16_sampling_reaches_the_network_and_the_same_mean():
     assert means[0] > 1 and abs(means[0] - means[1]) < 0.05
 
 
+@pytest.mark.deep
 def test_memory_does_not_grow():
     module = perceptron()
     sampler = Sampler(num_steps=500)

@@ -96,9 +96,10 @@ def test_guided_steps_have_guided_rates_and_guided_predictions_do_not(case):
 
 
 CASES = [
-    (ABSORBING, LevelBridge()), (ORDINAL, TauLeap()), (IMMIGRATION, TauLeap()),
-    *(pytest.param(case, kernel, marks=pytest.mark.deep)
-      for case, kernel in ((UNIFORM, LevelBridge()), (UNIFORM, TauLeap()), (CHAIN, LevelBridge()))),
+    (ABSORBING, LevelBridge()), (ORDINAL, TauLeap()),
+    *(pytest.param(case, kernel, marks=pytest.mark.deep) for case, kernel in (
+        (UNIFORM, LevelBridge()), (UNIFORM, TauLeap()), (CHAIN, LevelBridge()), (IMMIGRATION, TauLeap()),
+    )),
 ]  # fmt: skip
 
 

@@ -83,6 +83,7 @@ def above_the_floor(samples, posterior, levels):
     return total_variation(found, posterior) - total_variation(floor, posterior)
 
 
+@pytest.mark.deep
 def test_black_box_photons_of_125_states():
     p, likelihood, problem = problem_of_counts(5)
     toy = SplitToy(p, likelihood, 5, 3, death_element(5), lambda t: np.zeros(125))

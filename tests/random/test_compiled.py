@@ -1,9 +1,5 @@
 """The draws that numba compiles: the same counts as the general path, and what happens where it cannot be used."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -74,15 +70,3 @@ def test_every_function_has_a_name_of_its_own(compiled):
     """Or caches that two processes filled together mix up two that share one, and draws never end."""
     names = [function.py_func.__qualname__ for function in vars(compiled).values() if hasattr(function, "py_func")]
     assert len(set(names)) == len(names) > 8
-
-
-def test_numba_is_loaded_by_the_first_draw_and_can_be_switched_off():
-    code = """
-import sys, torch
-from blackout.random import counts
-assert "numba" not in sys.modules
-assert counts._kernels(torch.device("cpu")) is None
-"""
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

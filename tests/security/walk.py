@@ -1,6 +1,6 @@
 """Make every component that a model file may name, in a process in which nothing may be written, fetched or started.
 
-Run as `python -B -m tests.security.walk`; prints one line for every component. `walk 10` tries every tenth of the
+Run as `python -m tests.security.walk`; prints one line for every component. `walk 10` tries every tenth of the
 hostile arguments, which of them is by the component's name.
 """
 
@@ -186,6 +186,7 @@ def attempt(description: dict[str, Any], place: str, section: str) -> str:
 
 def main() -> None:
     global armed
+    sys.dont_write_bytecode = True
     import scipy.sparse.linalg  # noqa: F401  (libraries that components load at their first use)
     import sklearn.datasets  # noqa: F401
 

@@ -4,8 +4,6 @@ import contextlib
 import errno
 import os
 import pickle
-import subprocess
-import sys
 import zipfile
 from types import SimpleNamespace
 
@@ -22,6 +20,7 @@ from blackout.training.checkpoint_files import (
     write_checkpoint,
 )
 from blackout.training.checkpoints import check_fits
+from tests import warm
 
 
 def content(step):
@@ -68,9 +67,9 @@ for step in range(1, 60):
     write_checkpoint(content, Path({str(tmp_path / "last.ckpt")!r}))
 """
     seen = []
-    with subprocess.Popen([sys.executable, "-c", code]) as writer:
-        while writer.poll() is None:
-            seen.append(step_of(find_checkpoint(tmp_path)))
+    writer = warm.Process("-c", [code])
+    while writer.poll() is None:
+        seen.append(step_of(find_checkpoint(tmp_path)))
     assert writer.returncode == 0 and seen == sorted(seen) and len(set(seen)) > 5
     assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
 

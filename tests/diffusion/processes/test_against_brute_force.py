@@ -175,6 +175,7 @@ def test_pure_death_has_the_same_interface():
             assert rates[o, m] == pytest.approx(exact[o, m, m + 1], rel=1e-10)
 
 
+@pytest.mark.deep
 def test_the_table_of_256_states_and_a_thousand_times_fits(monkeypatch):
     """Here 40 times; a thousand take 25 times as long and 500 MB."""
     process = Ordinal(255)

@@ -139,9 +139,9 @@ def test_networks_on_graphs_are_locally_equivariant_and_see_all_others(name: str
             assert bool(changed[k][seen].all())
 
 
-@pytest.mark.parametrize("simulation", [Events(4), Leap(4)], ids=["events", "leap"])
 @pytest.mark.parametrize(
-    "refine", [None, DMALA(1), Gibbs(), LocallyInformed(1)], ids=["plain", "dmala", "gibbs", "informed"]
+    "refine, simulation", [(None, Events(4)), (DMALA(1), Leap(4)), (Gibbs(), Events(4)), (LocallyInformed(1), Leap(4))],
+    ids=["plain", "dmala", "gibbs", "informed"],
 )
 @pytest.mark.parametrize("name", NETWORKS)
 def test_padding_changes_nothing(name: str, refine: Refinement | None, simulation: Simulation) -> None:
