@@ -43,6 +43,12 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
         spec.python = warm.python()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_warning_recorded(warning_message: Any) -> None:
+    """Warnings are told by what they say: for their classes, who hands out tests would have to import torch."""
+    warning_message.message, warning_message.category = UserWarning(str(warning_message.message)), UserWarning
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported is not looked through again by collections of garbage, of which there are then enough."""
     gc.freeze()

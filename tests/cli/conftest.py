@@ -66,9 +66,10 @@ def remembered(baseline_bits: Callable[[Tensor, Tensor], dict[str, float]]) -> C
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> Callable[..., Outcome]:
-    """The programs, with figures made but not drawn, except in tests marked `drawn`, and bounds of few times."""
+    """The programs; scores are of few trees and times, and figures are not drawn, except in tests marked `drawn`."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setattr(importlib.import_module("blackout.diffusion.report"), "PAIRS", 20)
+    monkeypatch.setattr(importlib.import_module("blackout.evaluation.count_scores"), "TREES", 5)
     baselines = importlib.import_module("blackout.evaluation.baselines")
     monkeypatch.setattr(baselines, "baseline_bits", remembered(baselines.baseline_bits))
     monkeypatch.setattr(baselines, "_MOST_ELEMENTS", 64)

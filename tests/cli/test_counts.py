@@ -14,11 +14,6 @@ SHORT = (*(option for option in TINY if not option.startswith("network")), "vali
 SMALL = ("network.body.width=16", "network.body.depth=1")
 
 
-@pytest.fixture(autouse=True)
-def few_trees(monkeypatch):
-    monkeypatch.setattr("blackout.evaluation.count_scores.TREES", 5)
-
-
 def table(path):
     source = np.random.default_rng(0)
     kinds = np.array(["B cell", "T cell"])[np.arange(200) % 2]

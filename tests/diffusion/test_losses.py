@@ -3,11 +3,20 @@ import math
 import pytest
 import torch
 
-from blackout.diffusion.heads import ScaledHead, SoftplusHead, log_softplus
-from blackout.diffusion.losses import CountLoss, loss_weights, poisson_loss
+from blackout.diffusion.heads import BirthDeathHead, LevelHead, ScaledHead, SoftplusHead, log_softplus
+from blackout.diffusion.losses import (
+    BirthDeathLoss,
+    CountLoss,
+    CrossEntropy,
+    RateLoss,
+    StepLoss,
+    loss_weights,
+    poisson_loss,
+)
 from blackout.diffusion.predictions import CountPrediction
-from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.processes import BirthDeath, PureDeath, Uniform
 from blackout.diffusion.schedules import fisher_times, step_fraction
+from blackout.random import SampleStreams
 
 
 def test_the_paper_weights_have_their_published_sums_and_ratio():
@@ -37,6 +46,22 @@ def test_likelihood_weights_are_the_step_fractions():
 def test_unknown_losses_are_refused(kind, weighting, scale):
     with pytest.raises(ValueError):
         CountLoss(kind, weighting, scale)
+
+
+@pytest.mark.parametrize("loss, process, head", [
+    (CountLoss, PureDeath(4), ScaledHead(2.0)), (BirthDeathLoss, BirthDeath(4, 2.0), BirthDeathHead(2.0)),
+    *((loss, Uniform(4), LevelHead(Uniform(4), 4)) for loss in (CrossEntropy, StepLoss, RateLoss)),
+])  # fmt: skip
+def test_a_scale_multiplies_every_loss(loss, process, head):
+    x0 = torch.randint(0, 5, (3, 6), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    s, t = torch.tensor([0.2, 0.5, 1.0]).double(), torch.tensor([0.4, 0.9, 1.7]).double()
+    xt, target = process.observe(x0, t, SampleStreams(0, torch.arange(3)).at(0))
+    prediction = head(torch.randn(3, head.outputs, 6, generator=torch.Generator().manual_seed(1)), xt, t)
+    one = loss()(prediction, target, s, t)
+    assert one.shape == x0.shape and torch.allclose(loss(scale=3.0)(prediction, target, s, t), 3 * one)
+    if loss is StepLoss:
+        added = loss(cross_entropy=0.25)(prediction, target, s, t) - one
+        assert torch.allclose(added, 0.25 * CrossEntropy()(prediction, target, s, t), atol=1e-6)
 
 
 def test_loss_is_least_at_the_mean_of_the_target():

@@ -29,7 +29,7 @@ def test_counts_stay_integers_of_one_type_within_range(max_count, dtype):
     xs = process.bridge(x0, xt, t / 2, t, streams(16))
     assert xt.dtype == xs.dtype == dtype and xt.shape == xs.shape == x0.shape
     assert (xt <= xs).all() and (xs <= x0).all()
-    prior = process.prior((5, 3, 4, 4), torch.tensor(2.0), streams(5), mean=torch.full((3, 4, 4), max_count / 2))
+    prior = process.prior((5, 3, 4, 4), torch.tensor(0.01), streams(5), mean=torch.full((3, 4, 4), float(max_count)))
     assert prior.dtype == dtype and int(prior.max()) <= max_count
 
 

@@ -23,7 +23,4 @@ def classifier_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def digits_classifier(classifier_cache: Path) -> Classifier:
-    """After a quarter of its steps."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("blackout.evaluation.digit_classifier.STEPS", 120)
-        return Classifier(digits, cache=classifier_cache)
+    return Classifier(digits, cache=classifier_cache)

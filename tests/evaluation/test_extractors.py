@@ -116,24 +116,25 @@ def test_dinov2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.deep
-def test_classifier_is_accurate(tmp_path: Path) -> None:
-    classifier = Classifier(digits, cache=tmp_path)
-    assert classifier.accuracy > 0.97 and classifier.name == "digits" and classifier.num_classes == 10
+def test_classifier_is_accurate(digits_classifier: Classifier) -> None:
+    assert digits_classifier.accuracy > 0.97
+    assert digits_classifier.name == "digits" and digits_classifier.num_classes == 10
 
 
-def test_classifier_is_cached(
-    digits_classifier: Classifier, classifier_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classifier_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blackout.evaluation.digit_classifier.STEPS", 10)
+    first = Classifier(digits, cache=tmp_path)
+
     def never(*_: object) -> float:
         raise AssertionError("trained again")
 
     monkeypatch.setattr("blackout.evaluation.digit_classifier._train", never)
     state = torch.get_rng_state()
-    again = Classifier(digits, cache=classifier_cache)
+    again = Classifier(digits, cache=tmp_path)
     assert torch.equal(torch.get_rng_state(), state)
-    assert again.identity == digits_classifier.identity and again.accuracy == digits_classifier.accuracy
+    assert again.identity == first.identity and again.accuracy == first.accuracy
     with pytest.raises(AssertionError, match="trained again"):
-        Classifier(digits, seed=1, cache=classifier_cache)
+        Classifier(digits, seed=1, cache=tmp_path)
 
 
 def test_classifier_training_is_reproducible_and_survives_damage(

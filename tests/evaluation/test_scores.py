@@ -256,6 +256,7 @@ def test_bad_images(tmp_path: Path) -> None:
         run.compute()
 
 
+@pytest.mark.deep
 def test_digits_have_honest_scores_without_a_download(digits_classifier: Classifier, tmp_path: Path) -> None:
     """Held-out digits score far better than independent pixels, black images and noise."""
     data = digits()

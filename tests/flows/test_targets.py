@@ -11,7 +11,7 @@ from benchmarks.energy_discrepancy import pretrain, save
 from benchmarks.planar import decode
 from benchmarks.proposals import taylor_ratios
 from blackout.errors import UserError
-from blackout.flows import planar
+from blackout.flows.energies import data as planar
 from blackout.flows.targets import (
     Couplings,
     EnergyNetwork,

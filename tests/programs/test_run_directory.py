@@ -1,9 +1,22 @@
-"""What a start removes of those before it, and what it leaves to others."""
+"""What a run's directory is called, what a start removes of those before it, and what it leaves to others."""
 
 import os
 
+import pytest
+
+from blackout.errors import UserError
 from blackout.files import PART
-from blackout.programs.run_directory import running
+from blackout.programs.run_directory import run_directory, run_id, running
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\nb", "a" * 256])
+def test_names_of_runs_and_experiments_lead_nowhere_else(name, tmp_path):
+    with pytest.raises(UserError, match="run_id must be a plain directory name"):
+        run_id({"run_id": name})
+    if name not in ("", ".", "a/b", "a\\b"):
+        config = {"experiment_name": name, "run_id": "a", "runs_dir": str(tmp_path)}
+        with pytest.raises(UserError, match="experiment_name must be a directory's name"):
+            run_directory(config, "digits")
 
 
 def test_a_start_removes_what_killed_ones_left_and_nothing_that_is_being_written(tmp_path):

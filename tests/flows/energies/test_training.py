@@ -77,7 +77,8 @@ def test_other_phases_and_states_learn_an_array_that_is_a_target_again(run, tmp_
     assert torch.equal(load_model(other).target.log_density(x), model.target.log_density(x))
 
 
-def test_samples_of_an_energy_are_scored_against_its_own_counts() -> None:
+def test_samples_of_an_energy_are_scored_against_its_own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blackout.evaluation.count_scores.TREES", 5)
     data = known_samples(Ising(3, 0.1), 300, 0, "ising")
     scores = CountScorer().begin(data, 60, torch.device("cpu"))
     scores.update({"samples": data.counts.train[:60]}, torch.arange(60))
