@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blackout.files import save_picture
-from blackout.permutations.distributions.matching import Matching
+from blackout.permutations.distributions import Matching
 from blackout.permutations.group import all_permutations, compose, inverse, number
 from blackout.permutations.metrics import arranged
 from blackout.permutations.plots import lists

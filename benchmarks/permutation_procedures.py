@@ -157,3 +157,38 @@ def plain_riffle_top(scores: Tensor, k: int) -> Tensor:
         both = torch.cat([total + left.unsqueeze(1), total + right.unsqueeze(1)], 1)
         total = both.topk(min(k, both.shape[1])).values
     return total
+
+
+def plain_sinkhorn(scores: Tensor, iterations: int) -> Tensor:
+    """Rows and columns less their log-sums in turn."""
+    for _ in range(iterations):
+        scores = scores - scores.logsumexp(-1, keepdim=True)
+        scores = scores - scores.logsumexp(-2, keepdim=True)
+    return scores - scores.logsumexp(-1, keepdim=True)
+
+
+def plain_soft_sort(values: Tensor, temperature: float) -> Tensor:
+    """One line, as published."""
+    return torch.softmax(-(values.sort(-1).values[..., :, None] - values[..., None, :]).abs() / temperature, -1)
+
+
+def plain_neural_sort(values: Tensor, temperature: float) -> Tensor:
+    """With matrices of ones, as published; numbers are turned round, to rise."""
+    n, s = values.shape[-1], -values.unsqueeze(-1)
+    one, scaling = torch.ones(n, 1), n + 1 - 2 * torch.arange(1.0, n + 1)
+    apart = (s - s.transpose(-1, -2)).abs() @ (one @ one.T)
+    return torch.softmax((s * scaling - apart).transpose(-1, -2) / temperature, -1)
+
+
+def plain_sorting_network(values: Tensor, steepness: float) -> Tensor:
+    """An odd-even network whose layers are whole matrices that are multiplied."""
+    n = values.shape[-1]
+    total = torch.eye(n).expand(*values.shape, n)
+    for layer in range(n):
+        lower = torch.arange(layer % 2, n - 1, 2)
+        stays = 0.5 + torch.atan(steepness * (values[..., lower + 1] - values[..., lower])) / torch.pi
+        matrix = torch.eye(n).repeat(*values.shape[:-1], 1, 1)
+        matrix[..., lower, lower] = matrix[..., lower + 1, lower + 1] = stays
+        matrix[..., lower, lower + 1] = matrix[..., lower + 1, lower] = 1 - stays
+        values, total = (matrix @ values.unsqueeze(-1)).squeeze(-1), matrix @ total
+    return total

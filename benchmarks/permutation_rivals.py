@@ -9,20 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.metrics import arranged
+from blackout.permutations.relaxations import Layout, comparators, relaxed_sort
 from blackout.permutations.shuffle import SinkhornLoss
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import with_first
-
-Layout: TypeAlias = Literal["odd_even", "bitonic"]
 
 
 @component("loss")
@@ -83,57 +81,3 @@ class SortingNetworkLoss(ShuffleLoss):
         matrix = relaxed_sort(-law.scores, self.steepness, self.layout, self.error_free)
         loss = F.binary_cross_entropy(matrix.clamp(0, 1), F.one_hot(back, matrix.shape[-1]).to(matrix))
         return loss, {"train/loss": loss.detach()}
-
-
-def relaxed_sort(values: Tensor, steepness: float, layout: Layout = "odd_even", error_free: bool = False) -> Tensor:
-    """How much of which number is at every place after sorting upwards: doubly stochastic, [..., n, n], rows places.
-
-    A comparator leaves its numbers a, b as they are with weight 1/2 + arctan(steepness (b - a)) / pi, and changes them
-    with the rest [Petersen 2022, section 4].
-
-    Args:
-        values: [..., n].
-        steepness: of comparators, above 0.
-        layout: of the network.
-        error_free: the numbers themselves are sorted exactly, with the gradient of the relaxed ones [Kim 2024]; else
-            they are mixed, and differences shrink from layer to layer.
-    """
-    n = values.shape[-1]
-    matrix = torch.eye(n, dtype=values.dtype, device=values.device).expand(*values.shape, n)
-    for lower, upper in comparators(n, layout):
-        a, b = values[..., lower], values[..., upper]
-        stays = 0.5 + torch.atan(steepness * (b - a)) / math.pi
-        low, high = stays * a + (1 - stays) * b, (1 - stays) * a + stays * b
-        if error_free:
-            low, high = low + (torch.minimum(a, b) - low).detach(), high + (torch.maximum(a, b) - high).detach()
-        values = values.clone()
-        values[..., lower], values[..., upper] = low, high
-        weight, top, bottom = stays.unsqueeze(-1), matrix[..., lower, :], matrix[..., upper, :]
-        matrix = matrix.clone()
-        matrix[..., lower, :] = weight * top + (1 - weight) * bottom
-        matrix[..., upper, :] = (1 - weight) * top + weight * bottom
-    return matrix
-
-
-def comparators(n: int, layout: Layout) -> list[tuple[list[int], list[int]]]:
-    """The layers of a network that sorts n numbers, each (lower places, upper places) that are compared at once.
-
-    Args:
-        n: at least 1.
-        layout: odd_even, n layers of neighbours, or bitonic, log n (log n + 1) / 2 layers [Batcher 1968].
-
-    Raises:
-        ValueError: another layout.
-    """
-    if layout == "odd_even":
-        pairs = [[(i, i + 1) for i in range(layer % 2, n - 1, 2)] for layer in range(n)]
-    elif layout == "bitonic":
-        # for the next power of two; all comparators point up, so that those of numbers above all can be left out
-        size, pairs = 1 << (n - 1).bit_length(), []
-        for exponent in range(1, size.bit_length()):
-            # a block's ends are compared inwards, then ever nearer neighbours
-            for distance in (2**exponent - 1, *(2**e for e in reversed(range(exponent - 1)))):
-                pairs.append([(i, i ^ distance) for i in range(size) if i < i ^ distance < n])
-    else:
-        raise ValueError(f"layout must be odd_even or bitonic, not {layout}")
-    return [([i for i, _ in layer], [j for _, j in layer]) for layer in pairs if layer]

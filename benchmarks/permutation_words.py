@@ -17,7 +17,7 @@ from blackout.errors import UserError
 from blackout.family import Samples
 from blackout.files import read_text
 from blackout.permutations.coded.data import PermutationData, check_length, held_out, repeated
-from blackout.permutations.datasets.files import existing_file
+from blackout.permutations.datasets import existing_file
 from blackout.random import SampleStreams, StepStreams
 
 _SHOWN = 4

@@ -23,6 +23,7 @@ from benchmarks.measure import arguments, interleaved, report, summary
 from benchmarks.permutation_tables import SCALES, TABLES, decoded, runs
 from blackout.permutations.codes import FisherYates, Insertion, Lehmer
 from blackout.permutations.distributions import GeneralizedPlackettLuce, InverseRiffle, PlackettLuce
+from blackout.permutations.relaxations import neural_sort, relaxed_sort, sinkhorn, soft_sort
 from blackout.permutations.shuffles import Riffle, denoising_schedule, trajectory
 
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]
@@ -88,7 +89,7 @@ def codes(quick: bool) -> Iterator[Case]:
 
 
 def layers(quick: bool) -> Iterator[Case]:
-    """192 walks, 16 greedy modes, 1,024 Fisher-Yates codes, the 16 best riffles of 16 lists."""
+    """192 walks, 16 greedy modes, 1,024 Fisher-Yates codes, the 16 best riffles and relaxed sorts of 16 lists."""
     for n in (9,) if quick else (52, 100, 500):
         schedule = denoising_schedule(n) if n < 500 else [0, 11, 13, 17]
         scores, vector = torch.randn(16, n, n), torch.randn(16, n)
@@ -107,6 +108,11 @@ def layers(quick: bool) -> Iterator[Case]:
         yield f"Fisher-Yates decode, n = {n}", plain, partial(FisherYates.decode, digits)
         best = partial(direct.plain_riffle_top, vector, 16)
         yield f"16 best riffles, n = {n}", best, partial(lambda s: InverseRiffle(s).top(16), vector)
+        yield f"Sinkhorn, n = {n}", partial(direct.plain_sinkhorn, scores, 20), partial(sinkhorn, scores, 20)
+        yield f"SoftSort, n = {n}", partial(direct.plain_soft_sort, vector, 0.5), partial(soft_sort, vector, 0.5)
+        yield f"NeuralSort, n = {n}", partial(direct.plain_neural_sort, vector, 0.5), partial(neural_sort, vector, 0.5)
+        network = partial(direct.plain_sorting_network, vector, 10.0)
+        yield f"sorting network, n = {n}", network, partial(relaxed_sort, vector, 10.0)
 
 
 SUBJECTS: dict[str, Callable[[bool], Iterator[Case]]] = {

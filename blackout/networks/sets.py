@@ -404,7 +404,7 @@ class Pointers:
         return self._scores(x, seen, kept).unflatten(0, (size, -1))
 
     def rows(self) -> Callable[[Tensor | None, Tensor | None], Tensor]:
-        """The same place by place, see `blackout.permutations.distributions.base`: a token for each prefix."""
+        """The same place by place, see `blackout.permutations.distributions`: a token for each prefix."""
         kept, (size, n) = [list(pair) for pair in self.kept], self.items.shape[:2]
         place, rows = 0, torch.arange(size, device=self.items.device).unsqueeze(-1)
 

@@ -1,8 +1,17 @@
 """Permutations: shuffles that mix them, distributions over them, codes whose digits are free, classical families."""
 
 from blackout.permutations.group import all_permutations, compose, inverse, kendall_distance
+from blackout.permutations.relaxations import (
+    gumbel_sinkhorn,
+    log_permanent,
+    neural_sort,
+    relaxed_sort,
+    sinkhorn,
+    soft_sort,
+)
 from blackout.permutations.shuffles import RandomInsertion, RandomTransposition, Riffle
 
 __all__ = [
-    "RandomInsertion", "RandomTransposition", "Riffle", "all_permutations", "compose", "inverse", "kendall_distance",
+    "RandomInsertion", "RandomTransposition", "Riffle", "all_permutations", "compose", "gumbel_sinkhorn", "inverse",
+    "kendall_distance", "log_permanent", "neural_sort", "relaxed_sort", "sinkhorn", "soft_sort",
 ]  # fmt: skip

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from blackout.permutations.codes import Code, Insertion, Lehmer
-from blackout.permutations.distributions.base import OrderDistribution, best_digits
-from blackout.permutations.distributions.plackett_luce import PlackettLuce
+from blackout.permutations.distributions import OrderDistribution, PlackettLuce, best_digits
 from blackout.permutations.group import identity_like, inverse, is_permutation
 from blackout.random import RandomSource, cumulative
 

@@ -21,11 +21,12 @@ from blackout.errors import UserError
 from blackout.training.components import check_arguments, fill, find, make, with_more
 
 _CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
+_PUZZLES = ("blackout.permutations.datasets", "blackout.permutations.tours")
 _FLOWS = ("blackout.flows", "blackout.flows.energies")
 PACKAGES: dict[str, tuple[str, ...]] = {
     "family": ("blackout.diffusion", *_FLOWS, _CODED, _SHUFFLE),
     "model": ("blackout.diffusion", "blackout.networks", *_FLOWS, "blackout.permutations", _CODED, _SHUFFLE),
-    "dataset": ("blackout.data", "blackout.flows.energies", _CODED, "blackout.permutations.datasets"),
+    "dataset": ("blackout.data", "blackout.flows.energies", _CODED, *_PUZZLES),
     "metrics": ("blackout.evaluation", "blackout.data", _CODED),
 }
 """Section of a model file -> the packages whose marked components it may name."""

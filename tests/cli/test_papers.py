@@ -211,8 +211,8 @@ def data_dir(tmp_path, monkeypatch):
     """Stand-ins for what is not downloaded: images of the right kind, and an energy network of a density."""
     for name in SHAPES:
         monkeypatch.setattr(f"blackout.data.{name}", stand_in(name))
-    monkeypatch.setattr("blackout.permutations.datasets.images.mnist", stand_in("mnist"))
-    monkeypatch.setattr("blackout.permutations.datasets.images.cifar10", stand_in("cifar10"))
+    monkeypatch.setattr("blackout.permutations.datasets.mnist", stand_in("mnist"))
+    monkeypatch.setattr("blackout.permutations.datasets.cifar10", stand_in("cifar10"))
     save(EnergyNetwork(32, [8, 8]), tmp_path / "planar_moons.npz")
     return tmp_path
 

@@ -2,12 +2,13 @@
 
 import inspect
 import json
+import re
 
 import numpy as np
 import pytest
 from hydra.utils import get_method
 
-from blackout.permutations import datasets
+from blackout.permutations import datasets, tours
 from blackout.permutations.shuffle import ShuffleDiffusion
 from blackout.programs.settings import sections
 from blackout.programs.train import make_model
@@ -30,7 +31,7 @@ BESIDE = {
 DATASETS = {
     name.removeprefix("dataset/"): section
     for name, section in sections("dataset").items()
-    if section is not None and "permutations.datasets" in section._target_
+    if section is not None and re.search(r"permutations\.(datasets|tours)", section._target_)
 }
 
 
@@ -58,6 +59,7 @@ def test_everything_can_be_made(tmp_path, choice):
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_dataset_is_a_function_of_that_name_and_its_options(name):
     section = DATASETS[name]
-    assert section["_target_"] == f"blackout.permutations.datasets.{name}" and name in datasets.__all__
+    module = tours if name == "tsp" else datasets
+    assert section["_target_"] == f"{module.__name__}.{name}" and name in module.__all__
     known = inspect.signature(get_method(section["_target_"])).parameters
     assert section.keys() - {"_target_"} <= known.keys() & {"path", "data_dir"}

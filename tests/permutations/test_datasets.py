@@ -8,15 +8,11 @@ import torch
 
 from blackout.errors import UserError
 from blackout.permutations import inverse
-from blackout.permutations.datasets import (
-    items,
-    jigsaw_digits,
-    one_permutation,
-    read_puzzles,
-    sort_digits,
-    tsp,
-)
-from blackout.permutations.datasets.tours import (
+from blackout.permutations.datasets import items, jigsaw_digits, one_permutation, read_puzzles, sort_digits
+from blackout.permutations.group import is_permutation
+from blackout.permutations.metrics import arranged, ceilings, order_scores, puzzle_scores, tour_length
+from blackout.permutations.plots import lists, solved_puzzles
+from blackout.permutations.tours import (
     counter_clockwise,
     gaps_without_learning,
     held_karp,
@@ -24,11 +20,9 @@ from blackout.permutations.datasets.tours import (
     polar_tours,
     read_tours,
     shortest_tours,
+    tsp,
     two_opt,
 )
-from blackout.permutations.group import is_permutation
-from blackout.permutations.metrics import arranged, ceilings, order_scores, puzzle_scores, tour_length
-from blackout.permutations.plots import lists, solved_puzzles
 from blackout.training.components import fill, make
 
 SOURCES = {

@@ -7,7 +7,6 @@ from torch import Size
 
 from blackout.permutations import all_permutations
 from blackout.permutations.distributions import Matching
-from blackout.permutations.distributions.matching import sinkhorn
 from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams
 
@@ -31,17 +30,6 @@ def test_probabilities_are_those_of_independent_places():
     order = torch.tensor([2, 0, 3, 1])
     direct = rows[0, 2] * rows[1, 0] * rows[2, 3] * rows[3, 1]
     assert float(Matching(scores).log_prob(order).exp()) == pytest.approx(float(direct), rel=1e-12)
-
-
-def test_sinkhorn_makes_rows_and_columns_sum_to_one():
-    torch.manual_seed(0)
-    scores = 3 * torch.randn(5, 6, 6, dtype=torch.float64)
-    matrix = sinkhorn(scores, 200).exp()
-    assert torch.allclose(matrix.sum(-1), torch.ones(5, 6, dtype=torch.float64), atol=1e-12)
-    assert torch.allclose(matrix.sum(-2), torch.ones(5, 6, dtype=torch.float64), atol=1e-6)
-    # rows and columns are scaled, no more: cross-ratios of entries stay
-    cross = lambda log: log[:, 0, 0] + log[:, 1, 1] - log[:, 0, 1] - log[:, 1, 0]  # noqa: E731
-    assert torch.allclose(cross(sinkhorn(scores, 7)), cross(scores))
 
 
 def test_the_best_assignment_of_many_items_comes_first_and_others_are_whole_and_different():

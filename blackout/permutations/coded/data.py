@@ -24,8 +24,7 @@ from blackout.family import Samples, Split
 from blackout.files import load_arrays, read_text
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import FisherYates, Lehmer
-from blackout.permutations.datasets import Puzzles
-from blackout.permutations.datasets.files import existing_file
+from blackout.permutations.datasets import Puzzles, existing_file
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles
 from blackout.permutations.metrics import arranged, puzzle_scores

@@ -18,8 +18,7 @@ from blackout.files import load_arrays
 from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
-from blackout.permutations.datasets import read_puzzles
-from blackout.permutations.datasets.files import existing_file
+from blackout.permutations.datasets import existing_file, read_puzzles
 from blackout.permutations.factorized import check_given
 from blackout.random import SampleStreams, cumulative, fold_seed
 

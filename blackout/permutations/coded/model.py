@@ -17,7 +17,7 @@ from blackout.errors import UserError
 from blackout.family import Drawn, Samples, Watch
 from blackout.networks.layers import LayerNorm
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
-from blackout.permutations.datasets.base import reading
+from blackout.permutations.datasets import reading
 from blackout.permutations.factorized import (
     Choice,
     Denoiser,

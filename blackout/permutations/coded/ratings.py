@@ -19,7 +19,7 @@ from blackout.files import check_size, opened, stored_bytes
 from blackout.permutations.classical import fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData, check_length, held_out, repeated
 from blackout.permutations.codes import Insertion
-from blackout.permutations.datasets.files import existing_file
+from blackout.permutations.datasets import existing_file
 from blackout.random import SampleStreams, StepStreams
 
 _COLUMNS = ("userId", "movieId", "rating")

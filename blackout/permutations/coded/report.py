@@ -20,7 +20,7 @@ from blackout.permutations.classical import Mallows, Mixture, RepeatedInsertion,
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, ExactLaw
 from blackout.permutations.coded.ratings import FITTED, ranking_baselines
-from blackout.permutations.datasets.files import existing_file
+from blackout.permutations.datasets import existing_file
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.factorized import (
     autoregressive_loss,

@@ -17,13 +17,13 @@ from torch import Tensor
 from blackout.component import component
 from blackout.errors import UserError
 from blackout.permutations.datasets import Puzzles
-from blackout.permutations.datasets.tours import polar_tours, two_opt
 from blackout.permutations.distributions import GeneralizedPlackettLuce, Matching, OrderDistribution
 from blackout.permutations.group import compose, identity_like
 from blackout.permutations.seams import WIDTH, SeamNetwork, assembled, fit, fitted_weight, seams
 from blackout.permutations.shuffle.decoding import Decoder, Look
 from blackout.permutations.shuffle.losses import LossInputs, ShuffleLoss
 from blackout.permutations.shuffle.reverse import Denoiser, moving
+from blackout.permutations.tours import polar_tours, two_opt
 from blackout.random import SampleStreams, StepStreams
 
 _FITTED = 200

@@ -15,7 +15,6 @@ from blackout.component import component
 from blackout.errors import UserError
 from blackout.family import Draw
 from blackout.permutations.datasets import Puzzles
-from blackout.permutations.datasets.tours import gaps_without_learning
 from blackout.permutations.group import inverse
 from blackout.permutations.metrics import arranged, ceilings, order_scores
 from blackout.permutations.seams import assembled, seams
@@ -24,6 +23,7 @@ from blackout.permutations.shuffle.draw import check_kind, requested
 from blackout.permutations.shuffle.model import VALIDATION, ShuffleDiffusion
 from blackout.permutations.shuffle.reverse import Reverse, default_schedule
 from blackout.permutations.shuffles import Shuffle
+from blackout.permutations.tours import gaps_without_learning
 from blackout.random import SampleStreams, fold_seed
 from blackout.training.components import fill, find, make, resolve
 from blackout.training.descriptions import make_dataset

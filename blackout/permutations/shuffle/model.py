@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from blackout.errors import UserError
 from blackout.family import Drawn, Watch
 from blackout.permutations.answers import MOST_EXACT, Condition, answers, likeliest
-from blackout.permutations.datasets import Puzzles
-from blackout.permutations.datasets.base import reading
+from blackout.permutations.datasets import Puzzles, reading
 from blackout.permutations.group import identity_like, inverse
 from blackout.permutations.metrics import arranged, tour_length
 from blackout.permutations.shuffle.decoding import (

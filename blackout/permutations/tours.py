@@ -20,11 +20,12 @@ from blackout.data.count_data import held_out_split
 from blackout.errors import UserError
 from blackout.family import Split
 from blackout.files import read_text, reading
-from blackout.permutations.datasets.base import Puzzles, chosen
-from blackout.permutations.datasets.files import StoredPuzzles, existing_file
+from blackout.permutations.datasets import Puzzles, StoredPuzzles, chosen, existing_file
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, tour_length
 from blackout.random import SampleStreams, StepStreams, fold_seed
+
+__all__ = ["tsp"]
 
 Array = npt.NDArray[np.float64]
 MOST_AT_ONCE = 13

@@ -1,0 +1,523 @@
+"""Puzzles: sets of items whose right order is known, made from (seed, split, index) and never stored.
+
+A puzzle source (`Puzzles`, a `blackout.family.Source`) has no end of training puzzles and `held_out` puzzles to test
+on, the same every time. `source.batch(split, index)` with int64 numbers [b] gives
+
+    items   [b, n, *item_shape], the items in their right order: float32, or int64 tokens [b, n]
+    given   int64 [b, n], a uniformly random order, the puzzle: what a solver sees is items[given]
+    ties    int64 [b, n], for every place of the right order the first place whose item cannot be told from its own
+
+and the solution of the puzzle, the permutation that takes the items given to their right order, is inverse(given).
+Where `facts["first_fixed"]`, the first item is known to come first (any city may begin a tour): given[..., 0] = 0.
+
+`source.facts` are what components ask for by name: num_items, item_shape, num_tokens (tokens only), first_fixed, mean
+and std (of all numbers in the items), and `encoder`, the description of the item encoder (`blackout.networks`) that
+suits them; a network with an argument `encoder` gets it unless the settings choose another. `source.kind` says what
+the items are: strips to be sorted, pieces of an image, points in the plane, tokens, or a user's own items.
+
+`source.scale` is the number that whole numbers in a user's file are divided by (the largest count of the images).
+A new source subclasses `Puzzles` and implements `make`; a dataset is a function that returns one. Here are pieces of
+pictures to be put together, numbers written by hand to be sorted, and items of a user's own; tours are in
+`blackout.permutations.tours`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blackout.component import component
+from blackout.data import CountData, cifar10, mnist
+from blackout.data import digits as digit_images
+from blackout.data.count_data import held_out_split
+from blackout.errors import UserError, summary
+from blackout.family import Split
+from blackout.files import load_arrays
+from blackout.permutations.group import identity_like, is_permutation
+from blackout.random import SampleStreams, StepStreams, fold_seed
+
+__all__ = [
+    "Kind", "Puzzles", "items", "jigsaw_cifar10", "jigsaw_digits", "jigsaw_mnist", "one_permutation", "read_puzzles",
+    "sort_digits", "sort_mnist",
+]  # fmt: skip
+
+Kind: TypeAlias = Literal["strips", "pieces", "points", "tokens", "items"]
+# what a puzzle's random numbers are for
+_GIVEN, _MADE, _ORDER = 0, 1, 3
+_FINGERPRINTED = 16
+
+
+class Puzzles(ABC):
+    """A source of puzzles; see `blackout.permutations.datasets` for what a batch holds.
+
+    Args:
+        name: short, for logs and directories.
+        kind: of items.
+        num_items: n.
+        item_shape: of one item; empty for tokens.
+        held_out: number of test puzzles.
+        seed: decides all puzzles.
+        facts: further ones.
+        scale: what whole numbers in a user's file are divided by.
+
+    Raises:
+        ValueError: fewer than two items, or no held-out puzzle.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        num_items: int,
+        item_shape: tuple[int, ...],
+        held_out: int,
+        seed: int,
+        facts: Mapping[str, Any],
+        scale: float = 1.0,
+    ) -> None:
+        if num_items < 2:
+            raise ValueError(f"{name}: a puzzle has at least 2 items, not {num_items}")
+        if held_out < 1:
+            raise ValueError(f"{name}: held_out must be at least 1, not {held_out}")
+        self.name, self.kind, self.num_items, self.item_shape = name, kind, num_items, item_shape
+        self.held_out, self.seed, self.scale = held_out, seed, scale
+        own = {"num_items": num_items, "item_shape": list(item_shape), "first_fixed": False}
+        self.facts: dict[str, Any] = {**own, **facts}
+
+    @abstractmethod
+    def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        """Puzzles with the numbers index [b]: `items` in their right order and, where some are alike, `ties`.
+
+        Args:
+            streams: each puzzle's own random numbers.
+        """
+
+    def __str__(self) -> str:
+        """One line for the summary of a run."""
+        of = f" of {'x'.join(map(str, self.item_shape))}" if self.item_shape else ""
+        return f"{self.name}: {self.num_items} {self.kind}{of}, {self.held_out:,} held-out puzzles"
+
+    def size(self, split: Split) -> int | None:
+        """No end of training puzzles, `held_out` test puzzles."""
+        return None if split == "train" else self.held_out
+
+    def batch(self, split: Split, index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
+        """The puzzles with these numbers [b]: items, given, ties."""
+        streams = SampleStreams(fold_seed(self.seed, int(split == "test")), index)
+        made = self.make(split, index, streams.at(_MADE))
+        order = streams.at(_GIVEN).next_draw().uniform((len(index), self.num_items))
+        if self.facts["first_fixed"]:
+            order[:, 0] = -1.0
+        given = order.argsort(-1)
+        return {"ties": identity_like(given), **made, "given": given}
+
+    def fingerprint(self, split: Split) -> str:
+        """A hash of the first puzzles and of what else decides them."""
+        number = _FINGERPRINTED if split == "train" else min(_FINGERPRINTED, self.held_out)
+        batch = self.batch(split, torch.arange(number))
+        digest = hashlib.sha256(f"{self} {self.seed} {self._content(split)}".encode())
+        for name in ("items", "given"):
+            digest.update(batch[name].numpy().tobytes())
+        return digest.hexdigest()
+
+    def _content(self, split: Split) -> str:
+        """A hash of what puzzles are made from, where that is more than random numbers."""
+        return ""
+
+    def to(self, device: torch.device) -> Puzzles:
+        """The same: puzzles are made on the CPU."""
+        return self
+
+
+def chosen(streams: StepStreams, shape: tuple[int, ...], number: int) -> Tensor:
+    """Uniform on 0..number - 1, int64 of `shape` [b, ...]."""
+    return streams.next_draw().uniform(shape).mul_(number).long()
+
+
+def first_equal(x: Tensor) -> Tensor:
+    """For each of n entries the first one equal to it, int64 [b, n] for x [b, n, ...]."""
+    flat = x.flatten(2) if x.ndim > 2 else x.unsqueeze(-1)
+    return (flat.unsqueeze(1) == flat.unsqueeze(2)).all(-1).int().argmax(-1)
+
+
+class OnePermutation(Puzzles):
+    """A single permutation to be memorised [Zhang 2025, appendix G.1]: tokens 0..length - 1 in one random order."""
+
+    def __init__(self, length: int, held_out: int, seed: int) -> None:
+        encoder = {"_target_": "blackout.networks.TokenEncoder"}
+        facts = {"num_tokens": length, "mean": 0.0, "std": 1.0, "encoder": encoder}
+        super().__init__("one_permutation", "tokens", length, (), held_out, seed, facts)
+        self.order = torch.randperm(length, generator=torch.Generator().manual_seed(fold_seed(seed, _ORDER)))
+
+    def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        return {"items": self.order.repeat(len(index), 1)}
+
+
+@component("dataset")
+def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> OnePermutation:
+    """One permutation of `length` tokens, shuffled in every puzzle.
+
+    Args:
+        length: tokens.
+        held_out: number of test puzzles.
+        seed: of the permutation and the puzzles.
+
+    Raises:
+        ValueError: values out of range.
+    """
+    return OnePermutation(length, held_out, seed)
+
+
+@contextmanager
+def reading(kind: str, item: Tensor) -> Iterator[None]:
+    """Inside, a network is shown items for the first time.
+
+    Raises:
+        UserError: it cannot read them.
+    """
+    try:
+        yield
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise UserError(f"network: it cannot read {kind} of shape {list(item.shape)}: {summary(error)}") from error
+
+
+def existing_file(path: str | os.PathLike[str]) -> Path:
+    """The path, ~ expanded.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
+    return file
+
+
+class StoredPuzzles(Puzzles):
+    """Puzzles of lists in memory, training ones in random order; see `Puzzles` for the other arguments.
+
+    Args:
+        values: lists [N, n, ...] in their right order, of training and held-out puzzles.
+    """
+
+    def __init__(
+        self, name: str, kind: Kind, values: tuple[Tensor, Tensor], seed: int, facts: Mapping[str, Any]
+    ) -> None:
+        self._rows: dict[Split, Tensor] = {"train": values[0], "test": values[1]}
+        super().__init__(name, kind, values[0].shape[1], tuple(values[0].shape[2:]), len(values[1]), seed, facts)
+
+    def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        lists = self._lists(split, index, streams)
+        return {"items": lists, "ties": first_equal(lists)}
+
+    def _lists(self, split: Split, index: Tensor, streams: StepStreams) -> Tensor:
+        rows = self._rows[split]
+        return rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
+
+    def _content(self, split: Split) -> str:
+        return hashlib.sha256(self._rows[split].numpy().tobytes()).hexdigest()
+
+
+@component("dataset", ask="dataset=items dataset.path=<file>")
+def items(path: str | os.PathLike[str], holdout: float = 0.1, seed: int = 0) -> StoredPuzzles:
+    """Your own lists, in their right order: an .npz with `items` [N, n, ...], numbers of any kind.
+
+    Images [N, n, C, h, w] or [N, n, h, w] are pieces, everything else plain numbers.
+
+    Args:
+        path: of the file.
+        holdout: share of the lists that is held out.
+        seed: of split and puzzles.
+
+    Raises:
+        UserError: no such file, or not of this form.
+        ValueError: a share out of range.
+    """
+    file = Path(path).expanduser()
+    values = _numbers(_read(file), file)
+    if values.ndim < 2 or values.shape[0] < 2 or values.shape[1] < 2 or not values.numel():
+        raise UserError(f"{file}: items must be [N, n, ...], N and n at least 2, not {list(values.shape)}")
+    if values.ndim in (2, 4):  # single numbers, and grey images without their channel
+        values = values.unsqueeze(2)
+    values = values.float().contiguous()
+    train, test = (values[rows] for rows in held_out_split(len(values), holdout, seed))
+    image = values.ndim == 5 and values.shape[2] in (1, 3)
+    std = float(train.double().std(correction=0))
+    facts = {
+        "mean": float(train.double().mean()),
+        "std": std if std > 0 else 1.0,
+        "encoder": {"_target_": f"blackout.networks.{'PieceEncoder' if image else 'ItemEncoder'}"},
+    }
+    return StoredPuzzles(file.stem, "pieces" if image else "items", (train, test), seed, facts)
+
+
+def read_puzzles(path: str | os.PathLike[str], source: Puzzles) -> dict[str, Tensor]:
+    """Puzzles to be solved: an .npz with `items` [N, n, ...] as they lie, and `truth` [N, n] where it is known.
+
+    Whole numbers are counts, divided by the source's scale; fractions are taken as they are.
+
+    Returns:
+        `items` [N, n, *item_shape] and, if given, `truth`, the permutations that take them to their right order.
+
+    Raises:
+        UserError: no such file, or not puzzles of the source's kind.
+    """
+    file = Path(path).expanduser()
+    arrays = _read(file)
+    values = _numbers(arrays, file)
+    expected = (source.num_items, *source.item_shape)
+    if values.ndim == len(expected) and source.item_shape[:1] == (1,):
+        values = values.unsqueeze(2)  # grey images without their channel
+    if values.ndim < 2 or tuple(values.shape[1:]) != expected or not len(values):
+        raise UserError(f"{file}: items must be [N, {', '.join(map(str, expected))}], not {list(values.shape)}")
+    if source.kind == "tokens":
+        if values.is_floating_point() or not bool(is_permutation(values).all()):
+            raise UserError(f"{file}: items must be tokens, each of 0..{source.num_items - 1} once in a list")
+    else:
+        values = values.float() if values.is_floating_point() else values.float() / source.scale
+        low, high = (float(end) for end in values.aminmax())
+        # noise reaches a little beyond black and white
+        if source.scale > 1 and not -0.5 <= low <= high <= 1.5:
+            allowed = f"whole numbers 0..{source.scale:.0f} or fractions of 1"
+            raise UserError(f"{file}: items must be {allowed}, but reach {low:g}..{high:g}")
+    if "truth" not in arrays:
+        return {"items": values}
+    truth = torch.from_numpy(arrays["truth"].astype(np.int64)) if arrays["truth"].dtype.kind in "iu" else None
+    if truth is None or truth.shape != values.shape[:2] or not bool(is_permutation(truth).all()):
+        raise UserError(f"{file}: truth must be permutations, whole numbers {list(values.shape[:2])}")
+    return {"items": values, "truth": truth}
+
+
+def _read(file: Path) -> dict[str, np.ndarray]:
+    arrays = load_arrays(existing_file(file))
+    if not isinstance(arrays, dict):
+        raise UserError(f"{file}: not an .npz file of arrays")
+    return arrays
+
+
+def _numbers(arrays: dict[str, np.ndarray], file: Path) -> Tensor:
+    """The array `items` as float64 or int64, all finite."""
+    if "items" not in arrays:
+        raise UserError(f"{file}: an array `items` is needed, found {', '.join(arrays) or 'nothing'}")
+    array = arrays["items"]
+    if array.dtype.kind not in "iufb":
+        raise UserError(f"{file}: items must be numbers, not {array.dtype}")
+    if array.dtype.kind == "f" and not math.isfinite(float(np.abs(array, dtype=np.float64).sum())):
+        raise UserError(f"{file}: items must be finite")
+    return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
+
+
+StrPath = str | os.PathLike[str]
+_NOISE = 2
+_NORMAL_LIMIT = 2.0**-50
+_MOST_DIGITS = 18
+"""Numbers of so many digits fit int64."""
+
+
+class ImagePuzzles(Puzzles):
+    """Items cut out of images with a held-out split, float32 counts over the largest.
+
+    Args:
+        images: training puzzles choose among the training images at random.
+        encoder: the description of the encoder of the items; see `Puzzles` for the others.
+    """
+
+    def __init__(
+        self, name: str, kind: Kind, num_items: int, item_shape: tuple[int, ...], held_out: int, seed: int,
+        images: CountData, encoder: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self._images, scale = images, images.max_count
+        facts = {"mean": images.facts["mean"] / scale, "std": images.facts["std"] / scale, "encoder": encoder}
+        super().__init__(name, kind, num_items, item_shape, held_out, seed, facts, float(scale))
+
+    def _content(self, split: Split) -> str:
+        return self._images.fingerprint(split)
+
+
+class Jigsaws(ImagePuzzles):
+    """Images cut into pieces x pieces parts, row by row; what does not divide is cropped at the bottom and the right.
+
+    A piece is [C, h, w]. Pieces without noise that are equal are ties. [Zhang 2025, appendix G.2].
+
+    Args:
+        images: with a held-out split.
+        pieces: per side.
+        held_out: number of test puzzles, of the held-out images in turn.
+        noise: standard deviation of Gaussian noise, the same for an image each time.
+        seed: of everything random.
+
+    Raises:
+        ValueError: pieces below 2 or without pixels, or negative noise.
+    """
+
+    def __init__(self, images: CountData, pieces: int, held_out: int, noise: float = 0.0, seed: int = 0) -> None:
+        channels, height, width = images.shape
+        name = f"jigsaw_{images.name}"
+        if not 2 <= pieces <= min(height, width):
+            raise ValueError(f"{name}: pieces per side must be 2..{min(height, width)}, not {pieces}")
+        if not 0 <= noise < float("inf"):
+            raise ValueError(f"{name}: noise must not be negative, but is {noise}")
+        self._pieces, self._noise = pieces, noise
+        shape, encoder = (channels, height // pieces, width // pieces), {"_target_": "blackout.networks.PieceEncoder"}
+        super().__init__(name, "pieces", pieces**2, shape, held_out, seed, images, encoder)
+
+    def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        images = self._images.train if split == "train" else self._images.test
+        number = chosen(streams, (len(index),), len(images)) if split == "train" else index % len(images)
+        clean = self._cut(images[number])
+        items = clean.float() / self.scale
+        if self._noise:  # normal numbers that belong to the images
+            own = SampleStreams(fold_seed(self.seed, _NOISE, split == "train"), number).at(0)
+            u = own.next_draw().uniform((len(number), *images.shape[1:]))
+            normal = torch.special.ndtri(u.clamp_(_NORMAL_LIMIT, 1 - _NORMAL_LIMIT)).float()
+            items = items + self._noise * self._cut(normal)
+        return {"items": items, "ties": first_equal(clean)}
+
+    def _cut(self, images: Tensor) -> Tensor:
+        """[b, C, H, W] -> [b, pieces^2, C, h, w]."""
+        (_, h, w), p = self.item_shape, self._pieces
+        cropped = images[:, :, : p * h, : p * w]
+        return cropped.unflatten(2, (p, h)).unflatten(4, (p, w)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+
+    def _content(self, split: Split) -> str:
+        return f"{super()._content(split)} {self._noise}"
+
+
+@component("dataset")
+def jigsaw_digits(pieces: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0) -> Jigsaws:
+    """scikit-learn's 8x8 digits, which need no download, cut into pieces; puzzles of the 359 held-out ones repeat.
+
+    Args:
+        pieces: per side, 2 to 8.
+        held_out: number of test puzzles.
+        holdout: share of the images that is held out.
+        seed: of the puzzles.
+
+    Raises:
+        ValueError: values out of range.
+    """
+    return Jigsaws(digit_images(holdout), pieces, held_out, seed=seed)
+
+
+@component("dataset")
+def jigsaw_mnist(
+    pieces: int = 3,
+    noise: float = 0.01,
+    held_out: int = 1000,
+    seed: int = 0,
+    data_dir: StrPath = "data",
+    download: bool = True,
+) -> Jigsaws:
+    """MNIST with pixel noise, cut into pieces [Zhang 2025, section 4.2].
+
+    Args:
+        pieces: per side, 2 to 28.
+        noise: standard deviation, of pixels in [0, 1], drawn once for every image.
+        held_out: number of test puzzles.
+        seed: of noise and puzzles.
+        data_dir, download: as for `blackout.data.mnist`.
+
+    Raises:
+        UserError: the images cannot be had.
+        ValueError: values out of range.
+    """
+    return Jigsaws(mnist(data_dir, download=download), pieces, held_out, noise, seed)
+
+
+@component("dataset")
+def jigsaw_cifar10(
+    pieces: int = 3, held_out: int = 1000, seed: int = 0, data_dir: StrPath = "data", download: bool = True
+) -> Jigsaws:
+    """CIFAR-10 cut into pieces; arguments and errors as for `jigsaw_mnist`."""
+    return Jigsaws(cifar10(data_dir, download), pieces, held_out, seed=seed)
+
+
+class Sorting(ImagePuzzles):
+    """Lists of numbers, each a strip [1, H, digits * W] of images of digits side by side; the right order is rising.
+
+    [Zhang 2025, section 4.1]. Batches also hold `values`, int64 [b, n], the numbers; equal numbers are ties.
+
+    Args:
+        images: of digits, with labels.
+        length: numbers in a list.
+        places: digits of a number.
+        held_out: number of test lists, of held-out images.
+        seed: of everything random.
+
+    Raises:
+        ValueError: length below 2, or places outside 1..18.
+    """
+
+    def __init__(self, images: CountData, length: int, places: int, held_out: int, seed: int = 0) -> None:
+        name = f"sort_{images.name}"
+        if length < 2:
+            raise ValueError(f"{name}: length must be at least 2, not {length}")
+        if not 1 <= places <= _MOST_DIGITS:
+            raise ValueError(f"{name}: digits must be 1..{_MOST_DIGITS}, not {places}")
+        self._places = places
+        channels, height, width = images.shape
+        encoder = {"_target_": "blackout.networks.StripEncoder", "parts": places}
+        super().__init__(name, "strips", length, (channels, height, places * width), held_out, seed, images, encoder)
+
+    def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
+        of = self._images
+        images, labels = (of.train, of.train_labels) if split == "train" else (of.test, of.test_labels)
+        assert labels is not None
+        number = chosen(streams, (len(index), self.num_items, self._places), len(images))
+        powers = 10 ** torch.arange(self._places - 1, -1, -1)
+        values, order = (labels[number] * powers).sum(-1).sort(stable=True)
+        number = number.gather(1, order.unsqueeze(-1).expand_as(number))
+        strips = images[number].permute(0, 1, 3, 4, 2, 5).flatten(4)  # [b, n, C, H, places * W]
+        return {"items": strips.float() / self.scale, "values": values, "ties": first_equal(values)}
+
+
+@component("dataset")
+def sort_digits(length: int = 5, digits: int = 2, held_out: int = 1000, holdout: float = 0.2, seed: int = 0) -> Sorting:
+    """Numbers made of scikit-learn's 8x8 digits, which need no download.
+
+    Args:
+        length: numbers in a list.
+        digits: of a number.
+        held_out: number of test lists.
+        holdout: share of the images that is held out.
+        seed: of the lists.
+
+    Raises:
+        ValueError: values out of range.
+    """
+    return Sorting(digit_images(holdout), length, digits, held_out, seed)
+
+
+@component("dataset")
+def sort_mnist(
+    length: int = 5,
+    digits: int = 4,
+    held_out: int = 1000,
+    seed: int = 0,
+    data_dir: StrPath = "data",
+    download: bool = True,
+) -> Sorting:
+    """Numbers made of MNIST's digits, four of them as published.
+
+    Args:
+        length: numbers in a list.
+        digits: of a number.
+        held_out: number of test lists.
+        seed: of the lists.
+        data_dir, download: as for `blackout.data.mnist`.
+
+    Raises:
+        UserError: the images cannot be had.
+        ValueError: values out of range.
+    """
+    return Sorting(mnist(data_dir, download=download), length, digits, held_out, seed)

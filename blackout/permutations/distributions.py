@@ -1,0 +1,598 @@
+"""Distributions over orders, with the conventions of `torch.distributions`.
+
+Orders by choosing one item after another are Plackett-Luce [Plackett 1975; Luce 1959], and with a row of scores for
+every place [Zhang 2025, eq. 9]; by matching items with places, choices that are independent, normalised by Sinkhorn or
+assigned; and by one step back of a shuffle [Zhang 2025, section 3.2.1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Size, Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributions import Distribution, constraints
+
+from blackout.permutations.group import identity_like
+from blackout.permutations.relaxations import sinkhorn
+from blackout.random import RandomSource, StepStreams, uniform
+
+
+class OrderDistribution(Distribution):
+    """A batch of distributions over orders of n items: values are int64 permutations [..., n].
+
+    An order is the permutation that takes the present list to the next one, x -> x[order]: order[i] is the item that
+    comes i-th. A subclass implements `log_prob`, `_draw` and `_candidates`.
+
+    Args:
+        scores: [..., n], or [..., n, n] if there are two `dims`; what stands before is the batch.
+        dims: of one list's scores, 1 or 2.
+        least: items at least.
+
+    Raises:
+        ValueError: scores of another shape.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    mode_is_exact: ClassVar[bool] = True
+    """Whether `mode` is the most probable order, or the best that a search found."""
+
+    def __init__(self, scores: Tensor, dims: int = 1, least: int = 1) -> None:
+        n = scores.shape[-1] if scores.ndim >= dims else 0
+        if n < least or (dims == 2 and scores.shape[-2] != n):
+            shape = ", ".join(["n"] * dims)
+            raise ValueError(f"scores must be [..., {shape}] with n at least {least}, not {list(scores.shape)}")
+        self.scores = scores
+        super().__init__(scores.shape[:-dims], Size((n,)), validate_args=False)
+
+    def sample(self, sample_shape: Size = Size(), generator: RandomSource = None) -> Tensor:  # type: ignore[override]
+        """Orders int64 [*sample_shape, *batch, n]. From streams, the first axis of the batch is the samples."""
+        with torch.no_grad():
+            return self._draw(tuple(sample_shape), generator)
+
+    def top(self, k: int) -> tuple[Tensor, Tensor]:
+        """The k most probable orders, or the best a beam finds, falling.
+
+        Returns:
+            Orders int64 [*batch, K, n] and log-probabilities [*batch, K], K at most k and no more than the orders any
+            list of the batch has. Where a list has fewer, -1 and -inf take their place: no order is ever invalid or
+            there twice.
+
+        Raises:
+            ValueError: k < 1.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        with torch.no_grad():
+            orders, log_probs = self._candidates(k)
+        log_probs, which = log_probs.sort(dim=-1, descending=True, stable=True)
+        log_probs, which = log_probs[..., :k], which[..., :k]
+        orders = orders.gather(-2, which.unsqueeze(-1).expand(*which.shape, self._n))
+        possible = log_probs > -torch.inf
+        most = int(possible.sum(-1).max()) if possible.numel() else 0
+        orders, possible = orders[..., :most, :], possible[..., :most]
+        return orders.masked_fill(~possible.unsqueeze(-1), -1), log_probs[..., :most]
+
+    @property
+    def mode(self) -> Tensor:
+        """The most probable order, int64 [*batch, n]."""
+        return self.top(1)[0].squeeze(-2)
+
+    @property
+    def _n(self) -> int:
+        return self.event_shape[0]
+
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """As `sample`."""
+        raise NotImplementedError
+
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
+        """Orders int64 [*batch, M, n], the k best among them, and log-probabilities [*batch, M]; -inf for none."""
+        raise NotImplementedError
+
+    def _uniform(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:
+        """Float64 uniforms [*sample_shape, *batch, *event], above 0.
+
+        From streams the first axis of the batch (of the draw, if there is no batch) is the samples.
+        """
+        device = self.scores.device
+        if not isinstance(source, StepStreams):
+            return uniform((*sample_shape, *self.batch_shape, *event), source, device).clamp_(min=2.0**-54)
+        if not self.batch_shape:
+            return uniform((*(sample_shape or (1,)), *event), source, device).view(*sample_shape, *event)
+        first, *rest = self.batch_shape
+        return uniform((first, *sample_shape, *rest, *event), source, device).movedim(0, len(sample_shape))
+
+    def _gumbel(self, sample_shape: tuple[int, ...], event: tuple[int, ...], source: RandomSource) -> Tensor:
+        """Standard Gumbel numbers of the same shape."""
+        return self._uniform(sample_shape, event, source).log_().neg_().log_().neg_()
+
+
+def best_digits(log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most probable choices of independent digits, exactly.
+
+    Digit by digit, keeping the k best: what a digit adds does not depend on the others, so none that is dropped could
+    come back. Only the k - 1 digits whose two best values are nearest to each other need be looked at: k - 1 choices,
+    one of these digits changed each, are no worse than any with another one changed. Ours; checked by
+    `tests.permutations.test_distributions`.
+
+    Args:
+        log_probs: [..., n, V], digit i over its values; -inf where it may not be.
+
+    Returns:
+        int64 [..., K, n] and log-probabilities [..., K], falling, K at most k, the same for all; -inf for none.
+    """
+    *batch, n, values = log_probs.shape
+    best = log_probs.topk(min(2, values), dim=-1)
+    gaps = best.values[..., 0] - best.values[..., -1]
+    open_ = gaps.topk(min(n, max(k - 1, 1)), dim=-1, largest=False).indices
+    total = best.values[..., 0].sum(-1, keepdim=True)
+    changed = torch.empty(*batch, 1, 0, dtype=torch.int64, device=total.device)
+    # what a digit loses by a value that is not its best
+    loss = (log_probs - best.values[..., :1]).gather(-2, open_.unsqueeze(-1).expand(*open_.shape, values))
+    for i in range(open_.shape[-1]):
+        candidates = (total.unsqueeze(-1) + loss[..., i, None, :]).flatten(-2)
+        total, flat = candidates.topk(min(k, candidates.shape[-1]))
+        kept = changed.gather(-2, (flat // values).unsqueeze(-1).expand(*flat.shape, i))
+        changed = torch.cat([kept, (flat % values).unsqueeze(-1)], -1)
+    digits = best.indices[..., 0].unsqueeze(-2).expand(*batch, total.shape[-1], n)
+    return digits.scatter(-1, open_.unsqueeze(-2).expand_as(changed), changed), total
+
+
+Rows: TypeAlias = Callable[[Tensor | None, Tensor | None], Tensor]
+"""(which of the prefixes before, int64 [N, K], and the item that goes on from each; None at first) -> scores of the
+items for the next place, [N, K, n], or [N, 1, n] where prefixes do not matter."""
+Pick: TypeAlias = Callable[[int, Tensor], tuple[Tensor, Tensor]]
+"""(place, scores [N, K, n], -inf for items used) -> (which prefixes go on, int64 [N, K'], and the item of each)."""
+
+
+def walk(rows: Rows, n: int, pick: Pick) -> Tensor:
+    """Orders int64 [N, K, n], place by place.
+
+    A prefix is a pointer to its parent and the item it adds, so that nothing is copied from place to place; orders are
+    traced back at the end.
+    """
+    parent: Tensor | None = None
+    item: Tensor | None = None
+    steps, used = list[tuple[Tensor, Tensor]](), torch.zeros(())
+    for i in range(n):
+        scores = rows(parent, item)
+        used = used if i else torch.zeros_like(scores, dtype=torch.bool)
+        parent, item = pick(i, scores.masked_fill(used, -torch.inf))
+        used = used.gather(1, parent[..., None].expand(-1, -1, n)).scatter_(2, item[..., None], True)
+        steps.append((parent, item))
+    at = torch.arange(used.shape[1], device=used.device).expand(used.shape[:2])
+    orders = torch.empty(used.shape, dtype=torch.int64, device=used.device)
+    for i, (parent, item) in reversed(list(enumerate(steps))):
+        orders[..., i] = item.gather(1, at)
+        at = parent.gather(1, at)
+    return orders
+
+
+class SequentialLaw(OrderDistribution):
+    """Every place chooses among the items left: p(order) = prod over i of softmax over these of `rows`.
+
+    Its mode is intractable: `mode` and `top` are what a beam search finds, exact only where n! is at most `width`.
+
+    Args:
+        scores, dims: as for `OrderDistribution`.
+        width: of the beam of `mode` and, at least, of `top`.
+    """
+
+    mode_is_exact: ClassVar[bool] = False
+
+    def __init__(self, scores: Tensor, dims: int = 1, width: int = 64) -> None:
+        super().__init__(scores, dims)
+        self.width = width
+
+    def rows(self) -> Rows:
+        """The scores place by place, of the batch as one: N lists."""
+        raise NotImplementedError
+
+    def _mass(self, scores: Tensor) -> Tensor:
+        """log of what the items left have together, [N, K, 1]; 0 of a prefix that no item may follow, which stays at
+        -inf, where -inf - -inf would be no number.
+        """
+        mass = scores.logsumexp(-1, keepdim=True)
+        return mass.masked_fill_(mass == -torch.inf, 0.0)
+
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """One place after another by Gumbel noise.
+
+        Raises:
+            ValueError: the choices left no item for a place.
+        """
+        n = self._n
+        noise = (
+            self._gumbel(sample_shape, (n, n), generator).reshape(-1, self.batch_shape.numel(), n, n).transpose(0, 1)
+        )
+        stuck = torch.zeros(noise.shape[:2], dtype=torch.bool, device=noise.device)
+        same = torch.arange(noise.shape[1], device=noise.device).expand(noise.shape[:2])
+
+        def pick(i: int, scores: Tensor) -> tuple[Tensor, Tensor]:
+            value, item = (scores + noise[:, :, i]).max(-1)
+            stuck.logical_or_(value == -torch.inf)
+            return same if i else torch.zeros_like(same), item
+
+        orders = walk(self.rows(), n, pick)
+        if bool(stuck.any()):
+            raise ValueError("scores of -inf left no item for a place")
+        return orders.transpose(0, 1).reshape(*sample_shape, *self.batch_shape, n)
+
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
+        """What a beam of max(k, width) finds [Zhang 2025, section 3.5, appendix D]: after each place the most probable
+        prefixes go on. All are kept, and the search is exact, while there are no more. -inf where fewer orders are
+        possible, and then the order means nothing.
+        """
+        n, total = self._n, self.scores.new_zeros(self.batch_shape.numel(), 1)
+
+        def pick(i: int, scores: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal total
+            scores += total[..., None] - self._mass(scores)
+            total, flat = scores.flatten(1).topk(min(max(k, self.width), scores.shape[1] * (n - i)))
+            return flat // n, flat % n
+
+        orders = walk(self.rows(), n, pick)
+        return orders.view(*self.batch_shape, -1, n), total.view(*self.batch_shape, -1)
+
+
+class PlackettLuce(SequentialLaw):
+    """The next item is chosen among those left with probability proportional to e^score.
+
+    log p(order) = sum over i of z_i - log sum_{j >= i} e^z_j, z = scores[order] [Zhang 2025, eq. 8]. Its mode is exact.
+
+    Args:
+        scores: finite, [..., n].
+        width: of the beam of `top`; the first it finds, the mode, is exact with any.
+
+    Raises:
+        ValueError: scores without items.
+    """
+
+    mode_is_exact: ClassVar[bool] = True
+
+    def __init__(self, scores: Tensor, width: int = 64) -> None:
+        super().__init__(scores, width=width)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of orders [..., n], in the scores' dtype; O(n) by one running logsumexp."""
+        scores, value = torch.broadcast_tensors(self.scores, value)
+        z = scores.gather(-1, value)
+        return (z - z.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
+
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        """Scores plus Gumbel noise, sorted."""
+        noisy = self.scores + self._gumbel(sample_shape, (self._n,), generator)
+        return noisy.argsort(dim=-1, descending=True, stable=True)
+
+    @property
+    def mode(self) -> Tensor:
+        """Items by falling score, int64 [*batch, n]; among equals the earlier first."""
+        return self.scores.argsort(dim=-1, descending=True, stable=True)
+
+    def rows(self) -> Rows:
+        """As `SequentialLaw.rows`."""
+        return lambda parent, item: self.scores.reshape(-1, 1, self._n)
+
+
+class GeneralizedPlackettLuce(SequentialLaw):
+    """Every place chooses among the items left with scores of its own [Zhang 2025, eq. 9].
+
+    log p(order) = sum over i of S[i, order_i] - log sum_{j >= i} e^S[i, order_j]. Adding a number to a row changes
+    nothing, nor does the last row; with equal rows it is Plackett-Luce. A row's scores do not depend on what earlier
+    places chose, so one such distribution cannot be any law, but a chain of them can (tests/laws).
+
+    Args:
+        scores: [..., n, n], rows are places and columns items; -inf where an item may not be. Whatever earlier
+            places choose, an item should be left: else mass is lost, and a draw that comes there is refused.
+        width: of the beam of `mode` and, at least, of `top`.
+
+    Raises:
+        ValueError: scores that are not square.
+    """
+
+    def __init__(self, scores: Tensor, width: int = 64) -> None:
+        super().__init__(scores, 2, width)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of orders [..., n], in the scores' dtype; -inf where one is forbidden."""
+        n, shape = self._n, torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        columns = value.expand(*shape, n).unsqueeze(-2).expand(*shape, n, n)
+        return _ChoicesLogProb.apply(self.scores.expand(*shape, n, n).gather(-1, columns))
+
+    def rows(self) -> Rows:
+        """As `SequentialLaw.rows`."""
+        places = iter(self.scores.reshape(-1, 1, self._n, self._n).unbind(2))
+        return lambda parent, item: next(places)
+
+    @property
+    def mode(self) -> Tensor:
+        """As `OrderDistribution.mode`; with a beam of one, each place takes the best item left."""
+        if self.width > 1:
+            return super().mode
+        rows = self.scores.reshape(-1, self._n, self._n)
+        gone, taken = torch.zeros_like(rows[:, 0]), list[Tensor]()
+        for i in range(self._n):
+            taken.append((rows[:, i] + gone).argmax(-1, keepdim=True))
+            gone.scatter_(-1, taken[-1], -torch.inf)
+        if gone.numel() and bool(gone.amax() > -torch.inf):  # a place had none, and took one twice
+            return super().mode
+        return torch.cat(taken, -1).view(self.scores.shape[:-1])
+
+
+class PointerLaw(SequentialLaw):
+    """Every place chooses by scores that depend on all choices before [Vinyals 2015]: any law is one of these.
+
+    Args:
+        pointers: of the lists of a batch, see `blackout.networks.sets.Pointers`.
+        scores: [*batch, n], which tell batch, items, device and type alone.
+        width: of the beam.
+    """
+
+    def __init__(self, pointers: Any, scores: Tensor, width: int = 64) -> None:
+        super().__init__(scores, width=width)
+        self.pointers = pointers
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of orders [..., n], all places at once."""
+        shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        orders = value.expand(*shape, self._n).reshape(-1, self.batch_shape.numel(), self._n)
+        return GeneralizedPlackettLuce(self.pointers.all(orders)).log_prob(orders).view(shape)
+
+    def rows(self) -> Rows:
+        """As `SequentialLaw.rows`."""
+        found: Rows = self.pointers.rows()
+        return found
+
+
+class _ChoicesLogProb(torch.autograd.Function):
+    """sum over i of S[i, i] - log sum_{j >= i} e^S[i, j], [...] of scores [..., n, n] whose columns are in order.
+
+    The exponentials are kept for the gradient, which torch would make again from the logarithm.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        n, limits = scores.shape[-1], torch.finfo(scores.dtype)
+        gone = torch.ones(n, n, dtype=torch.bool, device=scores.device).tril_(-1)
+        shares = scores.masked_fill(gone, -torch.inf)
+        # limits: a row of -inf alone gives -inf and no gradient, not -inf - -inf
+        largest = shares.amax(-1, keepdim=True).clamp_(min=limits.min)
+        shares = shares.sub_(largest).exp_()
+        mass = shares.sum(-1, keepdim=True).clamp_(min=limits.tiny)
+        ctx.save_for_backward(shares, mass)
+        own = scores.diagonal(dim1=-2, dim2=-1)
+        return (own - largest.squeeze(-1) - mass.squeeze(-1).log()).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        shares, mass = ctx.saved_tensors
+        found = shares * (-gradient[..., None, None] / mass)
+        found.diagonal(dim1=-2, dim2=-1).add_(gradient.unsqueeze(-1))
+        return found
+
+
+class Matching(SequentialLaw):
+    """Every place chooses an item by itself, and what counts are the choices that are orders.
+
+    log p(order) = sum over i of log M[i, order_i], where M is e^scores after `iterations` of Sinkhorn's normalisation
+    of rows and columns, and a softmax of each row in the end. The law of orders among these choices is intractable (its
+    normaliser is a permanent), so that probabilities of orders sum to less than 1 and -log p bounds it from above.
+
+    `mode` is exact, by assignment, and the first of `top`; the others are those of a beam. `sample` is the best
+    assignment of scores with Gumbel noise, the Gumbel-Matching law of [Mena 2018, section 3.2]: not the law of
+    `log_prob`.
+
+    Args:
+        scores: finite, [..., n, n], rows are places and columns items.
+        iterations: of Sinkhorn's normalisation; 0 for n softmaxes.
+
+    Raises:
+        ValueError: scores that are not square, or iterations below 0.
+    """
+
+    mode_is_exact: ClassVar[bool] = True
+
+    def __init__(self, scores: Tensor, iterations: int = 0) -> None:
+        super().__init__(scores, 2)
+        self.log_matrix = sinkhorn(scores, iterations)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Sum of the log-probabilities of orders' [..., n] places, in the scores' dtype."""
+        n, shape = self._n, torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        chosen = value.expand(*shape, n).unsqueeze(-1)
+        return self.log_matrix.expand(*shape, n, n).gather(-1, chosen).squeeze(-1).sum(-1)
+
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        return _assigned(self.noisy(sample_shape, generator))
+
+    def noisy(self, sample_shape: tuple[int, ...], generator: RandomSource = None) -> Tensor:
+        """Scores plus Gumbel noise, [*sample_shape, *batch, n, n]."""
+        noise = self._gumbel(sample_shape, (self._n, self._n), generator)
+        return self.scores + noise.to(self.scores.dtype)
+
+    @property
+    def mode(self) -> Tensor:
+        """The best assignment, int64 [*batch, n]."""
+        return _assigned(self.log_matrix)
+
+    def rows(self) -> Rows:
+        """As `SequentialLaw.rows`."""
+        places = iter(self.log_matrix.reshape(-1, 1, self._n, self._n).unbind(2))
+        return lambda parent, item: next(places)
+
+    def _mass(self, scores: Tensor) -> Tensor:
+        """0: a place's choice does not depend on which items are left."""
+        return scores.new_zeros(())
+
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
+        """The best assignment, and what else the beam finds."""
+        orders, log_probs = super()._candidates(k)
+        best = self.mode.unsqueeze(-2)
+        log_probs = log_probs.masked_fill((orders == best).all(-1), -torch.inf)
+        return torch.cat([best, orders], -2), torch.cat([self.log_prob(best.squeeze(-2)).unsqueeze(-1), log_probs], -1)
+
+
+def _assigned(matrix: Tensor) -> Tensor:
+    """The orders of largest sum, int64 [..., n], of [..., n, n]."""
+    from scipy.optimize import linear_sum_assignment
+
+    flat = matrix.detach().reshape(-1, *matrix.shape[-2:]).cpu().double().numpy()
+    columns = np.stack([linear_sum_assignment(one, maximize=True)[1] for one in flat])
+    return torch.from_numpy(columns).view(matrix.shape[:-1]).to(matrix.device)
+
+
+class InverseRiffle(OrderDistribution):
+    """Every item goes to the left packet with probability sigmoid(score); left, then right packet, orders kept.
+
+    [Zhang 2025, section 3.2.1]. An order with one descent comes from exactly one choice of
+    packets, the identity from n + 1 of them (the first k left, the others right), an order with more descents from
+    none. Scores 0 give the inverse of the riffle itself.
+
+    Args:
+        scores: [..., n].
+
+    Raises:
+        ValueError: scores without items.
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of orders [..., n], in the scores' dtype; -inf for more than one descent."""
+        scores, value = torch.broadcast_tensors(self.scores, value)
+        cuts = self._cuts(scores.gather(-1, value))
+        falls = value[..., 1:] < value[..., :-1]
+        number = falls.sum(-1)
+        cut = 1 + (falls.int().argmax(-1) if self._n > 1 else torch.zeros_like(number))
+        found = torch.where(number == 0, cuts.logsumexp(-1), cuts.gather(-1, cut.unsqueeze(-1)).squeeze(-1))
+        return found.masked_fill(number > 1, -torch.inf)
+
+    def _cuts(self, z: Tensor) -> Tensor:
+        """The log-probability that exactly the first k of a list with scores z [..., n] are left, [..., n + 1]."""
+        left, right = F.logsigmoid(z), F.logsigmoid(-z)
+        return F.pad(left.cumsum(-1), (1, 0)) + F.pad(right.flip(-1).cumsum(-1).flip(-1), (0, 1))
+
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        left = self._uniform(sample_shape, (self._n,), generator) < torch.sigmoid(self.scores.double())
+        return _sorted_by_packet(left)
+
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
+        """Those of the best choices of packets, the identity's n + 1 put together: as many as leave k others."""
+        packets = torch.stack([F.logsigmoid(self.scores), F.logsigmoid(-self.scores)], -1)
+        wanted, most = k + 2, k + self._n + 1
+        while True:
+            choices, log_probs = best_digits(packets, wanted)
+            orders = _sorted_by_packet(choices == 0)
+            sorted_already = (orders[..., 1:] > orders[..., :-1]).all(-1)
+            if wanted >= most or not log_probs.numel() or int((~sorted_already).sum(-1).min()) >= k:
+                break
+            wanted = min(2 * wanted, most)
+        identity = torch.arange(self._n, device=orders.device).expand(*self.batch_shape, 1, self._n)
+        mass = self._cuts(self.scores).logsumexp(-1, keepdim=True)
+        log_probs = torch.cat([mass, log_probs.masked_fill(sorted_already, -torch.inf)], -1)
+        return torch.cat([identity, orders], -2), log_probs
+
+
+def _sorted_by_packet(left: Tensor) -> Tensor:
+    """The order that choices of packets bool [..., n] lead to."""
+    return (~left).to(torch.uint8).argsort(dim=-1, stable=True)
+
+
+class InverseTransposition(OrderDistribution):
+    """Nothing with probability 1 - sigmoid(swap), else two items change places, chosen without replacement.
+
+    p((i j)) = sigmoid(swap) (w_i w_j / (1 - w_i) + w_j w_i / (1 - w_j)), w = softmax(scores) [Zhang 2025, eq. 6].
+
+    Args:
+        scores: finite, [..., n], n at least 2.
+        swap: the logit of a transposition, [...].
+
+    Raises:
+        ValueError: fewer than two items, or shapes that do not fit.
+    """
+
+    def __init__(self, scores: Tensor, swap: Tensor) -> None:
+        super().__init__(scores, least=2)
+        if swap.shape != self.batch_shape:
+            raise ValueError(f"swap must have the shape {list(self.batch_shape)} of the batch, not {list(swap.shape)}")
+        self.swap, self._log_w = swap, scores.log_softmax(-1)
+        # log(1 - w_i): of the greatest weight by the sum of the others, because 1 - w would cancel
+        first = scores.argmax(-1, keepdim=True)
+        others = scores.scatter(-1, first, -torch.inf).logsumexp(-1, keepdim=True) - scores.logsumexp(-1, keepdim=True)
+        rest = torch.log1p(-self._log_w.scatter(-1, first, -torch.inf).exp())
+        self._log_rest = rest.scatter(-1, first, others)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of orders [..., n], in the scores' dtype; -inf unless the identity or one transposition."""
+        moved = value != identity_like(value)
+        number = moved.sum(-1)
+        i = moved.int().argmax(-1, keepdim=True)
+        j = torch.where(number.unsqueeze(-1) == 2, value.gather(-1, i), 1 - i.clamp(max=1))  # any pair where it is not
+        swap = F.logsigmoid(self.swap) + self._pair(i, j).squeeze(-1)
+        return torch.where(number == 0, F.logsigmoid(-self.swap), swap.masked_fill(number != 2, -torch.inf))
+
+    def _pair(self, i: Tensor, j: Tensor) -> Tensor:
+        """log of w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j), for items i, j int64 [..., k]: [..., k]."""
+        shape = torch.broadcast_shapes(i.shape[:-1], self.batch_shape)
+        log_w, log_rest = (x.expand(*shape, self._n) for x in (self._log_w, self._log_rest))
+        i, j = i.expand(*shape, -1), j.expand(*shape, -1)
+        either = torch.logaddexp(-log_rest.gather(-1, i), -log_rest.gather(-1, j))
+        return log_w.gather(-1, i) + log_w.gather(-1, j) + either
+
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        swaps = self._uniform(sample_shape, (1,), generator) < self.swap.double().sigmoid().unsqueeze(-1)
+        noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
+        first, second = noisy.topk(2).indices.split(1, -1)
+        second = torch.where(swaps, second, first)
+        identity = torch.arange(self._n, device=first.device).expand(noisy.shape)
+        return identity.scatter(-1, first, second).scatter(-1, second, first)
+
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
+        """All 1 + n (n - 1) / 2."""
+        i, j = torch.triu_indices(self._n, self._n, 1, device=self.scores.device)
+        swap = F.logsigmoid(self.swap).unsqueeze(-1) + self._pair(i, j)
+        orders = torch.arange(self._n, device=i.device).repeat(len(i) + 1, 1)
+        rows = torch.arange(1, len(i) + 1, device=i.device)
+        orders[rows, i], orders[rows, j] = j, i
+        log_probs = torch.cat([F.logsigmoid(-self.swap).unsqueeze(-1), swap], -1)
+        return orders.expand(*self.batch_shape, *orders.shape), log_probs
+
+
+class InverseInsertion(OrderDistribution):
+    """Item i moves to the end with probability softmax(scores)_i [Zhang 2025, eq. 7].
+
+    Args:
+        scores: finite, [..., n].
+
+    Raises:
+        ValueError: scores without items.
+    """
+
+    def __init__(self, scores: Tensor) -> None:
+        super().__init__(scores)
+        self._log_w = scores.log_softmax(-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of orders [..., n], in the scores' dtype; -inf unless one item moved to the end."""
+        log_w, value = torch.broadcast_tensors(self._log_w, value)
+        moved = value[..., -1:]
+        possible = (self._order(moved) == value).all(-1)
+        return log_w.gather(-1, moved).squeeze(-1).masked_fill(~possible, -torch.inf)
+
+    def _order(self, item: Tensor) -> Tensor:
+        """The order in which `item` [..., 1] comes last and those after it move up."""
+        place = torch.arange(self._n, device=item.device)
+        return torch.where(place == self._n - 1, item, place + (place >= item))
+
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        noisy = self._log_w + self._gumbel(sample_shape, (self._n,), generator)
+        return self._order(noisy.argmax(-1, keepdim=True))
+
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
+        """All n."""
+        items = torch.arange(self._n, device=self.scores.device).expand(*self.batch_shape, self._n)
+        return self._order(items.unsqueeze(-1)), self._log_w
