@@ -32,7 +32,8 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
     if iterations < 0:
         raise ValueError(f"iterations of Sinkhorn's normalisation must be at least 0, not {iterations}")
     for _ in range(iterations):
-        scores = scores.log_softmax(-1).log_softmax(-2)
+        scores = scores.log_softmax(-1)
+        scores = scores - scores.logsumexp(-2, keepdim=True)  # quicker than log_softmax of columns
     return scores.log_softmax(-1)
 
 
@@ -93,17 +94,16 @@ def relaxed_sort(values: Tensor, steepness: float, layout: Layout = "odd_even", 
     n = values.shape[-1]
     matrix = torch.eye(n, dtype=values.dtype, device=values.device).expand(*values.shape, n)
     for lower, upper in comparators(n, layout):
-        a, b = values[..., lower], values[..., upper]
-        stays = 0.5 + torch.atan(steepness * (b - a)) / math.pi
-        low, high = stays * a + (1 - stays) * b, (1 - stays) * a + stays * b
+        other, sign = torch.arange(n, device=values.device), values.new_ones(n)
+        other[lower + upper] = other[upper + lower]
+        sign[upper] = -1
+        away = values[..., other]
+        stays = 0.5 + torch.atan(steepness * sign * (away - values)) / math.pi
+        mixed = torch.lerp(away, values, stays)
         if error_free:
-            low, high = low + (torch.minimum(a, b) - low).detach(), high + (torch.maximum(a, b) - high).detach()
-        values = values.clone()
-        values[..., lower], values[..., upper] = low, high
-        weight, top, bottom = stays.unsqueeze(-1), matrix[..., lower, :], matrix[..., upper, :]
-        matrix = matrix.clone()
-        matrix[..., lower, :] = torch.lerp(bottom, top, weight)
-        matrix[..., upper, :] = torch.lerp(top, bottom, weight)
+            sorted_pair = torch.where(sign > 0, torch.minimum(values, away), torch.maximum(values, away))
+            mixed = mixed + (sorted_pair - mixed).detach()
+        values, matrix = mixed, torch.lerp(matrix[..., other, :], matrix, stays.unsqueeze(-1))
     return matrix
 
 
