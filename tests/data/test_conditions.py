@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from blackout.data import CountData
+from blackout.data.labels import divided
 from blackout.errors import UserError
+
+
+def test_labels_count_the_last_covariate_fastest() -> None:
+    labels = torch.arange(2 * 3 * 5)
+    parts = divided(labels, [3, 5])
+    assert [len(part.unique()) for part in parts] == [2, 3, 5] and torch.equal(parts[2], labels % 5)
+    assert torch.equal((parts[0] * 3 + parts[1]) * 5 + parts[2], labels) and torch.equal(parts[1], labels // 5 % 3)
+
 
 LEVELS = {"dose": (0.0, 1.0, 2.0, 4.0)}
 

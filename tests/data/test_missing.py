@@ -18,6 +18,15 @@ MATRIX = GENERATOR.poisson(GENERATOR.gamma(0.5, 9.0, (400, 4)))
 SEEN = GENERATOR.random(MATRIX.shape) < 0.7
 
 
+def test_what_was_seen_of_an_image_is_mirrored_with_it() -> None:
+    x0 = torch.arange(1, 25).view(2, 1, 3, 4)
+    seen = torch.rand(x0.shape, generator=torch.Generator().manual_seed(0)) < 0.6
+    data = CountData("x", x0, x0, 24, flip=True, train_seen=seen)
+    batch = data.batch("train", torch.arange(2), torch.tensor([0.3, 0.7]))
+    assert torch.equal(batch["seen"], torch.stack([seen[0].flip(-1), seen[1]]))
+    assert torch.equal(batch["x0"], torch.stack([x0[0].flip(-1), x0[1]]) * batch["seen"])
+
+
 @pytest.mark.parametrize("form", ["finite", "array", "file"])
 def test_masks_of_every_form(tmp_path: Path, form: str) -> None:
     path, mask = tmp_path / "x.npz", "finite"

@@ -14,7 +14,7 @@ from blackout.data import CountData
 from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.evaluation import count_scores as two_samples
-from blackout.evaluation.count_scores import kolmogorov_smirnov, mean_discrepancy
+from blackout.evaluation.count_scores import kolmogorov_smirnov, mean_discrepancy, relations
 from tests.structure.test_protocols import as_scorer
 
 GENERATOR = np.random.default_rng(0)
@@ -33,6 +33,15 @@ SCORES = (
     "zeros_difference", "largest_ratio", "correlation_difference", "mmd", "novelty",
     "equal_difference", "excess_difference",
 )  # fmt: skip
+
+
+def test_elements_that_are_independent_have_no_excess_whatever_their_means() -> None:
+    grid = np.stack(np.meshgrid(np.arange(2), np.arange(2), indexing="ij"), -1).reshape(-1, 2)
+    rare = np.stack(np.meshgrid([0, 0, 3], [0, 0, 0, 5], indexing="ij"), -1).reshape(-1, 2)
+    assert relations(grid, rare)["excess_difference"] < 1e-12
+    together = np.array([[0, 0], [7, 7]])  # P(both) - P(one) P(other) = 1/4
+    assert relations(together, rare)["excess_difference"] == pytest.approx(0.25)
+    assert relations(together, rare)["equal_difference"] == 0.5
 
 
 @pytest.fixture(autouse=True)

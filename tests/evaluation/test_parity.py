@@ -192,3 +192,16 @@ def test_the_same_set_is_perfect() -> None:
     x = torch.randn(200, 16, generator=torch.Generator().manual_seed(0))
     result = precision_recall(x, x)
     assert result.precision == result.recall == result.coverage == 1
+
+
+def test_balls_of_precision_and_recall_are_closed_and_those_of_density_open() -> None:
+    """Points on a grid, whose distances are often equal, against the definitions."""
+    generator = torch.Generator().manual_seed(0)
+    fake, real = (torch.randint(0, 5, (n, 2), generator=generator).double() for n in (13, 17))
+    reach = [torch.cdist(one, one).sort(1).values[:, 2] for one in (fake, real)]
+    apart = torch.cdist(fake, real)
+    closed, inside = (apart <= reach[1], apart <= reach[0][:, None]), apart < reach[1]
+    assert bool((apart == reach[1]).any() and (apart == reach[0][:, None]).any())
+    shares = closed[0].any(1), closed[1].any(0), inside.sum(1) / 2, inside.any(0)
+    expected = [float(share.double().mean()) for share in shares]
+    assert precision_recall(fake, real, neighbours=2, density_neighbours=2) == pytest.approx(expected)

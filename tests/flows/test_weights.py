@@ -14,6 +14,7 @@ from blackout.flows.checks import judge, modes
 from blackout.flows.draw import upper_bound
 from blackout.flows.path import States
 from blackout.flows.plots import observed_path, save_path
+from blackout.flows.replay import Replay
 from blackout.flows.simulation import Paths, record
 from blackout.flows.targets import Ising, Potts, Target, enumerated, exact_values
 from blackout.flows.weights import (
@@ -23,6 +24,7 @@ from blackout.flows.weights import (
     jackknife,
     log_mean_exp,
     pareto_shape,
+    potential_scale_reduction,
     systematic_resample,
     weighted_mean,
 )
@@ -38,6 +40,33 @@ def test_the_control_variate_reduces_the_spread() -> None:
     spread = [float(estimate.std()) for estimate in found]
     assert spread[2] < spread[1] < spread[0]
     assert all(abs(float(estimate.mean()) - 3) < 0.01 for estimate in found)
+
+
+def test_chains_are_compared_by_their_means_and_variances() -> None:
+    """R-hat^2 = (n - 1) / n + B / n W [Gelman 1992]; what is left over of a group is none."""
+    values = torch.tensor([0.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0, 9.0])
+    within, between = 5 / 3, 0.5
+    found = potential_scale_reduction(values, torch.tensor([0] * 4 + [1] * 4 + [2]))
+    assert abs(found**2 - (3 / 4 + between / within)) < 1e-12
+    assert math.isnan(potential_scale_reduction(values[:4], torch.zeros(4)))
+
+
+def test_the_horizon_grows_to_the_end_and_stays() -> None:
+    rollout = Rollout(points=5, horizon=0.5, horizon_steps=10)
+    ends = [rollout.times(number) for number in (0, 5, 10, 99)]
+    assert [float(grid[-1]) for grid in ends] == [0.5, 0.75, 1.0, 1.0]
+    assert torch.allclose(ends[1], torch.linspace(0, 0.75, 5).double())
+
+
+def test_a_replay_gives_what_was_rolled_out_and_the_newest_in_place_of_the_oldest() -> None:
+    rollout = Rollout(points=2, chains=3, kept=2)
+    replay, made = Replay(rollout, 2, 4), set[int]()
+    uniforms = torch.cartesian_prod(*[torch.linspace(0, 0.999, 9)] * 3)
+    for number in (1, 2, 3):
+        x = torch.full((2, 3, 4), number, dtype=torch.uint8)
+        replay.add(rollout.times(0), x, torch.zeros(2, 3, 4, 2), torch.zeros(2, 3), torch.zeros(2, 1))
+        made = {*made, number} - {number - 2}
+        assert set(replay.pick(uniforms).x.unique().tolist()) == made
 
 
 def test_weights() -> None:

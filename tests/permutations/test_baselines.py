@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from blackout.networks import EdgeEncoder, ItemEncoder, SetTransformer
+from blackout.permutations.distributions import Matching
 from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import tour_length
 from blackout.permutations.shuffle import (
@@ -110,6 +111,14 @@ def test_edges_turn_with_the_points():
     assert torch.allclose(encoder.describe(points + 0.25), described, atol=1e-5)
     with pytest.raises(ValueError, match="multiple of heads"):
         EdgeEncoder(16, heads=3)
+
+
+def test_assignments_are_normalised_as_often_as_they_are_told():
+    scores = torch.randn(3, 5, 5, generator=torch.Generator().manual_seed(0))
+    orders = torch.arange(5).expand(3, 5)
+    once, often = (ReverseAssignment(number)(scores).log_prob(orders) for number in (0, 9))
+    assert torch.equal(once, Matching(scores).log_prob(orders))
+    assert torch.equal(often, Matching(scores, 9).log_prob(orders)) and not torch.allclose(once, often)
 
 
 def test_assignment_and_a_set_transformer_go_together():

@@ -193,6 +193,20 @@ def test_what_cannot_work_is_refused():
     assert z.tolist() == [[1, 5]] and level == pytest.approx(math.log(2))
 
 
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_heat_bath_passes_over_all_blocks_as_often_as_it_is_told(passes):
+    problem = Measured(Xor(0.5), Exact(), torch.zeros(3))
+    step = make_step(problem, Coupling(Uniform(1)), (1, 2, 3), "heat_bath", passes=passes)
+    x, streams = torch.zeros(2, 1, 2, 3, dtype=torch.uint8), SampleStreams(0, torch.arange(2))
+    assert len(step.blocks) > 1 and step(x, x, 0.5, streams).calls == passes * len(step.blocks) * 2
+
+
+def test_elements_are_hidden_by_a_seed():
+    masks = [InpaintRandom(0.3, seed).seen((1, 8, 8)) for seed in (0, 0, 1)]
+    assert torch.equal(masks[0], masks[1]) and not torch.equal(masks[0], masks[2])
+    assert {int((~mask).sum()) for mask in masks} == {19}
+
+
 def test_impossible_elements_are_repaired():
     problem = Measured(Identity(), Binomial(0.5), torch.tensor([3.0, 0.0]))
     assert problem.repaired(torch.tensor([[1, 2], [4, 0]], dtype=torch.uint8)).tolist() == [[3, 2], [4, 0]]

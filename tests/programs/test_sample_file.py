@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from blackout.programs.results import SampleFile, save_samples
+from blackout.family import OutputNames
+from blackout.programs.results import Results, SampleFile, save_samples
 
 
 @pytest.mark.parametrize("shape, dtype", [((3, 4, 5), torch.uint8), ((7,), torch.int32)])
@@ -38,6 +41,25 @@ def test_nothing_half_written_is_left(tmp_path):
 
 
 def test_more_samples_than_announced_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="for 2 more"):
-        with SampleFile(tmp_path / "samples.npz", 2) as file:
-            file.write({"samples": torch.zeros(3, 2)})
+    for number, parts in ((2, [3]), (5, [3, 4])):
+        with pytest.raises(ValueError, match="for 2 more"):
+            with SampleFile(tmp_path / "samples.npz", number) as file:
+                for size in parts:
+                    file.write({"samples": torch.zeros(size, 2)})
+
+
+def test_what_is_said_of_samples_is_of_their_seed_and_numbers(tmp_path):
+    class Outputs:
+        taken = torch.zeros(0, dtype=torch.int64)
+
+        def update(self, samples, indices):
+            self.taken = torch.cat([self.taken, indices])
+
+    asked, outputs = [], Outputs()
+    draw = SimpleNamespace(names=OutputNames(), outputs=lambda seed: asked.append(seed) or outputs)
+    draw.about = lambda seed: {"seed": seed}
+    with Results(draw, torch.tensor([7, 9, 11]), 5, tmp_path) as results:
+        for size in (2, 1):
+            results.take({"samples": torch.zeros(size, 4)})
+    assert int(np.load(tmp_path / "samples.npz")["seed"]) == 5 and asked == [5]
+    assert outputs.taken.tolist() == [7, 9, 11]

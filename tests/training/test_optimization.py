@@ -1,0 +1,61 @@
+"""The learning rate at every step, averages of weights, and what dropout is drawn from."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from blackout.training.lightning_module import TrainingModule
+from blackout.training.optimization import EMA, Optimization
+
+
+def test_the_rate_rises_in_a_line_and_falls_as_a_cosine():
+    warm, both = Optimization(warmup_steps=4), Optimization(warmup_steps=4, decay_steps=10)
+    assert [warm.factor(step) for step in (0, 1, 3, 4, 1000)] == [0.25, 0.5, 1, 1, 1]
+    for step in range(12):
+        cosine = (1 + math.cos(math.pi * min(1, step / 10))) / 2
+        assert both.factor(step) == pytest.approx(warm.factor(step) * cosine, abs=1e-15)
+    assert Optimization().factor(0) == 1 and both.factor(10) == 0
+    noam = Optimization(warmup_steps=4, noam=True)
+    assert [noam.factor(step) for step in (0, 3, 15)] == [0.25, 1, 0.5]
+
+
+def test_the_rate_moves_with_every_step_of_the_optimiser():
+    made = Optimization(lr=0.5, warmup_steps=2).configure([nn.Parameter(torch.zeros(1))])
+    scheduler, optimizer = made["lr_scheduler"], made["optimizer"]
+    assert scheduler["interval"] == "step" and optimizer.param_groups[0]["lr"] == 0.25
+    optimizer.step()
+    scheduler["scheduler"].step()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_an_average_forgets_its_beginning_and_takes_buffers_as_they_are():
+    network = nn.BatchNorm1d(2)
+    average = EMA(network, decay=0.5)
+    weight = network.weight.detach().clone()
+    for number in range(20):
+        with torch.no_grad():
+            network.weight.fill_(number)
+        network(torch.full((3, 2), float(number)) + torch.arange(3)[:, None])
+        average.update(network, number)
+        kept = min(0.5, (1 + number) / (10 + number))
+        weight = kept * weight + (1 - kept) * number
+        assert torch.allclose(average.module.weight, weight)
+        assert torch.equal(average.module.running_mean, network.running_mean)
+    assert network.training and not average.train().module.training
+    with pytest.raises(ValueError, match="ema_decay"):
+        EMA(network, 1.0)
+
+
+def test_dropout_is_a_function_of_the_seed_the_batch_and_the_process():
+    def drawn(seed, batch, rank):
+        trainer, cpu = SimpleNamespace(_results=None), torch.device("cpu")
+        module = SimpleNamespace(trainer=trainer, model=SimpleNamespace(seed=seed), global_rank=rank, device=cpu)
+        with torch.random.fork_rng():
+            TrainingModule.on_train_batch_start(module, {"batch": batch}, 0)
+            return float(torch.rand(()))
+
+    cases = [(seed, batch, rank) for seed in (0, 1) for batch in (0, 7) for rank in (0, 1)]
+    assert len({drawn(*case) for case in cases}) == len(cases) and drawn(1, 7, 1) == drawn(1, 7, 1)
