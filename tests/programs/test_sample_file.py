@@ -41,11 +41,14 @@ def test_nothing_half_written_is_left(tmp_path):
 
 
 def test_more_samples_than_announced_are_refused(tmp_path):
-    for number, parts in ((2, [3]), (5, [3, 4])):
+    def write(number, *sizes):
+        with SampleFile(tmp_path / "samples.npz", number) as file:
+            for size in sizes:
+                file.write({"samples": torch.zeros(size, 2)})
+
+    for sizes in ((2, 3), (5, 3, 4)):
         with pytest.raises(ValueError, match="for 2 more"):
-            with SampleFile(tmp_path / "samples.npz", number) as file:
-                for size in parts:
-                    file.write({"samples": torch.zeros(size, 2)})
+            write(*sizes)
 
 
 def test_what_is_said_of_samples_is_of_their_seed_and_numbers(tmp_path):
