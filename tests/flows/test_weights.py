@@ -15,7 +15,7 @@ from blackout.flows.draw import upper_bound
 from blackout.flows.path import States
 from blackout.flows.plots import observed_path, save_path
 from blackout.flows.replay import Replay
-from blackout.flows.simulation import Paths, record
+from blackout.flows.simulation import Paths, record, resampled
 from blackout.flows.targets import Ising, Potts, Target, enumerated, exact_values
 from blackout.flows.weights import (
     along_path,
@@ -49,6 +49,16 @@ def test_chains_are_compared_by_their_means_and_variances() -> None:
     found = potential_scale_reduction(values, torch.tensor([0] * 4 + [1] * 4 + [2]))
     assert abs(found**2 - (3 / 4 + between / within)) < 1e-12
     assert math.isnan(potential_scale_reduction(values[:4], torch.zeros(4)))
+
+
+def test_groups_are_drawn_again_below_the_share_and_not_above() -> None:
+    target = Ising(2, 0.1)
+    states = States.of(target, torch.randint(2, (8, 4), generator=torch.Generator().manual_seed(0)).to(torch.uint8))
+    weights = torch.tensor([1.0, 1, 1, 5] + [1.0] * 4).double().log()  # the first group's ESS is 64 / 28 of 4
+    for below, drawn in ((0.57, False), (0.58, True)):
+        moved, kept = resampled(states, weights, torch.arange(8), 0, 0, below, 4)
+        assert torch.equal(kept[4:], weights[4:]) and torch.equal(moved.x[4:], states.x[4:])
+        assert torch.allclose(kept[:4], torch.full((4,), 2.0).double().log() if drawn else weights[:4])
 
 
 def test_the_horizon_grows_to_the_end_and_stays() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from blackout.networks import (
     CountNetwork,
+    LevelInputs,
     NCSNpp,
     PaperInputs,
     ResidualMLP,
@@ -23,6 +24,11 @@ L = math.log(math.expm1(15.0))
 def paper_times() -> Tensor:
     u = L * (1 - 2 * torch.arange(STEPS, dtype=torch.float64) / (STEPS - 1))
     return nn.functional.softplus(-u)
+
+
+def test_levels_fill_the_range_and_a_mask_lies_outside() -> None:
+    states = torch.arange(6, dtype=torch.uint8)[None]
+    assert LevelInputs(4)(states, torch.ones(1)).tolist() == [[-1.0, -0.5, 0.0, 0.5, 1.0, -2.0]]
 
 
 class Probe(nn.Module):

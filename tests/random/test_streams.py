@@ -3,6 +3,7 @@ import torch
 from scipy import stats
 
 from blackout.random import SampleStreams, fold_seed
+from blackout.random.counts import invert_rows
 
 
 def uniforms(seed, indices, step, shape=(64,)):
@@ -27,6 +28,22 @@ def test_every_part_of_the_address_matters():
     ]
     for other in others:
         assert not torch.isclose(base, other, atol=1e-6, rtol=0).any()
+
+
+def test_particles_have_streams_of_their_own_however_many_there_are():
+    streams = SampleStreams(3, torch.arange(4))
+    few, many = streams.particles(2), streams.particles(5)
+    keys = few.at(1).keys.view(4, 2)
+    assert torch.equal(keys, many.at(1).keys.view(4, 5)[:, :2]) and len(many.at(1).keys.unique()) == 20
+    steps = [streams.at(step) for step in range(3)]
+    others = torch.cat([step.keys for step in steps] + [step.next_draw().keys for step in steps for _ in range(3)])
+    assert not torch.isin(keys, others).any()
+
+
+def test_what_is_impossible_is_not_drawn_by_the_smallest_numbers():
+    edges, first = torch.tensor([[0.0, 0.5, 1.0], [0.25, 0.25, 1.0]]).double(), torch.tensor([0, 0, 0, 1, 1, 1])
+    u = torch.tensor([0.0, 0.5, 0.999, 0.0, 0.25, 0.999]).double()
+    assert invert_rows(edges, first, u).tolist() == [1, 2, 2, 0, 2, 2]
 
 
 @pytest.mark.parametrize("seed, shape", [(0, (1000, 1000)), (12345, (100_000, 10)), (2**63 + 5, (10, 100_000))])
