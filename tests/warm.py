@@ -123,7 +123,9 @@ def serving() -> Iterator[None]:
 
 def python() -> str:
     """A command that does `python -u -c <code>` in a fork of the server: xdist's for the processes that test."""
-    return shlex.join([sys.executable, "-I", "-S", str(Path(__file__).resolve())])
+    # plugins are found by who hands out tests; pytest would warn of those that the server has imported
+    alone = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "PYTEST_PLUGINS=xdist.plugin", sys.executable, "-I", "-S"]
+    return shlex.join([*alone, str(Path(__file__).resolve())])
 
 
 def _asked(argv: list[str], cwd: str, environment: Mapping[str, str], files: Sequence[int]) -> socket.socket:
@@ -142,7 +144,7 @@ def _number(server: socket.socket) -> int:
 
 def serve(listener: socket.socket) -> None:
     """Answer requests until SIGTERM."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     ready = False
     while True:
         waiting, _, _ = select.select([listener], [], [], 1)
@@ -203,6 +205,11 @@ def _become(argv: list[str], cwd: str, environment: Mapping[str, str], descripto
     except BaseException:
         traceback.print_exc()
     finally:
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        if argv[0] == "-c":  # where torch's compiler counts in hundreds of lines what it has not freed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         atexit._run_exitfuncs()
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()
