@@ -1,4 +1,4 @@
-"""Networks whose features the scores compare: any module, a TorchScript file, and those of torch-fidelity."""
+"""Networks whose features the scores compare: any module, a TorchScript file, and Inception of torch-fidelity."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from torch import Tensor, nn
 
 from blackout.component import component
 from blackout.distributed import first_process_first
-from blackout.errors import Unobtainable, UserError
-
-DINOV2_WIDTHS = {"s": 384, "b": 768, "l": 1024, "g": 1536}
+from blackout.errors import Unobtainable, UserError, summary
 
 
 class Features(NamedTuple):
@@ -191,40 +189,6 @@ class Inception(ModuleExtractor):
         super().__init__(network, "inception", 2048, 1008, "299x299 bilinear as TensorFlow 1 (torch-fidelity)")
 
 
-@component(passed=("extractor",), ask="metrics=dinov2")
-class DINOv2(ModuleExtractor):
-    """Features of DINOv2 [Oquab 2024] through torch-fidelity, for the Frechet distance that [Stein 2023] proposes.
-
-    Their FD-DINOv2 is that of `size="l"`, resized to 224 x 224 bicubically; torch-fidelity resizes bilinearly as
-    TensorFlow 1, so the two are not comparable. The code and the weights come from `facebookresearch/dinov2` through
-    PyTorch's hub on first use, and that code is executed.
-
-    Args:
-        size: s, b, l or g.
-
-    Raises:
-        UserError: another size, or nothing to download from.
-    """
-
-    def __init__(self, size: str = "l") -> None:
-        if size not in DINOV2_WIDTHS:
-            raise UserError(f"metrics.extractor.size={size}: allowed are {', '.join(DINOV2_WIDTHS)}")
-        from torch_fidelity import FeatureExtractorDinoV2
-
-        hub = Path(torch.hub.get_dir())
-        with first_process_first():
-            try:
-                network = FeatureExtractorDinoV2(f"dinov2-vit-{size}-14", ["dinov2"])
-            except Exception as error:  # the hub passes on whatever the download or its code raises
-                repository = f"the repository facebookresearch/dinov2 at {hub / 'facebookresearch_dinov2_main'}"
-                weights = f"dinov2_vit{size}14_pretrain.pth into {hub / 'checkpoints'}"
-                advice = f"without a network connection, put {repository} and {weights}"
-                raise UserError(f"DINOv2 could not be loaded ({_brief(error)}); {advice}") from error
-        name = "dinov2" if size == "l" else f"dinov2_{size}"
-        resize = "224x224 bilinear as TensorFlow 1 (torch-fidelity)"
-        super().__init__(network, name, DINOV2_WIDTHS[size], resize=resize)
-
-
 def _download(url: str, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -234,8 +198,4 @@ def _download(url: str, path: Path) -> None:
         raise UserError(f"the Inception weights at {url} are not what they were: {error}") from error
     except (OSError, HTTPException) as error:  # URLError is an OSError
         advice = f"fetch {url} and put it at {path}, or pass metrics.extractor.weights=<file>"
-        raise Unobtainable(f"the Inception weights could not be downloaded ({_brief(error)}); {advice}") from error
-
-
-def _brief(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise Unobtainable(f"the Inception weights could not be downloaded ({summary(error)}); {advice}") from error

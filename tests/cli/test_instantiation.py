@@ -55,7 +55,7 @@ def offered():
 CHOICES = [(group, choice) for group, choice in offered()]
 APART = ("schedule", "sampler/grid", "logger", "optimizer", "callbacks", "trainer")
 """Groups whose choices do not ask for others: one of each is made at a time."""
-LARGE = ("celeba64", "cifar10", "dinov2")
+LARGE = ("celeba64", "cifar10")
 """In the names of what takes a second; blackout_cifar10 is trained in test_experiments.py."""
 BESIDE = {
     ("head", "birth_death"): ["process=birth_death"],

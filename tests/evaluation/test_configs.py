@@ -14,7 +14,6 @@ CHOICES = {
     "digits": [],
     "fid": [],
     "mnist": [],
-    "dinov2": ["metrics.extractor.size=s"],
     "custom": ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
     "inception metrics/extractor=script": [
         "metrics.extractor.path=net.pt",

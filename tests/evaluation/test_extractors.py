@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from blackout.data import CountData, digits
 from blackout.errors import UserError
 from blackout.evaluation.digit_classifier import Classifier
-from blackout.evaluation.extractors import DINOv2, Inception, ModuleExtractor, ScriptExtractor, full_float32
+from blackout.evaluation.extractors import Inception, ModuleExtractor, ScriptExtractor, full_float32
 from tests.evaluation.networks import CLASSES, FEATURES, TinyNet, colour_data, images, tiny_extractor
 
 
@@ -95,24 +95,6 @@ def test_inception_weights_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="damaged or is not"):
         Inception(tmp_path / "w.pth")
     assert not (tmp_path / "trace").exists()
-
-
-def test_dinov2(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Small(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            assert x.shape[1:] == (3, 224, 224) and x.dtype is torch.float32
-            return x.mean(dim=(2, 3)).repeat(1, 128)
-
-    monkeypatch.setattr(torch.hub, "load", lambda *_: Small())
-    extractor = DINOv2("s")
-    assert extractor.name == "dinov2_s" and extractor.num_classes is None
-    assert extractor(images(2, 0)).features.shape == (2, 384)
-    with pytest.raises(UserError, match="allowed are s, b, l, g"):
-        DINOv2("xl")
-    monkeypatch.setattr(torch.hub, "load", offline)
-    with pytest.raises(UserError, match=r"dinov2_vitl14_pretrain\.pth") as caught:
-        DINOv2()
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.deep

@@ -120,7 +120,6 @@ def test_deep_and_large_descriptions_are_refused(run, place):
     ("dataset", ["digits"], "_target_"),
     ("dataset", {"_target_": "blackout.diffusion.PureDeath"}, "not one of"),
     ("metrics", {"reference": "/etc/passwd"}, "/etc/passwd"),
-    ("metrics", {"extractor": {"_target_": "blackout.evaluation.DINOv2", "_partial_": True}}, "=dinov2"),
     ("metrics", {"extractor": {"_target_": "blackout.evaluation.Inception", "_partial_": True,
                                "weights": "/etc/passwd"}}, "/etc/passwd"),
     ("metrics", {"extractor": {"_target_": "blackout.evaluation.ModuleExtractor", "_partial_": True,
