@@ -154,19 +154,3 @@ def normalised(logits: Tensor, support: Tensor) -> Tensor:
 def _rows(log_probs: Tensor, places: Tensor) -> Tensor:
     """Rows of [B, n, n] at places [B, s]: [B, s, n]."""
     return log_probs.gather(1, places.unsqueeze(-1).expand(*places.shape, log_probs.shape[-1]))
-
-
-def check_given(given: Tensor, support: Tensor) -> Tensor:
-    """Digits [..., n] that are known, n where one is not.
-
-    Raises:
-        ValueError: of another length, or outside the support.
-    """
-    n = len(support)
-    if given.shape[-1] != n:
-        raise ValueError(f"{n} given digits are needed, {n} where one is to be drawn, not {given.shape[-1]}")
-    inside = (given >= 0) & (given <= n)
-    allowed = torch.cat([support, support.new_ones(n, 1)], 1)[torch.arange(n, device=given.device), given.clamp(0, n)]
-    if not bool((inside & allowed).all()):
-        raise ValueError("a given digit is outside its support")
-    return given

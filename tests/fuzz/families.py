@@ -46,7 +46,7 @@ REQUESTS = (
 )  # fmt: skip
 """Of `sample.py`, besides the settings that all families share."""
 FILES = (
-    ("sample", "digits", ("inpaint={}",), "npz"), ("sample", "codes", ("given={}",), "npy"),
+    ("sample", "digits", ("inpaint={}",), "npz"),
     ("sample", "digits", ("posterior=sgdd", "operator=inpaint_random", "posterior.sweeps=2", "measurement={}"), "npz"),
     ("sample", "digits", ("posterior=auto", "operator=matrix", "posterior.sweeps=2", "measurement=test:0",
                           "operator.matrix={}"), "npy"),

@@ -189,9 +189,7 @@ def test_correctors_after_overwriting_bring_the_others_in_line():
         assert total_variation(law @ stay, law) < 2 * short**2
 
 
-@pytest.mark.parametrize(
-    "corrector", [LevelCorrector(0.5), pytest.param(ThinAndBridge(1.0), marks=pytest.mark.deep)]
-)
+@pytest.mark.parametrize("corrector", [LevelCorrector(0.5), pytest.param(ThinAndBridge(1.0), marks=pytest.mark.deep)])
 def test_correctors_mend_overwriting_and_keep_what_particles_found(corrector):
     law = PAIR.p0.reshape(16, 16)[:, 5] / PAIR.p0.reshape(16, 16)[:, 5].sum()
     known = KnownElements(torch.full((1, 2), 5, dtype=torch.uint8), torch.tensor([[False, True]]))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations
-from blackout.permutations.factorized import Blocks, Denoiser, check_given, fill_codes
+from blackout.permutations.factorized import Blocks, Denoiser, fill_codes
 from blackout.permutations.group import number
 from blackout.random import RandomSource
 
@@ -39,13 +39,10 @@ def draw_codes(
         support: bool [n, n].
         given: int64 [n] or [size, n] of digits that stay, n where one is to be drawn.
         greedy: take the most probable value instead of drawing.
-
-    Raises:
-        ValueError: given digits of another length, or outside the support.
     """
     codes = torch.full((size, n), n, dtype=torch.int64, device=support.device)
     if given is not None:
-        codes = codes + (check_given(given.to(support.device), support) - n)
+        codes = codes + (given.to(support.device) - n)
     filling = fill_codes(denoiser, codes, blocks, len(blocks), support, generator, greedy=greedy)
     for filled, _ in filling:
         codes = filled

@@ -19,7 +19,6 @@ from blackout.permutations.answers import Condition, answers, whole
 from blackout.permutations.coded.model import BATCH, CodeModel, Passes
 from blackout.permutations.coded.report import exact_law
 from blackout.permutations.datasets import existing_file, read_puzzles
-from blackout.permutations.factorized import check_given
 from blackout.random import SampleStreams, cumulative, fold_seed
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ class CodeDraw(BaseDraw):
     Args:
         model: drawn from.
         passes: how.
-        given: digits that are observed: the first so many of the held-out sample, or digits [m, n], n where unknown;
-            None for none.
+        given: so many first digits of the held-out sample are observed.
         contexts: arrays [m, ...] in place of the held-out samples'; None for those.
         top: above 1 also so many of the likeliest orders, and how likely items are at places and before others:
             `top`, `top_log_prob`, `places`, `pairs` of `blackout.permutations.answers`.
@@ -49,7 +47,7 @@ class CodeDraw(BaseDraw):
 
     model: CodeModel
     passes: Passes
-    given: int | Tensor | None = None
+    given: int = 0
     contexts: Mapping[str, Tensor] | None = None
     top: int = 1
     under: Condition | None = None
@@ -69,22 +67,20 @@ class CodeDraw(BaseDraw):
     @property
     def resumable(self) -> bool:  # type: ignore[override]
         """Only where nothing but the model decides samples: data and files may have changed since."""
-        return self.contexts is None and not self.model.conditional and self.given is None
+        return self.contexts is None and not self.model.conditional and not self.given
 
     @property
     def description(self) -> Mapping[str, Any]:
         """Code, objective, passes and order, for metrics.json."""
-        given = "file" if isinstance(self.given, Tensor) else self.given
         described = {"code": self.model.code.__name__, "objective": self.model.objective, **asdict(self.passes)}
         contexts = "file" if self.contexts is not None else "held out" if self.model.conditional else None
-        return {**described, "given": given, "contexts": contexts}
+        return {**described, "given": self.given or None, "contexts": contexts}
 
     @property
     def condition(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """The user's own digits and contexts; held-out ones are those of what samples are compared with."""
-        own = {"given": isinstance(self.given, Tensor), "input": self.contexts is not None}
-        words = {"given": self.under.text} if self.under else {}
-        return {name: "file" for name, is_own in own.items() if is_own} | words
+        """The user's own contexts and words; held-out ones are those of what samples are compared with."""
+        own = {} if self.contexts is None else {"input": "file"}
+        return own | ({"given": self.under.text} if self.under else {})
 
     def batches(self, indices: Tensor, seed: int, batch_size: int | None = None, watch: Watch | None = None) -> Drawn:
         """See `CodeModel.batches`."""
@@ -132,7 +128,7 @@ class CodeDraw(BaseDraw):
     def _law(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
         """All permutations and their log-probabilities for one context [1, ...], where these can be gone through."""
         passes, order = self.passes.passes or 1, self.passes.order
-        if self.given is not None or self.passes.greedy or (order == "confidence" and passes > 1):
+        if self.given or self.passes.greedy or (order == "confidence" and passes > 1):
             return None
         return exact_law(self.model, context, passes, order == "random")
 
@@ -164,50 +160,12 @@ def requested(model: CodeModel, request: Mapping[str, Any]) -> CodeDraw:
     contexts = None
     if "input" in request:
         contexts = read_contexts(request["input"], model.config.get("data", {}), model)
-    given, under, data = request.get("given"), None, model.config.get("data", {})
-    if isinstance(given, str) and Path(given).suffix not in (".npy", ".npz"):
-        under, given = Condition.read(given, model.length, () if model.conditional else data.get("labels", ())), None
-    given = None if given is None else observed_digits(given, model.support)
-    if model.objective == "autoregressive" and isinstance(given, Tensor):
-        unknown = given == model.length
-        if bool((unknown[:, :-1] & ~unknown[:, 1:]).any()):
-            raise UserError("given: an autoregressive model draws from left to right: observed digits must come first")
+    given, under, data = request.get("given", 0), None, model.config.get("data", {})
+    if isinstance(given, str):
+        under, given = Condition.read(given, model.length, () if model.conditional else data.get("labels", ())), 0
+    if type(given) is not int or not 0 <= given <= model.length:
+        raise UserError(f"given must be 0..{model.length} digits of held-out samples, or words, not {given!r}")
     return CodeDraw(model, passes, given, contexts, whole(request, "top"), under)
-
-
-def observed_digits(given: Any, support: Tensor) -> int | Tensor:
-    """The setting `given`: how many first digits of held-out samples are observed, or a file of digits.
-
-    Args:
-        given: a whole number 0..n, or an `.npy` file of integers [n] or [m, n], -1 where a digit is to be drawn.
-        support: bool [n, n].
-
-    Returns:
-        The number, or digits int64 [m, n], n where one is to be drawn.
-
-    Raises:
-        UserError: anything else, or digits outside their support.
-    """
-    n = len(support)
-    if type(given) is int:
-        if not 0 <= given <= n:
-            raise UserError(f"given must be 0..{n} observed digits, or a file of them; not {given}")
-        return given
-    if not isinstance(given, str):
-        raise UserError(f"given must be a whole number 0..{n} or a file, not {given!r}")
-    file = Path(given).expanduser()
-    values = load_arrays(existing_file(file))
-    if isinstance(values, dict):
-        raise UserError(f"{file}: an .npy file is needed")
-    if values.dtype.kind not in "iu" or values.ndim not in (1, 2):
-        raise UserError(f"{given}: integers [{n}] or [m, {n}] are needed, -1 where a digit is to be drawn")
-    digits = torch.from_numpy(values.astype(np.int64)).reshape(-1, values.shape[-1])
-    if bool((digits >= n).any()):
-        raise UserError(f"{given}: digit {int(digits[digits >= n][0])} is outside its support")
-    try:
-        return check_given(torch.where(digits == -1, n, digits), support.cpu())
-    except ValueError as error:
-        raise UserError(f"{given}: {error}") from None
 
 
 def read_contexts(path: Any, data: Mapping[str, Any], model: CodeModel) -> dict[str, Tensor]:

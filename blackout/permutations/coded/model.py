@@ -448,7 +448,7 @@ class CodeModel(Model):
         seed: int = 0,
         batch_size: int | None = None,
         passes: Passes | None = None,
-        given: int | Tensor | None = None,
+        given: int = 0,
         contexts: Mapping[str, Tensor] | None = None,
         watch: Watch | None = None,
     ) -> Drawn:
@@ -457,8 +457,7 @@ class CodeModel(Model):
         Args:
             indices, seed, batch_size: as for `Model.batches`.
             passes: how digits are filled in; None for the model's own way.
-            given: digits that are observed: the first so many of the held-out sample, or digits [m, n], n where
-                unknown; None for none.
+            given: so many first digits of the held-out sample are observed.
             contexts: arrays [m, ...]; None for those of the held-out samples.
             watch: see `blackout.family.Watch`.
 
@@ -476,35 +475,33 @@ class CodeModel(Model):
         """Whether samples have contexts."""
         return any(name in self.config.get("data", {}) for name in ("item_shape", "num_conditions"))
 
-    def contexts(self, given: int | Tensor | None = None) -> Mapping[str, Tensor]:
+    def contexts(self, given: int = 0) -> Mapping[str, Tensor]:
         """Contexts [m, ...] of the held-out samples, with the true `x`, where drawing needs either."""
-        if not self.conditional and not isinstance(given, int):
+        if not self.conditional and not given:
             return {}
         source = self.require_source()
         return source.batch("test", torch.arange(source.size("test") or 0))
 
-    def observed(self, given: int | Tensor | None) -> int:
-        """How many digits are observed of every sample, at least."""
-        return int((given != self.length).sum(1).min()) if isinstance(given, Tensor) else given or 0
-
-    def steps(self, passes: Passes, given: int | Tensor | None) -> int:
+    def steps(self, passes: Passes, given: int) -> int:
         """Passes a batch takes: no more than there are digits to draw."""
         assert passes.passes is not None
-        return max(1, min(passes.passes, self.length - self.observed(given)))
+        return max(1, min(passes.passes, self.length - given))
 
     def _batch(
         self,
         part: Tensor,
         seed: int,
         passes: Passes,
-        given: int | Tensor | None,
+        given: int,
         contexts: Mapping[str, Tensor],
         watch: Watch | None,
     ) -> Samples:
         device, steps = self.device, self.steps(passes, given)
         context = {name: values[part % len(values)].to(device) for name, values in contexts.items()}
         streams = SampleStreams(seed, part.to(device)).at(0)
-        codes = self._start(part, given, context)
+        codes = torch.full((len(part), self.length), self.length, dtype=torch.int64, device=device)
+        if given:
+            codes[:, :given] = self.encode(context["x"])[:, :given]
         order = streams.next_draw().uniform(tuple(codes.shape))
         blocks = self._blocks(codes, order, passes, given)
         if watch is not None:
@@ -523,25 +520,14 @@ class CodeModel(Model):
             samples["item_names"] = kept["item_names"].to(device)[context["items"]]
         return samples | {("target" if name == "x" else name): values for name, values in context.items()}
 
-    def _start(self, part: Tensor, given: int | Tensor | None, context: Mapping[str, Tensor]) -> Tensor:
-        """Observed digits, n where one is to be drawn."""
-        if isinstance(given, Tensor):
-            return given[part % len(given)].to(self.device)
-        codes = torch.full((len(part), self.length), self.length, dtype=torch.int64, device=self.device)
-        if given:
-            codes[:, :given] = self.encode(context["x"])[:, :given]
-        return codes
-
-    def _blocks(
-        self, codes: Tensor, order: Tensor, passes: Passes, given: int | Tensor | None
-    ) -> list[Tensor] | Choice:
+    def _blocks(self, codes: Tensor, order: Tensor, passes: Passes, given: int) -> list[Tensor] | Choice:
         """Places of each pass: what is observed comes first, and takes none."""
         if passes.order == "confidence":
             return most_certain
         n = self.length
         rank = order if passes.order == "random" else torch.arange(n, device=codes.device).expand_as(codes) / n
         places = (rank - (codes != n).long()).argsort(dim=1, stable=True)
-        return list(places[:, self.observed(given) :].tensor_split(self.steps(passes, given), dim=1))
+        return list(places[:, given:].tensor_split(self.steps(passes, given), dim=1))
 
     def _look(self, codes: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """A state of drawing as pictures take it: gaps filled with the identity's digits."""

@@ -140,7 +140,8 @@ def test_networks_on_graphs_are_locally_equivariant_and_see_all_others(name: str
 
 
 @pytest.mark.parametrize(
-    "refine, simulation", [(None, Events(4)), (DMALA(1), Leap(4)), (Gibbs(), Events(4)), (LocallyInformed(1), Leap(4))],
+    "refine, simulation",
+    [(None, Events(4)), (DMALA(1), Leap(4)), (Gibbs(), Events(4)), (LocallyInformed(1), Leap(4))],
     ids=["plain", "dmala", "gibbs", "informed"],
 )
 @pytest.mark.parametrize("name", NETWORKS)

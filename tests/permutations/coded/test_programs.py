@@ -148,13 +148,9 @@ def test_wrong_settings_are_refused_in_a_line(run, tmp_path, line, word):  # noq
 
 
 def test_wrong_requests_are_refused_in_a_line(run, trained, tmp_path):  # noqa: F811
-    for name, digits in (("short", [0, -1]), ("high", [6, -1, -1, -1, -1, -1]), ("float", [0.5] * 6)):
-        np.save(tmp_path / f"{name}.npy", np.array(digits))
     for line, word in (
         ("passes=9", "passes must be 1..6"), ("order=sideways", "order must be one of"),
-        ("given=7", "given must be 0..6"),
-        (f"given={tmp_path}/short.npy", "6 given digits are needed"),
-        (f"given={tmp_path}/high.npy", "outside its support"), (f"given={tmp_path}/float.npy", "integers"),
+        ("given=7", "given must be 0..6"), ("given=[1]", "given must be 0..6"),
         ("\"given='A beside B'\"", "is not understood"),
         ("\"given='A first and B first'\"", "no order fulfils"),
         ("top=0", "top must be"), ("input=x.npy", "no context"), ("classes=[1]", "classes: no such option"),
