@@ -1,8 +1,7 @@
 """Classical families of distributions over orders, which are products, or chains, of digits of a code; and their fits.
 
-The order nearest to many others comes first, because a Mallows law is fitted about it. Then the laws whose code has
-independent digits, for which one pass of a model on that code is enough (Mallows, repeated insertion), the
-maximum likelihood of Plackett-Luce, and mixtures.
+The order nearest to many others comes first, because a Mallows law is fitted about it. Then that law, whose Lehmer code
+has independent digits, so that one pass of a model on it is enough; the maximum likelihood of Plackett-Luce; mixtures.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.permutations.codes import Code, Insertion, Lehmer
+from blackout.permutations.codes import Lehmer
 from blackout.permutations.distributions import OrderDistribution, PlackettLuce, best_digits
 from blackout.permutations.group import identity_like, inverse, is_permutation
 from blackout.random import RandomSource, cumulative
@@ -88,55 +87,10 @@ def _improved(before: np.ndarray, order: list[int]) -> list[int]:
     return order
 
 
-class IndependentDigits(OrderDistribution):
-    """A product over the digits of a code [Severo 2025, eq. 2 with one block].
-
-    Args:
-        log_weights: [..., n, n], digit i over its values, not normalised; outside the support they are not looked at.
-        reference: the order relative to which orders are coded, int64 [n]; None is 0, 1, 2, ...
-
-    Raises:
-        ValueError: the reference is no order of n items.
-    """
-
-    code: ClassVar[type[Code]]
-
-    def __init__(self, log_weights: Tensor, reference: Tensor | None = None) -> None:
-        super().__init__(log_weights, 2)
-        n = self._n
-        if reference is not None and (reference.shape != (n,) or not bool(is_permutation(reference))):
-            raise ValueError(f"the reference must be an order of the items 0..{n - 1}")
-        self.reference = reference
-        outside = ~self.code.support(n, log_weights.device)
-        self.digit_log_probs = log_weights.double().masked_fill(outside, -math.inf).log_softmax(-1)
-        """Of every digit's values, float64 [*batch, n, n]."""
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """log p of orders [..., n], float64.
-
-        Raises:
-            ValueError: a value is no permutation.
-        """
-        digits = self.code.encode(value, self.reference)
-        shape = torch.broadcast_shapes(digits.shape[:-1], self.batch_shape)
-        table = self.digit_log_probs.expand(*shape, self._n, self._n)
-        return table.gather(-1, digits.expand(*shape, self._n).unsqueeze(-1)).squeeze(-1).sum(-1)
-
-    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
-        u = self._uniform(sample_shape, (self._n,), generator)
-        rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
-        digits = torch.searchsorted(cumulative(self.digit_log_probs.exp()), rows, right=True)
-        return self.code.decode(digits.movedim(-1, 0).reshape(u.shape), self.reference)
-
-    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
-        digits, log_probs = best_digits(self.digit_log_probs, k)
-        possible = (log_probs > -math.inf).unsqueeze(-1)
-        certain = self.digit_log_probs.argmax(-1).unsqueeze(-2)  # in place of digits outside the support
-        return self.code.decode(torch.where(possible, digits, certain), self.reference), log_probs
-
-
-class Mallows(IndependentDigits):
+class Mallows(OrderDistribution):
     """phi^d / Z, d the Kendall distance of an order from the centre [Mallows 1957].
+
+    Its Lehmer digits are independent [Severo 2025, eq. 2 with one block].
 
     Args:
         n: items.
@@ -147,14 +101,40 @@ class Mallows(IndependentDigits):
         ValueError: n < 1, a negative phi, or a centre that does not fit.
     """
 
-    code = Lehmer
-
     def __init__(self, n: int, phi: float | Tensor, centre: Tensor | None = None) -> None:
-        self.phi = torch.as_tensor(phi, dtype=torch.float64)
+        self.phi, self.reference = torch.as_tensor(phi, dtype=torch.float64), centre
         if not bool(((self.phi >= 0) & self.phi.isfinite()).all()):
             raise ValueError(f"phi must be a number that is not negative, not {phi}")
         exponents = torch.arange(n, dtype=torch.float64, device=self.phi.device).expand(n, n)
-        super().__init__(torch.special.xlogy(exponents, self.phi[..., None, None]), centre)
+        super().__init__(torch.special.xlogy(exponents, self.phi[..., None, None]), 2)
+        if centre is not None and (centre.shape != (n,) or not bool(is_permutation(centre))):
+            raise ValueError(f"the reference must be an order of the items 0..{n - 1}")
+        outside = ~Lehmer.support(n, self.phi.device)
+        self.digit_log_probs = self.scores.masked_fill(outside, -math.inf).log_softmax(-1)
+        """Of every digit's values, float64 [*batch, n, n]."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p of orders [..., n], float64.
+
+        Raises:
+            ValueError: a value is no permutation.
+        """
+        digits = Lehmer.encode(value, self.reference)
+        shape = torch.broadcast_shapes(digits.shape[:-1], self.batch_shape)
+        table = self.digit_log_probs.expand(*shape, self._n, self._n)
+        return table.gather(-1, digits.expand(*shape, self._n).unsqueeze(-1)).squeeze(-1).sum(-1)
+
+    def _draw(self, sample_shape: tuple[int, ...], generator: RandomSource) -> Tensor:
+        u = self._uniform(sample_shape, (self._n,), generator)
+        rows = u.reshape(-1, *self.batch_shape, self._n).movedim(0, -1).contiguous()
+        digits = torch.searchsorted(cumulative(self.digit_log_probs.exp()), rows, right=True)
+        return Lehmer.decode(digits.movedim(-1, 0).reshape(u.shape), self.reference)
+
+    def _candidates(self, k: int) -> tuple[Tensor, Tensor]:
+        digits, log_probs = best_digits(self.digit_log_probs, k)
+        possible = (log_probs > -math.inf).unsqueeze(-1)
+        certain = self.digit_log_probs.argmax(-1).unsqueeze(-2)  # in place of digits outside the support
+        return Lehmer.decode(torch.where(possible, digits, certain), self.reference), log_probs
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the distance, float64 [*batch] each: digits add up to it."""
@@ -189,50 +169,6 @@ def _log_phi(n: int, wanted: float) -> float:
         low = (np.cumsum(weights * digits) / np.cumsum(weights)).sum() < wanted
         least, most = (middle, most) if low else (least, middle)
     return (least + most) / 2
-
-
-class RepeatedInsertion(IndependentDigits):
-    """Items go in one after another, item k at place v of the list so far with probability pi_k(v).
-
-    [Doignon 2004], [Severo 2025, section 3.2]. Mallows is pi_k(v) proportional to phi^(k - v).
-
-    Args:
-        probabilities: [..., n, n], row k over v = 0..k.
-        reference: the items in the order in which they go in, int64 [n]; None is 0, 1, 2, ...
-
-    Raises:
-        ValueError: rows that are no probabilities, or have some outside 0..k; a reference that does not fit.
-    """
-
-    code = Insertion
-
-    def __init__(self, probabilities: Tensor, reference: Tensor | None = None) -> None:
-        n = probabilities.shape[-1]
-        if probabilities.ndim < 2 or probabilities.shape[-2] != n or n < 1:
-            raise ValueError(f"probabilities must be [..., n, n], not {list(probabilities.shape)}")
-        outside = probabilities.masked_select(~Insertion.support(n, probabilities.device))
-        sums = probabilities.double().sum(-1)
-        if bool((probabilities < 0).any()) or bool((outside != 0).any()) or bool(((sums - 1).abs() > 1e-5).any()):
-            raise ValueError("row k must hold probabilities of the places 0..k, with sum 1, and 0 beyond")
-        super().__init__(probabilities.double().log(), reference)
-
-    @classmethod
-    def fit(cls, orders: Tensor, reference: Tensor | None = None, prior: float = 0.0) -> RepeatedInsertion:
-        """The maximum likelihood of orders int64 [N, n] given the reference: how often items went in where.
-
-        Args:
-            prior: added to every count; 0 is the maximum likelihood.
-
-        Raises:
-            ValueError: no orders, or a negative prior.
-        """
-        if orders.ndim != 2 or not len(orders) or prior < 0:
-            shape = list(orders.shape)
-            raise ValueError(f"orders [N, n], at least one, and prior >= 0 are needed, not {shape}, {prior}")
-        n = orders.shape[-1]
-        digits = Insertion.encode(orders, reference)
-        counts = torch.nn.functional.one_hot(digits, n).sum(0).double() + prior * Insertion.support(n, orders.device)
-        return cls(counts / counts.sum(-1, keepdim=True), reference)
 
 
 def fit_plackett_luce(orders: Tensor, num_items: int | None = None, prior: float = 1e-3) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Size, Tensor
 from blackout.laws.claims import Claim
 from blackout.laws.kernels import p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
-from blackout.permutations.classical import Mallows, RepeatedInsertion
+from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
 from blackout.permutations.distributions import (
     GeneralizedPlackettLuce,
@@ -203,7 +203,7 @@ def _families(n: int) -> Iterator[Claim]:
     yield Claim("Mallows", _apart(Mallows(n, 0.7).log_prob(perms).exp(), _normal(0.7**distance)), 1e-9)
     rows = 0.7 ** (torch.arange(n)[:, None] - torch.arange(n)).double() * Insertion.support(n)
     rows = rows / rows.sum(-1, keepdim=True)
-    insertion = RepeatedInsertion(rows).log_prob(perms).exp()
+    insertion = rows.log()[torch.arange(n), Insertion.encode(perms)].sum(-1).exp()
     yield Claim("repeated insertion as Mallows", _apart(insertion, _normal(0.7**distance)), 1e-9)
 
 

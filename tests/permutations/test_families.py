@@ -8,8 +8,9 @@ import torch
 from torch import Size
 
 from benchmarks.permutation_codes import product_law
-from blackout.permutations import all_permutations, compose, inverse, kendall_distance
-from blackout.permutations.classical import Mallows, Mixture, RepeatedInsertion, consensus
+from blackout.permutations import all_permutations, inverse, kendall_distance
+from blackout.permutations.classical import Mallows, Mixture, consensus
+from blackout.permutations.coded.report import repeated_insertion
 from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
@@ -22,12 +23,6 @@ from tests.permutations.enumeration import assert_draws, draw_codes
 def moments(law, statistic):
     mean = float((law * statistic).sum())
     return mean, float((law * statistic**2).sum()) - mean**2
-
-
-def random_rows(n, seed=0):
-    rows = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    rows = rows.masked_fill(~Insertion.support(n), 0)
-    return rows / rows.sum(-1, keepdim=True)
 
 
 @pytest.mark.parametrize("n", range(1, 7))
@@ -73,24 +68,8 @@ def test_a_batch_of_spreads():
     assert torch.equal(alone[:, 0], whole[:, 1])
 
 
-@pytest.mark.parametrize("n", range(1, 7))
-def test_repeated_insertion(n):
-    perms, rows = all_permutations(n), random_rows(n)
-    family = RepeatedInsertion(rows)
-    expected = torch.tensor(
-        [math.prod(float(rows[k, v]) for k, v in enumerate(c)) for c in Insertion.encode(perms).tolist()]
-    )
-    law = family.log_prob(perms).exp()
-    assert torch.allclose(law, expected.double(), atol=1e-7) and float(law.sum()) == pytest.approx(1, abs=1e-9)
-    k = torch.arange(n).double()
-    mallows = (0.4 ** (k[:, None] - k)).masked_fill(~Insertion.support(n), 0)
-    same = RepeatedInsertion(mallows / mallows.sum(-1, keepdim=True))
-    assert torch.allclose(same.log_prob(perms), Mallows(n, 0.4).log_prob(perms), atol=1e-9)
-
-
 FAMILIES = {
     "mallows": Mallows(4, 0.4, torch.tensor([2, 0, 3, 1])),
-    "insertion": RepeatedInsertion(random_rows(4, 1), torch.tensor([3, 1, 0, 2])),
     "plackett_luce": PlackettLuceCodes(torch.tensor([0.3, -1.0, 1.0, 0.0]), Lehmer),
 }
 
@@ -177,14 +156,14 @@ def test_fitting_mallows():
     assert float(Mallows.fit(centre[None]).phi) == 0
 
 
-def test_fitting_repeated_insertion():
-    rows, reference = random_rows(5, 3), torch.tensor([4, 2, 0, 1, 3])
-    orders = RepeatedInsertion(rows, reference).sample(Size([20_000]), torch.Generator().manual_seed(0))
-    fitted = RepeatedInsertion.fit(orders, reference)
-    assert torch.allclose(fitted.digit_log_probs.exp(), rows, atol=0.02)
-    assert float(fitted.log_prob(orders).sum()) > float(RepeatedInsertion(rows, reference).log_prob(orders).sum())
-    smoothed = RepeatedInsertion.fit(compose(reference, torch.arange(5))[None], reference, prior=1.0)
-    assert smoothed.digit_log_probs[4].exp().tolist() == pytest.approx([1 / 6] * 4 + [2 / 6])
+@pytest.mark.parametrize("n", range(1, 7))
+def test_repeated_insertion(n):
+    """Mallows is one, about the identity; one order tells half of what every item's places have."""
+    drawn, perms = Mallows(n, 0.4).sample(Size([40_000]), torch.Generator().manual_seed(0)), all_permutations(n)
+    assert float(repeated_insertion(drawn, perms).exp().sum()) == pytest.approx(1, abs=1e-9)
+    assert torch.allclose(repeated_insertion(drawn, perms).exp(), Mallows(n, 0.4).log_prob(perms).exp(), atol=0.01)
+    alone = repeated_insertion(torch.arange(n)[None], torch.arange(n)[None])
+    assert float(alone.exp()) == pytest.approx(math.prod(2 / (k + 2) for k in range(n)))
 
 
 @pytest.mark.parametrize(
@@ -195,9 +174,6 @@ def test_fitting_repeated_insertion():
         (lambda: Mallows(4, 0.5, torch.tensor([0, 1, 1, 3])), "an order of the items 0..3"),
         (lambda: Mallows.fit(torch.zeros(0, 4, dtype=torch.int64)), "at least one order"),
         (lambda: Mallows(3, 0.5).log_prob(torch.tensor([0, 0, 1])), "only permutations"),
-        (lambda: RepeatedInsertion(torch.eye(3)[:2]), r"\[..., n, n\]"),
-        (lambda: RepeatedInsertion(torch.full((3, 3), 1 / 3)), "places 0..k"),
-        (lambda: RepeatedInsertion.fit(torch.zeros(0, 3, dtype=torch.int64)), "at least one"),
         (lambda: PlackettLuceCodes(torch.zeros(2, 2), Lehmer), "a vector"),
         (lambda: PlackettLuceCodes(torch.zeros(3), Inline), "no closed form"),
         (lambda: Mallows(3, 1.0).top(0), "k must be at least 1"),

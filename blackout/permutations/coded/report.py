@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from blackout.component import component
@@ -16,10 +17,11 @@ from blackout.distributed import sum_over_processes
 from blackout.errors import UserError
 from blackout.family import Samples
 from blackout.files import load_arrays
-from blackout.permutations.classical import Mallows, Mixture, RepeatedInsertion, fit_plackett_luce
+from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
 from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, ExactLaw
 from blackout.permutations.coded.ratings import FITTED, ranking_baselines
+from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import existing_file
 from blackout.permutations.distributions import PlackettLuce
 from blackout.permutations.factorized import (
@@ -172,16 +174,27 @@ def likelihood_baselines(source: PermutationData, held_out: int) -> dict[str, fl
     train = orders_of(source, source.batch("train", torch.arange(min(FITTED, source.size("train") or FITTED))))
     test = orders_of(source, source.batch("test", torch.arange(held_out)))
     items = source.num_tokens if source.kind == "rankings" else None
-    laws: dict[str, Mallows | RepeatedInsertion | Mixture] = {
+    laws: dict[str, Mallows | Mixture] = {
         "plackett_luce": Mixture(torch.ones(1), [PlackettLuce(fit_plackett_luce(train, items))])
     }
     if items in (None, source.length):
-        laws |= {"mallows": Mallows.fit(train), "repeated_insertion": RepeatedInsertion.fit(train, prior=1.0)}
-        laws["mallows_mixture"] = Mixture.fit(train, Mallows)
+        laws |= {"mallows": Mallows.fit(train), "mallows_mixture": Mixture.fit(train, Mallows)}
     if source.length <= _MIXED and (items or 0) <= _MIXED:
         laws["plackett_luce_mixture"] = Mixture.fit(train, PlackettLuce, items)
-    bits = {name: -float(law.log_prob(test).double().mean()) / math.log(2) for name, law in laws.items()}
+    log_probs = {name: law.log_prob(test) for name, law in laws.items()}
+    if "mallows" in laws:
+        log_probs["repeated_insertion"] = repeated_insertion(train, test)
+    bits = {name: -float(values.double().mean()) / math.log(2) for name, values in log_probs.items()}
     return {"uniform": math.lgamma(source.length + 1) / math.log(2), **bits}
+
+
+def repeated_insertion(train: Tensor, test: Tensor) -> Tensor:
+    """log p of orders int64 [m, n], float64 [m], by where items 0, 1, 2, ... went in, one after another, in [N, n].
+
+    Every place of every item counts once more than it was seen [Doignon 2004], [Severo 2025, section 3.2].
+    """
+    counts = F.one_hot(Insertion.encode(train), train.shape[1]).sum(0) + Insertion.support(train.shape[1]).double()
+    return (counts / counts.sum(-1, keepdim=True)).log().gather(1, Insertion.encode(test).T).sum(0)
 
 
 def orders_of(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
