@@ -252,6 +252,8 @@ def _divided(store: Store, asked: set[str], left_out: set[str]) -> tuple[str, An
         columns = {name: array for name, array in arrays.items() if name != candidates[0]}
         return candidates[0], arrays[candidates[0]], columns, store.features
     head = [name for name, column in arrays.items() if name not in asked and column.dtype.kind in "iufb"]
+    if "" in arrays and "" not in head:
+        warnings.warn(Finding("the column without a name is left out, as an index that pandas saved"), stacklevel=3)
     if not head:
         raise ValueError(f"no column of numbers is left for the counts, found {_names(arrays)}")
     split = [name for name in head if arrays[name].dtype.kind == "f" and np.any(np.mod(arrays[name], 1) > 0)]

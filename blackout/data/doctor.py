@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 Array = npt.NDArray[Any]
@@ -24,11 +25,16 @@ _MOST_NUMBERS = 1 << 22
 """Numbers of which moments are taken."""
 _ABOUT_SAMPLES = re.compile(
     r"(id|index|idx|unnamed.*|(sample|cell|row)_?(id|index|number)|batch|plate|lane|donor|patient|subject|animal|mouse"
-    r"|replicate|cluster|labels?|class|target|group|condition|treatment|cell_?type|sex|age|day|date|time|timepoint|year)"
+    r"|replicate|cluster|labels?|y|class|target|species|outcome|group|condition|treatment|cell_?type|sex|age|day|date"
+    r"|time|timepoint|year)"
 )
 _NUMBERS = "number the samples, and are no counts"
 _ABOUT = "look like a batch or class of the samples, not like counts (or dataset.labels, dataset.group)"
 _CONSTANT, _EQUAL = "are constant", "are equal to another"
+_RARE, _SURE, _FAR, _EMPTY = 0.95, 10, 100, 10
+"""Zeros of an element beside which others without any units are no surprise; counts that tell equal from rare ones;
+times the next count from which on one is far off; units of which samples have as few only by chance.
+"""
 _LISTED = 20
 """Names in a setting that is proposed, at most."""
 _MOST_LEVELS, _OFTEN, _CERTAIN = 4096, 100, 5.0
@@ -64,6 +70,7 @@ def findings(counts: Tensor, names: Sequence[str] = ()) -> Iterator[Finding]:
     """
     if len(counts) > 1 and counts.numel():
         yield from _units(counts)
+        yield from _strays(counts)
         if counts.ndim == 2:
             yield from _columns(counts.numpy(), list(names) or list(map(str, range(counts.shape[1]))))
             yield from _rows(counts.numpy(), names)
@@ -77,7 +84,7 @@ def _units(counts: Tensor) -> Iterator[Finding]:
     gain = gain if gain > 1 and not bool(((counts.long() - low) % gain).any()) else 1
     mean, varying = few.mean(0), few.var(0) > 0
     narrow = bool(varying.any()) and float(np.median(few.var(0)[varying] / mean[varying])) < 0.5 * gain
-    if low >= 10 and (narrow or float((few.min(0) == low).mean()) > 0.3):
+    if low >= 10 and (narrow or int((few == low).sum()) > max(_SURE, 0.01 * few.size)):
         what = f"no count is below {low}, as of a camera's offset"
         if gain > 1:
             yield Finding(f"{what}, and all are in steps of {gain}, as of a gain", offset=low, gain=gain)
@@ -88,6 +95,19 @@ def _units(counts: Tensor) -> Iterator[Finding]:
         yield Finding(f"all counts are in steps of {gain}, as of a camera's gain", **offset, gain=gain)
     if counts.ndim == 4 and gain == 1 and _narrower(few[few < _MOST_LEVELS]):
         yield Finding("counts vary less than any mixture of Poisson counts, as a camera's do: recipe=blackout/camera")
+
+
+def _strays(counts: Tensor) -> Iterator[Finding]:
+    """A few counts far above all others, and a few samples without units where all others have many."""
+    top, totals = int(counts.max()), counts.flatten(1).sum(1, dtype=torch.int64)
+    below, times = int((counts * (counts < top)).max()), int((counts == top).sum())
+    if top > _FAR * max(below, _EMPTY) and times <= 0.01 * counts.numel():
+        row = int((counts == top).flatten(1).any(1).int().argmax())
+        what = f"{times} of the counts are {top:,}, the first in sample {row}, and all others at most {below:,}"
+        yield Finding(f"{what}: the model would have to reach them; leave such samples out")
+    empty, few = int((totals == 0).sum()), int(((totals > 0) & (totals < _EMPTY)).sum())
+    if 3 * few < empty < len(counts) / 4:
+        yield Finding(f"{empty} samples are empty, where {few} have less than {_EMPTY} units: leave them out")
 
 
 def _narrower(counts: Array) -> bool:
@@ -108,11 +128,14 @@ def _columns(counts: Array, names: list[str]) -> Iterator[Finding]:
     if counts.shape[1] > _MOST_COMPARED:
         return
     marked: dict[str, list[str]] = {what: [] for what in (_NUMBERS, _ABOUT, _CONSTANT, _EQUAL)}
-    first: dict[bytes, int] = {}
+    first: dict[int, int] = {}
+    zeros = (counts == 0).mean(0)
+    rare = bool(((zeros > _RARE) & (zeros < 1)).any())
     for k, column in enumerate(counts.T):
-        if (kind := _kind(column, _ABOUT_SAMPLES.fullmatch(names[k].lower()) is not None)) is not None:
+        kind = _kind(column, _ABOUT_SAMPLES.fullmatch(names[k].lower()) is not None)
+        if kind is not None and not (kind == _CONSTANT and rare and zeros[k] == 1):
             marked[kind].append(names[k])
-        elif first.setdefault(hashlib.sha256(column.tobytes()).digest(), k) != k:
+        elif (column != np.median(column)).sum() >= _SURE and first.setdefault(hash(column.tobytes()), k) != k:
             marked[_EQUAL].append(names[k])
     for what, which in marked.items():
         if which:
@@ -127,7 +150,7 @@ def _kind(column: Array, named: bool) -> str | None:
     have few values, by which rows are sorted, each of at least five rows.
     """
     if (column == column[0]).all():
-        return _CONSTANT
+        return _CONSTANT if len(column) >= _FEWEST else None
     start = np.sign(np.diff(column[:_FEWEST].astype(np.int64)))
     sorted_ = bool((start >= 0).all() or (start <= 0).all())
     consecutive = int(column.max()) - int(column.min()) == len(column) - 1
@@ -144,7 +167,8 @@ def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
     """Rows that occur twice, have one total, or are genes rather than cells."""
     number, size = counts.shape
     totals = counts.sum(1, dtype=np.int64) - int(counts.min()) * size
-    if number >= _FEWEST and size > 2 and totals.mean() >= 100 and np.ptp(totals) <= 0.01 * totals.mean():
+    rounded = 0 < totals.var() <= min(size / 4, totals.mean() / 10)  # a twelfth for each; whole ones have one total
+    if number >= _FEWEST and size > 2 and totals.mean() >= 50 and rounded and counts.max() > 1:
         yield Finding(f"all samples have a total of about {totals.mean():,.0f}, as if normalised: give the raw counts")
     if (twice := _duplicates(counts[:_MOST_COMPARED])) is not None:
         yield Finding(f"{twice}: held-out samples would be among the training samples; keep one of each")
@@ -157,7 +181,9 @@ def _rows(counts: Array, names: Sequence[str]) -> Iterator[Finding]:
 
 
 def _duplicates(counts: Array) -> str | None:
-    """How many rows occur before, where they are more than ten times those that independent elements would make."""
+    """How many rows occur before, where they are more than ten times those that independent elements would make, and
+    lie alone: rows that agree by chance have neighbours.
+    """
     if counts.max() < 2:
         return None
     first: dict[bytes, int] = {}
@@ -172,5 +198,10 @@ def _duplicates(counts: Array) -> str | None:
     for column in counts.T:
         alike *= float(((np.unique(column, return_counts=True)[1] / len(counts)) ** 2).sum())
     if alike * len(counts) ** 2 / 2 > 0.1 * len(again):
+        return None
+    some, low = counts[: max(1, _MOST_NUMBERS // counts.shape[1])].astype(np.int64), int(counts.min())
+    near = 2 * max(1, int(np.gcd.reduce(np.unique(some - low))))
+    apart = [np.abs(some - counts[k]).sum(1) for _, k in again[:_LISTED]]
+    if sum(bool(((far == 0) | (far > near)).all()) for far in apart) < 0.2 * len(apart):
         return None
     return f"{len(again)} of {len(counts)} samples occur before, as number {again[0][1]}, which is number {again[0][0]}"

@@ -267,7 +267,9 @@ def _csv(path: Path, layer: str | None) -> Store:
     check_size(path, _OF_FIELDS * path.stat().st_size)
     with opened(path) as file:
         lines = io.TextIOWrapper(file, "utf-8-sig", newline="")
-        rows = [row for row in csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",") if row]
+        parting = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=lines.readline().count)
+        lines.seek(0)
+        rows = [row for row in csv.reader(lines, delimiter=parting) if row]
     lengths = sorted({len(row) for row in rows})
     if len(lengths) != 1:
         found = f"{lengths[0]} to {lengths[-1]}" if lengths else "no row"
@@ -675,4 +677,6 @@ def _looks(array: Array) -> str:
         return "; these look standardised or centred: give the raw counts"
     if finite.max() <= 1:
         return "; these look like shares: give the raw counts"
-    return "; these look log-transformed or normalised: give the raw counts" if finite.max() < 20 else ""
+    if finite.max() >= 20 and np.count_nonzero(finite % 1) < 0.1 * np.count_nonzero(finite):
+        return ""
+    return f"; these look {'log-transformed or ' if finite.max() < 20 else ''}normalised: give the raw counts"

@@ -1,4 +1,4 @@
-"""Twenty faults planted in files of counts are named, with settings that mend them; ten files with none are passed."""
+"""Faults planted in files of counts are named, with settings that mend them; files with none are passed."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ def beside(column: Any) -> np.ndarray:
     return np.concatenate([np.asarray(column)[:, None], cells()], 1)
 
 
+def with_value(value: float) -> np.ndarray:
+    """Cells, one count of which is replaced."""
+    changed = cells().astype(float)
+    changed[17, 4] = value
+    return changed
+
+
 RUNNING = np.arange(N)
 FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "an id column": (lambda: beside(RUNNING), r"number the samples.* dataset\.exclude=\[0\]"),
@@ -89,6 +96,15 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "samples in blocks": (lambda: beside(np.repeat([0, 1, 2], N // 3)), r"batch or class.*exclude=\[0\]"),
     "text": (lambda: table(kind=np.array(["B cell", "T cell"])[RUNNING % 2]), r"'kind' is text.*labels=kind"),
     "genes x cells": (lambda: (cells() * np.geomspace(0.01, 100, GENES)).astype(int).T, "give the transpose"),
+    "scaled to one total": (lambda: 1e4 * cells() / cells().sum(1, keepdims=True), "these look normalised"),
+    "whole percentages": (lambda: np.round(100 * cells() / cells().sum(1, keepdims=True)), "about 100, as if normal"),
+    "a stray count": (lambda: with_value(1_000_000), "1 of the counts are 1,000,000, the first in sample 17, .* 133:"),
+    "a negative count": (lambda: with_value(-4), r"must not be negative, got -4.0 at index \[17, 4\]"),
+    "no number": (lambda: with_value(np.nan), r"got nan at index \[17, 4\]; dataset\.mask=finite"),
+    "empty samples": (lambda: cells() * (RUNNING % 7 > 0)[:, None], "43 samples are empty, where 1 have less"),
+    "labels": (lambda: table(y=RUNNING * 7 % 10), r"batch or class.*exclude=\[y\]"),
+    "dates": (lambda: table(date=20260101 + RUNNING * 7 % 28), r"batch or class.*exclude=\[date\]"),
+    "an index of pandas": (lambda: table(**{"": RUNNING}), "the column without a name is left out, as an index"),
 }
 CLEAN: Files = {
     "cells": cells,
@@ -102,6 +118,17 @@ CLEAN: Files = {
     "spike trains": lambda: np.random.default_rng(6).poisson(0.3 + 0.2 * np.sin(np.arange(80)), (N, 2, 80)),
     "images of one mean": lambda: np.random.default_rng(9).poisson(20.0, (N, 1, 12, 12)),
     "volumes": lambda: np.random.default_rng(7).poisson(2.0, (40, 1, 4, 6, 5)),
+    "negative binomial": lambda: np.random.default_rng(3).negative_binomial(2, 0.1, (N, 12)),
+    "rare genes": lambda: np.random.default_rng(3).poisson(np.geomspace(1e-3, 3, 200), (N, 200)),
+    "digits as vectors": lambda: load_digits().data,
+    "a microscope's bright images": lambda: np.random.default_rng(3).poisson(2000.0, (40, 1, 8, 8)),
+    "two samples": lambda: np.random.default_rng(3).poisson(6.0, (2, 10)),
+    "twelve samples": lambda: np.random.default_rng(3).negative_binomial(1, 0.1, (12, 2)),
+    "many elements": lambda: np.random.default_rng(3).poisson(np.geomspace(1e-2, 30, 4000), (40, 4000)),
+    "one element": lambda: np.random.default_rng(3).poisson(5000.0, (N, 1)),
+    "compositions": lambda: np.random.default_rng(3).multinomial(1000, np.full(12, 1 / 12), N),
+    "few units": lambda: np.random.default_rng(3).poisson(0.4, (N, 8)),
+    "semicolons": lambda: table().replace(",", ";"),
 }
 
 
