@@ -19,7 +19,7 @@ from torch import Tensor
 from blackout.errors import UserError, run_command
 from blackout.files import save_picture
 from blackout.flows.annealing import anneal
-from blackout.flows.energies.data import BITS, DENSITIES, BinaryData, Points, code_scale, encode
+from blackout.flows.energies.data import BITS, DENSITIES, BinaryData, Points, code_scale, decode, encode
 from blackout.flows.energies.energies import Learned
 from blackout.flows.model import ChainSampler
 from blackout.flows.simulation import Paths, run_backwards
@@ -77,15 +77,6 @@ class _Still:
 
     def standard_normal(self, shape: tuple[int, ...]) -> Points:
         return np.zeros(shape)
-
-
-def decode(x: Tensor, scale: float) -> Tensor:
-    """The middles of the cells of states [n, 32]: float64 [n, 2]."""
-    bits = x.long().view(-1, 2, BITS)
-    # a Gray code is undone by running exclusive ors from the highest bit
-    binary = bits[..., 1:].cumsum(-1) % 2
-    size = (binary << torch.arange(BITS - 2, -1, -1, device=x.device)).sum(-1)
-    return (1 - 2 * bits[..., 0]) * (size.double() + 0.5) / scale
 
 
 def save_trajectories(model: ChainSampler, observed: Paths, scale: float, path: Path, seed: int) -> None:

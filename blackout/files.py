@@ -20,7 +20,7 @@ import stat
 import tempfile
 import time
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -524,3 +524,16 @@ def save_picture(picture: Any, path: Path, about: str | None = None, dpi: int = 
         if about:
             told.add_itxt("Description", about)
         picture.save(part, format="png", pnginfo=told)
+
+
+def laid_out(tiles: Sequence[Any], columns: int | None, gap: int, margin: int, colour: tuple[int, int, int]) -> Any:
+    """PIL images of one size in columns, or about in a square, `gap` pixels of a colour between and `margin` around."""
+    from PIL import Image
+
+    across, down, number = tiles[0].width + gap, tiles[0].height + gap, len(tiles)
+    columns = min(number, columns or max(1, round(math.sqrt(number * down / across))))
+    rows, around = math.ceil(number / columns), 2 * margin - gap
+    canvas = Image.new("RGB", (columns * across + around, rows * down + around), colour)
+    for k, tile in enumerate(tiles):
+        canvas.paste(tile, (margin + k % columns * across, margin + k // columns * down))
+    return canvas

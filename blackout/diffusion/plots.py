@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
+
+from blackout.files import laid_out
 
 _SMALLEST_SIDE = 48
 """Pixels: smaller images are enlarged by a whole factor, each count a visible square."""
@@ -15,11 +17,13 @@ _SMALLEST_MAP = 512
 """Pixels that a heat map is wide at least."""
 _RASTER = 8
 """Channels of a series from which on they are rows of a raster."""
+_WIDEST, _RASTERS = 2400, 16
+"""Pixels across pictures in columns, at most, and rasters that are shown at most."""
 _GAP, _GREY, _LABEL = 2, 64, 12
 """Pixels between the images of a grid, and their brightness; pixels of a line of text below an image."""
 
 
-def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False) -> Tensor:
+def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False, widest: int = 1024) -> Tensor:
     """Counts [B, C, H, W] or [B, D] -> uint8 [B, H, W, 3], black at 0 and white at max_count and above.
 
     Between them brightness is the count or, if `logarithmic`, log(1 + count).
@@ -27,25 +31,24 @@ def to_pictures(counts: Tensor, max_count: int, logarithmic: bool = False) -> Te
     One, three and four (alpha dropped) channels are shown as they are, other numbers side by side, vectors as one row
     of pixels repeated to a band, series [B, C, L] as curves, one channel below the other, or of many channels, such as
     spikes of neurons, as a raster with a row for each, and of volumes [B, C, D, H, W] the largest count along D.
+
+    Pixels are squares as large as `widest`, of one picture, allows, up to some 48 of them along its shorter side.
     """
+    side = _SMALLEST_SIDE
     if counts.ndim == 3 and counts.shape[1] >= _RASTER:
-        counts = counts[:, None]
+        counts, side = counts[:, None], 2 * side
     if counts.ndim == 3:
         return _curves(_grey(counts, max_count, logarithmic))
     if counts.ndim == 5:
         counts = counts.amax(2)
     if counts.ndim == 2:
         counts = counts[:, None, None, :].expand(-1, 1, max(1, counts.shape[1] // 8), -1)
-    if counts.ndim != 4:
-        counts = counts.reshape(len(counts), 1, counts.shape[1], -1)
     grey = _grey(counts, max_count, logarithmic)
     if grey.shape[1] in (3, 4):
         pictures = grey[:, :3]
     else:
         pictures = torch.cat(list(grey.split(1, dim=1)), dim=3).expand(-1, 3, -1, -1)
-    factor = max(1, math.ceil(_SMALLEST_SIDE / min(pictures.shape[2:])))
-    if pictures.shape[3] * factor > 1024:
-        factor = 1
+    factor = max(1, min(math.ceil(side / min(pictures.shape[2:])), widest // pictures.shape[3]))
     pictures = pictures.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
     return pictures.permute(0, 2, 3, 1).contiguous()
 
@@ -90,19 +93,15 @@ def grid(
     counts: Tensor, max_count: int, columns: int | None = None, logarithmic: bool = False, labels: Sequence[str] = ()
 ) -> Image.Image:
     """Lay samples out in a near-square grid, two grey pixels between them, with labels below; one alone has neither."""
-    pictures = to_pictures(counts.cpu(), max_count, logarithmic)
-    n, height, width, _ = pictures.shape
-    columns = columns or max(1, round(math.sqrt(n * height / width)))
-    columns = min(columns, n)  # laid out here: torchvision takes two seconds to import
-    rows = math.ceil(n / columns)
-    if n == 1:
-        return Image.fromarray(pictures[0].numpy())
-    down, across = height + _GAP + (_LABEL if labels else 0), width + _GAP
-    canvas = Image.new("RGB", (columns * across + _GAP, rows * down + _GAP), (_GREY,) * 3)
-    pen = ImageDraw.Draw(canvas)
-    for k, picture in enumerate(pictures):
-        top, left = k // columns * down + _GAP, k % columns * across + _GAP
-        canvas.paste(Image.fromarray(picture.numpy()), (left, top))
-        if labels:
-            pen.text((left + width // 2, top + height + 1), labels[k][: width // 6], fill=(255,) * 3, anchor="mt")
-    return canvas
+    if counts.ndim == 3 and counts.shape[1] >= _RASTER and columns is None:
+        counts = counts[:_RASTERS]
+    pictures = to_pictures(counts.cpu(), max_count, logarithmic, _WIDEST // (columns or 2))
+    tiles = [Image.fromarray(picture.numpy()) for picture in pictures]
+    if len(tiles) == 1:
+        return tiles[0]
+    width, height = tiles[0].size
+    if labels:
+        tiles = [ImageOps.expand(tile, (0, 0, 0, _LABEL), (_GREY,) * 3) for tile in tiles]
+    for tile, label in zip(tiles, labels, strict=False):
+        ImageDraw.Draw(tile).text((width // 2, height + 1), label[: width // 6], fill=(255,) * 3, anchor="mt")
+    return laid_out(tiles, columns, _GAP, _GAP, (_GREY,) * 3)

@@ -128,7 +128,7 @@ class CountScores:
             sizes = [len(values) for values in data.covariates.values()]
             of = divided(data.test_labels[: len(real)], sizes)[0].tolist()
             classes = [str(data.class_names[k] if data.class_names else k) for k in of]
-        return count_figure(_flat(self._compared), _flat(real), data.facts.get("features") or (), classes)
+        return count_figure(_flat(self._compared), _flat(real), data.features, classes)
 
     def reset(self) -> None:
         """Forget all samples."""

@@ -114,7 +114,7 @@ class FlowDraw(ChainDraw):
     def outputs(self, seed: int) -> Outputs | None:
         return FlowOutputs(self, seed)
 
-    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image:
+    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """A grid of the states, black at 0."""
         return grid(samples["samples"], self.model.target.levels, columns)
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
 from blackout.family import Samples
-from blackout.files import replacing, save_picture
+from blackout.files import laid_out, replacing, save_picture
 from blackout.flows.annealing import samples_of
 from blackout.flows.refinement import Clusters, attracts
 from blackout.flows.simulation import Paths
@@ -29,22 +28,35 @@ EXACT, CLUSTERS = "exact", "clusters, 48 moves"
 """What `reference` calls states that are as good as drawn independently from the target itself."""
 _CLUSTERED = 256
 """Chains of clusters in its place, where the target has them."""
-_GREY, _GAP = 96, 4
-"""Between the states of a grid."""
+_GREY, _GAP, _SIDE = 96, 4, 64
+"""Between the states of a grid, pixels there, and pixels along a state, about."""
 
 
-def grid(states: Tensor, levels: int, columns: int | None = None, pixels: int = 6) -> Image.Image:
+def grid(states: Tensor, levels: int, columns: int | None = None) -> Image.Image:
     """States [B, H, W] or [B, d] as squares in a near-square grid, black at 0 and white at the last level."""
     images = states.cpu() if states.ndim == 3 else states.cpu()[:, None].expand(-1, max(1, states.shape[1] // 8), -1)
-    number, height, width = images.shape
-    columns = columns or max(1, round(math.sqrt(number * height / width)))
-    rows = math.ceil(number / columns)
+    height, width = images.shape[1:]
+    pixels = max(2, round(_SIDE / math.sqrt(height * width)))
     shades = (images.double() * 255 / (levels - 1)).to(torch.uint8)
-    large = shades.repeat_interleave(pixels, 1).repeat_interleave(pixels, 2)
-    tiles = torch.full((rows * columns, height * pixels + _GAP, width * pixels + _GAP), _GREY, dtype=torch.uint8)
-    tiles[:number, _GAP:, _GAP:] = large
-    canvas = tiles.unflatten(0, (rows, columns)).transpose(1, 2).flatten(2).flatten(0, 1)
-    return Image.fromarray(F.pad(canvas, (0, _GAP, 0, _GAP), value=_GREY).numpy())
+    large = shades.repeat_interleave(pixels, 1).repeat_interleave(pixels, 2).numpy()
+    return laid_out([Image.fromarray(state) for state in large], columns, _GAP, _GAP, (_GREY,) * 3)
+
+
+def correlations(states: Tensor, levels: int, share: Any = None) -> list[float]:
+    """How much more often than by chance sites of a torus agree, by their distance along an axis: 1 if always.
+
+    Of spins +-1 the mean of s_0 s_r.
+
+    Args:
+        states: [n, H, W].
+        levels: S.
+        share: weight of each state, [n]; None for equal ones.
+    """
+    found = []
+    for distance in range(min(states.shape[1:]) // 2 + 1):
+        alike = sum((states == states.roll(distance, side)).double().mean((1, 2)) for side in (1, 2))
+        found.append((levels / 2 * float(np.average(alike, weights=share)) - 1) / (levels - 1))
+    return found
 
 
 def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
@@ -59,13 +71,13 @@ def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
 def save_diagnostics(
     target: Target, arrays: dict[str, Tensor], observed: Paths, values: dict[str, float], path: Path
 ) -> None:
-    """Energies and magnetisation against the target's own, ESS and log Z along the path."""
+    """Energies, magnetisation and correlations against the target's own, ESS and log Z along the path."""
     from matplotlib.figure import Figure  # only here: importing it takes a second
 
-    states, how = reference(target)
-    figure = Figure(figsize=(8.6, 6.8), layout="constrained")
-    panels = figure.subplots(2, 2).flatten()
-    share = torch.softmax(arrays["log_weights"], 0).numpy()
+    (states, how), lattice = reference(target), len(target.shape) == 2
+    figure = Figure(figsize=(12.6 if lattice else 8.6, 7.2), layout="constrained")
+    upper, lower = figure.subplots(2, 3 if lattice else 2)
+    panels, share = [*upper, *lower], torch.softmax(arrays["log_weights"], 0).numpy()
     _histogram(panels[0], -arrays["log_density"].numpy(), share, -target.log_density(states).numpy(), how)
     panels[0].set(title="energy of the samples", xlabel="energy, -log rho")
     mine, theirs = target.statistics(arrays["samples"].flatten(1)), target.statistics(states)
@@ -75,7 +87,16 @@ def save_diagnostics(
         panels[1].set(title=name.replace("_", " "), xlabel=name.replace("_", " "))
     else:
         panels[1].axis("off")
-    _along_the_path(panels[2:], observed, values)
+    if lattice:
+        sets = (states, None, "0.7"), (arrays["samples"], None, "C1"), (arrays["samples"], share, "C0")
+        for x, weights, colour in sets:
+            found = correlations(x.cpu().view(-1, *target.shape), target.levels, weights)
+            panels[2].plot(found, "o-", markersize=3, color=colour, linewidth=5 if x is states else 1.5)
+        panels[2].set(title="correlation", xlabel="distance of two sites along an axis", ylabel="1: always alike")
+        panels[2].set_xticks(range(len(found)))
+        panels[5].axis("off")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    _along_the_path(lower[:2], observed, values)
     save_picture(figure, path)
 
 
@@ -86,7 +107,6 @@ def _histogram(axes: Any, mine: Any, share: Any, theirs: Any, how: str) -> None:
     axes.hist(theirs, bins, density=True, color="0.8", label=f"target ({how})")
     axes.hist(mine, bins, density=True, histtype="step", color="C1", label="samples, unweighted")
     axes.hist(mine, bins, weights=share, density=True, histtype="step", color="C0", linewidth=1.8, label="weighted")
-    axes.legend(fontsize=8)
 
 
 def _along_the_path(panels: Any, observed: Paths, values: dict[str, float]) -> None:

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
 from blackout.family import Samples
+from blackout.files import laid_out
 from blackout.permutations.metrics import arranged, wrong_places
 
 NAMES = {"pieces": "jigsaws", "strips": "strips", "points": "tours", "tokens": "tokens"}
@@ -22,6 +23,8 @@ _LEAST_SIDE = 64
 _TOUR_SIDE = 128
 _MARGIN = 3
 _CELL = 22
+_MOST_ITEMS = 24
+"""Whose wins are shown, the foremost."""
 
 
 def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = None) -> Image.Image | None:
@@ -69,7 +72,7 @@ def solved_puzzles(
     if kind != "pieces":
         return lists(kind, after, columns, wrong, right)
     pairs = zip(_tiles(kind, items), _tiles(kind, after, wrong), strict=True)
-    return _grid([_laid_out(pair, 2, 4, 0, _WHITE) for pair in pairs], columns)
+    return laid_out([laid_out(pair, 2, 4, 0, _WHITE) for pair in pairs], columns, 6, 3, _WHITE)
 
 
 def lists(
@@ -84,7 +87,32 @@ def lists(
     items = items.cpu()
     if kind == "tokens":
         return _numbers(items, items.shape[1], columns, wrong)
-    return _grid(_tiles(kind, items, wrong, right), columns) if kind in NAMES else None
+    return laid_out(_tiles(kind, items, wrong, right), columns, 6, 3, _WHITE) if kind in NAMES else None
+
+
+def wins(orders: Tensor, n: int) -> Tensor:
+    """The share of the orders [N, m] that hold both of n items in which one (row) comes before the other: [n, n]."""
+    i, j = torch.triu_indices(orders.shape[1], orders.shape[1], 1)
+    before = torch.bincount((orders[:, i] * n + orders[:, j]).flatten(), minlength=n * n).view(n, n).double()
+    return before / (before + before.T)
+
+
+def wins_figure(sets: Mapping[str, Tensor], names: Sequence[str]) -> Any:
+    """Matrices of pairwise wins by what they are of, in the order of the first one's means."""
+    from matplotlib.figure import Figure
+
+    order = next(iter(sets.values())).nanmean(1).nan_to_num(-1).argsort(descending=True)[:_MOST_ITEMS]
+    shortened = [names[k][:16] for k in order]
+    figure = Figure(figsize=(2 + 4.6 * len(sets), 4.8), layout="constrained")
+    panels = figure.subplots(1, len(sets))
+    for axes, (title, matrix) in zip(panels, sets.items(), strict=True):
+        shown = axes.imshow(matrix[order][:, order], vmin=0, vmax=1, cmap="RdBu_r")
+        axes.set_title(f"pairwise wins, {title}")
+        axes.set_xticks(range(len(order)), shortened, rotation=90)
+        axes.set_yticks(range(len(order)), shortened)
+        axes.set(xlabel="is behind", ylabel="is ahead")
+    figure.colorbar(shown, ax=panels, label="share of the orders", shrink=0.8)
+    return figure
 
 
 def _tiles(kind: str, items: Tensor, wrong: Tensor | None = None, right: Tensor | None = None) -> list[Image.Image]:
@@ -106,7 +134,7 @@ def _cells(images: Tensor, columns: int, wrong: Tensor | None) -> Image.Image:
     for i, one in enumerate(pixels.contiguous().numpy()):
         cell = Image.fromarray(one).resize((w * factor, h * factor), Image.Resampling.NEAREST)
         cells.append(ImageOps.expand(cell, 1, _RED if wrong is not None and bool(wrong[i]) else _GREY))
-    return _laid_out(cells, columns, 0, 0, _GREY)
+    return laid_out(cells, columns, 0, 0, _GREY)
 
 
 def _tour(points: Tensor, right: Tensor | None) -> Image.Image:
@@ -140,24 +168,4 @@ def _numbers(rows: Tensor, most: int, columns: int | None = None, wrong: Tensor 
             pen.rectangle((k * _CELL, 0, (k + 1) * _CELL - 2, _CELL - 2), fill=_RED if bad else colour)
             pen.text(((k + 0.5) * _CELL - 1, _CELL / 2 - 1), str(item), fill=_INK, anchor="mm")
         cells.append(image)
-    return _laid_out(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, (225, 225, 225))
-
-
-def _grid(tiles: list[Image.Image], columns: int | None) -> Image.Image | None:
-    """Pictures of one size in a near-square grid, white between them."""
-    if not tiles:
-        return None
-    width, height = tiles[0].width + 6, tiles[0].height + 6
-    return _laid_out(tiles, columns or max(1, round(math.sqrt(len(tiles) * height / width))), 6, 3, _WHITE)
-
-
-def _laid_out(
-    tiles: Sequence[Image.Image], columns: int, gap: int, margin: int, colour: tuple[int, int, int]
-) -> Image.Image:
-    """Pictures of one size in columns, `gap` pixels of a colour between them and `margin` around."""
-    width, height, rows = tiles[0].width + gap, tiles[0].height + gap, math.ceil(len(tiles) / columns)
-    around = 2 * margin - gap
-    canvas = Image.new("RGB", (columns * width + around, rows * height + around), colour)
-    for i, tile in enumerate(tiles):
-        canvas.paste(tile, (margin + i % columns * width, margin + i // columns * height))
-    return canvas
+    return laid_out(cells, columns or max(1, 32 // rows.shape[1]), 6, 6, (225, 225, 225))

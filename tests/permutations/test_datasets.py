@@ -11,7 +11,7 @@ from blackout.permutations import inverse
 from blackout.permutations.datasets import items, jigsaw_digits, one_permutation, read_puzzles, sort_digits
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, ceilings, order_scores, puzzle_scores, tour_length
-from blackout.permutations.plots import lists, solved_puzzles
+from blackout.permutations.plots import lists, solved_puzzles, wins, wins_figure
 from blackout.permutations.tours import (
     counter_clockwise,
     gaps_without_learning,
@@ -173,3 +173,14 @@ def test_your_own_items_and_puzzles(tmp_path):
 def test_what_cannot_be_is_refused(bad):
     with pytest.raises(ValueError):
         bad()
+
+
+def test_pairwise_wins_are_shares_of_the_orders_that_hold_both_items():
+    orders = torch.tensor([[0, 1, 2], [2, 0, 1], [0, 3, 1]])
+    expected = {(0, 1): 1.0, (0, 2): 0.5, (1, 2): 0.5, (0, 3): 1.0, (1, 3): 0.0}
+    found = wins(orders, 4)
+    assert {pair: float(found[pair]) for pair in expected} == expected and found.isnan().sum() == 4 + 2
+    assert torch.equal((found + found.T).nan_to_num(1), torch.ones(4, 4).double())
+    panels = wins_figure({"held out": found, "samples": found}, ["a", "b", "c", "d"]).axes
+    shown = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert (shown[0], shown[-1], len(shown)) == ("a", "b", 4)

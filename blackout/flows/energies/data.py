@@ -42,6 +42,15 @@ def encode(points: Tensor, scale: float) -> Tensor:
     return bits.flatten(1).to(torch.uint8)
 
 
+def decode(x: Tensor, scale: float) -> Tensor:
+    """The middles of the cells of states [n, 32]: float64 [n, 2]."""
+    bits = x.long().view(-1, 2, BITS)
+    # a Gray code is undone by running exclusive ors from the highest bit
+    binary = bits[..., 1:].cumsum(-1) % 2
+    size = (binary << torch.arange(BITS - 2, -1, -1, device=x.device)).sum(-1)
+    return (1 - 2 * bits[..., 0]) * (size.double() + 0.5) / scale
+
+
 def code_scale(density: str) -> float:
     """2^15 / (largest coordinate of 5,000 points + 2)."""
     return float(2 ** (BITS - 1) / (np.abs(sample_density(density, _SIZES, 1)).max() + 2))

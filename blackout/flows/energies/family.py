@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import torch
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from blackout.component import component
 from blackout.data import CountData
 from blackout.errors import UserError
-from blackout.family import Draw, Source
-from blackout.flows.draw import preview, requested
-from blackout.flows.energies.data import BinaryData, known_samples
+from blackout.family import Draw, Samples, Source
+from blackout.flows.draw import FlowDraw, preview, requested
+from blackout.flows.energies.data import BITS, DENSITIES, BinaryData, decode, encode, known_samples
 from blackout.flows.energies.energies import Learned, PairEnergy, most_likely
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler
@@ -28,6 +31,8 @@ from blackout.training.descriptions import named_in_file
 from blackout.training.family import ComponentFamily, name_of
 
 _MOST_LEVELS = 256
+_CELLS, _REACH, _DEPTH, _SIDE = 100, 0.75, 12.0, 400
+"""Of a landscape: cells along it, its share of the plane of all states, nats below the top that are black; pixels."""
 _ALONE = 0.3
 """Share of a run in which the energy alone is trained, where its likelihood can be summed over all states."""
 
@@ -132,11 +137,11 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
 
     def draw(self, model: EnergySampler, request: Mapping[str, Any]) -> Draw:
         """As for a flow."""
-        return requested(model, request)
+        return _shown(model, requested(model, request))
 
     def preview(self, model: EnergySampler, num_samples: int, num_steps: int | None = None) -> Draw:
         """Samples with estimates from more of them than are shown."""
-        return preview(model)
+        return _shown(model, preview(model))
 
     def dry_run(self, model: EnergySampler) -> None:
         """Evaluate energy and rates once."""
@@ -151,6 +156,36 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         kinds = {part: name_of(description["model"][part]) for part in self.parts}
         rates = f"{kinds['network']}; together {parameters:,} parameters (averaged weights)"
         return {"energy": kinds["energy"], "rates": rates, "simulation": kinds["simulation"]}
+
+
+@dataclass
+class PlanarDraw(FlowDraw):
+    """Chains whose states code points of the plane."""
+
+    @cached_property
+    @torch.no_grad()
+    def _heights(self) -> Image.Image:
+        """log rho over the plane, the highest the brightest."""
+        line = torch.linspace(-_REACH, _REACH, _CELLS, dtype=torch.float64) * 2 ** (BITS - 1)
+        plane = torch.stack(torch.meshgrid(line, line.flip(0), indexing="xy"), -1).view(-1, 2)
+        height = self.model.target.log_density(encode(plane, 1.0).to(self.model.device)).double().cpu()
+        shades = (160 * (1 + (height - height.max()) / _DEPTH)).clamp(min=0).to(torch.uint8)
+        return Image.fromarray(shades.view(_CELLS, _CELLS).numpy()).convert("RGB").resize((_SIDE, _SIDE))
+
+    def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
+        """Points over the landscape of the energy; None for states side by side."""
+        if columns:
+            return None
+        picture, places = self._heights.copy(), decode(samples["samples"].cpu(), 2.0 ** (BITS - 1)) / _REACH
+        for x, y in ((places * torch.tensor([1, -1]) + 1) * _SIDE / 2).tolist():
+            ImageDraw.Draw(picture).ellipse((x - 2, y - 2, x + 2, y + 2), fill=(251, 146, 60))
+        return picture
+
+
+def _shown(model: EnergySampler, draw: FlowDraw) -> FlowDraw:
+    """The draw with pictures for its data."""
+    planar = (model.config.get("dataset") or {}).get("density") in DENSITIES
+    return PlanarDraw(**vars(draw)) if planar else draw
 
 
 def _of_the_model(

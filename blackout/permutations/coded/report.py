@@ -30,6 +30,7 @@ from blackout.permutations.factorized import (
     partition,
 )
 from blackout.permutations.group import all_permutations, identity_like, is_permutation
+from blackout.permutations.metrics import arranged
 from blackout.random import SampleStreams
 
 _ENUMERATED = 9
@@ -123,6 +124,23 @@ class PermutationScores:
             total, count = sum_over_processes(self._sums[name].clone()).tolist()
             values[name] = total / count if count else math.nan
         return values
+
+    def figure(self) -> Any:
+        """Which items come before which in held-out orders and in the samples; None of puzzles."""
+        from blackout.permutations.plots import wins, wins_figure  # here: a model that is loaded needs no Pillow
+
+        source = self._source
+        if source.kind not in (None, "rankings"):
+            return None
+        number, n, sets = source.size("test") or 0, source.num_tokens or source.length, {}
+        spaced = torch.linspace(0, number - 1, min(number, len(self._all))).long()
+        for name, index in (("held out", spaced), ("samples", torch.arange(len(self._all)) % number)):
+            context = source.batch("test", index)
+            x = self._all if name == "samples" else context["x"].cpu()
+            whole = is_permutation(x)
+            items = context["items"].cpu() if "items" in context else identity_like(x)
+            sets[name] = wins(arranged(items[whole], x[whole]), n)
+        return wins_figure(sets, source.labels or list(map(str, range(n))))
 
     def provenance(self) -> dict[str, Any]:
         """What was compared with."""

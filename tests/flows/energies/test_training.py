@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ import torch
 from benchmarks import planar
 from blackout import load_model
 from blackout.evaluation import CountScorer
-from blackout.flows import Ising, Rollout
+from blackout.flows import Events, Ising, Rollout
 from blackout.flows.energies import EnergyFamily
-from blackout.flows.energies.data import known_samples
+from blackout.flows.energies.data import decode, encode, known_samples
 from blackout.flows.energies.energies import NetworkEnergy, PairEnergy, most_likely
+from blackout.flows.energies.family import PlanarDraw
 from blackout.flows.energies.model import EnergySampler
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
@@ -27,6 +29,26 @@ SMALL = (
     "trainer.log_every_n_steps=1", "callbacks.checkpoints.every_n_steps=3", "trainer.val_check_interval=10",
     "simulation.num_steps=3", "trainer.limit_val_batches=1",
 )  # fmt: skip
+
+
+def test_points_of_the_plane_are_shown_where_they_are_over_what_is_likely_there() -> None:
+    points = torch.tensor([[0.5, 0.25], [-0.6, -0.6]], dtype=torch.float64) * 2**15
+    target = SimpleNamespace(log_density=lambda x: 10 * decode(x, 2.0**15)[:, 0])  # the more to the right, the likelier
+    draw = PlanarDraw(SimpleNamespace(target=target, device="cpu"), Events(3))  # type: ignore[arg-type]
+    states = encode(points, 1.0)
+    torch.testing.assert_close(decode(states, 1.0), points, rtol=0, atol=0.51)
+    shown = np.asarray(draw.picture({"samples": states}), int)
+    background = np.asarray(draw.picture({"samples": states[:0]}), int)[..., 0]
+    assert (np.diff(background.mean(0)) >= 0).all() and background[:, -1].min() == 160 > background[:, 0].max()
+    orange = np.argwhere((shown == (251, 146, 60)).all(2))
+    half = 200 / 0.75
+    for x, y in ((0.5, 0.25), (-0.6, -0.6)):
+        near = np.abs(orange - (200 - half * y, 200 + half * x)).max(1) <= 4
+        assert 10 < near.sum() < 40
+        orange = orange[~near]
+    assert not len(orange) and draw.picture({"samples": states}, columns=2) is None
+
+
 COUPLINGS = ("~dataset", "target=ising", "target.size=3", "energy=pairs", "energy.l1=0.01", "number=200")
 
 
