@@ -21,6 +21,8 @@ from blackout.training.descriptions import plain
 
 _WHERE = re.compile(r"(run_id|runs_dir|data_dir|experiment_name)$|(logger|callbacks\.progress)(\.|$)")
 """Settings in which all runs differ, or that say nothing of what was computed."""
+_BESIDE = re.compile(r"share_|_(std|error|low|high)$")
+"""Parts of the names of values that are no scores of their own."""
 _LESS = re.compile(r"bits|nll|loss|drop|rmse|mae|kl|variation|mmd|fi?d|ki?d|ks|violations")
 _MORE = re.compile(r"accuracy|correct|ess|psnr|kendall|best_value|mean_value|recognised")
 """Parts of the names of scores of which less or more is better, where nothing says what is right."""
@@ -33,13 +35,13 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
         UserError: one of them is no run directory, or damaged.
     """
     names = [f"{run.absolute().parent.name}/{run.absolute().name}" for run in runs]
-    found = [scores_of(run) for run in runs]
+    found, reports = [scores_of(run) for run in runs], [run / "report.html" for run in runs]
     scores = [_flat(one, "values") for one in found]
     beside = {name: of for one in found for name, of in _flat(one, "beside").items()}
     settings = [dict(leaves(plain(settings_of(run), str(run)))) for run in runs]
     every = sorted({name for values in settings for name in values if not _WHERE.match(name)})
     chosen = [name for name in every if any(values.get(name) != settings[0].get(name) for values in settings)]
-    shown = [name for name in dict.fromkeys(name for values in scores for name in values) if "share_" not in name]
+    shown = [name for name in dict.fromkeys(name for values in scores for name in values) if not _BESIDE.search(name)]
     panels = curve_panels({name: run / "metrics.csv" for name, run in zip(names, runs, strict=True)}, {"": beside})
     rows = [[values.get(name, "") for name in chosen] for values in settings]
     save_page(
@@ -48,7 +50,7 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
         title=f"{len(runs)} runs",
         head=("run", *chosen, *shown),
         rows=_rows(names, rows, [[values.get(name) for name in shown] for values in scores], shown, beside),
-        links=[_link(run / "report.html", path) for run in runs],
+        links=[quote(os.path.relpath(one, path.parent)) if one.exists() else None for one in reports],
         seeds=_over_seeds(settings, chosen, scores, shown, beside),
         panels=panels,
         pictures=[picture(run / "samples" / "final.png", name, run) for name, run in zip(names, runs, strict=True)],
@@ -64,11 +66,6 @@ def _flat(scores: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, Any]:
     }
 
 
-def _link(report: Path, page: Path) -> str | None:
-    """The address of a report, as seen from the page."""
-    return quote(os.path.relpath(report.absolute(), page.absolute().parent)) if report.exists() else None
-
-
 def _rows(
     names: Sequence[str],
     before: Sequence[Sequence[Any]],
@@ -76,16 +73,11 @@ def _rows(
     shown: Sequence[str],
     beside: Mapping[str, Any],
     spread: Sequence[Sequence[float]] | None = None,
-) -> list[list[dict[str, Any]]]:
-    """A row of cells for each name: the name, what stands before the scores, and these, the best ones marked."""
+) -> list[tuple[Sequence[Any], ...]]:
+    """For each name what stands before the scores, these, which of them are best, and their spread."""
     best = [_best(name, [row[k] for row in values], beside.get(name, {})) for k, name in enumerate(shown)]
-
-    def cell(value: Any, i: int, k: int | None = None) -> dict[str, Any]:
-        scored = {"best": k is not None and best[k] == i, "spread": spread[i][k] if spread and k is not None else None}
-        return {"value": "" if value is None else value, **scored}
-
     return [
-        [*(cell(value, i) for value in (name, *before[i])), *(cell(value, i, k) for k, value in enumerate(values[i]))]
+        ((name, *before[i]), values[i], [one == i for one in best], spread[i] if spread else ())
         for i, name in enumerate(names)
     ]
 
@@ -117,15 +109,14 @@ def _over_seeds(
         groups.setdefault(tuple(str(values.get(name, "")) for name in names), []).append(i)
     if max(map(len, groups.values())) < 2:
         return None
-    numbers = [[_numbers(scores, group, name) for name in shown] for group in groups.values()]
+    numbers = [
+        [[value for i in group if isinstance(value := scores[i].get(name), int | float)] for name in shown]
+        for group in groups.values()
+    ]
     means = [[statistics.fmean(one) if one else None for one in row] for row in numbers]
     spread = [[statistics.stdev(one) if len(one) > 1 else 0.0 for one in row] for row in numbers]
     rows = _rows([f"{len(group)} seeds" for group in groups.values()], list(groups), means, shown, beside, spread)
     return {"head": ("runs", *names, *shown), "rows": rows}
-
-
-def _numbers(scores: Sequence[Mapping[str, Any]], group: Sequence[int], name: str) -> list[float]:
-    return [value for i in group if isinstance(value := scores[i].get(name), int | float)]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from blackout.diffusion.processes import PureDeath
+from blackout.diffusion.samplers import sample
+from blackout.diffusion.sampling import taken_apart
 from blackout.errors import UserError, run_command
-from blackout.family import Draw
+from blackout.family import Draw, Samples
 from blackout.programs.pictures import Trajectory
+from blackout.random import SampleStreams
 from blackout.training.export import load_trained
 
 _SIDE = 512
@@ -31,8 +36,10 @@ from blackout.demo import Demo, page
 
 page(Demo(Path("model"))).launch()
 """
-_MOST, _FILLED = 64, 4
-"""Samples at once, and those that fill a hole, each the best of several particles."""
+_MOST, _FILLED, _HEATED = 64, 4, 21
+"""Samples at once, those that fill a hole, each the best of several particles, and a key among the uses of a seed."""
+_SECONDS, _STEPS = 4.0, 40
+"""In which samples are played; steps that the page begins with at most: digits are there within a second."""
 
 
 class Demo:
@@ -42,6 +49,9 @@ class Demo:
         ckpt: a run directory, a .ckpt file or an exported model directory.
         trusted: as for `load_model`.
 
+    Attributes:
+        steps: of the model's own sampler; None where they cannot be chosen.
+
     Raises:
         UserError: no model is there, or its samples are nothing to look at.
     """
@@ -49,7 +59,10 @@ class Demo:
     def __init__(self, ckpt: Path, trusted: tuple[str, ...] = ()) -> None:
         self.model, self.family = load_trained(ckpt, {"data_dir": "data"}, trusted)
         self.name = f"{ckpt.absolute().parent.name}/{ckpt.absolute().name}"
-        self._description = self.family.draw(self.model, {}).description
+        described = self.family.draw(self.model, {}).description
+        simulation = described.get("simulation")
+        self._where_steps, own = ("simulation", simulation) if simulation else ("sampler", described)
+        self.steps = own.get("num_steps") if isinstance(own, Mapping) else None
 
     @property
     def classes(self) -> list[str]:
@@ -57,24 +70,14 @@ class Demo:
         number = getattr(self.model, "num_classes", None) or 0
         return [str(name) for name in self.model.config.get("data", {}).get("class_names") or range(number)]
 
-    @property
-    def steps(self) -> int | None:
-        """Steps of the model's own sampler; None where they cannot be chosen."""
-        where = self._where_steps
-        return None if where is None else int(self._description.get(where, self._description)["num_steps"])
-
-    @property
-    def _where_steps(self) -> str | None:
-        """The part of a request that holds the number of steps."""
-        if isinstance(part := self._description.get("simulation"), Mapping) and "num_steps" in part:
-            return "simulation"
-        return "sampler" if "num_steps" in self._description else None
-
     @cached_property
     def image(self) -> NDArray[np.uint8] | None:
         """A held-out image in which a hole can be drawn, [H, W] or [H, W, 3]; None for other data."""
         shape: tuple[int, ...] = getattr(self.model, "shape", ())
-        source = self.model.require_source()
+        try:
+            source = self.model.require_source()
+        except UserError:
+            return None  # of a file that the model does not name
         if len(shape) != 3 or shape[0] not in (1, 3) or not source.size("test"):
             return None
         x0 = source.batch("test", torch.tensor([0])).get("x0")
@@ -86,7 +89,13 @@ class Demo:
         return self.image is not None and isinstance(getattr(self.model, "process", None), PureDeath)
 
     def draw(
-        self, number: int = 16, seed: int = 0, steps: int | None = None, label: str | None = None, guidance: float = 1.0
+        self,
+        number: int = 16,
+        seed: int = 0,
+        steps: int | None = None,
+        label: str | None = None,
+        guidance: float = 1.0,
+        temperature: float = 1.0,
     ) -> list[Image.Image]:
         """Samples on their way, the last picture at their end.
 
@@ -96,13 +105,39 @@ class Demo:
             steps: of the sampler; None for the model's own.
             label: a class by its name; None for samples of all.
             guidance: towards the class; 1 for none.
+            temperature: from which they start, as a share of the steps: 1 for noise; below it they are held-out images
+                that have been heated until then, and a class is sought without guidance.
         """
         request = self._request(number, steps)
         if label is not None:
             request["classes"] = [self.classes.index(label)]
             if guidance != 1:
                 request["sampler"] = {**request.get("sampler", {}), "guidance": guidance}
-        return self._frames(self.family.draw(self.model, request), number, seed)
+        draw = self.family.draw(self.model, request)
+        if temperature == 1 or not self.measures:
+            return self._frames(draw, number, seed)
+        times, index = self.model.times(taken_apart(draw.sampler)), torch.arange(number)  # type: ignore[attr-defined]
+        t = times[max(1, round(temperature * (len(times) - 1)))]
+        states = self._cooled(draw, self._held_out(number), t, index, seed)
+        return self._shown(draw, [{"samples": state} for state in states])
+
+    def _cooled(self, draw: Any, x0: Tensor, t: Tensor, index: Tensor, seed: int) -> list[Tensor]:
+        """States on the way from X_t to samples of these numbers, by the sampler of a draw, X_t first.
+
+        Args:
+            x0: one for all samples, or for each.
+        """
+        model, sampler, way = self.model, taken_apart(draw.sampler), Trajectory(len(index))
+        times = model.times(sampler)
+        times, streams = torch.cat([times[times < t], t[None]]), SampleStreams(seed, index)
+        xt = model.process.sample(x0, t, SampleStreams(seed, index[: len(x0)]).fold(_HEATED).at(0))
+        denoiser = model.denoiser(None if draw.classes is None else draw.classes[index % len(draw.classes)])
+        last = len(times) - 1
+        with torch.no_grad(), sampler.evaluation.of(model.averaged):
+            xt = xt.expand(len(index), *xt.shape[1:])
+            watch = lambda k, state, _: way.add(last - k, last, state)  # noqa: E731
+            sample(denoiser, model.process, times, xt.shape, streams, watch, kernel=sampler.kernel, start=xt)
+        return way.states
 
     def fill(
         self, hole: NDArray[np.bool_], number: int = 16, seed: int = 0, steps: int | None = None
@@ -125,20 +160,13 @@ class Demo:
         """`image`, what is left of it where every unit is seen with probability `share`, mean and standard deviation of
         what it may have been, the largest one of which is white, and samples of it, side by side.
         """
-        request = self._request(number, None) | {
-            "operator": {"_target_": "blackout.posterior.Identity"},
-            "noise": {"_target_": "blackout.posterior.Binomial", "survival": share},
-            "posterior": {"_target_": "blackout.posterior.DirectCommand"},
-            "measurement": "test:0",
-        }
-        draw = self.family.draw(self.model, request)
-        ((_, found),) = draw.batches(torch.arange(number), seed, number)
-        x, (y, truth) = found["samples"].double(), draw.measurements.of(seed)  # type: ignore[attr-defined]
-        std = x.std(0, unbiased=False, keepdim=True)
+        draw, truth = self.family.draw(self.model, self._request(number, None)), self._held_out(1)
+        t = -torch.tensor(share, dtype=torch.float64).log()
+        y, *_, x = self._cooled(draw, truth, t, torch.arange(number), seed)
+        std, mean = torch.std_mean(x.double(), 0, correction=0, keepdim=True)
         std = std * (self.model.process.max_count / std.max().clamp(min=1e-9))
-        shown = draw.picture({"samples": torch.cat([truth, y, x.mean(0, keepdim=True), std, x])}, 4 + number)
-        assert shown is not None  # images are something to look at
-        return _enlarged(shown)
+        shown = draw.picture({"samples": torch.cat([truth, y[:1], mean, std, x])}, 4 + number)
+        return _enlarged(cast(Image.Image, shown))
 
     def save_space(self, folder: Path) -> None:
         """Write the demo as a folder that is a Space of the Hugging Face hub: its app, what it needs, and the model.
@@ -154,18 +182,24 @@ class Demo:
         (folder / "README.md").write_text(f"---\ntitle: {self.name}\nsdk: gradio\napp_file: app.py\n---\n")
 
     def _request(self, number: int, steps: int | None) -> dict[str, Any]:
-        chosen = {self._where_steps: {"num_steps": steps}} if steps is not None and self._where_steps else {}
+        chosen = {self._where_steps: {"num_steps": steps}} if steps is not None and self.steps is not None else {}
         return {"num_samples": number, **chosen}
 
-    @staticmethod
-    def _frames(draw: Draw, number: int, seed: int) -> list[Image.Image]:
+    def _held_out(self, number: int) -> Tensor:
+        source = self.model.require_source()
+        return source.batch("test", torch.arange(number) % source.size("test"))["x0"]
+
+    def _frames(self, draw: Draw, number: int, seed: int) -> list[Image.Image]:
         way = Trajectory(number)
         (samples,) = (samples for _, samples in draw.batches(torch.arange(number), seed, number, way.add))
-        pictures = [draw.picture({"samples": state}) for state in way.states] + [draw.picture(samples)]
-        shown = [picture for picture in pictures if picture is not None]
-        if not shown:
+        states = self._shown(draw, [{"samples": state} for state in way.states])
+        if not (shown := states or self._shown(draw, [samples])):  # a state may be no picture, as that of graphs
             raise UserError("samples of this model are nothing to look at")
-        return [_enlarged(picture) for picture in shown]
+        return shown
+
+    @staticmethod
+    def _shown(draw: Draw, states: Sequence[Samples]) -> list[Image.Image]:
+        return [_enlarged(picture) for state in states if (picture := draw.picture(state)) is not None]
 
 
 def _enlarged(picture: Image.Image) -> Image.Image:
@@ -190,28 +224,37 @@ def page(demo: Demo) -> Any:
                 label = gradio.Dropdown(["any", *demo.classes], value="any", label="class", visible=bool(demo.classes))
                 guidance = gradio.Slider(1, 5, 1, step=0.25, label="guidance", visible=bool(demo.classes))
                 own = demo.steps or 1
-                steps = gradio.Slider(1, max(4 * own, 100), own, step=1, label="steps", visible=demo.steps is not None)
+                steps = gradio.Slider(1, 4 * max(own, 25), min(own, _STEPS), step=1, label="steps", visible=own > 1)
                 number = gradio.Slider(1, _MOST, 16, step=1, label="samples")
+                heat = gradio.Slider(0.05, 1, 1, step=0.05, label="start temperature (1: noise)", visible=demo.measures)
                 seed = gradio.Number(0, precision=0, minimum=0, label="seed")
                 again = gradio.Button("draw", variant="primary")
             with gradio.Column(scale=2):
                 shown = gradio.Image(label="samples", format="png", interactive=False)
-                time = gradio.Slider(0, 1, 1, step=0.01, label="from noise (0) to samples (1)")
+                with gradio.Row():
+                    play = gradio.Button("play", scale=0)
+                    at_time = gradio.Slider(0, 1, 1, step=0.01, label="from noise (0) to samples (1)")
         frames = gradio.State([])
 
         def at(known: list[Image.Image], share: float) -> Image.Image | None:
             return known[round(share * (len(known) - 1))] if known else None
 
-        def drawn(*given: Any) -> Any:
-            chosen, towards, taken, many, start = given
-            found = demo.draw(many, start, taken if demo.steps else None, None if chosen == "any" else chosen, towards)
+        def drawn(chosen: str, towards: float, taken: int, many: int, hot: float, first: int) -> Any:
+            wanted = None if chosen == "any" else chosen
+            found = demo.draw(many, first, taken if demo.steps else None, wanted, towards, hot)
             return found, found[-1], 1.0
 
-        asked, outputs = [label, guidance, steps, number, seed], [frames, shown, time]
+        def played(known: list[Image.Image]) -> Any:
+            for k, one in enumerate(known):
+                time.sleep(_SECONDS / len(known))
+                yield one, k / max(1, len(known) - 1)
+
+        asked, outputs = [label, guidance, steps, number, heat, seed], [frames, shown, at_time]
         gradio.on(
             [again.click, blocks.load, *(one.change for one in asked)], drawn, asked, outputs, show_progress="hidden"
         )
-        time.input(at, [frames, time], shown, show_progress="hidden")
+        at_time.input(at, [frames, at_time], shown, show_progress="hidden")
+        play.click(played, frames, [shown, at_time], show_progress="hidden")
         if demo.image is not None:
             _filling(gradio, demo, steps, seed)
     return blocks
@@ -237,7 +280,7 @@ def _filling(gradio: Any, demo: Demo, steps: Any, seed: Any) -> None:
             return None
         height, width = image.shape[:2]
         cells = strokes.reshape(height, strokes.shape[0] // height, width, strokes.shape[1] // width)
-        return demo.fill(cells.mean((1, 3)) > 0.3, _FILLED, start, taken)[-1]
+        return demo.fill(cells.mean((1, 3)) > 0.3, _FILLED, start, max(1, taken // 2))[-1]
 
     if demo.measures:
         told = "The image, what is seen of it, then of what it may have been: mean, standard deviation, samples."

@@ -39,15 +39,10 @@ def find_runs(folder: Path) -> dict[str, Path]:
     return found
 
 
-def overview(folder: Path) -> list[dict[str, Any]]:
-    """What the list says of every run, the one that changed last first."""
-    return sorted((_row(place, run) for place, run in find_runs(folder).items()), key=lambda row: -row["changed"])
-
-
 def _row(place: str, run: Path) -> dict[str, Any]:
     metrics = run / "metrics.csv"
     changed = max((path.stat().st_mtime for path in (metrics, run / "config.yaml") if path.exists()), default=0.0)
-    row = {"run": place, "changed": int(changed), "ago": _ago(time.time() - changed), "state": "stopped", "link": None}
+    row = {"run": place, "changed": int(changed), "state": "stopped", "link": None}
     row |= {"step": 0, "steps": 0, "loss": [], "score": None, "picture": None}
     try:
         trainer, final = settings_of(run).get("trainer"), scores_of(run).get("metrics.json", {})
@@ -72,13 +67,6 @@ def _row(place: str, run: Path) -> dict[str, Any]:
 @lru_cache(maxsize=1000)
 def _curves(metrics: Path, changed: float) -> dict[str, tuple[list[int], list[float]]]:
     return read_curves(metrics)
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"
 
 
 class Watch(ThreadingHTTPServer):
@@ -127,7 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
         folder = self.server.folder
         if place == "/":
             title = f"runs in {folder.absolute().name or folder}"
-            given = {"title": title, "rows": overview(folder), "every": _EVERY, "written": int(time.time())}
+            rows = sorted((_row(*one) for one in find_runs(folder).items()), key=lambda row: -row["changed"])
+            given = {"title": title, "rows": rows, "every": _EVERY, "written": int(time.time())}
             yield PAGES.get_template("watch.html").render(given).encode()
         elif place.endswith("/report.html") and (run := find_runs(folder).get(place[1 : -len("/report.html")])):
             with opened(run / "report.html", run) as file:

@@ -19,7 +19,7 @@ _FRAMES = 60
 _SECONDS, _REST = 4.0, 1500
 """Length of an animation, and the milliseconds it rests on the last frame."""
 _ROWS, _COLUMNS = 4, 12
-"""Of the strip: samples, and states of each."""
+"""Of the strip: samples, and states of each at most."""
 
 
 class Trajectory:
@@ -55,9 +55,10 @@ class Trajectory:
                 part, format="webp", save_all=True, append_images=shown[1:],
                 duration=[each] * (len(shown) - 1) + [_REST], loop=0, lossless=True,
             )  # fmt: skip
-        chosen = [self.states[round(i * (len(self.states) - 1) / (_COLUMNS - 1))] for i in range(_COLUMNS)]
+        columns = min(_COLUMNS, len(self.states))
+        chosen = [self.states[round(i * (len(self.states) - 1) / max(1, columns - 1))] for i in range(columns)]
         rows = torch.stack([state[:_ROWS] for state in chosen], dim=1).flatten(0, 1)
-        save_picture(draw.picture({"samples": rows}, columns=_COLUMNS), directory / "trajectory.png")
+        save_picture(draw.picture({"samples": rows}, columns=columns), directory / "trajectory.png")
 
 
 _ROUGH, _FEW = 6.0, 30
@@ -92,13 +93,6 @@ def noisy(values: list[float]) -> bool:
     return len(values) > _FEW and float(np.abs(np.diff(values)).sum()) > _ROUGH * float(np.ptp(values))
 
 
-def _listed(curves: Mapping[str, Any]) -> list[str]:
-    """Names of curves in the order in which they are shown: losses, validation, scores, how training went."""
-    order = {"train/loss": 0, "val": 1, "train": 3}
-    shown = [name for name in curves if not name.endswith("_std") and "share_" not in name]
-    return sorted(shown, key=lambda name: (order.get(name, order.get(name.split("/")[0], 2)), name))
-
-
 def curve_panels(runs: Mapping[str, Path], beside: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
     """What a page's program draws of runs: a panel for every curve of two points or more, a line for every run.
 
@@ -113,7 +107,9 @@ def curve_panels(runs: Mapping[str, Path], beside: Mapping[str, Mapping[str, Map
         UserError: a file is damaged.
     """
     curves, panels = {run: read_curves(path) for run, path in runs.items()}, list[dict[str, Any]]()
-    for name in _listed({name: None for one in curves.values() for name in one}):
+    order = {"train/loss": 0, "val": 1, "train": 3}  # losses, validation, scores, how training went
+    names = {name for one in curves.values() for name in one if not name.endswith("_std") and "share_" not in name}
+    for name in sorted(names, key=lambda name: (order.get(name, order.get(name.split("/")[0], 2)), name)):
         lines: list[dict[str, Any]] = [
             {"run": run, "colour": colour, "noisy": noisy(values), **_thinned(steps, values)}
             for colour, (run, one) in enumerate(curves.items())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import math
 import os
 import shlex
 import time
@@ -24,7 +23,6 @@ from hydra.core.hydra_config import HydraConfig
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
-from safetensors import SafetensorError, safe_open
 
 from blackout.component import leaves
 from blackout.errors import UserError
@@ -60,6 +58,14 @@ PAGES = Environment(
     keep_trailing_newline=True,
     finalize=lambda value: f"{value:.5g}" if isinstance(value, float) else value,
 )
+
+
+def under(place: str, content: Mapping[str, Any]) -> str:
+    """The place of a metrics.json, with the condition of its samples, where they have one."""
+    given = ", ".join(f"{name} {value}" for name, value in (content.get("condition") or {}).items())
+    return f"{place}, given {given}" if given else place
+
+
 PAGES.filters |= {"leaves": leaves, "quoted": shlex.quote}
 _OWN = {
     name: Markup((Path(__file__).with_name("templates") / file).read_text())  # ours, not what pages are given
@@ -73,7 +79,7 @@ POLICY = "; ".join(
     ]
 )
 """What browsers are told to allow in a page: pictures inside it, its own style and program, no other."""
-PAGES.globals |= {**_OWN, "policy": Markup(POLICY), "every": None}
+PAGES.globals |= {**_OWN, "under": under, "policy": Markup(POLICY), "every": None}
 
 
 def command() -> str | None:
@@ -119,7 +125,6 @@ def save_report(run: Path, every: float | None = None) -> Path:
     curves = curve_panels({"": run / "metrics.csv"}, {"": final.get("beside") or {}})
     step = curves["step"]
     steps = (config.get("trainer") or {}).get("max_steps")
-    ended = "finished" if "training_steps" in final else "not finished"
     save_page(
         "report.html",
         run / "report.html",
@@ -128,15 +133,15 @@ def save_report(run: Path, every: float | None = None) -> Path:
         every=every and round(every, 1),
         written=int(time.time()),
         living=every is not None,
-        state=ended if every is None else "training",
+        state="training" if every is not None else "finished" if "training_steps" in final else "not finished",
         step=step,
         steps=steps if isinstance(steps, int) and steps > 0 else max(1, step),
-        facts=list(_facts(config, final, step)),
+        config=config,
         settings=yaml.safe_dump(dict(config), sort_keys=False),
         final=final,
         cards=cards(final),
         warnings=[line for one in scores.values() for line in (*one.get("warnings", ()), one.get("warning")) if line],
-        scores=[_score_table(place, content) for place, content in scores.items()],
+        scores=scores,
         lines=curves,
         through=through,
         draws=draws,
@@ -174,24 +179,13 @@ def scores_of(run: Path) -> dict[str, dict[str, Any]]:
     return contents
 
 
-def _facts(config: Mapping[str, Any], final: Mapping[str, Any], step: int) -> Iterator[str]:
-    """What a reader asks first."""
-    steps, made = (config.get("trainer") or {}).get("max_steps"), final.get("made_with") or {}
-    yield f"step {final.get('training_steps', step)} of {steps}, {config.get('batch_size')} at a time"
-    yield f"seed {config.get('seed')}"
-    data = final.get("data") or {}
-    for name, value in (("data", data.get("name")), ("on", made.get("device")), ("", final.get("date"))):
-        if value is not None:
-            yield f"{name} {value}".strip()
-
-
 def cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The scores of one metrics.json that have something beside them, then others: value, error, the place between
     held-out data or the exact value (0) and a fitted model (1), where both are known, and what is beside it.
     """
     values, beside = content.get("values", {}), content.get("beside") or {}
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-    told = {f"{name}_{what}" for name in numbers for what in ("error", "std", *beside.get(name, ()))}
+    told = {f"{name}_{what}" for name in numbers for what in ("error", "std", "low", "high", *beside.get(name, ()))}
     shown = [name for name in numbers if name not in told and not name.startswith("share_")]
     cards = []
     for name in sorted(shown, key=lambda name: name not in beside)[:_CARDS]:
@@ -207,27 +201,6 @@ def cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return cards
 
 
-def _score_table(place: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one metrics.json, beside those of real data and fitted models, and how they were made."""
-    values = {name: value for name, value in content.get("values", {}).items() if not name.startswith("share_")}
-    beside = content.get("beside") or {}
-    others = list(dict.fromkeys(what for one in beside.values() for what in one))
-    return {
-        "head": (under(place, content), "value", *(what.replace("_", " ") for what in others)),
-        "rows": [
-            (name, value, *(beside.get(name, {}).get(what, "") for what in others)) for name, value in values.items()
-        ],
-        "warnings": content.get("warnings", ()),
-        "how": {name: value for name, value in content.items() if name not in ("held_out_data", "baseline", "beside")},
-    }
-
-
-def under(place: str, content: Mapping[str, Any]) -> str:
-    """The place of a metrics.json, with the condition of its samples, where they have one."""
-    given = ", ".join(f"{name} {value}" for name, value in (content.get("condition") or {}).items())
-    return f"{place}, given {given}" if given else place
-
-
 def _draws(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Picture], list[str]]:
     """Every folder with pictures or scores, the end of training first; samples through training; what is left out."""
     paths = sorted(_picture_files(run))
@@ -238,7 +211,8 @@ def _draws(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[dic
     folders: dict[str, list[Picture]] = {place.rpartition("/")[0]: [] for place in scores if "/" in place}
     for path in [*chosen, *(path for path in paths if path not in {*previews, last})]:
         place = path.relative_to(run)
-        title = f"step {int(path.stem[5:])}" if path in previews and path.stem[5:].isdecimal() else _title(path)
+        title = _TITLES.get(path.stem, path.stem.replace("_", " ").capitalize()) + ", moving" * (path.suffix == ".webp")
+        title = f"step {int(path.stem[5:])}" if path in previews and path.stem[5:].isdecimal() else title
         title = "At the end" if path == last else title
         found = picture(path, title, run)
         room -= 0 if found is None else len(found.source)
@@ -253,7 +227,7 @@ def _draws(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> tuple[list[dic
         title = "This run" if folder == "." else folder.replace("samples/final", "At the end of training")
         content = scores.get(f"{folder}/metrics.json", {})
         shown.sort(key=lambda one: one.order)
-        draws.append({"title": title, "about": _about(content), "cards": cards(content), "pictures": shown})
+        draws.append({"title": title, "about": content, "cards": cards(content), "pictures": shown})
     return draws, through, left_out
 
 
@@ -261,23 +235,6 @@ def _picture_files(run: Path) -> Iterator[Path]:
     for folder, inside, names in os.walk(run):
         inside[:] = [name for name in inside if not name.startswith(".") and name not in _NO_DRAWS]
         yield from (Path(folder, name) for name in names if name.endswith((".png", ".webp")) and name[0] != ".")
-
-
-def _title(path: Path) -> str:
-    known = _TITLES.get(path.stem, path.stem.replace("_", " ").capitalize())
-    return f"{known}, moving" if path.suffix == ".webp" else known
-
-
-def _about(content: Mapping[str, Any]) -> str:
-    """How the samples of a folder were drawn, in a line."""
-    sampler = content.get("sampler") or {}
-    kernel = sampler.get("kernel") or sampler.get("simulation") or sampler
-    name = str(kernel.get("_target_", "")).rpartition(".")[2] if isinstance(kernel, Mapping) else ""
-    told = [f"{content['num_samples']} samples"] if "num_samples" in content else []
-    told += [name] if name else []
-    told += [f"{content['network_evaluations']} network evaluations"] if "network_evaluations" in content else []
-    told += [f"seeds {', '.join(map(str, content['seeds']))}"] if isinstance(content.get("seeds"), list) else []
-    return ", ".join([*told, *(f"{name} {value}" for name, value in (content.get("condition") or {}).items())])
 
 
 class Picture(NamedTuple):
@@ -289,11 +246,6 @@ class Picture(NamedTuple):
     width: int
     height: int
     order: tuple[bool, bool, str] = (False, False, "")
-
-    @property
-    def scale(self) -> int:
-        """By which it is enlarged: small ones would be stamps."""
-        return max(1, min(4, 320 // max(1, self.width)))
 
 
 def picture(path: Path, title: str, run: Path) -> Picture | None:
@@ -327,15 +279,9 @@ def _picture(path: Path, title: str, run: Path, stamp: tuple[int, int]) -> Pictu
 
 
 def _model(run: Path) -> dict[str, Any] | None:
-    """Sizes, and the description of the exported model."""
+    """The size on the disk of the exported model, and its description."""
     path, weights = run / "model" / "config.json", run / "model" / "model.safetensors"
     if not (path.exists() and weights.exists()):
         return None
-    try:
-        opened(weights, run).close()
-        with safe_open(weights, "pt") as file:
-            sizes = [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118 (no mapping)
-    except SafetensorError as error:
-        raise UserError(f"{weights} is damaged: {error}") from None
-    size = f"{sum(sizes):,} numbers in {len(sizes)} tensors, {weights.stat().st_size:,} bytes"
-    return {"size": size, "description": read_mapping(path, run, _MOST)}
+    opened(weights, run).close()
+    return {"size": f"{weights.stat().st_size:,} bytes", "description": read_mapping(path, run, _MOST)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import re
 import subprocess
 import time
 import zipfile
@@ -176,26 +177,31 @@ def verdict(name: str, value: float, bits: Mapping[str, float]) -> str:
 
 _BESIDE = ("exact", "of_perfect", "ceiling", "annealed", "of_zero")
 """Ends the names of values that say what others would be if all were right, or of a simple rival."""
+_PERFECT = (1.0, "(?<!c2st_)accuracy|correct|kendall|optimal|(^|/)ess$"), (0.0, "rmse|mae|gap$|drop")
+"""Values that nothing surpasses, for scores beside which nothing else is known."""
 
 
 def beside(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """What stands beside the values of a report, by their names: `held_out_data`, and the strongest baseline by its.
 
-    What a family has put there itself stays, and a value `x` has its `x_exact`, `x_annealed` and the like beside it.
+    What a family has put there itself stays, and a value `x` has its `x_exact`, `x_annealed` and the like beside it;
+    bounds of log Z have log Z. Where nothing is known but what is perfect, that is.
     """
     real, fitted = ((report.get(name) or {}) for name in ("held_out_data", "baseline"))
     found: dict[str, dict[str, float]] = {}
     for name in report["values"]:
+        base = re.sub("^val/|_lower$", "", name).replace("eubo", "log_z")
         one: dict[str, Any] = {
-            **{what: report["values"].get(f"{name.removeprefix('val/')}_{what}") for what in _BESIDE},
+            **{what: report["values"].get(f"{base}_{what}") for what in _BESIDE},
             "held_out_data": real.get("values", {}).get(name),
             str(fitted.get("name")): fitted.get("values", {}).get(name),
         }
         bits = report.get("baselines", {}).get(name, {})
         one |= {best: bits[best] for best in sorted(bits, key=bits.__getitem__)[:1]}
         known = report.get("beside", {}).get(name, {})
-        if known := known | {what: value for what, value in one.items() if value is not None}:
-            found[name] = known
+        known = known | {what: value for what, value in one.items() if value is not None}
+        known = known or next(({"of_perfect": value} for value, names in _PERFECT if re.search(names, name)), {})
+        found |= {name: known} if known else {}
     return found
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
+from torch import Tensor
 
-from blackout.distributed import my_batches, rank
+from blackout.distributed import rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
-from blackout.family import Conditional, Draw, Family, FitsBaselines, Samples, Scorer, Scores, Source
+from blackout.family import Conditional, Draw, Drawn, Family, FitsBaselines, Scorer, Scores, Source
 from blackout.files import request_key, save_picture
 from blackout.programs.results import provenance, write_scores
 from blackout.programs.run_directory import output_folders, shared_folder
@@ -124,9 +125,14 @@ def score_file(config: Mapping[str, Any], device: torch.device) -> Path:
     folders = output_folders(path(config, "out"), beside, "scores")
     folders = folders if chosen else itertools.chain([beside], folders)
     of = hashlib.sha256(samples["samples"].contiguous().numpy().tobytes()).hexdigest()
+
+    def read(indices: Tensor, seed: int) -> Drawn:
+        for part in indices.split(_AT_ONCE):
+            yield part, {name: values[part].to(device) for name, values in samples.items()}
+
     key = request_key([of, condition, config["dataset"], config["metrics"]])
     with shared_folder(folders, key, names=_WRITTEN, mark=".scored") as out:
-        report = {"values": _score(scores, samples, device), **scores.provenance(), "samples": str(samples_path)}
+        report = {"values": score_samples(scores, read, 0), **scores.provenance(), "samples": str(samples_path)}
         report |= condition | provenance(device, began, source)
         report |= compared(scorer, source, number, device)
         save_figure(scores, out)
@@ -158,11 +164,3 @@ def find_scorer(config: Mapping[str, Any], description: Mapping[str, Any], sourc
 
 def _none_wanted() -> bool:
     return bool(HydraConfig.get().runtime.choices.get("metrics") == "none")
-
-
-def _score(scores: Scores, samples: Samples, device: torch.device) -> dict[str, float]:
-    number = len(samples["samples"])
-    for indices in my_batches(number, _AT_ONCE):
-        part = {name: values[indices].to(device) for name, values in samples.items()}
-        scores.update(part, indices.to(device))
-    return scores.compute()

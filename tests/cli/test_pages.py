@@ -67,7 +67,10 @@ def test_pages_of_runs(runs, run, capsys):
 def test_the_demo_draws_fills_infers_and_says_what_it_needs(runs, monkeypatch, tmp_path):
     shown = demo.Demo(runs / "a")
     way = shown.draw(2, seed=1, steps=3)
-    assert len(way) == 5 and way[-1].size == way[0].size and shown.classes == []
+    assert len(way) == 4 and way[-1].size == way[0].size and shown.classes == []
+    warm = shown.draw(2, seed=1, steps=4, temperature=0.5)  # two steps from digits that are half on their way to black
+    assert len(warm) == 3 and np.asarray(warm[0]).max() > 0 == np.asarray(way[0])[2:-2, 2:-2].min()
+    assert not np.array_equal(warm[0], shown.draw(2, seed=2, steps=4, temperature=0.5)[0])
     hole = np.zeros((8, 8), bool)
     hole[2:5] = True
     (filled,) = {one.size for one in shown.fill(hole, 1, steps=2)}

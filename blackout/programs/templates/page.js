@@ -23,6 +23,8 @@
   };
   const said = (x) => x === 0 ? "0" : Math.abs(x) >= 1e5 || Math.abs(x) < 1e-3 ? x.toExponential(2) : String(+x.toPrecision(5));
 
+  const ago = (seconds) => seconds < 90 ? `${Math.max(0, Math.round(seconds))} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
+
   /* light and dark */
   const root = document.documentElement;
   try { if (localStorage.getItem("blackout theme")) root.dataset.theme = localStorage.getItem("blackout theme"); } catch { /* private */ }
@@ -256,10 +258,14 @@
     place.append(...content.panels.map(panel));
   });
 
+  /* how long ago something changed */
+  document.querySelectorAll("[data-since]").forEach((cell) => { cell.textContent = ago(Date.now() / 1000 - cell.dataset.since) + " ago"; });
+
   /* tables that sort and that are searched */
   const number = (cell) => parseFloat((cell.dataset.value ?? cell.textContent).replace(/,/g, ""));
   document.querySelectorAll("table.sorts").forEach((table, which) => {
     const body = table.tBodies[0], rows = [...body.rows];
+    [...table.tHead.rows[0].cells].forEach((cell, i) => { if (rows.some((row) => row.cells[i].classList.contains("number"))) cell.classList.add("number"); });
     const sort = (column, up) => {
       [...table.tHead.rows[0].cells].forEach((cell, i) => { if (i === column) cell.setAttribute("aria-sort", up ? "ascending" : "descending"); else cell.removeAttribute("aria-sort"); });
       const order = (a, b) => {
@@ -354,7 +360,7 @@
       if (!told) return;
       told.classList.toggle("stale", stale);
       told.classList.toggle("live", !stale);
-      const since = seconds < 90 ? `${Math.max(0, Math.round(seconds))} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+      const since = ago(seconds);
       told.textContent = stale ? `no news for ${since}: stopped, or at work on something long` : `${first}, ${since} ago`;
     };
     memory.set("scroll", memory.get("scroll") || 0);
