@@ -1,6 +1,6 @@
 """How far guided, completed and steered samples are from their laws; tables of the docs.
 
-    python benchmarks/particles.py [guidance completion steering]
+    python -m benchmarks.particles [guidance completion steering]
 
 With exact denoisers: total variation of draws to the exact law, and of as many draws from that law itself; about ten
 minutes on one core, steering half a minute.

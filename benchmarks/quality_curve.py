@@ -1,8 +1,8 @@
 """Score against network evaluations, for several samplers of one trained model: a table and a plot.
 
-    python benchmarks/quality_curve.py runs/digits/<run_id>
-    python benchmarks/quality_curve.py model --samplers poisson poisson@logit trapezoidal --evaluations 10 25 50
-    python benchmarks/quality_curve.py runs/binarized_mnist/<run_id> --metrics pixels mnist --num_samples 256
+    python -m benchmarks.quality_curve runs/digits/<run_id>
+    python -m benchmarks.quality_curve model --samplers poisson poisson@logit trapezoidal --evaluations 10 25 50
+    python -m benchmarks.quality_curve runs/binarized_mnist/<run_id> --metrics pixels mnist --num_samples 256
 
 A sampler is a choice of sampler=, with @ and a choice of sampler/grid= for another grid
 than the training schedule's, and with settings of its own after commas: trapezoidal@logit,grid.last=-7,bfloat16=true.

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -92,6 +93,11 @@ class Stage:
         """What was added, float64 [rows, ...]."""
         return (self.after.long() - self.before.long()).double()
 
+    def expected(self, model: int) -> Tensor:
+        """What the pair's conditional (0) or unconditional (1) model expects to be missing."""
+        assert self.pair is not None
+        return self.pair.both[model].expected
+
     def ahead(self, rate: Callable[[Stage], Tensor]) -> Tensor:
         """A count predicted for pure death, extrapolated over the stages as by the trapezoidal kernel.
 
@@ -127,15 +133,12 @@ class Step:
 
     def stages(self) -> Iterator[Stage]:
         """From one evaluation to the next, and from the last to X_s."""
-        if self.shares:
-            states = [x for x, *_ in self.seen[1:]] + [self.after]
-            for (x, _, prediction, pair), after, share in zip(self.seen, states, self.shares, strict=True):
-                yield Stage(prediction, pair, x, after, self.s, self.t, share=share)
-            return
         ends = [(x, time) for x, time, *_ in self.seen[1:]] + [(self.after, self.s)]
         last: Stage | None = None
-        for (before, t, prediction, pair), (after, s) in zip(self.seen, ends, strict=True):
-            if s < t:
+        for number, ((before, t, prediction, pair), (after, s)) in enumerate(zip(self.seen, ends, strict=True)):
+            if self.shares:
+                yield Stage(prediction, pair, before, after, self.s, self.t, share=self.shares[number])
+            elif s < t:
                 last = Stage(prediction, pair, before, after, s, t, last)
                 yield last
 
@@ -187,8 +190,8 @@ class GuidanceWeight:
             log_c, log_p = (law.gather(-1, reached).squeeze(-1).clamp(min=_TINY).log() for law in laws)
             evidence = log_c - log_p
         else:
-            parts = (_conditional, _unconditional)
-            now, ahead = [part(stage).clamp(min=_TINY) for part in parts], [stage.ahead(part) for part in parts]
+            now = [one.expected.clamp(min=_TINY) for one in pair.both]
+            ahead = [stage.ahead(partial(Stage.expected, model=model)) for model in (0, 1)]
             # where extrapolation changes much it is rough, and the ratio of what was predicted is the better one
             y_c, y = (torch.clamp(later / y, 1 - _TREND, 1 + _TREND) * y for later, y in zip(ahead, now, strict=True))
             moved = stage.births
@@ -204,16 +207,6 @@ class GuidanceWeight:
             share * self.process.rates(one.expected, stage.before, stage.t) for share, one in plain
         )
         return per_sample(excess) * (stage.t - stage.s)
-
-
-def _conditional(stage: Stage) -> Tensor:
-    assert stage.pair is not None
-    return stage.pair.conditional.expected
-
-
-def _unconditional(stage: Stage) -> Tensor:
-    assert stage.pair is not None
-    return stage.pair.unconditional.expected
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,73 @@
+"""Bits per dimension of lossless files beside the bound: `python -m benchmarks.compression RUN COUNTS [...]`.
+
+One line for each run directory (or model) and file of counts that it was not trained on: `python -m blackout.compress`
+and `xz -9e` as that command tells them, PNG and WebP (lossless, its slowest method) of all arrays as one sheet of
+tiles, where they are images of at most eight bits: no headers of single images are counted. "seconds" is the
+processor's, the command's own bound and decoding included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import math
+import re
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from blackout.compress.__main__ import encode
+
+
+def row(run: Path, file: Path, options: argparse.Namespace) -> str:
+    """One line of the table."""
+    counts, said = np.load(file)[: options.number], io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
+        np.save(part := Path(folder) / "counts.npy", counts)
+        began = time.process_time()
+        encode(argparse.Namespace(
+            model=run, file=part, out=Path(folder) / "counts.bits", steps=options.steps, batch_size=options.batch_size,
+        ))  # fmt: skip
+        spent = time.process_time() - began
+    rates = dict(re.findall(r"(\w[\w ]*?) [\d,]+ bytes \(([\d.]+) bits", said.getvalue()))
+    bound = said.getvalue().split("the bound is ")[1].split("\n")[0]
+    own, images = rates.get("the model", rates["this"]), [sheet(counts, kind) for kind in ("png", "webp")]
+    cells = [run.name, f"{len(counts):,}", bound, own, rates["xz"], *images, f"{spent:.0f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def sheet(counts: np.ndarray, kind: str) -> str:
+    """Bits per dimension of counts [n, 1, height, width] as one image; a dash for what is none."""
+    if counts.ndim != 4 or counts.shape[1] != 1 or counts.max() > 255:
+        return "-"
+    n, _, height, width = counts.shape
+    across = math.isqrt(n)
+    tiles = counts[: n // across * across, 0].astype(np.uint8).reshape(-1, across, height, width)
+    image, out = Image.fromarray(tiles.transpose(0, 2, 1, 3).reshape(-1, across * width)), io.BytesIO()
+    image.save(out, "png", optimize=True) if kind == "png" else image.convert("RGB").save(
+        out, "webp", lossless=True, quality=100, method=6, exact=True
+    )
+    return f"{8 * len(out.getvalue()) / tiles.size:.3f}"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the table as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pairs", nargs="+", type=Path, metavar="RUN COUNTS")
+    parser.add_argument("--number", type=int, default=1000, help="arrays of each file")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--batch_size", type=int, default=64)
+    options = parser.parse_args(argv)
+    if len(options.pairs) % 2:
+        parser.error("every run needs a file of counts")
+    print("| run | arrays | the bound | this | xz -9e | PNG | WebP | seconds |\n|---|---|---|---|---|---|---|---|")
+    for run, file in zip(options.pairs[::2], options.pairs[1::2], strict=True):
+        print(row(run, file, options), flush=True)
+
+
+if __name__ == "__main__":
+    main()
