@@ -5,6 +5,7 @@ can move.
 """
 
 from blackout.diffusion.correctors import Correction, Corrector, LevelCorrector, ThinAndBridge
+from blackout.diffusion.distillation import Distillation, JointBridge, Student, energy_score
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.guidance import Guidance, GuidedDenoiser
 from blackout.diffusion.heads import (
@@ -93,15 +94,15 @@ __all__ = [
     "Absorbing", "AbsorbingChain", "BinomialBridge", "BirthDeath", "BirthDeathBridge",
     "BirthDeathHead", "BirthDeathLoss", "BirthDeathPrediction", "BlackoutDiffusion",
     "CategoricalPrediction", "Correction", "Corrector", "CountDiffusion", "CountLoss", "CountPrediction",
-    "CrossEntropy", "Denoiser", "DiscreteTimeChain", "Evaluation", "FiniteJumpProcess", "FiniteProcess",
-    "GammaHead", "GaussianChain", "Guidance", "GuidedDenoiser", "Head", "JumpProcess",
+    "CrossEntropy", "Denoiser", "DiscreteTimeChain", "Distillation", "Evaluation", "FiniteJumpProcess", "FiniteProcess",
+    "GammaHead", "GaussianChain", "Guidance", "GuidedDenoiser", "Head", "JointBridge", "JumpProcess",
     "Kernel", "KnownElements", "LevelBridge", "LevelCorrector", "LevelHead", "LogisticHead", "LogisticMixture",
     "LogisticMixtureHead", "Loss", "MultistepLeap", "Observation", "Ordinal",
     "PoissonLeap", "PosteriorBridge", "PosteriorTrapezoidal", "Prediction",
     "Process", "PureDeath", "RateLoss", "Rounding", "Sampler", "ScaledHead", "Schedule", "SoftplusHead",
-    "StatefulKernel", "StepLoss", "TauLeap", "ThinAndBridge", "Trapezoidal", "Uniform", "UniformChain",
+    "StatefulKernel", "StepLoss", "Student", "TauLeap", "ThinAndBridge", "Trapezoidal", "Uniform", "UniformChain",
     "adaptive_times", "bits_per_dim", "count_dtype",
-    "count_evaluations", "finite_time_weight", "fisher_times", "from_generator",
+    "count_evaluations", "energy_score", "finite_time_weight", "fisher_times", "from_generator",
     "growth_weighting", "instantaneous_weight", "likelihood_bound", "likelihood_weighting", "log_softplus",
     "logistic_times", "logit_times", "loss_weights", "make_sampler", "nearest_rounding",
     "paper_weighting", "poisson_loss", "rate_loss", "sample", "step_times", "stochastic_rounding",

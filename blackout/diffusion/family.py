@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,8 @@ class CountDiffusion(ComponentFamily):
     monitor: str = "val/bits_per_dim"
     parts = ("network", "head", "process", "schedule", "loss", "sampler")
     title = "A diffusion model"
+    made: ClassVar[type[BlackoutDiffusion]] = BlackoutDiffusion
+    """What is put together."""
     usage = """```python
 from blackout import load_model
 
@@ -165,7 +167,7 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
         parts["network"] = make_network(described["network"], elements)
         parts["head"] = make_head(described["head"], parts["process"], elements)
-        return BlackoutDiffusion(**known, **parts, **training)
+        return self.made(**known, **parts, **training)
 
     def draw(self, model: BlackoutDiffusion, request: Mapping[str, Any]) -> Draw:
         """Counts by the model's own sampler, or as `sampler`, `classes`, `inpaint` and `posterior` ask for."""

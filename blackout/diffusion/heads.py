@@ -332,7 +332,7 @@ class GammaHead:
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> CountPrediction:
         f = raw[:, 0].float()
-        known, time, x = self._on(f.device), expand_time(t, f), xt.float()
+        known, time, x = self._on(f.device), expand_time(t, f), xt[:, : f.shape[1]].float()  # without a student's noise
         q, r = torch.exp(-time).float(), known.concentration
         expected = q * known.mean
         weight, over = r / (r + expected), tuple(range(1, x.ndim))

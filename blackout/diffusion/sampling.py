@@ -23,7 +23,7 @@ from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.diffusion.samplers import Callback, Sampler, sample
 from blackout.diffusion.schedules import Schedule, logit_survival, widest
-from blackout.errors import error_context
+from blackout.errors import UserError, error_context
 from blackout.family import Samples
 from blackout.random import SampleStreams
 
@@ -264,6 +264,8 @@ def try_sampler(model: Predictor, sampler: Sampler) -> None:
         UserError: kernel or correctors need what the head does not predict or belong to another process, or the grid is
             not one of the process, or ends too early for the data.
     """
+    if getattr(sampler.kernel, "planes", 0) != getattr(getattr(model, "network", None), "noise", 0):
+        raise UserError("sampler: students are drawn by joint_bridge, and nothing else is: see experiment=distill")
     with error_context("sampler"):
         if sampler.calibrated and not isinstance(model.process, PureDeath):
             raise ValueError("predictions are calibrated for pure death alone: sampler.calibrated=false")

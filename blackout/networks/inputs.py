@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from blackout.component import Stats, component
 from blackout.counts import time_on
-from blackout.errors import error_context
+from blackout.errors import UserError, error_context
 from blackout.networks.layers import best_memory_format
 from blackout.networks.mlp import ElementwiseMLP, SequenceConvolution
 from blackout.networks.unet import UNet
@@ -299,7 +299,7 @@ class CountNetwork(nn.Module):
         super().__init__()
         if not math.log(2) < final_time < 700:
             raise ValueError(f"final_time of the network's labels must be above log 2 and below 700, not {final_time}")
-        self.body, self.inputs = body, inputs
+        self.body, self.inputs, self.noise = body, inputs, getattr(body, "noise", 0)
         self.channels_last, self.final_time = channels_last, final_time
         self._arrange()
 
@@ -325,7 +325,7 @@ class CountNetwork(nn.Module):
         """Raw outputs, whose meaning a head defines.
 
         Args:
-            xt: integer counts, [B, *shape].
+            xt: integer counts, [B, *shape]; for a body with `noise` as many channels of bytes more.
             t: positive float64 times, a scalar or [B].
             classes: int64 [B], or None for no (the null) class.
 
@@ -340,8 +340,16 @@ class CountNetwork(nn.Module):
         # The scaling and the label need 1 - q down to 3e-7: they are formed in float64, then rounded.
         t = time_on(t, xt.device).expand(len(xt))
         condition = () if classes is None else (classes,)
-        raw = self.body(self.inputs(xt, t), time_label(t, self.final_time).float(), *condition)
-        return raw.unflatten(1, (-1, xt.shape[1])).float()
+        counts = xt if not self.noise else xt[:, : -self.noise]
+        x = self.inputs(counts, t)
+        if self.noise:
+            if counts.shape[1] != self.body.shape[0]:  # type: ignore[index]  # of a UNet
+                raise UserError(
+                    "a student draws from noise, which only its own sampler's kernel, JointBridge, gives it"
+                )
+            x = torch.cat([x, (xt[:, -self.noise :].float() - 127.5) / 73.9], dim=1)  # of mean 0 and variance 1
+        raw = self.body(x, time_label(t, self.final_time).float(), *condition)
+        return raw.unflatten(1, (-1, counts.shape[1])).float()
 
 
 _LEAST, _MOST = 0.02, 1e4

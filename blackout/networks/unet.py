@@ -104,6 +104,7 @@ class UNet(nn.Module):
         dropout: probability in the residual blocks and the perceptrons.
         num_classes: number of classes of a conditional network; None for an unconditional one.
         covariate_levels: levels of each covariate, see `ClassEmbedding`.
+        noise: channels beside the data's, of noise that the network turns into a draw.
         fold: so many neighbours along every side are channels of one place, which saves the finest level's work.
 
     Raises:
@@ -124,18 +125,19 @@ class UNet(nn.Module):
         num_classes: int | None = None,
         fold: int = 1,
         covariate_levels: Sequence[int] | None = None,
+        noise: int = 0,
     ) -> None:
         super().__init__()
         check_sizes("U-Net", outputs=outputs, blocks_per_level=blocks_per_level, dense_width=dense_width, fold=fold)
         check_sizes("U-Net", multipliers=min(multipliers, default=0))
-        check_sizes("U-Net", 0, dense_blocks=dense_blocks)
-        self.shape, self.fold, space = tuple(shape), fold, folded_shape(shape, fold)
+        check_sizes("U-Net", 0, dense_blocks=dense_blocks, noise=noise)
+        self.shape, self.fold, self.noise, space = tuple(shape), fold, noise, folded_shape(shape, fold)
         axes = len(space) - 1
         attend = [side in attention_resolutions for side in sides_per_level(space, len(multipliers), (1, 2, 3))]
         widths = [channels * multiplier for multiplier in multipliers]
         features = 4 * channels
         self.time = TimeEmbedding(channels, features)
-        self.stem = conv3x3(space[0], widths[0], axes=axes)
+        self.stem = conv3x3(space[0] + noise * fold**axes, widths[0], axes=axes)
         # where in the image a pixel is, which convolutions alone do not know
         self.position = nn.Parameter(torch.zeros(1, widths[0], *space[1:]))
 

@@ -222,14 +222,15 @@ def resolve(cfg: DictConfig, extra: bool = False) -> dict[str, Any]:
 
 
 def _listed() -> dict[str, Any]:
-    """The settings that the YAML files of the program and of the chosen family list, with their defaults.
+    """The settings that the YAML files of the program, the chosen family and the experiment list, with their defaults.
 
     A group is () where nothing need be chosen, {} where something must.
     """
     run = HydraConfig.get()
     folders = [Path(source.path) for source in run.runtime.config_sources if source.schema == "file"]
     listed: dict[str, Any] = {}
-    for name in (f"family/{run.runtime.choices.get('family')}", run.job.config_name):
+    chosen = [f"{group}/{run.runtime.choices.get(group)}" for group in ("family", "experiment")]
+    for name in (chosen[0], run.job.config_name, chosen[1]):
         file = next((found for folder in folders if (found := folder / f"{name}.yaml").is_file()), None)
         written: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False) if file else {}
         entries = [entry.items() for entry in written.pop("defaults", ()) if isinstance(entry, dict)]
@@ -237,7 +238,7 @@ def _listed() -> dict[str, Any]:
             words = re.split(r"[ @]", group)  # "optional process", "/refine@rollout.refine"
             needed = choice is not None and len(words) == 1 and "$" not in choice
             listed.setdefault(re.split(r"[/.]", words[-1].lstrip("/"))[0], {} if needed else ())
-        listed |= written
+        listed = written | listed if name == chosen[1] else listed | written  # an experiment adds its own alone
     return {name: {} if value == "???" else value for name, value in listed.items() if name != "hydra"}
 
 

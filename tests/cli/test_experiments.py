@@ -10,9 +10,9 @@ from blackout.data import CountData
 from blackout.programs.settings import CONF
 
 FILES = sorted((CONF / "experiment").glob("*.yaml"))  # those of the papers: test_papers
-OTHERS = re.compile(r"override /family|- dnfs_")
+OTHERS = re.compile(r"override /family|- dnfs_|^teacher:", re.MULTILINE)
 EXPERIMENTS = [path.stem for path in FILES if not OTHERS.search(path.read_text())]
-"""Of the default family."""
+"""Of the default family; what needs a teacher: tests/diffusion/test_distillation.py."""
 DEEP = ("blackout_celeba64", "blackout_cifar10_legacy", "d3pm_gaussian", "tauldr")
 """Like another one, or large."""
 SMALL = [

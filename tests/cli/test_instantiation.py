@@ -36,8 +36,8 @@ OTHER_GROUPS = {
     "task",
 }
 """Of settings of other families, and of sample.py alone."""
-NOTHING_TO_TRAIN = [("sampler", "model"), ("dataset", "none")]
-"""Two of a trained model, which test_conditioning.py uses, and no data."""
+NOTHING_TO_TRAIN = [("sampler", "model"), ("dataset", "none"), ("sampler", "joint_bridge"), ("experiment", "distill")]
+"""Of a trained model (test_conditioning.py uses it), no data, and students: tests/diffusion/test_distillation.py."""
 
 
 def offered():
