@@ -4,7 +4,6 @@ A permutation x of n items becomes n integers c; digit i may be any value of its
 each of the n! choices is reached. So independent digits make a distribution over permutations. Definitions are 0-based:
 
     Lehmer       c_i = #{j > i: x_j < x_i}           0 .. n - 1 - i   sum: inversions
-    LeftLehmer   c_i = #{j < i: x_j > x_i}           0 .. i           sum: inversions
     Insertion    c_k = #{j < k: p_j < p_k}, p = x^-1 0 .. k           k minus the left Lehmer digit of the inverse
     FisherYates  draws of a shuffle by swaps         0 .. n - 1 - i   zeros: cycles
     Inline       x itself                            0 .. n - 1       not free: the counter-example
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.permutations.group import compose, identity_like, inverse, is_permutation
+from blackout.permutations.group import compose, inverse, is_permutation
 
 
 class Code(ABC):
@@ -113,22 +112,6 @@ class Lehmer(Code):
         return _places_last(y, code)
 
 
-class LeftLehmer(Code):
-    """How many larger values come before [Severo 2025, eq. 1]."""
-
-    @staticmethod
-    def _largest(n: int, device: torch.device | str) -> Tensor:
-        return torch.arange(n, device=device)
-
-    @staticmethod
-    def _encode(x: Tensor) -> Tensor:
-        return identity_like(x) - _smaller_before(x)
-
-    @staticmethod
-    def _decode(code: Tensor) -> Tensor:
-        return _of_smaller_before(identity_like(code) - code)
-
-
 class Insertion(Code):
     """Item k goes in at place c_k of the list of items 0..k-1: r digits are the order of the first r items.
 
@@ -141,11 +124,19 @@ class Insertion(Code):
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
-        return _smaller_before(inverse(x))
+        y = _places_first(inverse(x))
+        for i in reversed(range(1, len(y))):  # how many smaller values come before each
+            earlier = y[:i]
+            earlier -= (earlier > y[i]).view(torch.uint8)
+        return _places_last(y, x)
 
     @staticmethod
     def _decode(code: Tensor) -> Tensor:
-        return inverse(_of_smaller_before(code))
+        y = _places_first(code)
+        for i in range(1, len(y)):
+            earlier = y[:i]
+            earlier += (earlier >= y[i]).view(torch.uint8)
+        return inverse(_places_last(y, code))
 
 
 class FisherYates(Code):
@@ -206,24 +197,6 @@ class Inline(Code):
     def _decode(code: Tensor) -> Tensor:
         """The digits as they are, permutation or not: see `valid`."""
         return code.long().clone()
-
-
-def _smaller_before(x: Tensor) -> Tensor:
-    """How many smaller values come before each, int64 [..., n]."""
-    y = _places_first(x)
-    for i in reversed(range(1, len(y))):
-        earlier = y[:i]
-        earlier -= (earlier > y[i]).view(torch.uint8)
-    return _places_last(y, x)
-
-
-def _of_smaller_before(counts: Tensor) -> Tensor:
-    """The inverse of `_smaller_before`."""
-    y = _places_first(counts)
-    for i in range(1, len(y)):
-        earlier = y[:i]
-        earlier += (earlier >= y[i]).view(torch.uint8)
-    return _places_last(y, counts)
 
 
 def _all_permutations(x: Tensor) -> bool:

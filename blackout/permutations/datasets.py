@@ -150,34 +150,6 @@ def first_equal(x: Tensor) -> Tensor:
     return (flat.unsqueeze(1) == flat.unsqueeze(2)).all(-1).int().argmax(-1)
 
 
-class OnePermutation(Puzzles):
-    """A single permutation to be memorised [Zhang 2025, appendix G.1]: tokens 0..length - 1 in one random order."""
-
-    def __init__(self, length: int, held_out: int, seed: int) -> None:
-        encoder = {"_target_": "blackout.networks.TokenEncoder"}
-        facts = {"num_tokens": length, "mean": 0.0, "std": 1.0, "encoder": encoder}
-        super().__init__("one_permutation", "tokens", length, (), held_out, seed, facts)
-        self.order = torch.randperm(length, generator=torch.Generator().manual_seed(fold_seed(seed, _ORDER)))
-
-    def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        return {"items": self.order.repeat(len(index), 1)}
-
-
-@component("dataset")
-def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> OnePermutation:
-    """One permutation of `length` tokens, shuffled in every puzzle.
-
-    Args:
-        length: tokens.
-        held_out: number of test puzzles.
-        seed: of the permutation and the puzzles.
-
-    Raises:
-        ValueError: values out of range.
-    """
-    return OnePermutation(length, held_out, seed)
-
-
 @contextmanager
 def reading(kind: str, item: Tensor) -> Iterator[None]:
     """Inside, a network is shown items for the first time.
@@ -226,6 +198,24 @@ class StoredPuzzles(Puzzles):
 
     def _content(self, split: Split) -> str:
         return hashlib.sha256(self._rows[split].numpy().tobytes()).hexdigest()
+
+
+@component("dataset")
+def one_permutation(length: int = 10, held_out: int = 1000, seed: int = 0) -> StoredPuzzles:
+    """A single permutation to be memorised [Zhang 2025, appendix G.1]: tokens 0..length - 1 in one random order.
+
+    Args:
+        length: tokens.
+        held_out: number of test puzzles.
+        seed: of the permutation and the puzzles.
+
+    Raises:
+        ValueError: values out of range.
+    """
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(fold_seed(seed, _ORDER)))
+    encoder = {"_target_": "blackout.networks.TokenEncoder"}
+    facts = {"num_tokens": length, "mean": 0.0, "std": 1.0, "encoder": encoder}
+    return StoredPuzzles("one_permutation", "tokens", (order[None], order.repeat(max(held_out, 0), 1)), seed, facts)
 
 
 @component("dataset", ask="dataset=items dataset.path=<file>")

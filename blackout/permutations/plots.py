@@ -43,7 +43,8 @@ def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = Non
         return _numbers(rows, data.get("num_tokens", rows.shape[1]), columns)
     if items is None:
         return lists(kind, shown, columns)
-    return solved_puzzles(kind, items, shown, samples.get("target"), samples.get("ties"), columns)
+    truth = samples.get("target", samples.get("truth"))
+    return solved_puzzles(kind, items, shown, truth, samples.get("ties"), columns)
 
 
 def solved_puzzles(

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
-from blackout.permutations.codes import FisherYates, Inline, Insertion, LeftLehmer, Lehmer
+from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.group import num_cycles
 
-FREE = [Lehmer, LeftLehmer, FisherYates, Insertion]
+FREE = [Lehmer, FisherYates, Insertion]
 CODES = [*FREE, Inline]
 
 
@@ -22,14 +22,6 @@ def choices(code, n):
 def lehmer(c):
     left = list(range(len(c)))
     return [left.pop(i) for i in c]
-
-
-def left_lehmer(c):
-    """Build values from the right: the last is known by how many of those left are larger."""
-    left, found = list(range(len(c))), []
-    for i in reversed(range(len(c))):
-        found.append(left.pop(i - c[i]))
-    return found[::-1]
 
 
 def insertion(c):
@@ -46,7 +38,7 @@ def fisher_yates(c):
     return deck
 
 
-PROCEDURES = {Lehmer: lehmer, LeftLehmer: left_lehmer, Insertion: insertion, FisherYates: fisher_yates, Inline: list}
+PROCEDURES = {Lehmer: lehmer, Insertion: insertion, FisherYates: fisher_yates, Inline: list}
 
 
 @pytest.mark.parametrize("n", range(1, 8))
@@ -96,9 +88,11 @@ def test_what_digits_mean(n):
     perms, places = all_permutations(n), torch.arange(n)
     inversions = kendall_distance(perms)
     assert torch.equal(Lehmer.encode(perms).sum(-1), inversions)
-    assert torch.equal(LeftLehmer.encode(perms).sum(-1), inversions)
+    back = inverse(perms)  # whose left Lehmer digits count the larger values before
+    left_lehmer = (back.unsqueeze(-2) > back.unsqueeze(-1)).tril(-1).sum(-1)
+    assert torch.equal(left_lehmer.sum(-1), inversions)
     assert torch.equal(n * (n - 1) // 2 - Insertion.encode(perms).sum(-1), inversions)
-    assert torch.equal(Insertion.encode(perms), places - LeftLehmer.encode(inverse(perms)))
+    assert torch.equal(Insertion.encode(perms), places - left_lehmer)
     draws = FisherYates.encode(perms)
     assert torch.equal((draws == 0).sum(-1), num_cycles(perms))
     single = (draws[:, :-1] > 0).all(-1)

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.permutation_codes import product_law, product_mass
 from blackout.permutations import all_permutations, kendall_distance
-from blackout.permutations.codes import FisherYates, Inline, Insertion, LeftLehmer, Lehmer
+from blackout.permutations.codes import FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.factorized import (
     any_order_loss,
     autoregressive_loss,
@@ -18,7 +18,7 @@ from blackout.permutations.group import is_permutation
 from blackout.random import SampleStreams
 from tests.permutations.enumeration import assert_draws, draw_codes
 
-FREE = [Lehmer, LeftLehmer, FisherYates, Insertion]
+FREE = [Lehmer, FisherYates, Insertion]
 PARTITIONS = [partition(4, k) for k in (1, 2, 3, 4)] + [partition(4, 2, torch.tensor([2, 0, 3, 1]))]
 
 

@@ -127,10 +127,9 @@ class CodeDraw(BaseDraw):
 
     def _law(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
         """All permutations and their log-probabilities for one context [1, ...], where these can be gone through."""
-        passes, order = self.passes.passes or 1, self.passes.order
-        if self.given or self.passes.greedy or (order == "confidence" and passes > 1):
+        if self.given or self.passes.greedy:
             return None
-        return exact_law(self.model, context, passes, order == "random")
+        return exact_law(self.model, context, self.passes.passes or 1, self.passes.order)
 
     def _answers(self, seed: int, context: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Of one context [1, ...]: by all permutations, where these can be gone through, else by draws."""

@@ -16,7 +16,7 @@ from blackout.component import component
 from blackout.errors import UserError
 from blackout.family import Drawn, Samples, Watch
 from blackout.networks.layers import LayerNorm
-from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, LeftLehmer, Lehmer
+from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer
 from blackout.permutations.datasets import reading
 from blackout.permutations.factorized import (
     Choice,
@@ -246,11 +246,10 @@ def _given(context: Context | None, name: str) -> Tensor:
     return context[name]
 
 
-CodeName = Literal["lehmer", "left_lehmer", "fisher_yates", "insertion", "inline"]
+CodeName = Literal["lehmer", "fisher_yates", "insertion", "inline"]
 Objective = Literal["masked", "autoregressive"]
 CODES: dict[str, type[Code]] = {
     "lehmer": Lehmer,
-    "left_lehmer": LeftLehmer,
     "fisher_yates": FisherYates,
     "insertion": Insertion,
     "inline": Inline,

@@ -19,7 +19,7 @@ from blackout.family import Samples
 from blackout.files import load_arrays
 from blackout.permutations.classical import Mallows, Mixture, fit_plackett_luce
 from blackout.permutations.coded.data import PermutationData
-from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, ExactLaw
+from blackout.permutations.coded.model import MOST_ITEMS, CodeModel, ExactLaw, Order
 from blackout.permutations.coded.ratings import FITTED, ranking_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import existing_file
@@ -223,13 +223,13 @@ def orders_of(source: PermutationData, batch: Mapping[str, Tensor]) -> Tensor:
 
 def _divergences(model: CodeModel, source: PermutationData, settings: Mapping[str, Any]) -> dict[str, float]:
     """KL(truth || model) in bits and total variation for every shown context, where both laws can be enumerated."""
+    if source.truth is None:
+        return {}
     passes = settings.get("passes") or model.passes.passes or 1
     order = settings.get("order") or model.passes.order
-    if source.truth is None or (order == "confidence" and passes > 1):  # an order of its own for every outcome
-        return {}
     found = {}
     for name, context in source.shown.items():
-        if (law := exact_law(model, context, passes, order == "random")) is not None:
+        if (law := exact_law(model, context, passes, order)) is not None:
             points, log_q = law
             log_p = source.truth(context, points)
             found[f"kl_bits {name}".strip()] = kl_bits(log_p, log_q)
@@ -256,24 +256,25 @@ def held_out_bits(model: CodeModel, source: PermutationData, size: int) -> float
 
 @torch.no_grad()
 def exact_law(
-    model: CodeModel, context: Mapping[str, Tensor], passes: int, random: bool = True
+    model: CodeModel, context: Mapping[str, Tensor], passes: int, order: Order | None = "random"
 ) -> tuple[Tensor, Tensor] | None:
     """All permutations and their log-probabilities for one context [1, ...], if they are few enough to enumerate.
 
     To 7 items for any number of passes, to 9 in one pass or of an autoregressive model. Of the inline code what is no
-    permutation is left out, and the probabilities sum to less than 1.
+    permutation is left out, and the probabilities sum to less than 1. The most certain digits next are an order of its
+    own for every outcome, whose law is not looked at.
 
     Returns:
         (permutations int64 [n!, n], log p float64 [n!]) or None.
     """
     n, causal = model.length, model.objective == "autoregressive"
-    if n > _ENUMERATED or (n > MOST_ITEMS and passes > 1 and not causal):
+    if n > _ENUMERATED or (passes > 1 and not causal and (n > MOST_ITEMS or order == "confidence")):
         return None
     denoiser = model.denoiser({name: values.to(model.device) for name, values in context.items()})
     points = all_permutations(n).to(model.device)
     codes = model.encode(points)
     if passes > 1 and not causal:
-        return points.cpu(), ExactLaw(denoiser, codes, model.support).mixture(passes, random).log().cpu()
+        return points.cpu(), ExactLaw(denoiser, codes, model.support).mixture(passes, order == "random").log().cpu()
     logits = denoiser(torch.full_like(codes[:1], n))
     log_q = [
         -autoregressive_loss(denoiser, part, model.support)

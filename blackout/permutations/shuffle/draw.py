@@ -18,7 +18,7 @@ from blackout.family import BaseDraw, Drawn, OutputNames, Samples, Watch, refuse
 from blackout.permutations.answers import Condition, whole
 from blackout.permutations.datasets import Puzzles, read_puzzles
 from blackout.permutations.metrics import puzzle_scores
-from blackout.permutations.plots import NAMES, lists, solved_puzzles
+from blackout.permutations.plots import NAMES, picture
 from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.decoding import Decoder
 from blackout.permutations.shuffle.model import BATCH, NOTHING, Asked, ShuffleDiffusion
@@ -86,11 +86,7 @@ class ShuffleDraw(BaseDraw):
 
     def picture(self, samples: Samples, columns: int | None = None) -> Image.Image | None:
         """Solved puzzles, or lists as they lie where samples are items."""
-        kind = self.model.data["kind"]
-        if "items" not in samples:
-            return lists(kind, samples["samples"], columns)
-        truth, ties = samples.get("truth"), samples.get("ties")
-        return solved_puzzles(kind, samples["items"], samples["samples"], truth, ties, columns)
+        return picture(samples, self.model.data, columns)
 
 
 class SolvedPuzzles:

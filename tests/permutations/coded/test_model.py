@@ -19,7 +19,7 @@ from blackout.permutations.coded.report import PermutationScores, exact_law, kl_
 from blackout.permutations.factorized import autoregressive_loss, code_log_prob, partition
 from blackout.permutations.group import is_permutation
 
-FREE = ["lehmer", "left_lehmer", "fisher_yates", "insertion"]
+FREE = ["lehmer", "fisher_yates", "insertion"]
 
 
 def model_of(code, n=4, objective="masked", passes=Passes(), tokens=None, context="fused", seed=0):
@@ -52,7 +52,7 @@ def test_probabilities_sum_to_one_for_every_partition(code):
 
 @pytest.mark.parametrize("code, passes, order", [
     ("lehmer", 1, "random"), ("fisher_yates", 2, "random"), ("insertion", 3, "left_to_right"),
-    ("left_lehmer", 2, "confidence"),
+    ("lehmer", 2, "confidence"),
 ])  # fmt: skip
 def test_draws_follow_the_law_and_say_their_probability(code, passes, order):
     model, points = model_of(code), all_permutations(4)

@@ -127,7 +127,7 @@ def test_conditions_in_words_and_the_likeliest_orders(run, trained, tmp_path, mo
 
 
 WRONG = (
-    ("code=morse", "code must be one of lehmer, left_lehmer, fisher_yates, insertion, inline"),
+    ("code=morse", "code must be one of lehmer, fisher_yates, insertion, inline"),
     ("objective=both", "objective must be one of masked, autoregressive"), ("order=backwards", "order must be one of"),
     ("passes=0", "passes must be 1..6, not 0"), ("passes=7", "passes must be 1..6, not 7"), ("passes=two", "passes"),
     ("objective=autoregressive passes=2", "passes=6 order=left_to_right"), ("dataset.length=1", "length"),
