@@ -218,7 +218,7 @@ class ExactFamily:
         refuse_unknown(request, "posterior", "operator", "noise", "measurement", "calibrate")
         if not request.get("posterior"):
             raise UserError("an exact law is for posteriors: posterior=sgdd must be given")
-        draw: Draw = make(request["posterior"], "posterior").draw(model, model.sampler, request)
+        draw: Draw = make(request["posterior"], "posterior").asked(model, model.sampler, request)
         return draw
 
 

@@ -229,7 +229,7 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     Args:
         request: `sampler` (a description, or fields that replace the model's own), `classes`, `given`, `inpaint`,
             `num_samples`;
-            `posterior` names a component whose `draw(model, sampler, request)` is asked in this one's place.
+            `posterior` names a component whose `asked(model, sampler, request)` is asked in this one's place.
 
     Raises:
         UserError: something the model cannot do, or another option.
@@ -267,9 +267,9 @@ def _posterior(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     if request.get("sampler"):
         sampler = make(describe_sampler(request["sampler"], model.config), "sampler")
     component = make(request["posterior"], "posterior")
-    if not hasattr(component, "draw"):
+    if not hasattr(component, "asked"):
         raise UserError("posterior must be a way of sampling such as posterior=auto")
-    return component.draw(model, sampler, request)
+    return component.asked(model, sampler, request)
 
 
 def describe_sampler(given: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,24 +5,9 @@
 `sample.py` reaches.
 """
 
-from blackout.posterior.baselines import DPS, SMC, SVDD, Overwrite, Steered
-from blackout.posterior.chains import Coupling, Method, Posterior, anneal
+from blackout.posterior.baselines import DPS, SMC, SVDD, Auto, Overwrite, Steered
+from blackout.posterior.chains import Command, Coupling, Method, Posterior, anneal
 from blackout.posterior.conjugate import Direct, conjugate
-from blackout.posterior.draw import (
-    Auto,
-    Baseline,
-    Command,
-    DirectCommand,
-    NoiseDenoiseCommand,
-    Sgdd,
-    SgddPublished,
-    dps,
-    fk,
-    overwrite,
-    smc,
-    svdd,
-    tds,
-)
 from blackout.posterior.noise import Binomial, Camera, Exact, Flips, Gaussian, Noise, Poisson
 from blackout.posterior.operators import (
     And,
@@ -40,13 +25,13 @@ from blackout.posterior.operators import (
 )
 from blackout.posterior.problem import Blind, Measured, Prior, Problem, Unknown
 from blackout.posterior.rewards import Classifier, LearnedClassifier, Reward
-from blackout.posterior.split_gibbs import NoiseDenoise, SplitGibbs
+from blackout.posterior.split_gibbs import NoiseDenoise, Sgdd, SplitGibbs
 
 __all__ = [
-    "DPS", "SMC", "SVDD", "And", "Auto", "Baseline", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",
-    "Coupling", "Decoded", "Direct", "DirectCommand", "Exact", "Flips", "Function", "Gaussian", "Identity",
+    "DPS", "SMC", "SVDD", "And", "Auto", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",
+    "Coupling", "Decoded", "Direct", "Exact", "Flips", "Function", "Gaussian", "Identity",
     "Inpaint", "InpaintBox", "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Method",
-    "Noise", "NoiseDenoise", "NoiseDenoiseCommand", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",
-    "Prior", "Problem", "Reward", "Sgdd", "SgddPublished", "SplitGibbs", "Steered",
-    "Unknown", "Xor", "anneal", "conjugate", "dps", "fk", "overwrite", "smc", "svdd", "tds",
+    "Noise", "NoiseDenoise", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",
+    "Prior", "Problem", "Reward", "Sgdd", "SplitGibbs", "Steered",
+    "Unknown", "Xor", "anneal", "conjugate",
 ]  # fmt: skip

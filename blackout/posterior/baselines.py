@@ -1,11 +1,11 @@
-"""Rivals and reference points: DPS, SVDD-PM, SMC, FK and TDS [Chu 2025, appendix C.2]; and overwriting."""
+"""Rivals and reference points: DPS, SVDD-PM, SMC, FK and TDS [Chu 2025, appendix C.2]; overwriting; the best of all."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -13,20 +13,29 @@ from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.inpainting import KnownElements
-from blackout.diffusion.kernels import leap, reverse_rates
+from blackout.diffusion.kernels import StatefulKernel, leap, reverse_rates
 from blackout.diffusion.particles import THRESHOLD, normalised, sample_particles, systematic
 from blackout.diffusion.predictions import CategoricalPrediction, CountPrediction, Prediction
 from blackout.diffusion.processes import JumpProcess, PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import step_fraction
 from blackout.diffusion.steering import Kind, neighbour_ratios, steer
+from blackout.distributed import rank
+from blackout.errors import UserError
 from blackout.posterior.chains import Method, Run
+from blackout.posterior.conjugate import Direct, conjugate
 from blackout.posterior.problem import Measured, Prior, Problem, repeated
-from blackout.posterior.split_gibbs import polished
+from blackout.posterior.split_gibbs import Annealed, HeatBath, Sgdd, SplitGibbs, known_mask, polished
 from blackout.random import RandomSource, SampleStreams, poisson, uniform
 
 _GUARD = 0.1
 """Of the mean guess of a group's likelihood, what every guess is raised by."""
+_BESIDE, _BESIDE_FEW, _FEW = (32, 12), (64, 80), 16
+"""Particles beside known elements, and steps of each: below 800 evaluations of the network; of at most 16 elements,
+where evaluations are cheap and laws may be spiky, more.
+"""
+_OF_BLACK_BOXES, _MOVES = 12, 16
+"""Particles of likelihoods of which only values are known, and moves that mend them, for as many evaluations."""
 _MOST = 20_000
 """Neighbours of one state: their number is that of network evaluations of each step."""
 
@@ -334,3 +343,36 @@ class Overwrite(Method):
             raise ValueError("posterior=overwrite needs elements that are known exactly: operator=inpaint_box, ...")
         y, mask = known
         return y.to(prior.device, count_dtype(prior.process.max_count)), mask.to(prior.device)
+
+
+@dataclass(frozen=True)
+class Auto(Sgdd):
+    """Direct where the measurement is the forward process itself; where elements are known exactly and particles can be
+    weighed beside them, these; where each term of the likelihood depends on few elements, split Gibbs sampling and
+    moves that mend it; of black boxes particles and such moves.
+    """
+
+    sweeps: int = 42
+    polish: int = 20
+    kind: ClassVar[type[SplitGibbs]] = Annealed
+
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        found = conjugate(prior.process, problem, prior.shape)
+        direct = found is not None and found[1] <= prior.final_time
+        known = not direct and known_mask(prior, problem) is not None
+        particles, steps = _BESIDE_FEW if math.prod(prior.shape) <= _FEW else _BESIDE
+        annealed = super().method(prior, problem)
+        assert isinstance(annealed, SplitGibbs)
+        given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        local = known or bool(given) or isinstance(annealed.likelihood_step(prior, problem), HeatBath)
+        name, chosen = (
+            ("direct", Direct()) if direct
+            else (f"{particles} particles", Overwrite(particles, steps)) if known
+            else ("sgdd, then noise_denoise", annealed) if local or isinstance(prior.kernel, StatefulKernel)
+            else (f"smc of {_OF_BLACK_BOXES} particles, then noise_denoise", SMC(_OF_BLACK_BOXES, polish=_MOVES))
+        )  # fmt: skip
+        if rank() == 0:
+            print(f"posterior=auto: {name}")
+        if given and chosen is not annealed:
+            raise UserError(f"posterior.{given[0]}: auto takes {name} here, which has none: posterior=sgdd has")
+        return chosen

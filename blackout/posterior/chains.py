@@ -10,24 +10,23 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
-from blackout.posterior.diagnostics import projections
+from blackout.diffusion.samplers import Sampler
+from blackout.posterior.diagnostics import FIELDS, projections
+from blackout.posterior.draw import PosteriorDraw, requested
 from blackout.posterior.problem import LocalProblem, Prior, Problem
 from blackout.random import RandomSource, SampleStreams
 
 Observer: TypeAlias = Callable[[int, int, Tensor, Tensor, float], None]
 """Called with (sweep, number of sweeps, x, z, level) after every sweep."""
-FIELDS = ("log_likelihood", "moved", "acceptance", "total")
-"""What is kept of every chain and sweep, in this order; `moved` is the share of elements in which z differs from x,
-`total` the sum of x. Projections of x follow, see `diagnostics.projections`."""
 
 
 @dataclass
@@ -93,7 +92,7 @@ class Run:
             how: "data" for what the measurement suggests, where it does; "prior" for unconditional samples.
 
         Raises:
-            ValueError: a start of another shape, or an unknown `how`.
+            ValueError: a start of another shape.
         """
         prior, shape = self.prior, (self.number, *self.prior.shape)
         dtype = count_dtype(prior.process.max_count)
@@ -101,8 +100,6 @@ class Run:
             if tuple(self.start.shape) != shape or self.start.is_floating_point():
                 raise ValueError(f"the start must be counts of shape {shape}, not {tuple(self.start.shape)}")
             return self.start.to(prior.device, dtype)
-        if how not in ("data", "prior"):
-            raise ValueError(f"start must be data or prior, not {how}")
         near = suggested(self.problem, self.number, prior.shape) if how == "data" else None
         if near is None:
             return prior.draw(self.number, self.streams.fold(-1))
@@ -144,8 +141,20 @@ def suggested(problem: Problem, number: int, shape: tuple[int, ...]) -> Tensor |
     return None if estimate is None else estimate(number, shape)
 
 
-class Method(ABC):
-    """A posterior sampler."""
+class Command(ABC):
+    """One way of sampling, as the command line chooses it."""
+
+    @abstractmethod
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        """The sampler for such a problem."""
+
+    def asked(self, model: Any, sampler: Sampler, request: Mapping[str, Any]) -> PosteriorDraw:
+        """What `sample.py` draws, see `draw.requested`."""
+        return requested(self, model, sampler, request)
+
+
+class Method(Command):
+    """A posterior sampler; as a command itself, unless its settings depend on the problem."""
 
     mixes: ClassVar[bool] = False
     """Whether its late sweeps are draws of Markov chains, of which R-hat and effective sizes say something."""
@@ -181,6 +190,15 @@ class Method(ABC):
         log_l, kept = problem.log_likelihood(x.double()), torch.stack(run.chains, 1)
         return Posterior(x, log_l, run.trace, kept, pasted, run.log_evidence)
 
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        return self
+
+    def takes_steps(self, prior: Prior, problem: Problem) -> bool:
+        """Whether anything is drawn by steps of the sampler's grid: walks, or unconditional samples to start from."""
+        walks = self.walks and getattr(self, "steps", None) is None
+        start = getattr(self, "start", "data")
+        return walks or start == "prior" or (self.mixes and suggested(problem, 1, prior.shape) is None)
+
     @abstractmethod
     def draw(self, run: Run) -> Tensor:
         """Samples, counts [n, *shape]; every sweep is recorded."""
@@ -209,12 +227,18 @@ def anneal(sweeps: int = 60, first: float = 3.0, last: float = 0.01) -> tuple[fl
     return tuple(first * (last / first) ** (k / (sweeps - 1)) for k in range(sweeps))
 
 
-def check_levels(levels: tuple[float, ...], prior: Prior) -> None:
+def check_levels(levels: Sequence[float], prior: Prior) -> None:
     """Raise ValueError for levels that are not positive or beyond what the prior knows."""
     if not levels or not all(0 < t < math.inf for t in levels):
         raise ValueError(f"levels must be positive, not {list(levels)}")
     if max(levels) > prior.final_time * (1 + 1e-9):
         raise ValueError(f"level {max(levels):g} is beyond the model's last time, {prior.final_time:.4g}")
+
+
+def check_start(start: str) -> None:
+    """Raise ValueError for anything but data and prior."""
+    if start not in ("data", "prior"):
+        raise ValueError(f"start must be data or prior, not {start}")
 
 
 def accepted(log_ratio: Tensor, now: Tensor, u: Tensor) -> Tensor:

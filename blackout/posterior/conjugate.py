@@ -56,6 +56,8 @@ class Direct(Method):
     steps: int = 25
 
     def check(self, prior: Prior, problem: Problem) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, not {self.steps}")
         check_levels((self._found(prior, problem)[1],), prior)
 
     def draw(self, run: Run) -> Tensor:

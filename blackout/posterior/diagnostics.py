@@ -13,6 +13,9 @@ from torch import Tensor
 from blackout.posterior.noise import Noise
 from blackout.random import SampleStreams
 
+FIELDS = ("log_likelihood", "moved", "acceptance", "total")
+"""What is kept of every chain and sweep, in this order; `moved` is the share of elements in which z differs from x,
+`total` the sum of x. Projections of x follow, see `projections`."""
 _PROJECTIONS = 16
 _BINS = 10
 _LEAST = 4

@@ -16,7 +16,7 @@ from blackout.diffusion.plots import grid
 from blackout.family import Samples
 from blackout.files import replacing, save_picture
 from blackout.posterior import diagnostics
-from blackout.posterior.chains import FIELDS
+from blackout.posterior.diagnostics import FIELDS
 from blackout.posterior.noise import Exact
 from blackout.posterior.operators import Judged
 from blackout.posterior.problem import Blind

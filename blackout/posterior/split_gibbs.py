@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
@@ -26,8 +27,10 @@ from torch import Tensor
 from blackout.diffusion.inpainting import KnownElements
 from blackout.diffusion.kernels import StatefulKernel
 from blackout.diffusion.particles import sample_particles, weighs
-from blackout.diffusion.processes import Uniform
+from blackout.diffusion.processes import PureDeath, Uniform
+from blackout.errors import UserError
 from blackout.posterior.chains import (
+    Command,
     Coupling,
     Method,
     Relaxed,
@@ -35,6 +38,7 @@ from blackout.posterior.chains import (
     accepted,
     anneal,
     check_levels,
+    check_start,
     suggested,
     where_rows,
 )
@@ -44,6 +48,11 @@ from blackout.random import RandomSource, SampleStreams, categorical, uniform
 
 _POLISH = (3.0, 1.0, 0.4, 0.1)
 """Levels of the moves after the last sweep, in turn: the first go from one mode to another, the last mend details."""
+_FIRST, _PUBLISHED = 3.0, (20.0, 1e-4)
+_NEAR, _FAR = (1.0, 0.4, 0.1), (3.0, 1.0, 0.4)
+"""Levels of moves that begin near the posterior, and of those that must find it."""
+_LAST_OF_COUNTS, _LAST_OF_BITS, _LAST = 0.2, 0.02, 0.01
+"""Below t = 1 / max_count nothing moves; on counts the chains need births to become brighter."""
 _MOST_COLOURS = 64
 """Beyond this a pass of the heat bath evaluates the likelihood more often than Metropolis needs."""
 _CHUNK = 1 << 22
@@ -114,6 +123,7 @@ class SplitGibbs(Method):
         return x
 
     def check(self, prior: Prior, problem: Problem) -> None:
+        check_start(self.start)
         check_levels(self.levels, prior)
         self.likelihood_step(prior, problem)
         if self.published and isinstance(problem, Measured) and type(problem.noise) is Exact:
@@ -143,6 +153,51 @@ class Annealed(SplitGibbs):
     """
 
     mixes: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Sgdd(Command):
+    """Split Gibbs sampling, corrected; see `SplitGibbs`.
+
+    Args:
+        sweeps: how many.
+        first_level, last_level: ends of the ladder; None for what suits the process.
+        polish: noise-denoise moves at the end.
+        start: data or prior.
+        step: auto, heat_bath or metropolis.
+        proposals: of Metropolis; None for four per element.
+        passes: of the heat bath; None for two on bits, else one.
+        published: as published, with its two errors: the wrong potential and the restarted Metropolis chain. Its levels
+            are the paper's, as far as the model goes, its proposals two per element. For comparison.
+    """
+
+    sweeps: int = 60
+    first_level: float | None = None
+    last_level: float | None = None
+    polish: int = 0
+    start: str = "data"
+    step: str = "auto"
+    proposals: int | None = None
+    passes: int | None = None
+    published: bool = False
+    kind: ClassVar[type[SplitGibbs]] = SplitGibbs
+
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        for name in ("passes", "proposals"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"posterior.{name} must be at least 1, not {getattr(self, name)}")
+        if self.polish < 0:
+            raise UserError(f"posterior.polish must not be negative, not {self.polish}")
+        if self.published and (self.step, self.passes) != ("auto", None):
+            raise UserError("posterior=sgdd_published takes Metropolis steps: leave out posterior.step and passes")
+        largest, counts = prior.process.max_count, isinstance(prior.process, PureDeath)
+        default = (_LAST_OF_COUNTS if largest > 1 else _LAST_OF_BITS) if counts else _LAST
+        ends = _PUBLISHED if self.published else (_FIRST, default)
+        first = min(ends[0], prior.final_time) if self.first_level is None else self.first_level
+        levels = anneal(self.sweeps, first, min(ends[1], first) if self.last_level is None else self.last_level)
+        passes = self.passes or (2 if largest == 1 else 1)
+        proposals = self.proposals or (2 * math.prod(prior.shape) if self.published else None)
+        return self.kind(levels, self.step, proposals, passes, self.polish, self.start, self.published)
 
 
 def possible_state(problem: Problem, coupling: Coupling, x: Tensor, t: float, streams: SampleStreams) -> Tensor:
@@ -357,17 +412,24 @@ class NoiseDenoise(Method):
     (`sample_particles`, `held`): the law given the known elements is as invariant.
 
     Args:
-        levels: taken in turn.
+        levels: taken in turn; as a command none for 1, .4, .1 near a measurement, or 3, 1, .4 where chains begin far
+            off.
         moves: how many in all.
         start: "data" or "prior", see `chains.Run.begin`.
         candidates: particles of every move beside known elements, the present state among them.
     """
 
     mixes: ClassVar[bool] = True
-    levels: tuple[float, ...] = (1.0, 0.4, 0.1)
+    levels: Sequence[float] = (1.0, 0.4, 0.1)
     moves: int = 24
     start: str = "data"
     candidates: int = 4
+
+    def method(self, prior: Prior, problem: Problem) -> Method:
+        if self.levels:
+            return self
+        near = self.start == "data" and isinstance(problem, Measured) and problem.estimate(1, prior.shape) is not None
+        return replace(self, levels=tuple(min(t, prior.final_time) for t in (_NEAR if near else _FAR)))
 
     def sweeps(self, prior: Prior) -> int:
         return self.moves
@@ -375,6 +437,7 @@ class NoiseDenoise(Method):
     def check(self, prior: Prior, problem: Problem) -> None:
         if self.moves < 1:
             raise ValueError(f"moves must be at least 1, not {self.moves}")
+        check_start(self.start)
         check_levels(self.levels, prior)
 
     def draw(self, run: Run) -> Tensor:
