@@ -10,7 +10,7 @@ of which hepg2's is CGTA, plus noise: what guides to high activities must find t
     python train.py dataset=counts dataset.path=OUT/enhancers.csv dataset.sequences=seq dataset.labels=hepg2 \\
         process=uniform network=transformer
     python sample.py ckpt=<run> operator=classifier operator.label=9 operator.scale=30 posterior=sgdd \\
-        "operator.classifier={_target_: blackout.posterior.LearnedClassifier}"
+        "operator.classifier={_target_: benchmarks.learned_classifier.LearnedClassifier}"
     python train.py dataset=counts dataset.path=OUT/train.npy process=uniform network=transformer
 """
 

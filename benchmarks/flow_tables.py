@@ -538,8 +538,8 @@ def couplings(seconds: float, chains: int, quick: bool) -> list[dict[str, Any]]:
         makers: dict[str, Callable[[], NegativeSampler]] = {
             "flow": lambda: FlowSamples(256),
             "PCD, Gibbs": lambda: PersistentChains(256),
-            "PCD, Gibbs with gradients, 16 moves": lambda: PersistentChains(256, 1, LocallyInformed(16, True)),
-            "PCD, DMALA": lambda: PersistentChains(256, 1, GradientDMALA(1, 0.4)),
+            "PCD, Gibbs with gradients, 16 moves": lambda: PersistentChains(256, LocallyInformed(16, True)),
+            "PCD, DMALA": lambda: PersistentChains(256, GradientDMALA(1, 0.4)),
         }
         for name, make in makers.items():
             energy, steps = learned(make(), data, seconds, size**2, size)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -143,16 +144,12 @@ def _and_without(sums: Tensor) -> Tensor:
     return torch.cat([total, total + torch.log1p(-(sums - total).exp())], 1)
 
 
-class _Walk(Protocol):
-    """States at t_0 -> states at t_K and the gains of their weights, w += (t_{k+1} - t_k) f(x), then a move at t_{k+1}.
+_Walk: TypeAlias = Callable[[Target, States, Tensor, SampleStreams, int], tuple[States, Tensor]]
+"""States at t_0 -> states at t_K and the gains of their weights, w += (t_{k+1} - t_k) f(x), then a move at t_{k+1}.
 
-    The draws of the first move are those of the streams' step `first`. Times [L, K + 1] are those of L parts of the
-    chains, each as many.
-    """
-
-    def __call__(
-        self, target: Target, states: States, times: Tensor, streams: SampleStreams, first: int
-    ) -> tuple[States, Tensor]: ...
+Given target, states, times, streams and `first`: the draws of the first move are those of the streams' step `first`.
+Times [L, K + 1] are those of L parts of the chains, each as many.
+"""
 
 
 def _walk(target: Target, refine: Refinement | None) -> _Walk:

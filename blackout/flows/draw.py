@@ -1,6 +1,6 @@
 """What `sample.py` can ask of a flow, and what it leaves besides samples.
 
-A simulation, moves, resampled samples; estimates, and pictures of how it did.
+A simulation and moves; estimates, and pictures of how it did.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from blackout.flows.plots import (
     CLUSTERS,
     EXACT,
     Collected,
-    add_array,
     grid,
     named,
     observed_path,
@@ -32,7 +31,7 @@ from blackout.flows.plots import (
 )
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
-from blackout.flows.weights import estimates, systematic_resample, weighted_mean
+from blackout.flows.weights import estimates, weighted_mean
 from blackout.random import fold_seed
 from blackout.training.components import make
 
@@ -45,7 +44,7 @@ _COMPARED = 2048
 """Exact chains with which a simulation in time steps is compared."""
 _BOUNDED = 256
 """States of the target from which the upper bound of log Z is made."""
-_RESAMPLED, _EXACT, _CHECKED = 11, 12, 13
+_EXACT, _CHECKED = 12, 13
 """Keys among the uses of a seed."""
 
 
@@ -73,7 +72,6 @@ class FlowDraw(ChainDraw):
         model: in eval mode.
         simulation: of its chain.
         refine: moves after every step; None for none.
-        resample: add indices of samples drawn by their weights.
         description: of all this as plain values.
         own: make the estimates from so many samples, rather than from those that are written.
         path: also observe what the law is at every temperature of the path.
@@ -82,7 +80,6 @@ class FlowDraw(ChainDraw):
     model: ChainSampler
     simulation: Simulation
     refine: Refinement | None = None
-    resample: bool = False
     description: Mapping[str, Any] = field(default_factory=dict)
     own: int | None = None
     path: bool = False
@@ -120,7 +117,7 @@ class FlowDraw(ChainDraw):
 
 
 class FlowOutputs(Collected):
-    """Estimates from the samples, pictures and, if asked, indices of resampled samples.
+    """Estimates from the samples, and pictures.
 
     Args:
         draw: where the samples come from.
@@ -132,7 +129,7 @@ class FlowOutputs(Collected):
         self._draw, self._seed = draw, seed
 
     def write(self, directory: Path) -> dict[str, Any]:
-        """Write diagnostics.png and, with `resample`, the array `resampled` into samples.npz."""
+        """Write diagnostics.png; with `path` also what the law is at every temperature."""
         draw, target, arrays = self._draw, self._draw.model.target, self.arrays()
         number = draw.own or len(arrays["samples"])
         observed = draw.run(torch.arange(min(number, draw.batch_size)), fold_seed(self._seed, number), observe=True)
@@ -154,16 +151,12 @@ class FlowOutputs(Collected):
             print(f"warning: {said['warning']}")
         if not isinstance(draw.simulation, Events):
             said["time_steps"] = compared_with_truth(draw, values, self._seed)
-            print(said["time_steps"]["note"])
-        if draw.resample:
-            generator = torch.Generator().manual_seed(fold_seed(self._seed, _RESAMPLED))
-            chosen = systematic_resample(arrays["log_weights"], torch.rand((), generator=generator).double())
-            add_array(directory / "samples.npz", "resampled", chosen)
+            print(said["time_steps"])
         save_diagnostics(target, arrays, observed, values, directory / "diagnostics.png")
         return said
 
 
-def compared_with_truth(draw: FlowDraw, values: dict[str, float], seed: int) -> dict[str, Any]:
+def compared_with_truth(draw: FlowDraw, values: dict[str, float], seed: int) -> str:
     """How far the weighted energy of a simulation in time steps is from the truth: exact, or by exact simulation."""
     if "mean_energy_exact" in values:
         mean, error, how = values["mean_energy_exact"], 0.0, "its exact value"
@@ -179,7 +172,7 @@ def compared_with_truth(draw: FlowDraw, values: dict[str, float], seed: int) -> 
         f"simulation={type(draw.simulation).__name__.lower()} moves in time steps, and neither ESS nor errors see what "
         f"that does: the weighted energy is {100 * off:+.1f} +- {100 * spread:.1f} % from {how}"
     )
-    return {"note": note, "energy": mean, "relative_difference": off, "relative_difference_error": spread}
+    return note
 
 
 def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
@@ -197,39 +190,38 @@ def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
     return {"eubo": float(gap.mean()), "eubo_error": float(gap.std()) / math.sqrt(len(x))}
 
 
-def requested_simulation(model: ChainSampler, request: Mapping[str, Any]) -> tuple[Simulation, dict[str, Any]]:
-    """The simulation that is asked for, whole or by fields that replace the model's own; and its description."""
+def requested_chains(
+    model: ChainSampler, request: Mapping[str, Any]
+) -> tuple[Simulation, Refinement | None, dict[str, Any]]:
+    """The simulation that is asked for, whole or by fields that replace the model's own; moves; and descriptions."""
     described = dict(model.config.get("model", {}).get("simulation", {}))
     given = {name: value for name, value in (request.get("simulation") or {}).items() if value is not None}
     described = given if "_target_" in given else described | given
-    return make(described, "simulation") if given else model.simulation, described
+    simulation, refine = make(described, "simulation") if given else model.simulation, request.get("refine")
+    return simulation, make(refine, "refine") if refine else None, {"simulation": described, "refine": refine}
 
 
 def requested(model: ChainSampler, request: Mapping[str, Any]) -> FlowDraw:
     """The draw that the settings of `sample.py` ask for.
 
     Args:
-        request: `simulation` (a description, or fields that replace the model's own), `refine`, `resample`,
-            `path`, `target` (`sigma` and `bias` in trained ranges), `num_samples`.
+        request: `simulation` (a description, or fields that replace the model's own), `refine`, `path`, `target`
+            (`sigma` and `bias` in trained ranges), `num_samples`.
 
     Raises:
         UserError: another option, or a wrong value.
     """
-    refuse_unknown(request, "simulation", "refine", "resample", "path", "target")
+    refuse_unknown(request, "simulation", "refine", "path", "target")
     law = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
     if law:
         if not isinstance(model, LawsFlow):
             raise UserError("target: a trained model keeps it, but for sigma and bias that it learned ranges of")
         config, model = model.config, LawsFlow(model.averaged, model.target.at(**law), model.simulation).eval()
         model.config = config
-    simulation, described = requested_simulation(model, request)
-    refine, resample, path = request.get("refine"), request.get("resample", False), request.get("path", False)
-    for name, value in (("resample", resample), ("path", path)):
-        if not isinstance(value, bool):
-            raise UserError(f"{name} must be true or false, not {value!r}")
-    moves: Refinement | None = make(refine, "refine") if refine else None
-    description = {"simulation": described, "refine": refine, "resample": resample}
-    return FlowDraw(model, simulation, moves, resample, description, path=path)
+    simulation, moves, description = requested_chains(model, request)
+    if not isinstance(path := request.get("path", False), bool):
+        raise UserError(f"path must be true or false, not {path!r}")
+    return FlowDraw(model, simulation, moves, description, path=path)
 
 
 def preview(model: ChainSampler) -> FlowDraw:

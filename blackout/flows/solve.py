@@ -19,7 +19,7 @@ import torch
 from blackout.errors import UserError, run_command
 from blackout.files import numbered, replacing, request_key, results_folder, save_picture, write_json
 from blackout.flows.graphs.files import read_graphs
-from blackout.flows.graphs.graphs import Graph, save_graph
+from blackout.flows.graphs.graphs import Graph
 from blackout.flows.graphs.outputs import Row, graphs_picture, means, write_table
 from blackout.flows.graphs.problems import TAKES, Array, GraphTarget, Problem, problem_of
 from blackout.flows.graphs.searches import annealed, greedy
@@ -117,12 +117,7 @@ def _graphs(given: argparse.Namespace) -> list[Graph]:
     target = getattr(load_model(given.ckpt), "target", None)
     if not isinstance(target, GraphTarget) or target.problem != given.problem:
         raise UserError(f"--ckpt {given.ckpt} is no flow on graphs for {given.problem}")
-    graphs = [target.graph(number) for number in target.numbers.tolist()]
-    if given.save_graphs is not None:
-        with results_folder([given.save_graphs], request_key(given.ckpt)) as folder:
-            for graph in graphs:
-                save_graph(graph, folder / f"{int(graph.name):06d}.edges")
-    return graphs
+    return [target.graph(number) for number in target.numbers.tolist()]
 
 
 def main() -> None:
@@ -130,7 +125,6 @@ def main() -> None:
     parser.add_argument("problem", choices=TAKES)
     parser.add_argument("graphs", nargs="?", type=Path, help="a file or folder of graphs")
     parser.add_argument("--ckpt", type=Path, help="a trained flow: the graphs it held out")
-    parser.add_argument("--save-graphs", type=Path, help="with --ckpt: write them to this folder as edge lists")
     parser.add_argument("--method", choices=(*EXACT, "anneal", "greedy"), default="milp")
     parser.add_argument("--oracle", choices=EXACT, help="another method, whose values drops are counted from")
     parser.add_argument("--colours", type=int, default=3, help="of colouring, which colours as many nodes as it can")

@@ -24,13 +24,13 @@ from blackout.posterior.operators import (
     Xor,
 )
 from blackout.posterior.problem import Blind, Measured, Prior, Problem, Unknown
-from blackout.posterior.rewards import Classifier, LearnedClassifier, Reward
+from blackout.posterior.rewards import Classifier, Reward
 from blackout.posterior.split_gibbs import NoiseDenoise, Sgdd, SplitGibbs
 
 __all__ = [
     "DPS", "SMC", "SVDD", "And", "Auto", "Binomial", "Blind", "Blur", "Camera", "Classifier", "Command",
     "Coupling", "Decoded", "Direct", "Exact", "Flips", "Function", "Gaussian", "Identity",
-    "Inpaint", "InpaintBox", "InpaintRandom", "LearnedClassifier", "Matrix", "Measured", "Method",
+    "Inpaint", "InpaintBox", "InpaintRandom", "Matrix", "Measured", "Method",
     "Noise", "NoiseDenoise", "Operator", "Overwrite", "Poisson", "Pool", "Posterior",
     "Prior", "Problem", "Reward", "Sgdd", "SplitGibbs", "Steered",
     "Unknown", "Xor", "anneal", "conjugate",

@@ -22,7 +22,7 @@ from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.samplers import Sampler
 from blackout.posterior.diagnostics import FIELDS, projections
 from blackout.posterior.draw import PosteriorDraw, requested
-from blackout.posterior.problem import LocalProblem, Prior, Problem
+from blackout.posterior.problem import Measured, Prior, Problem
 from blackout.random import RandomSource, SampleStreams
 
 Observer: TypeAlias = Callable[[int, int, Tensor, Tensor, float], None]
@@ -338,11 +338,11 @@ class Relaxed:
 
     def terms(self, z: Tensor) -> Tensor:
         """Of a local problem, term by term: float64 [n, K]."""
-        return self._mean(z, cast(LocalProblem, self.problem).terms)
+        return self._mean(z, cast(Measured, self.problem).terms)
 
     def select(self, rows: Tensor, shape: tuple[int, ...]) -> Relaxed:
         """That of some rows of a local problem."""
-        return replace(self, problem=cast(LocalProblem, self.problem).select(rows, shape))
+        return replace(self, problem=cast(Measured, self.problem).select(rows, shape))
 
     def _mean(self, z: Tensor, log_l: Callable[[Tensor], Tensor]) -> Tensor:
         """The mean of log L over completions; log of that of L where one is 0, unless y is exact and 0 all there is."""

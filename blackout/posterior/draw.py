@@ -94,8 +94,7 @@ def _refuse_unused(given: Mapping[str, Any], walks: bool) -> None:
 def prior_of(model: Any, sampler: Sampler) -> Prior:
     """A model as a prior, with a sampler's kernel and grid; exact laws have their own."""
     if hasattr(model, "prior"):
-        own: Prior = model.prior()
-        return own
+        return cast(Prior, model.prior())
     mean, sampler = model.mean if sampler.poisson_start else None, taken_apart(sampler)
     times = model.times(sampler)
     return Prior(model.denoiser(), model.process, model.shape, sampler.kernel, mean, times, device=model.device)
@@ -183,8 +182,7 @@ class PosteriorDraw(BaseDraw):
     @property
     def steps(self) -> int:
         """Sweeps."""
-        sweeps: int = self.method.sweeps(prior_of(self.model, self.sampler))
-        return sweeps
+        return int(self.method.sweeps(prior_of(self.model, self.sampler)))
 
     @property
     def nfe(self) -> int:
@@ -249,5 +247,5 @@ class PosteriorDraw(BaseDraw):
 def _settings(part: Any) -> dict[str, Any]:
     fields = dataclasses.fields(part) if dataclasses.is_dataclass(part) else ()
     given = {one.name: getattr(part, one.name) for one in fields}
-    plain: dict[str, Any] = json.loads(json.dumps(given, default=lambda v: getattr(v, "__name__", type(v).__name__)))
-    return plain
+    said = json.dumps(given, default=lambda v: getattr(v, "__name__", type(v).__name__))
+    return dict(json.loads(said))

@@ -81,6 +81,8 @@ class Noise(ABC):
 
     real: ClassVar[bool] = True
     """Whether log p(y | m) changes gently between whole m."""
+    whole: ClassVar[bool] = True
+    """Whether y are whole numbers."""
 
     @abstractmethod
     def log_prob(self, y: Tensor, m: Tensor) -> Tensor:
@@ -104,8 +106,10 @@ class Noise(ABC):
 
     def check(self, y: Tensor) -> None:
         """Raise ValueError for a y that no m can give."""
-        if not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
+        if self.whole and not bool((torch.isfinite(y) & (y >= 0) & (y == y.round())).all()):
             raise ValueError("y must be whole numbers from 0 on")
+        if not bool(torch.isfinite(y).all()):
+            raise ValueError("y must be finite")
 
     def select(self, rows: Tensor) -> Noise:
         """That of these rows, where a number is another one for every row, [n, 1, ...]."""
@@ -310,6 +314,7 @@ class Gaussian(Noise):
         ValueError: it is not.
     """
 
+    whole: ClassVar[bool] = False
     std: Map = 1.0
 
     def __post_init__(self) -> None:
@@ -335,11 +340,6 @@ class Gaussian(Noise):
         """std^2."""
         return like(self.std, m, "std").expand(m.shape) ** 2
 
-    def check(self, y: Tensor) -> None:
-        """Finite."""
-        if not bool(torch.isfinite(y).all()):
-            raise ValueError("y must be finite")
-
 
 _TAIL = 6.0
 """Standard deviations of the readout noise within which numbers of photons are summed over."""
@@ -361,6 +361,7 @@ class Camera(Poisson):
         ValueError: out of range.
     """
 
+    whole: ClassVar[bool] = False
     gain: Map = 1.0
     offset: Map = 0.0
     readout: Map = 1.0
@@ -407,8 +408,3 @@ class Camera(Poisson):
 
     def thinned(self, survival: float, y: Tensor, largest: int) -> None:
         """None is known."""
-
-    def check(self, y: Tensor) -> None:
-        """Finite."""
-        if not bool(torch.isfinite(y).all()):
-            raise ValueError("y must be finite")

@@ -33,8 +33,6 @@ _REPLICATED, _BAND = 13, (0.005, 0.995)
 _CURVES = ("total", "hidden total", "log_likelihood", "projection 0")
 _COMPARED = [0, 3, *range(len(FIELDS), len(FIELDS) + diagnostics.projections(1).shape[1])]
 """Of what is kept of chains: log-likelihood, total, projections."""
-_REFERENCE = 20_000
-"""Training samples among which neighbours are looked for."""
 SPENT = ("sweep", "level", "evaluations", "calls", "seconds")
 """What is told of every sweep of a sample; its seconds are a share of its batch's."""
 _TRACED = ("sweep", "level", "log_likelihood", "moved", "acceptance", "evaluations", "seconds")
@@ -264,23 +262,12 @@ class PosteriorOutputs:
 
     def _errors(self, truth: Tensor) -> dict[str, float]:
         largest, problem = self._draw.model.process.max_count, self.problem.select(self.chosen, self.shape)
-        errors = {
+        return {
             "psnr": float(diagnostics.psnr(self.x, truth[self.place], largest).mean()),
             "psnr_of_mean": float(diagnostics.psnr(self.mean, truth, largest).mean()),
             "std": float((self.x.double() - self.mean[self.place]).pow(2).mean().sqrt()),
             "log_likelihood_of_truth": float(problem.log_likelihood(truth.double()).mean()),
         }
-        if not self._draw.measurements.source.startswith(("test", "train")):
-            return errors
-        source = self._draw.model.require_source()
-        train = source.batch("train", torch.arange(min(_REFERENCE, source.size("train"))))
-        if "label" in train:
-            from sklearn.neighbors import KNeighborsClassifier  # only here: importing it takes a second
-
-            nearest = KNeighborsClassifier(3).fit(train["x0"].cpu().flatten(1).numpy(), train["label"].cpu().numpy())
-            wanted, found = (nearest.predict(x.flatten(1).numpy()) for x in (truth, self.x))
-            errors["label_agreement"] = float((found == wanted[self.place.numpy()]).mean())
-        return errors
 
     def _judged(self, directory: Path) -> dict[str, Any]:
         """What an exact law and an operator say about the samples."""

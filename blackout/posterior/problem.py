@@ -146,26 +146,6 @@ class Problem(Protocol):
         ...
 
 
-@runtime_checkable
-class LocalProblem(Problem, Protocol):
-    """A likelihood that is a product of terms, each of few elements: its states can be drawn in blocks."""
-
-    real: bool
-    """Whether the likelihood has an extension to real x."""
-
-    def terms(self, x: Tensor) -> Tensor:
-        """Their logarithms, float64 [n, K]."""
-        ...
-
-    def incidence(self, shape: Shape) -> Tensor | None:
-        """Pairs (term, element that it depends on), int64 [2, P]; None if that is not known."""
-        ...
-
-    def select(self, rows: Tensor, shape: Shape) -> LocalProblem:
-        """The problem of some rows of x."""
-        ...
-
-
 def repeated(rows: Tensor, n: int) -> Tensor:
     """n rows [n, ...], row r being row r modulo their number; a single row stays alone, and broadcasts."""
     return rows if len(rows) in (1, n) else rows.repeat(n // len(rows), *[1] * (rows.ndim - 1))

@@ -19,7 +19,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ from blackout.posterior.chains import (
     where_rows,
 )
 from blackout.posterior.noise import Exact
-from blackout.posterior.problem import Blind, LocalProblem, Measured, Prior, Problem
+from blackout.posterior.problem import Blind, Measured, Prior, Problem
 from blackout.random import RandomSource, SampleStreams, categorical, uniform
 
 _POLISH = (3.0, 1.0, 0.4, 0.1)
@@ -113,7 +113,7 @@ class SplitGibbs(Method):
         for k, t in enumerate(self.levels):
             if isinstance(problem, Blind):
                 settled = problem.settled(x, streams.fold(3 * k + 2).at(0))
-                step = replace(step, problem=cast(LocalProblem, settled))
+                step = replace(step, problem=settled)
             moved = step(x, z, t, streams.fold(3 * k))
             z = moved.z
             x = prior.reverse(z, t, streams.fold(3 * k + 1))
@@ -239,7 +239,7 @@ def make_step(
     """
     if kind not in ("auto", "heat_bath", "metropolis"):
         raise ValueError(f"step must be auto, heat_bath or metropolis, not {kind}")
-    if isinstance(problem, LocalProblem) and kind != "metropolis":
+    if isinstance(problem, Measured) and kind != "metropolis":
         incidence = problem.incidence(shape)
         made = [] if incidence is None else blocks(incidence, math.prod(shape))
         if made and (kind == "heat_bath" or len(made) <= _MOST_COLOURS):
@@ -301,7 +301,7 @@ class HeatBath:
         passes: over all elements; one is enough where there is one block.
     """
 
-    problem: LocalProblem
+    problem: Measured
     coupling: Coupling
     blocks: list[Block]
     passes: int = 1

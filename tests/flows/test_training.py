@@ -85,13 +85,12 @@ def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
     assert run("train", *settings).code == 0
     ckpt = tmp_path / "ising/a"
     out = tmp_path / "out"
-    sampled = run("sample", f"ckpt={ckpt}", f"out={out}", "num_samples=600", "resample=true", "simulation.num_steps=8")
+    sampled = run("sample", f"ckpt={ckpt}", f"out={out}", "num_samples=600", "simulation.num_steps=8")
     assert sampled.code == 0, sampled.err
     values = json.loads((out / "metrics.json").read_text())["values"]
     arrays = np.load(out / "samples.npz")
     assert values["ess"] > 0.9 and abs(values["log_z"] - values["log_z_exact"]) < 4 * values["log_z_error"] + 0.01
     assert arrays["samples"].shape == (600, 2, 3) and arrays["log_weights"].dtype == np.float64
-    assert arrays["resampled"].shape == (600,) and arrays["resampled"].max() < 600
     weights = torch.from_numpy(arrays["log_weights"])
     assert abs(float(effective_sample_size(weights)) - values["ess"]) < 1e-9
     model = load_model(ckpt)
@@ -106,7 +105,7 @@ def test_training_teaches_and_sampling_reports(run, tmp_path):  # noqa: F811
     leaped = run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'leap'}", "num_samples=100", "simulation=leap",
                  "simulation.num_steps=8", "refine=gibbs", "simulation.resample_below=0.5")  # fmt: skip
     assert leaped.code == 0 and "neither ESS" in leaped.out
-    for option in ("classes=[3]", "simulation.steps=3", "resample=3", "refine.moves=0", "likelihood=nowhere.npz"):
+    for option in ("classes=[3]", "simulation.steps=3", "path=3", "refine.moves=0", "likelihood=nowhere.npz"):
         run("sample", f"ckpt={ckpt}", f"out={tmp_path / 'no'}", option).assert_refused(
             option.split("=")[0].split(".")[0]
         )

@@ -38,8 +38,8 @@ FAMILIES = {
 REQUESTS = (
     *((name, option) for name, options in {
         "digits": ("classes", "inpaint", "sampler.guidance", "sampler.inpainting_particles", "passes"),
-        "flow": ("resample", "simulation.num_steps", "simulation.resample_below", "oracle", "likelihood"),
-        "energy": ("resample", "simulation.num_steps", "likelihood"),
+        "flow": ("path", "simulation.num_steps", "simulation.resample_below", "oracle", "likelihood"),
+        "energy": ("path", "simulation.num_steps", "likelihood"),
         "shuffle": ("input", "sampler.width", "passes"),
         "codes": ("passes", "order", "given", "input", "curve", "sampler.greedy"),
     }.items() for option in options),

@@ -9,10 +9,11 @@ import torch
 from scipy import stats
 
 from benchmarks.exact_laws import Chain, Dna, ExactModel, Motif, Ring, Synthetic, hellinger, melody, noise_of
+from benchmarks.learned_classifier import LearnedClassifier
 from blackout.data import CountData
 from blackout.diffusion.processes import Uniform
 from blackout.errors import UserError
-from blackout.posterior import LearnedClassifier, Measured, Reward
+from blackout.posterior import Measured, Reward
 from blackout.posterior.rewards import Tilt
 from blackout.posterior.split_gibbs import blocks
 from blackout.random import SampleStreams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,7 @@ class Pair(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor, ratios: Tensor) -> Tensor:
         """G(tau, i | x), [B, d, S]."""
-        scores: Tensor = self.rates(x, t, ratios)
-        return scores
+        return cast(Tensor, self.rates(x, t, ratios))
 
 
 class EnergySampler(ChainSampler):
@@ -100,9 +99,7 @@ class EnergySampler(ChainSampler):
     @property
     def target(self) -> Learned:  # type: ignore[override]
         """The averaged energy, or the trained one where there is no average."""
-        averaged: Any = self.averaged
-        energy: Learned = averaged.energy
-        return energy
+        return cast(Pair, self.averaged).energy
 
     @property
     def energy(self) -> Learned:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,22 +15,8 @@ from torch import Tensor, nn
 from blackout.flows.energies.energies import Learned
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
-from blackout.flows.simulation import Paths
 from blackout.flows.targets import all_states
 from blackout.random import SampleStreams
-
-
-class Sampler(Protocol):
-    """What phases ask of the model."""
-
-    @property
-    def energy(self) -> Learned:
-        """In training."""
-        ...
-
-    def fresh(self, number: int, seed: int) -> Paths:
-        """So many weighted chains of the energy in training."""
-        ...
 
 
 class NegativeSampler(nn.Module, ABC):
@@ -43,8 +29,8 @@ class NegativeSampler(nn.Module, ABC):
         """Make what is kept of states, once the data are known."""
 
     @abstractmethod
-    def loss(self, model: Sampler, x: Tensor, seed: int) -> Tensor:
-        """Of data [b, d], a scalar; everything random is a function of the seed."""
+    def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
+        """Of data [b, d] for an `EnergySampler`, a scalar; everything random is a function of the seed."""
 
 
 class FlowSamples(NegativeSampler):
@@ -73,7 +59,7 @@ class FlowSamples(NegativeSampler):
         """Whether all states are summed over."""
         return energy.levels**energy.sites <= self.listed
 
-    def loss(self, model: Sampler, x: Tensor, seed: int) -> Tensor:
+    def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
         if self.sums(model.energy):
             states = all_states(model.energy.levels, model.energy.sites).to(x.device)
             return model.energy.energy(x).mean() + torch.logsumexp(-model.energy.energy(states), 0)
@@ -88,31 +74,27 @@ class PersistentChains(NegativeSampler):
 
     Args:
         chains: how many.
-        sweeps: of Gibbs in each at every step.
-        refine: other moves in place of a sweep, such as DMALA [Zhang 2022].
+        refine: moves of each at every step, such as DMALA [Zhang 2022]; None for a Gibbs sweep.
 
     Raises:
-        ValueError: none of either.
+        ValueError: there is none.
     """
 
     state: Tensor
 
-    def __init__(self, chains: int = 128, sweeps: int = 1, refine: Refinement | None = None) -> None:
+    def __init__(self, chains: int = 128, refine: Refinement | None = None) -> None:
         super().__init__()
-        if chains < 1 or sweeps < 1:
-            raise ValueError(f"negative.chains and sweeps must be at least 1, not {chains} and {sweeps}")
-        self.chains, self.sweeps, self.refine = chains, sweeps, refine or Gibbs()
+        if chains < 1:
+            raise ValueError(f"negative.chains must be at least 1, not {chains}")
+        self.chains, self.refine = chains, refine or Gibbs()
 
     def prepare(self, levels: int, sites: int, seed: int) -> None:
         uniforms = SampleStreams(seed, torch.arange(self.chains)).at(0).next_draw().uniform((self.chains, sites))
         self.register_buffer("state", (uniforms * levels).clamp_(max=levels - 1).to(torch.uint8))
 
-    def loss(self, model: Sampler, x: Tensor, seed: int) -> Tensor:
+    def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
         stream = SampleStreams(seed, torch.arange(self.chains, device=x.device)).at(0)
-        states = States.of(model.energy, self.state)
-        for _ in range(self.sweeps):
-            states = self.refine(model.energy, states, 1.0, stream)
-        self.state.copy_(states.x)
+        self.state.copy_(self.refine(model.energy, States.of(model.energy, self.state), 1.0, stream).x)
         return model.energy.energy(x).mean() - model.energy.energy(self.state).mean()
 
 
@@ -133,7 +115,7 @@ class Discrepancy(NegativeSampler):
             raise ValueError(f"negative.rate must be in (0, 1) and negatives at least 1, not {rate} and {negatives}")
         self.rate, self.negatives = rate, negatives
 
-    def loss(self, model: Sampler, x: Tensor, seed: int) -> Tensor:
+    def loss(self, model: Any, x: Tensor, seed: int) -> Tensor:
         levels, stream = model.energy.levels, SampleStreams(seed, torch.arange(len(x), device=x.device)).at(0)
 
         def perturbed(states: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from blackout.errors import UserError
 from blackout.family import Drawn, OutputNames, Outputs, Samples, Watch, refuse_unknown
-from blackout.flows.draw import ChainDraw, requested_simulation
+from blackout.flows.draw import ChainDraw, requested_chains
 from blackout.flows.graphs.files import read_graphs
 from blackout.flows.graphs.model import GraphFlow
 from blackout.flows.graphs.outputs import Row, beside_means, graphs_picture, means, write_table
@@ -23,7 +23,6 @@ from blackout.flows.graphs.solvers import solved, solver, value_of
 from blackout.flows.plots import Collected, add_array
 from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Simulation
-from blackout.training.components import make
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -142,21 +141,19 @@ def requested_graphs(model: GraphFlow, request: Mapping[str, Any]) -> GraphDraw:
         UserError: another option, or a wrong value.
     """
     refuse_unknown(request, "simulation", "refine", "target", "oracle")
-    simulation, described = requested_simulation(model, request)
+    simulation, moves, description = requested_chains(model, request)
     if simulation.resample_below is not None:
         raise UserError("simulation.resample_below is for targets of one law, not for graphs")
-    refine, oracle = request.get("refine"), request.get("oracle")
     where = {name: value for name, value in (request.get("target") or {}).items() if value is not None}
-    if oracle is not None:
+    if (oracle := request.get("oracle")) is not None:
         solver(oracle)  # whether it is there
-    moves: Refinement | None = make(refine, "refine") if refine else None
     if set(where) - {"path"}:
         raise UserError("target: a trained model keeps its problem; target.path=... gives it other graphs")
     target = model.target
     if where.get("path") is not None:
         target = target.with_graphs(read_graphs(where["path"]))
     numbers, each = target.numbers, int(request.get("num_samples", _EACH))
-    description = {"simulation": described, "refine": refine, "graphs": len(numbers), "problem": target.problem}
+    description |= {"graphs": len(numbers), "problem": target.problem}
     return GraphDraw(model, target, numbers, each, simulation, moves, oracle, description)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from blackout.family import Drawn, Watch
@@ -71,9 +70,3 @@ class GraphFlow(LawsFlow):
         numbers = self.target.numbers
         for part in indices.split(batch_size or BATCH) if len(indices) else ():
             yield part, self.solve(part, seed, self.target, numbers[part % len(numbers)])
-
-    def example(self) -> tuple[Any, ...]:
-        on = self.target.of(torch.zeros(1, dtype=torch.int64, device=self.device))
-        x = torch.zeros(1, self.target.sites, dtype=torch.uint8, device=self.device)
-        ratios = torch.zeros(1, self.target.sites, 2, device=self.device)
-        return x, torch.zeros(1, device=self.device), ratios, *on.context()

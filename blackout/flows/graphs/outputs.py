@@ -105,8 +105,7 @@ def layout(graph: Graph) -> NDArray[np.float64]:
         return circle
     hops = shortest_path(graph.adjacency().numpy(), unweighted=True)
     hops[np.isinf(hops)] = 1 + hops[np.isfinite(hops)].max()  # parts that are not connected
-    place: NDArray[np.float64] = smacof(hops, init=circle, n_init=1)[0]
-    return place
+    return np.asarray(smacof(hops, init=circle, n_init=1)[0])
 
 
 def graphs_picture(graph_of: Callable[[int], Graph], problem: str, samples: Samples, sign: int = 1) -> Any:

@@ -142,6 +142,10 @@ class GraphTarget(Target):
             adjacent, classes, colours = adjacent[pairs], classes[pairs], colours[row, order]
         return OnGraphs(self, GraphBatch(adjacent, classes, mask), colours, self.nodes[graph])
 
+    def context(self) -> tuple[Any, ...]:
+        """Of the first graph."""
+        return self.of(torch.zeros(1, dtype=torch.int64, device=self.adjacent.device)).context()
+
     def _pairs(self) -> tuple[Tensor, Tensor]:
         """Classes of pairs of nodes, and colours of nodes; found once."""
         if self._known is None or self._known[0].device != self.adjacent.device:
@@ -231,24 +235,11 @@ class MIS(GraphTarget):
 
     Args:
         graphs, nodes, held_out, inverse_temperature: as for `GraphTarget`.
-        penalty: lambda, of an edge between selected nodes.
-
-    Raises:
-        ValueError: a penalty that is not positive, or as for `GraphTarget`.
     """
 
     problem = "mis"
-
-    def __init__(
-        self, graphs: int, nodes: int, held_out: int = 0, inverse_temperature: float = 5.0, penalty: float = 1.0001
-    ) -> None:
-        super().__init__(graphs, nodes, held_out, inverse_temperature)
-        if not 0 < penalty < math.inf:
-            raise ValueError(f"penalty must be positive, not {penalty}")
-        self.penalty = penalty
-
-    def arguments(self) -> dict[str, Any]:
-        return super().arguments() | {"penalty": self.penalty}
+    penalty = 1.0001
+    """lambda, of an edge between selected nodes."""
 
     def log_density_on(self, x: Tensor, graph: GraphBatch) -> Tensor:
         """(1'x - lambda x'Ax / 2) / T, [B] [Ou 2025, eq. 46]."""

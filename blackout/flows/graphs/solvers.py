@@ -168,14 +168,11 @@ def value_of(problem: str, graph: Graph, x: NDArray[Any]) -> NDArray[np.float64]
         ValueError: the nodes are not independent.
     """
     ends = x[..., graph.edges].astype(bool)
-    found: NDArray[np.float64]
     if problem == "maxcut":
-        found = (ends[..., 0] != ends[..., 1]) @ graph.of_edges
-        return found
+        return np.asarray((ends[..., 0] != ends[..., 1]) @ graph.of_edges)
     if bool(ends.all(-1).any()):
         raise ValueError(f"{graph.name}: two neighbours are selected")
-    found = x.astype(float) @ graph.of_nodes
-    return found
+    return np.asarray(x.astype(float) @ graph.of_nodes)
 
 
 def _weights(problem: str, graph: Graph) -> NDArray[np.float64]:
