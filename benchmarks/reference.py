@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from blackout.diffusion.schedules import fisher_times, step_fraction
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs
-from blackout.networks.layers import FIRDownsample, FIRFilter, FIRUpsample, GroupNorm
+from blackout.networks.layers import GroupNorm
+from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
 
 
 class Resample(nn.Module):

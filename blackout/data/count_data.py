@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from blackout.counts import LARGEST_COUNT, count_dtype
+from blackout.data.file_formats import check_range, to_counts
 from blackout.data.labels import divided
-from blackout.data.readers import check_range, to_counts
 from blackout.data.shards import Rows
 from blackout.errors import UserError
 from blackout.family import Split

@@ -17,8 +17,17 @@ from blackout.component import component
 from blackout.data.count_data import CountData, group_split, held_out_split, loaded, taken
 from blackout.data.count_data import parts as parts_of
 from blackout.data.doctor import Finding, findings
+from blackout.data.file_formats import (
+    COUNTS,
+    SparseOnDisk,
+    Store,
+    blocks,
+    is_number,
+    read_store,
+    sample_shape,
+    to_counts,
+)
 from blackout.data.labels import TOTAL, classes, label_file, levels, named_column
-from blackout.data.readers import COUNTS, SparseOnDisk, Store, blocks, is_number, read_store, sample_shape, to_counts
 from blackout.data.shards import Rows, Stream, packed, rows_of, stays_on_disk
 from blackout.errors import UserError
 from blackout.files import load_array
@@ -52,7 +61,7 @@ def counts(
     A file holds either `train` and `test`, optionally with `train_labels` and `test_labels`; or `counts`, or a single
     array of any name, optionally with `labels`, which is split here (by class, if there are labels). In a table (.csv,
     .parquet) every column of numbers that is not asked for by name is an element. Counts may be integers of any type,
-    booleans, or floating-point whole numbers. Pickled objects are never loaded. Formats: `readers.read_store`.
+    booleans, or floating-point whole numbers. Pickled objects are never loaded. Formats: `file_formats.read_store`.
 
     Args:
         path: the file.

@@ -4,8 +4,8 @@ from blackout.evaluation.baselines import baseline_bits, copula_samples
 from blackout.evaluation.count_scores import CountScorer, CountScores
 from blackout.evaluation.digit_classifier import Classifier
 from blackout.evaluation.extractors import Inception, ModuleExtractor, ScriptExtractor
-from blackout.evaluation.features import FeatureStatistics, to_uint8
-from blackout.evaluation.fid import frechet_distance
+from blackout.evaluation.features import to_uint8
+from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.image_scores import ImageScores, ScoreOptions, Scorer, over_seeds, score_all
 from blackout.evaluation.inception_score import ClassShares, InceptionScore
 from blackout.evaluation.kid import kernel_distance

@@ -21,8 +21,8 @@ from blackout.distributed import computed_once, my_batches
 from blackout.errors import UserError
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.extractors import ModuleExtractor, full_float32
-from blackout.evaluation.features import FeatureStatistics, SampleLedger, SampleRows, to_rgb, to_uint8
-from blackout.evaluation.fid import frechet_distance
+from blackout.evaluation.features import SampleLedger, SampleRows, to_rgb, to_uint8
+from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.inception_score import ClassShares, InceptionScore
 from blackout.evaluation.kid import kernel_distance
 from blackout.evaluation.precision_recall import precision_recall

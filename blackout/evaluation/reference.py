@@ -21,7 +21,8 @@ from blackout.data.images import read_folder
 from blackout.distributed import agreed, my_batches, writes_for_its_machine
 from blackout.errors import UserError
 from blackout.evaluation.extractors import ModuleExtractor
-from blackout.evaluation.features import FeatureStatistics, SampleRows, cache_dir, keep, key_hash, to_rgb, to_uint8
+from blackout.evaluation.features import SampleRows, cache_dir, keep, key_hash, to_rgb, to_uint8
+from blackout.evaluation.fid import FeatureStatistics
 from blackout.family import Source
 from blackout.files import load_array, load_arrays, reading, replacing
 

@@ -21,9 +21,6 @@ from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
     ClassEmbedding,
-    FIRDownsample,
-    FIRFilter,
-    FIRUpsample,
     TimeEmbedding,
     check_sizes,
     conv1x1,
@@ -35,6 +32,69 @@ from blackout.networks.layers import (
     rescaled_sum,
     sides_per_level,
 )
+
+
+def _depthwise(x: Tensor, kernel: Tensor, convolution: Callable[..., Tensor], **options: int) -> Tensor:
+    """Every channel of `x` [B, C, H, W] with the same kernels [K, 1, h, w]: [B, C K, ...], in the dtype of `x`.
+
+    On a CPU it is computed in float32 and channels_last: the kernels for bfloat16 and for other layouts of this odd
+    convolution take up to a hundred times as long there, forwards or backwards. On other devices it is computed in
+    NCHW and never transposed: only for that has PyTorch depthwise kernels of its own; the rest is left to cuDNN, which
+    promises none for this shape.
+    """
+    if x.device.type == "cpu":
+        h = x.to(torch.promote_types(x.dtype, torch.float32)).contiguous(memory_format=torch.channels_last)
+    else:
+        h = x.contiguous()
+    with full_precision(x):
+        weight = kernel.to(h.dtype).repeat(x.shape[1], 1, 1, 1)
+        return convolution(h, weight, groups=x.shape[1], **options).to(x.dtype)
+
+
+class FIRFilter(nn.Module):
+    """The anti-aliasing filter [1, 3, 3, 1] x [1, 3, 3, 1] / 64, applied to every channel with zeros outside.
+
+    [Zhang 2019], as in NCSN++ [Song 2021, appendix H].
+
+    The plain filter sees two rows and columns of zeros on every side, so it lengthens each side by one.
+    """
+
+    kernel: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        taps = torch.tensor([1.0, 3.0, 3.0, 1.0]) / 8
+        self.register_buffer("kernel", torch.outer(taps, taps)[None, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, H + 1, W + 1]."""
+        return _depthwise(x, self.kernel, F.conv2d, padding=2)
+
+
+class FIRDownsample(FIRFilter):
+    """Filter and keep every second pixel: [B, C, 2H, 2W] -> [B, C, H, W]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, 2H, 2W] -> [B, C, H, W]."""
+        return _depthwise(x, self.kernel, F.conv2d, stride=2, padding=1)
+
+
+class FIRUpsample(FIRFilter):
+    """Put zeros between the pixels, filter, and restore the mean: [B, C, H, W] -> [B, C, 2H, 2W]."""
+
+    phases: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        # an output pixel of even or odd place along an axis, from the input pixels before, at and after it
+        taps = torch.tensor([[1.0, 3.0, 0.0], [0.0, 3.0, 1.0]]) / 4
+        self.register_buffer("phases", torch.einsum("ai,bj->abij", taps, taps).reshape(4, 1, 3, 3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, 2H, 2W]."""
+        if x.device.type == "cpu":
+            return _depthwise(x, 4 * self.kernel, F.conv_transpose2d, stride=2, padding=1)
+        return F.pixel_shuffle(_depthwise(x, self.phases, F.conv2d, padding=1), 2)
 
 
 class ResidualBlock(nn.Module):

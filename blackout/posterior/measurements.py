@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blackout.counts import count_dtype
-from blackout.data.readers import COUNTS, read_store
+from blackout.data.file_formats import COUNTS, read_store
 from blackout.diffusion.samplers import Sampler
 from blackout.errors import UserError
 from blackout.files import check_size

@@ -28,7 +28,7 @@ from PIL import Image
 from benchmarks.graph_methods import read_table
 from blackout.compare import save_comparison
 from blackout.data import counts, image_folder
-from blackout.data.readers import read_store, sparse_matrix
+from blackout.data.file_formats import read_store, sparse_matrix
 from blackout.errors import UserError
 from blackout.evaluation import reference
 from blackout.files import load_array, memory, read_rows, taking_at_most

@@ -12,7 +12,7 @@ import scipy.sparse
 import torch
 
 from blackout.data import counts
-from blackout.data.readers import read_store
+from blackout.data.file_formats import read_store
 from blackout.errors import UserError
 
 GENERATOR = np.random.default_rng(0)

@@ -24,7 +24,7 @@ from blackout.evaluation import (
     precision_recall,
 )
 from blackout.evaluation.extractors import Inception, ModuleExtractor
-from blackout.evaluation.features import FeatureStatistics
+from blackout.evaluation.fid import FeatureStatistics
 from tests.evaluation.networks import TinyNet, images, tiny_extractor
 
 OURS_TO_THEIRS = {

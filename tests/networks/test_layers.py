@@ -11,9 +11,6 @@ from torch.nn import functional as F
 from blackout.networks.layers import (
     NEAR_ZERO,
     Attention,
-    FIRDownsample,
-    FIRFilter,
-    FIRUpsample,
     TimeEmbedding,
     conv3x3,
     dense,
@@ -21,6 +18,7 @@ from blackout.networks.layers import (
     sides_per_level,
     sinusoids,
 )
+from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
 from tests.networks import reference_ncsnpp as reference
 
 Resampler = Callable[[Tensor], Tensor]

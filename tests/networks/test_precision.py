@@ -14,7 +14,8 @@ from benchmarks.devices import CUDA, fake_cuda
 from blackout.diffusion.samplers import Evaluation
 from blackout.diffusion.schedules import fisher_times
 from blackout.networks import CountNetwork, NCSNpp, PaperInputs, ResidualMLP, SequenceConvolution, UNet
-from blackout.networks.layers import FIRDownsample, FIRFilter, FIRUpsample, best_memory_format, group_norm
+from blackout.networks.layers import best_memory_format, group_norm
+from blackout.networks.ncsnpp import FIRDownsample, FIRFilter, FIRUpsample
 from tests.devices import Watch
 from tests.networks.reference_ncsnpp import ncsnpp
 from tests.networks.test_ncsnpp import SMALL, randomise

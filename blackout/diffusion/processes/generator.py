@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from blackout.component import component
-from blackout.data.readers import sparse_matrix
+from blackout.data.file_formats import sparse_matrix
 from blackout.diffusion.processes.levels import DenseGenerator
 from blackout.errors import UserError
 from blackout.files import load_arrays
