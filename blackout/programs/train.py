@@ -42,6 +42,7 @@ from blackout.training.checkpoint_files import PREVIOUS, find_checkpoint, read_c
 from blackout.training.checkpoints import AtomicCheckpointIO, Checkpoints, check_fits
 from blackout.training.components import check_arguments, find, make
 from blackout.training.data_module import SourceDataModule
+from blackout.training.ema import ema_decay
 from blackout.training.export import check_loadable, export_model, start_from
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.loggers import KeepWandbRun, MetricsCSV, continue_run, dashboards, log_results
@@ -209,24 +210,6 @@ def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Mod
     check_loadable(model.config)
     model.source = lambda: source
     return model
-
-
-def ema_decay(config: Mapping[str, Any]) -> float | None:
-    """The decay of the averaged weights per optimiser step: `ema_decay`, or from `ema_half_life` in images.
-
-    Returns:
-        None for no average: a decay of 0 or null.
-
-    Raises:
-        UserError: a half-life that is not positive.
-    """
-    half_life = config["ema_half_life"]
-    if half_life is None:
-        return float(config["ema_decay"]) if config["ema_decay"] else None
-    if isinstance(half_life, bool) or not isinstance(half_life, int | float) or not half_life > 0:
-        raise UserError(f"ema_half_life must be a positive number of images, or null, not {half_life!r}")
-    images = config["batch_size"] * (config["trainer"].get("accumulate_grad_batches") or 1)
-    return float(0.5 ** (images / half_life))
 
 
 def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str, Any] | None]:

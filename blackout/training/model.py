@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from blackout.errors import UserError
 from blackout.family import Drawn, Source
+from blackout.training.ema import EMA
 from blackout.training.export import export_model, load_model
-from blackout.training.optimization import EMA
 
 CHECKPOINTS = "a model is loaded with blackout.load_model(path); a Trainer continues with fit(model, ckpt_path=path)"
 

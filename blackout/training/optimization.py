@@ -1,18 +1,14 @@
-"""Optimiser, learning-rate schedule and the average of the weights, in optimiser steps."""
+"""Optimiser and learning-rate schedule, in optimiser steps."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 @dataclass(frozen=True)
@@ -74,44 +70,3 @@ def sgd(
 ) -> SGD:
     """Stochastic gradient descent; `betas`, which recipes give for Adam, are not used."""
     return SGD(parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
-
-
-class EMA(nn.Module):
-    """A copy of a network whose weights trail the original; always in eval mode.
-
-    The decay ramps up as min(decay, (1 + n) / (10 + n)) over updates n, as in the code of [Song 2021] on which the
-    paper's experiments are built, so that the random initial weights are forgotten early.
-
-    Args:
-        network: what to average; copied.
-        decay: final decay per update, in [0, 1).
-
-    Raises:
-        ValueError: decay outside [0, 1).
-    """
-
-    def __init__(self, network: nn.Module, decay: float = 0.9999) -> None:
-        super().__init__()
-        if not 0 <= decay < 1:
-            raise ValueError(f"ema_decay must be in [0, 1), not {decay}")
-        self.decay = decay
-        self.module = copy.deepcopy(network).requires_grad_(False).eval()
-
-    def train(self, mode: bool = True) -> EMA:
-        """Stays in eval mode whatever the parent module does."""
-        return super().train(False)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the averaged network returns."""
-        return self.module(*args, **kwargs)
-
-    @torch.no_grad()
-    def update(self, network: nn.Module, updates: int) -> None:
-        """Move towards `network`.
-
-        `updates` is how many came before (given, not kept on a device, so nothing has to wait for it).
-        """
-        average = get_ema_multi_avg_fn(min(self.decay, (1 + updates) / (10 + updates)))
-        average(list(self.module.parameters()), list(network.parameters()), None)
-        for mine, its in zip(self.module.buffers(), network.buffers(), strict=True):
-            mine.copy_(its)

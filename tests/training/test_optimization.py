@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from blackout.training.ema import EMA
 from blackout.training.lightning_module import TrainingModule
-from blackout.training.optimization import EMA, Optimization
+from blackout.training.optimization import Optimization
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_a_cosine():
