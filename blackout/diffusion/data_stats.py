@@ -139,50 +139,50 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def _words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _word(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _each(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether a value is a list of such."""
+    return lambda value: isinstance(value, list) and all(map(fits, value))
 
 
 def _pair(value: Any) -> bool:
     if not isinstance(value, list) or len(value) not in (3, 4):
         return False
-    return all(type(k) is int and k >= 0 for k in value[:2]) and all(map(_number, value))
+    return all(map(_count, value[:2])) and all(map(_number, value))
 
 
 _NOT_NEGATIVE = (lambda v: _number(v) and v >= 0), "a number that is finite and not negative"
+_WHOLE, _WORD = (_whole, "a whole number of at least 1"), (_word, "text")
+_WHOLES, _WORDS = (_each(_whole), "a list of whole numbers"), (_each(_word), "a list of text")
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "shape": (lambda v: isinstance(v, list) and 1 <= len(v) <= 4 and all(map(_whole, v)), "a list of whole numbers"),
-    "max_count": (_whole, "a whole number of at least 1"),
+    "shape": (lambda v: _WHOLES[0](v) and 1 <= len(v) <= 4, _WHOLES[1]),
+    "max_count": _WHOLE,
     "mean": _NOT_NEGATIVE,
     "std": _NOT_NEGATIVE,
     "total_dispersion": _NOT_NEGATIVE,
     "covariance_excess": _NOT_NEGATIVE,
-    "num_classes": (_whole, "a whole number of at least 1"),
+    "num_classes": _WHOLE,
     "covariates": (
-        lambda v: (
-            isinstance(v, dict) and all(isinstance(one, list) and one and all(map(_number, one)) for one in v.values())
-        ),
+        lambda v: isinstance(v, dict) and all(v.values()) and all(map(_each(_number), v.values())),
         "lists of finite numbers by name",
     ),
-    "covariate_levels": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
-    "label_counts": (
-        lambda v: isinstance(v, list) and all(type(one) is int and one >= 0 for one in v),
-        "a list of whole numbers",
-    ),
-    "sample_shape": (lambda v: isinstance(v, list) and all(map(_whole, v)), "a list of whole numbers"),
-    "features": (_words, "a list of text"),
-    "class_names": (_words, "a list of text"),
-    "class_values": (lambda v: isinstance(v, dict) and all(map(_words, v.values())), "lists of text by name"),
-    "units": (
-        lambda v: isinstance(v, list) and len(v) == 2 and type(v[0]) is int and v[0] >= 0 and _whole(v[1]),
-        "offset and gain, two whole numbers",
-    ),
-    "equal_pairs": (
-        lambda v: isinstance(v, list) and all(map(_pair, v)),
-        "lists of two elements, a share and perhaps a distance",
-    ),
-    "name": (lambda v: isinstance(v, str), "text"),
-    "layer": (lambda v: isinstance(v, str), "text"),
+    "covariate_levels": _WHOLES,
+    "label_counts": (_each(_count), _WHOLES[1]),
+    "sample_shape": _WHOLES,
+    "features": _WORDS,
+    "class_names": _WORDS,
+    "class_values": (lambda v: isinstance(v, dict) and all(map(_each(_word), v.values())), "lists of text by name"),
+    "units": (lambda v: _each(_count)(v) and len(v) == 2 and _whole(v[1]), "offset and gain, two whole numbers"),
+    "equal_pairs": (_each(_pair), "lists of two elements, a share and perhaps a distance"),
+    "name": _WORD,
+    "layer": _WORD,
 }
 
 
@@ -215,7 +215,7 @@ def _calibrates(given: Any) -> bool:
     if not isinstance(given, Mapping) or given.keys() != {"logits", "factors"}:
         return False
     logits, factors = given["logits"], given["factors"]
-    if not all(isinstance(values, list) and all(map(_number, values)) for values in (logits, factors)):
+    if not (_each(_number)(logits) and _each(_number)(factors)):
         return False
     rising = all(a < b for a, b in pairwise(logits))
     return 0 < len(logits) == len(factors) and rising and min(factors) > 0

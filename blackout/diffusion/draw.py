@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -83,17 +83,9 @@ class CountDraw(BaseDraw):
 
     def outputs(self, seed: int) -> Outputs | None:
         """An .h5ad, where the data came from AnnData."""
-        data = self._data
-        if len(data.get("features") or ()) != math.prod(self.model.shape):
+        if len(self._data.get("features") or ()) != math.prod(self.model.shape):
             return None
-        covariates = data.get("covariates") or {}
-        words = data.get("class_names")
-        asked = self.condition.get("given") or {}
-        columns = data.get("class_values") or ({"class": words} if words else {})
-        told = {name: float(asked[name]) for name in covariates if name in asked}
-        return AnnotatedSamples(
-            data["features"], columns, covariates, self.about(seed), self._units, told, data.get("layer")
-        )
+        return AnnotatedSamples(self._data, self.about(seed), self._units, self.condition.get("given") or {})
 
     def compared_with(self, source: Source) -> Source:
         """The part of a dataset that is of the classes and covariates of the samples."""
@@ -164,22 +156,17 @@ class AnnotatedSamples:
     """Takes samples [b, D] as sparse rows and writes `samples.h5ad`.
 
     Args:
-        features: names of the D elements.
-        classes: what every class is in each of the columns they were made of.
-        covariates: values of the levels of each covariate, which labels count fastest.
+        data: facts of the model's data: features, classes and covariates, and the layer that the counts came from,
+            which samples are written to as well.
         about: numbers for `uns`.
         units: offset and gain of the data's file.
-        asked: values of covariates that were asked for, and that stand in place of those of levels.
-        layer: the layer that the counts came from, which samples are written to as well.
+        asked: values that were asked for: those of covariates stand in place of those of levels.
     """
 
-    features: Sequence[str]
-    classes: Mapping[str, Sequence[str]]
-    covariates: Mapping[str, Sequence[float]]
+    data: Mapping[str, Any]
     about: Mapping[str, int]
-    units: tuple[int, int] = (0, 1)
-    asked: Mapping[str, float] = field(default_factory=dict)
-    layer: str | None = None
+    units: tuple[int, int]
+    asked: Mapping[str, Any]
     _rows: list[Any] = field(default_factory=list)
     _columns: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -196,11 +183,13 @@ class AnnotatedSamples:
             self._columns.setdefault(name, []).append(values)
 
     def _conditions(self, labels: Any) -> dict[str, Any]:
-        labels, *levels = divided(labels, [len(values) for values in self.covariates.values()])
-        pairs = zip(self.covariates.items(), levels, strict=True)
+        covariates, words = self.data.get("covariates") or {}, self.data.get("class_names")
+        labels, *levels = divided(labels, [len(values) for values in covariates.values()])
+        pairs = zip(covariates.items(), levels, strict=True)
         found = {name: np.asarray(values)[level] for (name, values), level in pairs}
-        found |= {name: np.full(len(labels), value) for name, value in self.asked.items()}
-        return found | {name: np.asarray(values)[labels] for name, values in self.classes.items()}
+        found |= {name: np.full(len(labels), float(self.asked[name])) for name in covariates if name in self.asked}
+        columns = self.data.get("class_values") or ({"class": words} if words else {})
+        return found | {name: np.asarray(values)[labels] for name, values in columns.items()}
 
     def write(self, directory: Path) -> dict[str, Any]:
         """Write samples.h5ad; without the library a warning says so."""
@@ -215,9 +204,9 @@ class AnnotatedSamples:
         observed = pandas.DataFrame({name: np.concatenate(parts) for name, parts in self._columns.items()})
         observed.index = "sample " + observed.pop("index").astype(str)
         matrix = vstack(self._rows, format="csr")
-        layers = {} if self.layer is None else {self.layer: matrix}
+        layers = {layer: matrix} if (layer := self.data.get("layer")) is not None else {}
         made = anndata.AnnData(matrix, obs=observed, uns=dict(self.about), layers=layers)
-        made.var_names = list(self.features)
+        made.var_names = list(self.data["features"])
         with replacing(directory / "samples.h5ad") as part:
             made.write_h5ad(part)
         return {}
@@ -248,11 +237,9 @@ def requested(model: BlackoutDiffusion, request: Mapping[str, Any]) -> Any:
     if classes is None and sampler.guidance.scale != 1:
         raise UserError("sampler.guidance: guidance needs classes to guide towards")
     inpaint, units = request.get("inpaint"), model.config.get("data", {}).get("units") or (0, 1)
-    known = (
-        None
-        if inpaint is None
-        else read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"], units)
-    )
+    known: KnownElements | None = None
+    if inpaint is not None:
+        known = read_known(Path(str(inpaint)), model.shape, model.process.max_count, request["num_samples"], units)
     condition = {name: request[name] for name in ("classes", "given", "inpaint") if request.get(name)}
     condition |= {"guidance": sampler.guidance.scale} if sampler.guidance.scale != 1 else {}
     total = total_asked(model, request.get("given"))

@@ -108,8 +108,7 @@ def from_generator(max_count: int = 255, matrix: Matrix | None = None, ordered: 
         raise ValueError("matrix must be given: a .npy file with the generator, or .npz for a SciPy sparse one")
     loaded = load_matrix(matrix)
     check_generator(loaded)
-    array = np.ascontiguousarray(dense(loaded), dtype=np.float64)
-    return DenseGenerator(max_count, torch.from_numpy(array), ordered)
+    return DenseGenerator(max_count, torch.from_numpy(np.ascontiguousarray(dense(loaded), dtype=np.float64)), ordered)
 
 
 def check_generator(matrix: Any) -> None:
@@ -118,23 +117,17 @@ def check_generator(matrix: Any) -> None:
         raise ValueError(f"a generator is a square matrix of two states or more, not of shape {tuple(matrix.shape)}")
     if matrix.dtype.kind not in "fiu":
         raise ValueError(f"a generator holds real numbers, not {matrix.dtype}")
-    import scipy.sparse as sparse
-
-    entries = sparse.coo_array(matrix)
-    value = np.asarray(entries.data, dtype=np.float64)
-    if not np.isfinite(value).all():
+    rates = np.asarray(dense(matrix), dtype=np.float64)
+    if not np.isfinite(rates).all():
         raise ValueError("the generator has entries that are not finite")
-    wrong = (value < 0) & (entries.row != entries.col)
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
+    for i, j in np.argwhere((rates < 0) & ~np.eye(len(rates), dtype=bool)):
         raise ValueError(
-            f"rates must not be negative, but the generator's entry [{entries.row[at]}, {entries.col[at]}] is "
-            f"{value[at]:g} (off the diagonal Q[i, j] >= 0 is the rate from i to j)"
+            f"rates must not be negative, but the generator's entry [{i}, {j}] is {rates[i, j]:g} "
+            "(off the diagonal Q[i, j] >= 0 is the rate from i to j)"
         )
-    total = np.bincount(entries.row, weights=value, minlength=matrix.shape[0])
-    largest = float(np.abs(value).max(initial=0.0))
+    total = rates.sum(1)
     worst = int(np.abs(total).argmax())
-    if abs(total[worst]) > _TOLERANCE * largest:
+    if abs(total[worst]) > _TOLERANCE * np.abs(rates).max():
         raise ValueError(
             f"the rows of a generator sum to 0, but row {worst} sums to {total[worst]:g} "
             "(its diagonal must be minus the sum of the other entries)"

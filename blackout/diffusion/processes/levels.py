@@ -49,14 +49,12 @@ class MatrixExponential:
             return self._compute(tau.reshape(-1)).view(*tau.shape, *self.generator.shape)
         keys = [(tau.device, value) for value in tau.reshape(-1).tolist()]
         missing = [key for key in dict.fromkeys(keys) if key not in self._cache]
-        computed: dict[_Key, Tensor] = {}
         for start in range(0, len(missing), 64):
             part = missing[start : start + 64]
             times = torch.tensor([value for _, value in part], dtype=torch.float64, device=tau.device)
-            computed.update(zip(part, self._compute(times).unbind(), strict=True))
-        stacked = torch.stack([computed[key] if key in computed else self._cache[key] for key in keys])
-        for key, matrix in computed.items():
-            self._cache[key] = matrix.clone()  # on its own, not a view that keeps its whole batch alive
+            for key, matrix in zip(part, self._compute(times), strict=True):
+                self._cache[key] = matrix.clone()  # on its own, not a view that keeps its whole batch alive
+        stacked = torch.stack([self._cache[key] for key in keys])
         while len(self._cache) * 8 * self.generator.numel() > _CACHE_BYTES:
             self._cache.popitem(last=False)
         return stacked.view(*tau.shape, *self.generator.shape)

@@ -78,18 +78,13 @@ class PureDeath(CountProcess):
         stays = torch.expm1(-s) / torch.expm1(-t)
         return xt + binomial(x0 - xt, step_fraction(s, t), generator, complement=stays)
 
-    def reverse_rate(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
-        """Birth rate given X_0, per unit of t: (X_0 - X_t) e^-t / (1 - e^-t), float64 [B, ...] [Santos 2023, eq. 9]."""
-        t = expand_time(t, x0)
-        return (x0 - xt).to(torch.float64) / torch.expm1(t)
-
     def rates(self, expected: Tensor, xt: Tensor, t: Time) -> Tensor:
         """Birth rate given E[X_0 - X_t | X_t] of shape [B, ...], float64 [B, 1, ...]."""
         return (expected.double() / torch.expm1(expand_time(t, xt)))[:, None]
 
     def reverse_rates(self, x0: Tensor, xt: Tensor, t: Time) -> Tensor:
-        """`reverse_rate` with an axis for its one type, float64 [B, 1, ...]."""
-        return self.reverse_rate(x0.long(), xt.long(), t)[:, None]
+        """Birth rate given X_0: (X_0 - X_t) e^-t / (1 - e^-t), float64 [B, 1, ...] [Santos 2023, eq. 9]."""
+        return self.rates(x0.long() - xt.long(), xt, t)
 
     def reverse_jumps(self, xt: Tensor) -> Tensor:
         """A birth, int64 [1, ...]."""
