@@ -92,50 +92,16 @@ def check_scale(scale: float) -> None:
         raise ValueError(f"the loss's scale must be positive, not {scale}")
 
 
-def instantaneous_weight(s: Tensor, t: Tensor) -> Tensor:
-    """(t - s) e^-t, float64 [T] [Santos 2023, eq. 14]."""
-    return (t - s) * torch.exp(-t)
-
-
-def finite_time_weight(s: Tensor, t: Tensor) -> Tensor:
-    """e^-s - e^-t, float64 [T] [Santos 2023, eq. 15]."""
-    return -torch.exp(-s) * torch.expm1(s - t)
-
-
-def paper_weighting(weight: Tensor, t: Tensor) -> Tensor:
-    """The weight [T] as printed [Santos 2023, Algorithm 1]."""
-    return weight
-
-
-def likelihood_weighting(weight: Tensor, t: Tensor) -> Tensor:
-    """weight / (1 - e^-t), [T]: undoes the doubled importance weight [Santos 2023, eqs. 64 and 70]."""
-    return weight / -torch.expm1(-t)
-
-
-def growth_weighting(weight: Tensor, t: Tensor) -> Tensor:
-    """weight e^(t / 2) / (1 - e^-t), [T]: between the likelihood's and equal weights of all e-folds of q. Ours."""
-    return likelihood_weighting(weight, t) * torch.exp(t / 2)
-
-
-_KINDS = {"instantaneous": instantaneous_weight, "finite_time": finite_time_weight}
-_COUNT_WEIGHTINGS = {"paper": paper_weighting, "likelihood": likelihood_weighting, "growth": growth_weighting}
-
-
-def loss_weights(times: Tensor, kind: str = "instantaneous", weighting: str = "paper") -> Tensor:
-    """The weight w_k of every interval of a grid.
-
-    Args:
-        times: float64 [T + 1].
-        kind: "instantaneous" or "finite_time".
-        weighting: "paper", "likelihood" or "growth".
-
-    Returns:
-        float64 [T].
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    return CountLoss(kind, weighting).weights(times[:-1], times[1:])
+_KINDS: dict[str, Weight] = {
+    "instantaneous": lambda s, t: (t - s) * torch.exp(-t),
+    "finite_time": lambda s, t: -torch.exp(-s) * torch.expm1(s - t),
+}
+_COUNT_WEIGHTINGS: dict[str, Weight] = {
+    "paper": lambda weight, t: weight,
+    "likelihood": lambda weight, t: weight / -torch.expm1(-t),
+    "growth": lambda weight, t: weight / -torch.expm1(-t) * torch.exp(t / 2),
+}
+"""Of an interval's weight and t, for a loss of counts; see above."""
 
 
 @component("loss")

@@ -6,7 +6,7 @@ import torch
 from scipy.interpolate import CubicSpline
 
 from blackout.diffusion import likelihood
-from blackout.diffusion.losses import loss_weights
+from blackout.diffusion.losses import CountLoss
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import fisher_times, half_width, logit_survival, step_fraction
@@ -50,9 +50,9 @@ def test_the_continuous_bound_with_the_exact_mean_is_the_entropy_and_the_paper_w
     assert float((weight * q * divergence).sum()) == pytest.approx(ENTROPY, abs=1e-3)
     t = fisher_times()
     on_grid = CubicSpline(u, divergence)(logit_survival(t[1:]).numpy())
-    paper = float((loss_weights(t, "instantaneous").numpy() * on_grid).sum())
+    paper = float((CountLoss().weights(t[:-1], t[1:]).numpy() * on_grid).sum())
     assert paper == pytest.approx(1.585, abs=1e-3)
-    likelihood_weighted = float((loss_weights(t, "instantaneous", "likelihood").numpy() * on_grid).sum())
+    likelihood_weighted = float((CountLoss(weighting="likelihood").weights(t[:-1], t[1:]).numpy() * on_grid).sum())
     assert likelihood_weighted == pytest.approx(ENTROPY, rel=0.02)
 
 
