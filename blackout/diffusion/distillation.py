@@ -22,7 +22,7 @@ from blackout.component import component
 from blackout.data import CountData
 from blackout.diffusion.family import CountDiffusion
 from blackout.diffusion.kernels import BinomialBridge
-from blackout.diffusion.model import BlackoutDiffusion
+from blackout.diffusion.model import GOLDEN_RATIO, NOISE, VALIDATION, BlackoutDiffusion
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process
 from blackout.diffusion.sampling import try_sampler
@@ -30,9 +30,6 @@ from blackout.errors import UserError, error_context
 from blackout.random import RandomSource, SampleStreams, fold_seed, uniform
 from blackout.training.export import read_model
 
-_NOISE, _VALIDATION = 1, 3
-"""Keys of the random numbers of training and of validation, as a teacher's."""
-_GOLDEN_RATIO = 0.6180339887498949
 _ROUND = 1e-4
 """Added to squared distances: their root then has a gradient where two draws are equal, and the score stays proper."""
 _SIDE = 3
@@ -95,15 +92,15 @@ class Student(BlackoutDiffusion):
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         position, number = batch["position"], batch["batch"]
         _, t = self.training_times(position, number, batch["batch_size"])
-        source = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
+        source = SampleStreams(fold_seed(self.seed, NOISE), position).at(number)
         loss = self._scores(self, batch["x0"], t, source).mean()
         self.log("train/loss", loss)
         return loss
 
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         index = batch["index"]
-        _, t = self.schedule.intervals(torch.frac((index.double() + 0.5) * _GOLDEN_RATIO))
-        source = SampleStreams(fold_seed(self.seed, _VALIDATION), index).at(0)
+        _, t = self.schedule.intervals(torch.frac((index.double() + 0.5) * GOLDEN_RATIO))
+        source = SampleStreams(fold_seed(self.seed, VALIDATION), index).at(0)
         self.record("val/energy_score", self._scores(self.denoiser(), batch["x0"], t, source).double())
 
     def _scores(self, denoiser: Denoiser, x0: Tensor, t: Tensor, source: RandomSource) -> Tensor:

@@ -51,30 +51,24 @@ class KnownElements:
             return self
         return KnownElements(self.x0[index], self.mask[index])
 
-    def path(
-        self, process: Process, times: Tensor, shape: tuple[int, ...],
-        generator: torch.Generator | SampleStreams | None, device: torch.device, copies: int = 1,
-    ) -> KnownPath:  # fmt: skip
-        """A path X_{t_T}, ..., X_{t_0} of the observed elements, for a batch of `shape` on a device."""
-        x0, mask = (one.to(device).expand(shape) for one in (self.x0, self.mask))
-        return KnownPath(x0, mask, process, times, generator, copies)
-
 
 class KnownPath:
     """Walks with the sampler from times[T] down to times[0]: X_{t_k} given X_0 and X_{t_{k + 1}}.
 
     Args:
-        x0, mask: of `KnownElements`, for every row of the batch, [B, ...].
+        known: elements of the batch.
         process: forward.
         times: the sampler's, [T + 1].
+        shape: of the batch, [B, ...].
         generator: streams make the path of sample k a function of (seed, k).
         copies: particles of every sample, which share its path; they are next to one another.
     """
 
     def __init__(
-        self, x0: Tensor, mask: Tensor, process: Process, times: Tensor,
-        generator: torch.Generator | SampleStreams | None, copies: int = 1,
+        self, known: KnownElements, process: Process, times: Tensor, shape: tuple[int, ...],
+        generator: torch.Generator | SampleStreams | None, device: torch.device, copies: int = 1,
     ) -> None:  # fmt: skip
+        x0, mask = (one.to(device).expand(shape) for one in (known.x0, known.mask))
         self.x0, self.mask = (one.repeat_interleave(copies, 0) for one in (x0, mask))
         self.times, self._process, self._generator, self._copies = times, process, generator, copies
         self._origin, self._state, self._time = x0, x0, times[0]

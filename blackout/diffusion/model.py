@@ -35,10 +35,10 @@ from blackout.random import SampleStreams, fold_seed
 from blackout.training.model import Model
 
 # keys that keep the uses of one seed apart; 2 is dropout's
-_TIMES, _NOISE, _VALIDATION, _LABELS, _CALIBRATION = 0, 1, 3, 4, 7
+_TIMES, NOISE, VALIDATION, _LABELS, _CALIBRATION = 0, 1, 3, 4, 7
 _MOST_DRAWS = 1_000
 """Of one image in a validation."""
-_GOLDEN_RATIO = 0.6180339887498949
+GOLDEN_RATIO = 0.6180339887498949
 _CALIBRATED, _SHARE = 1024, 8
 """Samples that a sampler is calibrated on, where they cost at most an eighth of training's evaluations."""
 _PAIR_SAMPLES, _PAIR_SEED = 512, 6
@@ -153,7 +153,7 @@ class BlackoutDiffusion(Model):
     def training_step(self, batch: Mapping[str, Any]) -> Tensor:
         x0, position, number = batch["x0"], batch["position"], batch["batch"]
         s, t = self.training_times(position, number, batch["batch_size"])
-        noise = SampleStreams(fold_seed(self.seed, _NOISE), position).at(number)
+        noise = SampleStreams(fold_seed(self.seed, NOISE), position).at(number)
         xt, target = self.process.observe(x0, t, noise)
         classes = self._classes(batch)
         if classes is not None and self.num_classes is not None:
@@ -186,8 +186,8 @@ class BlackoutDiffusion(Model):
     def validation_step(self, batch: Mapping[str, Any]) -> None:
         x0, index = batch["x0"], batch["index"]
         # a Weyl sequence spreads any images evenly over the times; the same at every validation make its curve smooth
-        first = (index.double() + 0.5) * _GOLDEN_RATIO
-        noise = SampleStreams(fold_seed(self.seed, _VALIDATION), index)
+        first = (index.double() + 0.5) * GOLDEN_RATIO
+        noise = SampleStreams(fold_seed(self.seed, VALIDATION), index)
         denoiser, final_time = self.denoiser(classes := self._classes(batch)), self.schedule.times[-1]
         mean = start_mean(self.mean, self.class_mean, classes)
         denoiser, mean, measured = of_seen(batch.get("seen"), denoiser, mean, self.mean)

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from blackout.diffusion.correctors import Correction, Corrector
+from blackout.diffusion.correctors import Correction
 from blackout.diffusion.guidance import GuidedPair
 from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import (
@@ -339,12 +339,15 @@ def sample_particles(
     start = begin(process, times, (shape[0] * number, *shape[1:]), streams, start_mean, None, device)
     weights = list(potentials)
     if known is not None:
-        path = known.path(process, times, shape, generator, device, number)
+        path = KnownPath(known, process, times, shape, generator, device, number)
         start = path.overwrite(len(times) - 1, start)
         weights.append(KnownWeight(process, path.x0, path.mask))
         start = path.hold() if held else start
     swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
-    unweighed = Correction(correction.steps, _Unweighed(correction.corrector, kernel, path), correction.between)
+
+    def unweighed(*where: Any, **how: Any) -> Tensor:  # by the kernel itself, and known elements back in their place
+        xs = correction.corrector(kernel, *where[1:], **how)
+        return xs if path is None else path.put(xs)
 
     def first_of_each(k: int, x: Tensor, prediction: Prediction | None) -> None:
         if callback is not None and k > 0:
@@ -352,28 +355,12 @@ def sample_particles(
 
     x0 = sample(
         denoiser, process, times, tuple(start.shape), streams, first_of_each,
-        kernel=swarm, correction=unweighed, start=start, device=device,
+        kernel=swarm, correction=replace(correction, corrector=unweighed), start=start, device=device,
     )  # fmt: skip
     drawn = swarm.draw(x0)
     if callback is not None:
         callback(0, drawn.samples, None)
     return drawn
-
-
-@dataclass(frozen=True)
-class _Unweighed:
-    """A corrector with the kernel itself, and known elements back in their place."""
-
-    corrector: Corrector
-    kernel: Kernel
-    path: KnownPath | None
-
-    def __call__(
-        self, kernel: Kernel, denoiser: Denoiser, process: Process, xs: Tensor, s: Tensor, t: Tensor,
-        generator: RandomSource = None,
-    ) -> Tensor:  # fmt: skip
-        xs = self.corrector(self.kernel, denoiser, process, xs, s, t, generator)
-        return xs if self.path is None else self.path.put(xs)
 
 
 class _Halved:

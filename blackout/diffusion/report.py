@@ -26,7 +26,7 @@ from blackout.diffusion.likelihood import (
     step_bound,
     weighted_path_bound,
 )
-from blackout.diffusion.model import BlackoutDiffusion
+from blackout.diffusion.model import GOLDEN_RATIO, BlackoutDiffusion
 from blackout.diffusion.predictions import Denoiser
 from blackout.diffusion.processes import Process, PureDeath
 from blackout.distributed import my_batches, rank, sum_over_processes
@@ -34,7 +34,6 @@ from blackout.errors import UserError
 from blackout.intervals import interval, spread
 from blackout.random import SampleStreams, fold_seed
 
-_GOLDEN_RATIO = 0.6180339887498949
 PAIRS = 2000
 """Pairs of times, over all images, from which on the mean of what is skewed has an interval that holds."""
 _BATCH = 256
@@ -80,14 +79,14 @@ def continuous_bits(
     def bound(denoiser: Denoiser, x0: Tensor, mean: Tensor, index: Tensor) -> Tensor:
         total = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
         for repeat in range(pairs):
-            v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * _GOLDEN_RATIO)
+            v = torch.frac((index.double() + 0.5 + repeat * len(counts)) * GOLDEN_RATIO)
             for half, times in enumerate((v, 1 - v)):
                 streams = SampleStreams(fold_seed(seed, repeat, half), index).at(0)
                 nats = likelihood_bound(denoiser, module.process, x0, times, streams, final_time=end, mean=mean)
                 total += nats / (2 * pairs)
         return total
 
-    place = torch.frac((torch.arange(len(counts), dtype=torch.float64) + 0.5) * _GOLDEN_RATIO)
+    place = torch.frac((torch.arange(len(counts), dtype=torch.float64) + 0.5) * GOLDEN_RATIO)
     return Estimate.of(_of_images(module, counts, labels, bound), module.shape, place)
 
 

@@ -18,7 +18,7 @@ from blackout.counts import count_dtype, time_on
 from blackout.diffusion.correctors import MOST_STEPS, THIN_AND_BRIDGE, Correction, Corrector
 from blackout.diffusion.guidance import Guidance
 from blackout.diffusion.heads import Head
-from blackout.diffusion.inpainting import KnownElements
+from blackout.diffusion.inpainting import KnownElements, KnownPath
 from blackout.diffusion.kernels import (
     BinomialBridge,
     Kernel,
@@ -126,7 +126,7 @@ def sample(
     """
     times, device = times.cpu(), torch.device(device)  # whoever asks for a time's value does not wait for the device
     xt = begin(process, times, shape, generator, mean, start, device)
-    path = None if known is None else known.path(process, times, shape, generator, device)
+    path = None if known is None else KnownPath(known, process, times, shape, generator, device)
     counting = CountingDenoiser(denoiser)
     if isinstance(kernel, MultistepLeap) and start is None:
         kernel = kernel.fresh(mean)
@@ -233,26 +233,17 @@ class Evaluation:
         """Inside, the network is evaluated like this; afterwards every submodule is in the mode it was in."""
         modes = {module: module.training for module in network.modules()}
         device = next((p.device.type for p in network.parameters()), "cpu")
+        # autocast keeps the weights it has cast of those that ask for gradients, and casts the others every time
+        frozen = [parameter.requires_grad_(True) for parameter in network.parameters() if not parameter.requires_grad]
         network.train(self.keep_dropout)
         try:
-            with _cast_once(network), torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
+            with torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
                 yield
         finally:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
             for module, mode in modes.items():
                 module.training = mode
-
-
-@contextmanager
-def _cast_once(network: nn.Module) -> Iterator[None]:
-    """Inside, autocast keeps the weights it has cast, which it does for those that ask for gradients."""
-    frozen = [parameter for parameter in network.parameters() if not parameter.requires_grad]
-    for parameter in frozen:
-        parameter.requires_grad_(True)
-    try:
-        yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
 
 
 EVALUATION = Evaluation()
@@ -346,8 +337,8 @@ def named_sampler(name: str) -> Sampler:
     Raises:
         UserError: there is none of that name.
     """
-    known = {choice: part for choice, part in yaml.safe_load((CONF / "sampler.yaml").read_text()).items() if part}
-    samplers = {choice: part for choice, part in known.items() if part.get("_target_") == _MAKER}
+    known = yaml.safe_load((CONF / "sampler.yaml").read_text())
+    samplers = {choice: part for choice, part in known.items() if part and part.get("_target_") == _MAKER}
     if name not in samplers:
         raise UserError(f"sampler={name!r}: there is no such sampler, only {', '.join(samplers)}")
     described = {argument: value for argument, value in samplers[name].items() if argument != "defaults"}

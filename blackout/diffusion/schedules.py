@@ -127,11 +127,8 @@ def logit_times(num_steps: int, first: float = 5.0, last: float = -8.0) -> Tenso
     _check(num_steps, 1.0)
     if not first > last:
         raise ValueError(f"the logit must fall along the grid: first = {first} is not above last = {last}")
-    u = (
-        torch.linspace(first, last, num_steps, dtype=torch.float64)
-        if num_steps > 1
-        else torch.tensor([last], dtype=torch.float64)
-    )
+    u = torch.linspace(first, last, num_steps, dtype=torch.float64)
+    u[-1] = last  # of a single step, too
     return torch.cat([torch.zeros(1, dtype=torch.float64), time_of_logit(u)])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -166,8 +166,8 @@ class JumpSubject(Subject):
     steps: Mapping[str, JumpStep]
     expected: Expected
     start: Callable[[JumpToy, float], Array]
-    tested: tuple[tuple[float, float], ...]
-    grid: Tensor
+    tested: tuple[tuple[float, float], ...] = _TESTED
+    grid: Tensor = field(default_factory=lambda: logit_times(8, 4.0, -9.0))
 
     @property
     def denoiser(self) -> ExactJumpDenoiser:
@@ -278,14 +278,13 @@ def _pure_death() -> Iterator[tuple]:
 
 def finite(process: str, name: str, cube: Array, law: Any, matrices: Matrices) -> JumpSubject:
     """A finite process, of which X_0's distribution is predicted and which has no rates in discrete time."""
-    discrete = matrices.generator is None
-    kernels: dict[str, Kernel] = {"level_bridge": LevelBridge()} | ({} if discrete else {"tau_leap": TauLeap()})
+    kernels: dict[str, Kernel] = {"level_bridge": LevelBridge(), "tau_leap": TauLeap()}
     exact: dict[str, JumpStep] = {"level_bridge": steps.level_bridge, "tau_leap": steps.tau_leap}
-    tested, grid = _TESTED, logit_times(8, 4.0, -9.0)
-    if discrete:
-        tested, grid = ((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)), step_times(8, _CHAIN)
-    toy = JumpToy(name, cube, matrices)
-    return JumpSubject(process, toy, law, kernels, exact, JumpToy.origins, steps.start, tested, grid)
+    what = process, JumpToy(name, cube, matrices), law, kernels, exact, JumpToy.origins, steps.start
+    if matrices.generator is not None:
+        return JumpSubject(*what)
+    del kernels["tau_leap"]
+    return JumpSubject(*what, ((0.0, 1.0), (5.0, 6.0), (20.0, 41.0)), step_times(8, _CHAIN))
 
 
 def _continuous(
@@ -383,8 +382,7 @@ def _birth_death() -> Iterator[tuple]:
     }
     expected = partial(steps.missing_and_immigrants, mean=_ARRIVALS)
     start = partial(steps.start_poisson, mean=_ARRIVALS)
-    grid = logit_times(8, 4.0, -9.0)
-    subject = JumpSubject("birth_death", toy, law, kernels, exact, expected, start, _TESTED, grid)
+    subject = JumpSubject("birth_death", toy, law, kernels, exact, expected, start)
     yield subject, _GRIDS, (32, 64, 128), {"birth_death_bridge": 0.9, "tau_leap": 0.9}
     yield StaySubject(subject), _STAY, (16, 32, 64), {"level_corrector": 0.9}
 

@@ -95,17 +95,17 @@ def step_law(toy: Toy, law: Array, q_s: float, q_t: float, births: Births) -> Ar
 
 
 def trapezoidal_law(toy: Toy, law: Array, q_s: float, q_t: float) -> Array:
-    """The same for the theta-trapezoidal step [Anderson 2011] (any theta); its second stage looks at X_t and X_rho."""
+    """The same for the theta-trapezoidal step [Anderson 2011] of theta = 1 / 2, with stages of equal length.
+
+    The second stage looks at X_t and X_rho.
+    """
     if q_s == 1:
         return step_law(toy, law, q_s, q_t, poisson_births)
     q_rho, first, second = _halves(q_s, q_t)
-    d1, d2 = -np.log1p(-first), -np.log1p(-second)
-    theta = d1 / (d1 + d2)
-    a1 = 1 / (2 * theta * (1 - theta))
     y, y_rho = (toy.beliefs(q).mean.reshape(-1, toy.pixels) for q in (q_t, q_rho))
     weight = law[:, None] * step_matrix(toy, poisson_births, q_rho, q_t)
     before, between = np.nonzero(weight > 1e-14 * weight.max())
-    rate = np.clip(a1 * y_rho[between] - (a1 - 1) * (1 - first) * y[before], 0, None) * second
+    rate = np.clip(2 * y_rho[between] - (1 - first) * y[before], 0, None) * second
     reached = [landing(poisson_pmf(rate[:, i], toy.max_count), toy.states[between, i]) for i in range(toy.pixels)]
     return _together(weight[before, between], reached)
 
@@ -340,8 +340,7 @@ class ExactDenoiser:
     """
 
     def __init__(self, toy: Toy) -> None:
-        self.toy = toy
-        self.process = PureDeath(toy.max_count)
+        self.toy, self.process = toy, PureDeath(toy.max_count)
         self._table = lru_cache(maxsize=None)(self._made)
 
     def __call__(self, xt: Tensor, t: Tensor) -> CountPrediction:

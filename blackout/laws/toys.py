@@ -25,13 +25,11 @@ class Beliefs:
 
     Attributes:
         mean: E[N | X_t], [R].
-        variance: Var[N | X_t], [R].
         missing: P(N = n | X_t), [R, max_count + 1].
         headroom: max_count - X_t, [R].
     """
 
     mean: Array
-    variance: Array
     missing: Array
     headroom: Array
 
@@ -97,9 +95,7 @@ class Toy(Data):
         origin = np.stack([posterior.sum(axis=axes) for axes in others], axis=1).reshape(-1, size)
         start = self.states.reshape(-1)
         missing = shifted(origin, -start)
-        mean = missing @ levels
-        variance = np.clip(missing @ levels**2 - mean**2, 0, None)
-        return Beliefs(mean, variance, missing, self.max_count - start)
+        return Beliefs(missing @ levels, missing, self.max_count - start)
 
     def reverse(self, q_s: float, q_t: float) -> Array:
         """The exact joint reverse transition P(X_s | X_t), [m, n], by Bayes' rule."""

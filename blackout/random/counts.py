@@ -187,16 +187,12 @@ def _poisson_from(draw: Draw, rate: Tensor) -> Tensor:
     # PTRS for rates >= 10 [Hoermann 1993, algorithm PTRS], whose constants these are
     b = 0.931 + 2.53 * torch.sqrt(rate)
     a = -0.059 + 0.02483 * b
-    log_hat, log_rate, largest = (
-        torch.log(1.1239 + 1.1328 / (b - 3.4)),
-        torch.log(rate),
-        torch.full_like(rate, torch.inf),
-    )
+    log_hat, log_rate = torch.log(1.1239 + 1.1328 / (b - 3.4)), torch.log(rate)
 
     def log_density(k: Tensor) -> Tensor:
         return k * log_rate - rate - torch.lgamma(k + 1) - log_hat
 
-    squeeze = 0.9277 - 3.6224 / (b - 2)
+    squeeze, largest = 0.9277 - 3.6224 / (b - 2), torch.full_like(rate, torch.inf)
     return _transformed_rejection(draw, drawn, ~small, a, b, rate + 0.43, squeeze, largest, log_density)
 
 

@@ -163,24 +163,24 @@ class SampleStreams:
 
         None of their numbers is a number of these streams.
         """
-        folded = object.__new__(SampleStreams)
-        folded._keys = fold(fold(self._keys, _FOLDED), value)
-        return folded
+        return self._of(fold(fold(self._keys, _FOLDED), value))
 
     def rows(self, which: Tensor) -> SampleStreams:
         """The streams of some of the samples."""
-        some = object.__new__(SampleStreams)
-        some._keys = self._keys[which]
-        return some
+        return self._of(self._keys[which])
 
     def particles(self, number: int) -> SampleStreams:
         """Streams of `number` particles of every sample, sample after sample: particle p of sample k is a function of
         (seed, k, p), however many there are.
         """
         own = fold(self._keys, _PARTICLES)  # away from the steps of the sample itself
-        split = object.__new__(SampleStreams)
-        split._keys = torch.stack([fold(own, p) for p in range(number)], dim=1).flatten()
-        return split
+        return self._of(torch.stack([fold(own, p) for p in range(number)], dim=1).flatten())
+
+    @staticmethod
+    def _of(keys: Tensor) -> SampleStreams:
+        streams = object.__new__(SampleStreams)
+        streams._keys = keys
+        return streams
 
 
 def can_look(x: Tensor) -> bool:

@@ -117,7 +117,7 @@ def test_reverse_rate_is_the_time_reversal_of_the_forward_rate():
     for o in (1, 30, 255):
         m = np.arange(o)
         m = m[forward[o, :o] > 1e-250]
-        rate = PureDeath().reverse_rate(torch.full((len(m),), o), torch.from_numpy(m), t).numpy()
+        rate = PureDeath().reverse_rates(torch.full((len(m),), o), torch.from_numpy(m), t)[:, 0].numpy()
         assert np.allclose(rate, (m + 1) * forward[o, m + 1] / forward[o, m], rtol=1e-10)
     marginal = p0 @ forward
     m = np.arange(255)[marginal[:-1] > 1e-200]

@@ -147,9 +147,7 @@ def corrected_law(toy, times, sigma, corrector_steps=0, seed=0):
     factor = np.exp(sigma * rng.standard_normal(len(toy.p0) * toy.pixels) - sigma**2 / 2)
 
     def wrong_births(beliefs, r):
-        return poisson_births(
-            type(beliefs)(beliefs.mean * factor, beliefs.variance, beliefs.missing, beliefs.headroom), r
-        )
+        return poisson_births(type(beliefs)(beliefs.mean * factor, beliefs.missing, beliefs.headroom), r)
 
     def step(toy, law, q_s, q_t):
         law = step_law(toy, law, q_s, q_t, wrong_births)
