@@ -9,7 +9,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from blackout.component import leaves
@@ -19,6 +19,8 @@ from blackout.programs.pictures import curve_panels
 from blackout.programs.report import RIGHT, picture, save_page, scores_of, settings_of, under
 from blackout.training.descriptions import plain
 
+Values: TypeAlias = Mapping[str, Any]
+Table: TypeAlias = Sequence[Sequence[Any]]
 _WHERE = re.compile(r"(run_id|runs_dir|data_dir|experiment_name)$|(logger|callbacks\.progress)(\.|$)")
 """Settings in which all runs differ, or that say nothing of what was computed."""
 _BESIDE = re.compile(r"share_|_(std|error|low|high)$")
@@ -41,7 +43,7 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
     settings = [dict(leaves(plain(settings_of(run), str(run)))) for run in runs]
     every = sorted({name for values in settings for name in values if not _WHERE.match(name)})
     chosen = [name for name in every if any(values.get(name) != settings[0].get(name) for values in settings)]
-    shown = [name for name in dict.fromkeys(name for values in scores for name in values) if not _BESIDE.search(name)]
+    shown = {name: beside.get(name, {}) for values in scores for name in values if not _BESIDE.search(name)}
     panels = curve_panels({name: run / "metrics.csv" for name, run in zip(names, runs, strict=True)}, {"": beside})
     rows = [[values.get(name, "") for name in chosen] for values in settings]
     save_page(
@@ -49,9 +51,9 @@ def save_comparison(runs: Sequence[Path], path: Path) -> None:
         path,
         title=f"{len(runs)} runs",
         head=("run", *chosen, *shown),
-        rows=_rows(names, rows, [[values.get(name) for name in shown] for values in scores], shown, beside),
+        rows=_rows(names, rows, [[values.get(name) for name in shown] for values in scores], shown),
         links=[quote(os.path.relpath(one, path.parent)) if one.exists() else None for one in reports],
-        seeds=_over_seeds(settings, chosen, scores, shown, beside),
+        seeds=_over_seeds(settings, chosen, scores, shown),
         panels=panels,
         pictures=[picture(run / "samples" / "final.png", name, run) for name, run in zip(names, runs, strict=True)],
     )
@@ -67,15 +69,17 @@ def _flat(scores: Mapping[str, Mapping[str, Any]], part: str) -> dict[str, Any]:
 
 
 def _rows(
-    names: Sequence[str],
-    before: Sequence[Sequence[Any]],
-    values: Sequence[Sequence[Any]],
-    shown: Sequence[str],
-    beside: Mapping[str, Any],
-    spread: Sequence[Sequence[float]] | None = None,
+    names: Sequence[str], before: Table, values: Table, shown: Mapping[str, Any], spread: Table | None = None
 ) -> list[tuple[Sequence[Any], ...]]:
-    """For each name what stands before the scores, these, which of them are best, and their spread."""
-    best = [_best(name, [row[k] for row in values], beside.get(name, {})) for k, name in enumerate(shown)]
+    """For each name what stands before the scores, these, which of them are best, and their spread.
+
+    Args:
+        names: of the rows.
+        before, values: in every row; of `values` the k-th is of the k-th score.
+        shown: the scores, with what is beside each.
+        spread: of `values`, where they are means.
+    """
+    best = [_best(name, [row[k] for row in values], of) for k, (name, of) in enumerate(shown.items())]
     return [
         ((name, *before[i]), values[i], [one == i for one in best], spread[i] if spread else ())
         for i, name in enumerate(names)
@@ -96,11 +100,7 @@ def _best(name: str, values: Sequence[Any], beside: Mapping[str, Any]) -> int | 
 
 
 def _over_seeds(
-    settings: Sequence[Mapping[str, Any]],
-    chosen: Sequence[str],
-    scores: Sequence[Mapping[str, Any]],
-    shown: Sequence[str],
-    beside: Mapping[str, Any],
+    settings: Sequence[Values], chosen: Sequence[str], scores: Sequence[Values], shown: Values
 ) -> dict[str, Any] | None:
     """Means and standard deviations of the scores of runs that differ in their seeds alone; None where none do."""
     names = [name for name in chosen if name != "seed"]
@@ -115,7 +115,7 @@ def _over_seeds(
     ]
     means = [[statistics.fmean(one) if one else None for one in row] for row in numbers]
     spread = [[statistics.stdev(one) if len(one) > 1 else 0.0 for one in row] for row in numbers]
-    rows = _rows([f"{len(group)} seeds" for group in groups.values()], list(groups), means, shown, beside, spread)
+    rows = _rows([f"{len(group)} seeds" for group in groups.values()], list(groups), means, shown, spread)
     return {"head": ("runs", *names, *shown), "rows": rows}
 
 

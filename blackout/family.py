@@ -1,7 +1,7 @@
-"""What a family of models offers to the programs: five protocols, three more that it may offer, and nothing else.
+"""What a family of models offers to the programs: protocols of sources, draws and scores, and what else it may offer.
 
 A family touches its own folder and `conf/`. The programs, the run directory, resume, preemption, guards, loggers,
-sweeps and export see a model through these protocols alone.
+sweeps and export see a model through these and `blackout.training.family.ComponentFamily` alone.
 """
 
 from __future__ import annotations
@@ -239,96 +239,11 @@ class Scorer(Protocol):
         """
 
 
-class Family(Protocol):
-    """How one kind of model is made from settings, and made again from the plain description saved with it."""
-
-    @property
-    def monitor(self) -> str:
-        """The validation metric by which the best checkpoint is chosen."""
-
-    def source(
-        self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
-    ) -> Source:
-        """What a model is to be trained on or compared with.
-
-        Args:
-            settings: of the program.
-            description: of a trained model, which decides where the settings do not; the source must fit it.
-            trusted: modules besides this package's that the description may name.
-
-        Raises:
-            UserError: it cannot be had, or does not fit.
-        """
-
-    def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
-        """The complete plain description of a model, from which `build` makes it without source or settings.
-
-        Raises:
-            UserError: settings that do not fit the source or each other.
-        """
-
-    def tensors(self, source: Source) -> dict[str, Tensor]:
-        """What a model keeps of its source besides weights; exported with it."""
-
-    def build(
-        self,
-        description: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        settings: Mapping[str, Any] | None = None,
-        **training: Any,
-    ) -> Any:
-        """The model (a `blackout.training.model.Model`) of a description.
-
-        Args:
-            description: what `describe` returned.
-            tensors: what `tensors` returned.
-            settings: of the program that trains it; None for a model that is only used.
-            training: ema_decay and seed of a model that is to be trained.
-
-        Raises:
-            UserError: a component refused its arguments.
-        """
-
-    def card(self, description: Mapping[str, Any], parameters: int) -> str:
-        """The README.md of an exported model, in Markdown."""
-
-    def draw(self, model: Any, request: Mapping[str, Any]) -> Draw:
-        """The `Draw` that settings of `sample.py` ask for; with none, by the model's own sampler, as `model.sample`.
-
-        Args:
-            model: of this family.
-            request: the family's own settings of `sample.py`, and `num_samples`.
-
-        Raises:
-            UserError: an option that the family does not have, or a value that the model does not support.
-        """
-
-    def preview(self, model: Any, num_samples: int, num_steps: int | None = None) -> Draw:
-        """The `Draw` of the grids made during and after training, in `num_steps` steps if given."""
-
-    def dry_run(self, model: Any) -> None:
-        """Run each component once on minimal input, before anything long starts.
-
-        Raises:
-            UserError: components that do not fit together.
-        """
-
-    def check_report(self, model: Any, settings: Mapping[str, Any]) -> None:
-        """Refuse settings of `report`, before samples are drawn.
-
-        Raises:
-            UserError: a setting that `report` cannot use for this model.
-        """
-
-    def report(self, model: Any, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What `evaluate=true` reports besides the scores of samples: `values` by name, and their provenance."""
-
-
 def refuse_unknown(request: Mapping[str, Any], *options: str) -> None:
     """Refuse settings of `sample.py` that a family does not have.
 
     Args:
-        request: as `Family.draw` receives it.
+        request: as `ComponentFamily.draw` receives it.
         options: names of those it has.
 
     Raises:

@@ -105,11 +105,7 @@ def _part(model: BlackoutDiffusion, counts: Tensor, times: Tensor, header: bytes
 def decode(given: argparse.Namespace) -> None:
     """Write the counts as .npy."""
     model, name = _model(given.model), str(given.file)
-    try:
-        file = opened(given.file)
-    except OSError as error:
-        raise UserError(f"{given.file}: {error.strerror}") from None
-    with file:
+    with opened(given.file) as file:
         n, parts = decoded_file(model, file, name)
         given.out = new_file(given.out, given=True)
         dtype = torch.empty(0, dtype=count_dtype(model.process.max_count)).numpy().dtype

@@ -17,9 +17,9 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from blackout.family import Family
 from blackout.training.components import make
 from blackout.training.data_module import SourceDataModule
+from blackout.training.family import ComponentFamily
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.model import Model
 
@@ -34,7 +34,9 @@ _FLOPS = 1e10
 times as much."""
 
 
-def plan(config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule, family: Family) -> None:
+def plan(
+    config: dict[str, Any], module: TrainingModule, data_module: SourceDataModule, family: ComponentFamily
+) -> None:
     """Print parameters, FLOPs, memory, data and expected time of a run; nothing is written.
 
     FLOPs and memory are of tensors without storage, so that a large network costs no more than a small one.

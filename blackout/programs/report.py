@@ -122,9 +122,6 @@ def save_report(run: Path, every: float | None = None) -> Path:
     config, scores = settings_of(run), scores_of(run)
     final = scores.get("metrics.json", {})
     draws, through, left_out = _draws(run, scores)
-    curves = curve_panels({"": run / "metrics.csv"}, {"": final.get("beside") or {}})
-    step = curves["step"]
-    steps = (config.get("trainer") or {}).get("max_steps")
     save_page(
         "report.html",
         run / "report.html",
@@ -132,17 +129,13 @@ def save_report(run: Path, every: float | None = None) -> Path:
         run=str(run),
         every=every and round(every, 1),
         written=int(time.time()),
-        living=every is not None,
-        state="training" if every is not None else "finished" if "training_steps" in final else "not finished",
-        step=step,
-        steps=steps if isinstance(steps, int) and steps > 0 else max(1, step),
         config=config,
         settings=yaml.safe_dump(dict(config), sort_keys=False),
         final=final,
         cards=cards(final),
         warnings=[line for one in scores.values() for line in (*one.get("warnings", ()), one.get("warning")) if line],
         scores=scores,
-        lines=curves,
+        lines=curve_panels({"": run / "metrics.csv"}, {"": final.get("beside") or {}}),
         through=through,
         draws=draws,
         left_out=left_out,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from blackout.distributed import find_device, gathered, my_batches, process_group, rank, signals, world_size
 from blackout.errors import UserError, error_context
-from blackout.family import Draw, Drawn, Family, Samples, Watch
+from blackout.family import Draw, Drawn, Samples, Watch
 from blackout.files import PART, replacing, request_key, save_tensors
 from blackout.programs.pictures import Trajectory
 from blackout.programs.results import Results, sample_provenance
@@ -32,6 +32,7 @@ from blackout.random import compiled_by
 from blackout.training.components import make
 from blackout.training.descriptions import marked, plain
 from blackout.training.export import load_trained
+from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
 
 if TYPE_CHECKING:
@@ -111,14 +112,14 @@ def _sample(config: Mapping[str, Any], device: torch.device) -> Path:
     return out
 
 
-def _model(config: Mapping[str, Any]) -> tuple[Model, Family, Path]:
+def _model(config: Mapping[str, Any]) -> tuple[Model, ComponentFamily, Path]:
     """The trained model with its family, or the law that stands in its place, and where its results go."""
     if config["law"]:
         if config["evaluate"]:
             raise UserError("evaluate=true compares with data; a law has none")
         if not isinstance(law := make(config["law"], "law"), Model):
             raise UserError(f"law: {type(law).__name__} is no law: task=dna_toy and others choose one")
-        return law.eval(), cast(Family, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"
+        return law.eval(), cast(ComponentFamily, law.family), Path("runs") / str(law.config.get("law", "law")) / "law"
     ckpt = str(path(config, "ckpt"))
     given = config if config["dataset"] or not config["evaluate"] else {**config, "dataset": _own_dataset(Path(ckpt))}
     model, of_model = load_trained(ckpt, given, tuple(config["trusted"]))

@@ -16,7 +16,7 @@ from torch import Tensor
 from blackout.distributed import rank
 from blackout.errors import UserError
 from blackout.evaluation import over_seeds
-from blackout.family import Conditional, Draw, Drawn, Family, FitsBaselines, Scorer, Scores, Source
+from blackout.family import Conditional, Draw, Drawn, FitsBaselines, Scorer, Scores, Source
 from blackout.files import request_key, save_picture
 from blackout.programs.results import provenance, write_scores
 from blackout.programs.run_directory import output_folders, shared_folder
@@ -25,6 +25,7 @@ from blackout.programs.sweeps import sweeping
 from blackout.training.callbacks import compared, score_samples
 from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file
+from blackout.training.family import ComponentFamily
 from blackout.training.model import Model
 
 INCEPTION = {
@@ -51,7 +52,7 @@ class Scoring:
         UserError: the source or the scores do not fit the model, or the source holds nothing to compare with.
     """
 
-    def __init__(self, config: Mapping[str, Any], model: Model, family: Family, draw: Draw) -> None:
+    def __init__(self, config: Mapping[str, Any], model: Model, family: ComponentFamily, draw: Draw) -> None:
         self.config, self.model, self.family = config, model, family
         family.check_report(model, config)
         self.source = draw.compared_with(model.require_source())

@@ -26,7 +26,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from blackout.distributed import signals
 from blackout.errors import UserError, error_context, is_user_error, summary
-from blackout.family import ChoosesLength, Draw, Family, FitsBaselines, Source
+from blackout.family import ChoosesLength, Draw, FitsBaselines, Source
 from blackout.files import save_picture
 from blackout.programs.pictures import Trajectory, in_characters, read_curves, sparkline
 from blackout.programs.plan import plan
@@ -44,6 +44,7 @@ from blackout.training.components import check_arguments, find, make
 from blackout.training.data_module import SourceDataModule
 from blackout.training.ema import ema_decay
 from blackout.training.export import check_loadable, export_model, start_from
+from blackout.training.family import ComponentFamily
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.loggers import KeepWandbRun, MetricsCSV, continue_run, dashboards, log_results
 from blackout.training.model import INITIALISATION, Model
@@ -95,7 +96,7 @@ def _train(config: dict[str, Any]) -> Path:
     set_libraries()
     check_trainer(config["trainer"])
     make(config["optimizer"], "optimizer")  # refused before the data are read
-    family: Family = make(config["family"], "family")
+    family: ComponentFamily = make(config["family"], "family")
     source = family.source(config)
     check_length(config, source)
     check_batch(config, source)
@@ -153,7 +154,7 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
         raise UserError(f"trainer.gradient_clip_val must be at least 0 (no clipping) and finite, not {norm}")
 
 
-def with_length(config: dict[str, Any], family: Family, source: Source) -> dict[str, Any]:
+def with_length(config: dict[str, Any], family: ComponentFamily, source: Source) -> dict[str, Any]:
     """The settings with a number of steps: where it is null the family's, over which the learning rate decays too.
 
     Raises:
@@ -200,7 +201,7 @@ def check_batch(config: Mapping[str, Any], source: Source) -> None:
         raise UserError(f"batch_size={config['batch_size']}: a step {told}; see trainer.accumulate_grad_batches")
 
 
-def make_model(family: Family, config: Mapping[str, Any], source: Source) -> Model:
+def make_model(family: ComponentFamily, config: Mapping[str, Any], source: Source) -> Model:
     """The untrained model for `source`, initialised from the seed."""
     description = {"family": config["family"], **family.describe(config, source)}
     torch.manual_seed(fold_seed(config["seed"], INITIALISATION))
@@ -236,7 +237,7 @@ def continued(directory: Path, other: str | None) -> tuple[Path | None, dict[str
     return last, checkpoint
 
 
-def make_trainer(config: Mapping[str, Any], run: Path, family: Family) -> pl.Trainer:
+def make_trainer(config: Mapping[str, Any], run: Path, family: ComponentFamily) -> pl.Trainer:
     """Lightning's trainer with the configured callbacks and loggers; metrics.csv is always written.
 
     Raises:
@@ -347,7 +348,7 @@ def close(
     module: TrainingModule,
     data_module: SourceDataModule,
     run: Path,
-    family: Family,
+    family: ComponentFamily,
     left_out: list[str],
 ) -> None:
     """Validate and score the final model, export it, draw the closing samples and write metrics.json."""
@@ -442,7 +443,7 @@ def validate(
     return {name: float(value) for name, value in metrics.items()}
 
 
-def closing_draw(family: Family, model: Model, budget: int) -> Draw:
+def closing_draw(family: ComponentFamily, model: Model, budget: int) -> Draw:
     """The `Draw` of the closing samples: that of previews, in fewer steps where the budget demands it."""
     draw, nfe = family.preview(model, _SAMPLES), family.draw(model, {}).nfe
     steps = min(draw.steps, max(_FEWEST_STEPS, draw.steps * budget // (max(1, nfe) * _SAMPLES)))

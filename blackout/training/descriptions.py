@@ -156,16 +156,20 @@ class _Checker:
     def check(self, node: Any, where: str, place: str, anywhere: bool) -> None:
         """Check a node given as the argument `place`; `anywhere` inside the user's components, which have their own."""
         if isinstance(node, str):
-            _refuse_path(node, where, place)
+            if place in PATHS and node not in _WORDS.get(place, ()):
+                said = f"a model file may not say where something is ({reprlib.repr(node)}): the command line does"
+                raise UserError(f"{where}: {said}")
         elif isinstance(node, list):
             for item in node:
                 if isinstance(item, str | list | Mapping):
                     self.check(item, where, place, anywhere)
         elif isinstance(node, Mapping):
-            _refuse_odd_names(node, where)
-            inside = self._component(node, where, place, anywhere) if "_target_" in node else anywhere
+            own = _OWN if "_target_" in node else ()
+            if odd := [key for key in node if key.startswith("_") and key not in own]:
+                raise UserError(f"{where}: {reprlib.repr(odd[0])} is not an argument that a model file may give")
+            inside = self._component(node, where, place, anywhere) if own else anywhere
             for key, value in node.items():
-                if key not in _OWN:
+                if key not in own:
                     self.check(value, f"{where}.{key}", key, inside)
 
     def _component(self, node: Mapping[str, Any], where: str, place: str, anywhere: bool) -> bool:
@@ -205,19 +209,6 @@ class _Checker:
         """Whether the user trusts a component: by its address first, so that nothing foreign is even imported."""
         within = tuple(f"{module}." for module in self._trusted)
         return name.startswith(within) and f"{getattr(find(node, where), '__module__', '')}.".startswith(within)
-
-
-def _refuse_path(text: str, where: str, place: str) -> None:
-    if place in PATHS and text not in _WORDS.get(place, ()):
-        raise UserError(
-            f"{where}: a model file may not say where something is ({reprlib.repr(text)}): the command line does"
-        )
-
-
-def _refuse_odd_names(node: Mapping[str, Any], where: str) -> None:
-    for key in node:
-        if key.startswith("_") and not ("_target_" in node and key in _OWN):
-            raise UserError(f"{where}: {reprlib.repr(key)} is not an argument that a model file may give")
 
 
 def _opaque(value: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import yaml
@@ -21,15 +21,15 @@ from torch import Tensor
 
 from blackout.component import leaves
 from blackout.errors import UserError, error_context
-from blackout.family import Family
-from blackout.files import opened, replacing_folder, save_tensors
+from blackout.files import opened, read_mapping, replacing_folder, save_tensors
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
 from blackout.training.components import make
 from blackout.training.descriptions import check, plain
 from blackout.version import __version__
 
-_LARGEST = 2**28
-"""Bytes of a description."""
+if TYPE_CHECKING:
+    from blackout.training.family import ComponentFamily
+
 _HASH, _CARD = "weights_sha256", "card_sha256"
 _FILES = ("model.safetensors", "config.json", "README.md")
 _SWAP = 0.05
@@ -60,7 +60,7 @@ def export_model(
     weights |= {name: value.cpu() for name, value in model.tensors().items()}
     description = {"format": FORMAT, "blackout": __version__, **model.config}
     parameters = sum(p.numel() for p in model.averaged.parameters())
-    family: Family = make(description["family"], "family")
+    family: ComponentFamily = make(description["family"], "family")
     card = family.card(description, parameters)
     with replacing_folder(directory) as part:
         save_tensors(weights, part / "model.safetensors")
@@ -103,10 +103,9 @@ def check_replaceable(directory: Path) -> None:
 
 def _written(directory: Path) -> dict[str, Any]:
     """What this program wrote into config.json there; nothing if it has not."""
-    with suppress(OSError, ValueError, RecursionError), opened(directory / "config.json") as file:
-        content = json.loads(file.read())
-        if isinstance(content, dict) and "blackout" in content:
-            return content
+    with suppress(OSError, UserError):
+        content = read_mapping(directory / "config.json")
+        return content if "blackout" in content else {}
     return {}
 
 
@@ -114,12 +113,9 @@ def _keep_of_others(old: Path, new: Path) -> None:
     """Copy what is in the folder of a model besides the model; its card too, where somebody has written in it."""
     card = digest(old / "README.md") if (old / "README.md").is_file() else None
     changed = card != _written(old).get(_CARD, card)
-    for path in old.iterdir():
-        if path.name not in _FILES or (path.name == "README.md" and changed):
-            if path.is_dir() and not path.is_symlink():
-                shutil.copytree(path, new / path.name, symlinks=True)
-            else:
-                shutil.copy2(path, new / path.name, follow_symlinks=False)
+    own = {*_FILES} - ({"README.md"} if changed else set())
+    outside = lambda folder, _: own if Path(folder) == old else set()  # noqa: E731
+    shutil.copytree(old, new, symlinks=True, ignore=outside, dirs_exist_ok=True)
 
 
 def with_front_matter(
@@ -159,7 +155,9 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
     return load_trained(path, {"data_dir": "data"}, trusted)[0]
 
 
-def load_trained(path: str | Path, settings: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> tuple[Any, Family]:
+def load_trained(
+    path: str | Path, settings: Mapping[str, Any], trusted: tuple[str, ...] = ()
+) -> tuple[Any, ComponentFamily]:
     """A trained model, which knows how to get what it was trained on, and its family.
 
     Args:
@@ -167,7 +165,7 @@ def load_trained(path: str | Path, settings: Mapping[str, Any], trusted: tuple[s
         settings: of the program, which may choose another source that fits the model.
 
     Raises:
-        UserError: as `load_model`; `model.source` raises what `Family.source` does.
+        UserError: as `load_model`; `model.source` raises what `ComponentFamily.source` does.
     """
     path = Path(path).expanduser()
     with error_context(str(path)):
@@ -176,18 +174,18 @@ def load_trained(path: str | Path, settings: Mapping[str, Any], trusted: tuple[s
     return model, family
 
 
-def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> Family:
+def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> ComponentFamily:
     """The family that a model's description names.
 
     Raises:
         UserError: it is not this package's, nor trusted.
     """
     check(description.get("family"), "family", trusted)
-    made: Family = make(description["family"], "family")
+    made: ComponentFamily = make(description["family"], "family")
     return made
 
 
-def _load(path: Path, trusted: tuple[str, ...]) -> tuple[Any, Family]:
+def _load(path: Path, trusted: tuple[str, ...]) -> tuple[Any, ComponentFamily]:
     description, weights, tensors = read_model(path)
     check(description["model"], "model", trusted)
     for name, value in {**weights, **tensors}.items():
@@ -255,17 +253,14 @@ def _read(path: Path) -> _Read:
 
 
 def _read_export(directory: Path) -> _Read:
-    file = directory / "config.json"
     try:
-        if file.stat().st_size > _LARGEST:
-            raise UserError(f"{file} is too large for the description of a model")
-        with opened(file) as content, opened(directory / "model.safetensors"):
-            description = json.loads(content.read())
+        description = read_mapping(directory / "config.json")
+        opened(directory / "model.safetensors").close()
         tensors = load_file(directory / "model.safetensors")
     except FileNotFoundError as error:
         missing = Path(error.filename or "model.safetensors").name
         raise UserError(f"{directory} is not a whole model: {missing} is missing") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, SafetensorError) as error:
+    except SafetensorError as error:
         raise UserError(f"{directory} is damaged: {error}") from None
     description = checked(description, directory)
     description.pop(_CARD, None)

@@ -18,7 +18,7 @@ from blackout.training.model import Model
 
 @dataclass(frozen=True)
 class ComponentFamily(ABC):
-    """A `blackout.family.Family` whose models are put together from components.
+    """How one kind of model is made from settings, and made again from the plain description saved with it.
 
     A family says which components there are (`parts`), completes their descriptions (`described_parts`), puts what is
     made of them together (`assemble`), says what `sample.py` can ask for (`draw`), and adds its own checks.
@@ -39,7 +39,16 @@ class ComponentFamily(ABC):
     def source(
         self, settings: Mapping[str, Any], description: Mapping[str, Any] | None = None, trusted: tuple[str, ...] = ()
     ) -> Any:
-        """See `blackout.family.Family.source`."""
+        """What a model is to be trained on or compared with, a `Source`.
+
+        Args:
+            settings: of the program.
+            description: of a trained model, which decides where the settings do not; the source must fit it.
+            trusted: modules besides this package's that the description may name.
+
+        Raises:
+            UserError: it cannot be had, or does not fit.
+        """
 
     def source_of(self, data: Any) -> Any:
         """Data in memory, as `blackout.from_data` gets them, as a source of this family: what is one already."""
@@ -64,14 +73,24 @@ class ComponentFamily(ABC):
 
     @abstractmethod
     def draw(self, model: Any, request: Mapping[str, Any]) -> Draw:
-        """See `blackout.family.Family.draw`."""
+        """The `Draw` that settings of `sample.py` ask for; with none, by the model's own sampler, as `model.sample`.
+
+        Args:
+            model: of this family.
+            request: the family's own settings of `sample.py`, and `num_samples`.
+
+        Raises:
+            UserError: an option that the family does not have, or a value that the model does not support.
+        """
 
     def data_of(self, settings: Mapping[str, Any], source: Any) -> dict[str, Any]:
         """What the description says of the source, by name: `data`, and whatever else."""
         return {}
 
     def describe(self, settings: Mapping[str, Any], source: Source) -> dict[str, Any]:
-        """The complete plain description of a model; `dataset` and `metrics` name those of its training.
+        """The complete plain description of a model, from which `build` makes it without source or settings.
+
+        `dataset` and `metrics` name those of its training.
 
         Raises:
             UserError: settings that do not fit the source or each other.
@@ -81,7 +100,7 @@ class ComponentFamily(ABC):
         return {**chosen, **self.data_of(settings, source), "model": model}
 
     def tensors(self, source: Any) -> dict[str, Tensor]:
-        """What a model keeps of its source besides weights: nothing."""
+        """What a model keeps of its source besides weights, exported with it: nothing."""
         return {}
 
     def training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,18 +142,26 @@ class ComponentFamily(ABC):
         return {name: make(description["model"][name], name) for name in names}
 
     def preview(self, model: Any, num_samples: int, num_steps: int | None = None) -> Draw:
-        """The model's own draw."""
+        """The `Draw` of the grids made during and after training, in `num_steps` steps if given: the model's own."""
         return self.draw(model, {})
 
     @abstractmethod
     def dry_run(self, model: Any) -> None:
-        """See `blackout.family.Family.dry_run`."""
+        """Run each component once on minimal input, before anything long starts.
+
+        Raises:
+            UserError: components that do not fit together.
+        """
 
     def check_report(self, model: Any, settings: Mapping[str, Any]) -> None:  # noqa: B027  (few families refuse any)
-        """Nothing is refused."""
+        """Refuse settings that `report` cannot use for this model, before samples are drawn: none.
+
+        Raises:
+            UserError: there is one.
+        """
 
     def report(self, model: Any, source: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Nothing."""
+        """What `evaluate=true` says besides the scores of samples: `values` by name, and their provenance; nothing."""
         return {"values": {}}
 
     def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:

@@ -10,8 +10,6 @@ import netrc
 import os
 import shutil
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -219,31 +217,19 @@ def find_mode(settings: Any) -> tuple[str, str]:
     """
     if mode := os.environ.get("WANDB_MODE") or (settings.mode if settings.mode != "online" else None):
         return {"dryrun": "offline", "run": "online"}.get(mode, mode), ""
+    import requests  # which W&B brings
+
     server = os.environ.get("WANDB_BASE_URL") or settings.base_url
-    if not (settings.api_key or _has_key(server)):
+    key: Any = settings.api_key or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        key = key or netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(server).netloc)
+    if not key:
         return "offline", " (no key: wandb login)"
-    if not _answers(server):
+    try:
+        requests.get(server, timeout=_PATIENCE, stream=True).close()
+    except (requests.RequestException, ValueError):
         return "offline", f" ({server} cannot be reached)"
     return "online", ""
-
-
-def _has_key(server: str) -> bool:
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    try:
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(server).netloc) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
-
-
-def _answers(server: str) -> bool:
-    try:
-        urllib.request.urlopen(server, timeout=_PATIENCE).close()
-    except urllib.error.HTTPError:  # an answer, though not a page
-        return True
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 class KeepWandbRun(Callback):

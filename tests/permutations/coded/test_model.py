@@ -12,7 +12,7 @@ from blackout import family
 from blackout.laws.kernels import p_value
 from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
-from blackout.permutations.coded import CodeFamily, CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
+from blackout.permutations.coded import CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
 from blackout.permutations.coded.draw import CodeDraw, requested
 from blackout.permutations.coded.model import CODES, ExactLaw, Passes, every_mask_nll, partitions
 from blackout.permutations.coded.report import PermutationScores, exact_law, kl_bits
@@ -199,7 +199,6 @@ def test_the_divergence_of_a_law_from_itself_is_zero():
         (CodeDraw, family.Draw),
         (CodeScorer, family.Scorer),
         (PermutationScores, family.Scores),
-        (CodeFamily, family.Family),
     ],
 )
 def test_methods_take_what_the_protocol_says(own, protocol):
