@@ -43,17 +43,13 @@ class MetricsCSV(Logger):
     def __init__(self, path: Path, seconds: float = 5.0, written: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self._path, self._seconds, self._tell = path, seconds, written
+        self._closing = path.with_name(".closing.csv")  # the row of the last step as it was before the run was closed
         self._rows: dict[int, dict[str, str | float]] = read_rows(path) if path.exists() else {}
         self._written = -math.inf
         for step, row in read_rows(self._closing).items() if self._closing.exists() else ():
             self._rows.pop(step, None)  # the run goes on: it has not ended there
             if len(row) > 1:
                 self._rows[step] = row
-
-    @property
-    def _closing(self) -> Path:
-        """The row of the last step as it was before the run was closed."""
-        return self._path.with_name(".closing.csv")
 
     @rank_zero_only
     def close(self, step: int) -> None:
