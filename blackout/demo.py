@@ -116,7 +116,7 @@ class Demo:
         draw = self.family.draw(self.model, request)
         if temperature == 1 or not self.measures:
             return self._frames(draw, number, seed)
-        times, index = self.model.times(taken_apart(draw.sampler)), torch.arange(number)  # type: ignore[attr-defined]
+        times, index = self.model.times(taken_apart(draw.sampler)), torch.arange(number)
         t = times[max(1, round(temperature * (len(times) - 1)))]
         states = self._cooled(draw, self._held_out(number), t, index, seed)
         return self._shown(draw, [{"samples": state} for state in states])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import yaml
@@ -26,9 +26,6 @@ from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, 
 from blackout.training.components import make
 from blackout.training.descriptions import check, plain
 from blackout.version import __version__
-
-if TYPE_CHECKING:
-    from blackout.training.family import ComponentFamily
 
 _HASH, _CARD = "weights_sha256", "card_sha256"
 _FILES = ("model.safetensors", "config.json", "README.md")
@@ -60,8 +57,7 @@ def export_model(
     weights |= {name: value.cpu() for name, value in model.tensors().items()}
     description = {"format": FORMAT, "blackout": __version__, **model.config}
     parameters = sum(p.numel() for p in model.averaged.parameters())
-    family: ComponentFamily = make(description["family"], "family")
-    card = family.card(description, parameters)
+    card = make(description["family"], "family").card(description, parameters)
     with replacing_folder(directory) as part:
         save_tensors(weights, part / "model.safetensors")
         (part / "README.md").write_text(with_front_matter(card, description, scores or {}, license))
@@ -155,10 +151,8 @@ def load_model(path: str | Path, trusted: tuple[str, ...] = ()) -> Any:
     return load_trained(path, {"data_dir": "data"}, trusted)[0]
 
 
-def load_trained(
-    path: str | Path, settings: Mapping[str, Any], trusted: tuple[str, ...] = ()
-) -> tuple[Any, ComponentFamily]:
-    """A trained model, which knows how to get what it was trained on, and its family.
+def load_trained(path: str | Path, settings: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> tuple[Any, Any]:
+    """A trained model, which knows how to get what it was trained on, and its `ComponentFamily`.
 
     Args:
         path, trusted: as for `load_model`.
@@ -174,18 +168,17 @@ def load_trained(
     return model, family
 
 
-def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> ComponentFamily:
-    """The family that a model's description names.
+def family_of(description: Mapping[str, Any], trusted: tuple[str, ...] = ()) -> Any:
+    """The `ComponentFamily` that a model's description names.
 
     Raises:
         UserError: it is not this package's, nor trusted.
     """
     check(description.get("family"), "family", trusted)
-    made: ComponentFamily = make(description["family"], "family")
-    return made
+    return make(description["family"], "family")
 
 
-def _load(path: Path, trusted: tuple[str, ...]) -> tuple[Any, ComponentFamily]:
+def _load(path: Path, trusted: tuple[str, ...]) -> tuple[Any, Any]:
     description, weights, tensors = read_model(path)
     check(description["model"], "model", trusted)
     for name, value in {**weights, **tensors}.items():
