@@ -32,7 +32,7 @@ from blackout.posterior.outputs import new_figure
 from blackout.posterior.problem import Prior, Streams
 from blackout.posterior.rewards import Reward, Tilted
 from blackout.random import RandomSource, SampleStreams, cumulative, uniform
-from blackout.training.components import make
+from blackout.training.instantiate import make
 from blackout.training.model import Model
 
 _REST = 128

@@ -27,7 +27,7 @@ from blackout.permutations.distributions import GeneralizedPlackettLuce, Matchin
 from blackout.permutations.group import compose, is_permutation
 from blackout.permutations.metrics import arranged
 from blackout.permutations.shuffles import Riffle, denoising_schedule, trajectory
-from blackout.training.components import fill, make
+from blackout.training.instantiate import fill, make
 
 CODES = ("inline", "lehmer", "fisher_yates", "insertion")
 Loss = Callable[[Tensor, Tensor], Tensor]

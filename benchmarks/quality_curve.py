@@ -36,7 +36,7 @@ from blackout.diffusion.sampling import try_sampler
 from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics, Scorer, frechet_distance
 from blackout.programs.cli import one_line_errors
-from blackout.training.components import make
+from blackout.training.instantiate import make
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SAMPLERS = (

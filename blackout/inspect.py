@@ -13,7 +13,7 @@ import yaml
 from blackout.data import counts
 from blackout.data.doctor import Finding, plain
 from blackout.errors import UserError, run_command
-from blackout.training.components import check_arguments
+from blackout.training.instantiate import check_arguments
 
 
 def inspect(path: Path, given: list[str]) -> int:

@@ -14,9 +14,9 @@ import blackout.programs  # noqa: F401  (the groups of conf/ are read by it)
 from blackout.errors import UserError
 from blackout.files import CONF
 from blackout.random import fold_seed
-from blackout.training.components import described, make, with_defaults
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
+from blackout.training.instantiate import described, make, with_defaults
 from blackout.training.lightning_module import Standalone
 from blackout.training.model import INITIALISATION
 from blackout.training.optimization import Optimization

@@ -17,7 +17,7 @@ from blackout.data import CountData
 from blackout.diffusion.plots import grid
 from blackout.programs.settings import CONF
 from blackout.random import SampleStreams
-from blackout.training.components import make
+from blackout.training.instantiate import make
 
 
 def main(arguments: list[str] | None = None) -> None:

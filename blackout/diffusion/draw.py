@@ -24,7 +24,7 @@ from blackout.diffusion.sampling import number_of_particles
 from blackout.errors import UserError
 from blackout.family import BaseDraw, Drawn, OutputNames, Outputs, Samples, Source, Watch, refuse_unknown
 from blackout.files import replacing
-from blackout.training.components import make, resolve
+from blackout.training.instantiate import make, resolve
 
 if TYPE_CHECKING:
     from PIL import Image

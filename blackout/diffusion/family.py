@@ -30,9 +30,9 @@ from blackout.diffusion.sampling import check_end, misfit, try_sampler
 from blackout.errors import UserError, error_context
 from blackout.family import Draw
 from blackout.networks.inputs import Elements, concentration, gain, measure
-from blackout.training.components import find, make, resolve
 from blackout.training.descriptions import make_dataset
 from blackout.training.family import ComponentFamily, name_of
+from blackout.training.instantiate import find, make, resolve
 
 _OF_CLASSES = ("num_classes", "class_names", "class_values", "covariates", "covariate_levels", "label_counts")
 """Facts for conditional models alone."""

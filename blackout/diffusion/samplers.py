@@ -32,7 +32,7 @@ from blackout.diffusion.schedules import widest
 from blackout.errors import UserError
 from blackout.files import CONF
 from blackout.random import RandomSource, SampleStreams
-from blackout.training.components import make
+from blackout.training.instantiate import make
 
 _MAKER = "blackout.diffusion.make_sampler"
 

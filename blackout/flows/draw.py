@@ -33,7 +33,7 @@ from blackout.flows.refinement import Refinement
 from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
 from blackout.flows.weights import estimates, weighted_mean
 from blackout.random import fold_seed
-from blackout.training.components import make
+from blackout.training.instantiate import make
 
 if TYPE_CHECKING:
     from PIL import Image

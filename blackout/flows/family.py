@@ -19,9 +19,9 @@ from blackout.flows.model import FlowSampler, LawsFlow
 from blackout.flows.replay import Rollout
 from blackout.flows.targets import EnergySource, make_target
 from blackout.networks import LocallyEquivariant
-from blackout.training.components import find, make, resolve
 from blackout.training.descriptions import pathless
 from blackout.training.family import ComponentFamily, name_of
+from blackout.training.instantiate import find, make, resolve
 
 _ANNEALED = 0.7
 """Share of a run in which the horizon grows."""

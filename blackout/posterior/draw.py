@@ -24,7 +24,7 @@ from blackout.posterior.measurements import STRIDE, Measurements, read
 from blackout.posterior.outputs import SPENT, PosteriorOutputs
 from blackout.posterior.problem import Blind, Measured, Prior, Unknown
 from blackout.random import SampleStreams
-from blackout.training.components import make
+from blackout.training.instantiate import make
 
 if TYPE_CHECKING:
     from PIL import Image

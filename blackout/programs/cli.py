@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from blackout.component import leaves
 from blackout.errors import UserError, ends_in_one_line, nearest, refused
 from blackout.programs.settings import CONF, PROGRAMS, options
-from blackout.training.components import find
+from blackout.training.instantiate import find
 
 _QUOTES = "a value with spaces or = , ( ) [ ] { } : ~ needs quotes within quotes: 'dataset.path=\"/data/my file.npy\"'"
 _SHOWN = (bool, int, float, str, list, tuple, type(None))

@@ -17,9 +17,9 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from blackout.training.components import make
 from blackout.training.data_module import SourceDataModule
 from blackout.training.family import ComponentFamily
+from blackout.training.instantiate import make
 from blackout.training.lightning_module import TrainingModule
 from blackout.training.model import Model
 

@@ -22,9 +22,9 @@ from blackout.errors import UserError
 from blackout.files import numbered, read_mapping, refuse_links, remove_parts, replacing, results_folder
 from blackout.programs.settings import decisive, differences
 from blackout.programs.sweeps import job_folder, sweeping
-from blackout.training.components import with_defaults
 from blackout.training.descriptions import plain
 from blackout.training.export import check_replaceable
+from blackout.training.instantiate import with_defaults
 
 _FOUND = ("checkpoints", "metrics.csv", "nonfinite_step_*.json", "samples/*")
 """What a run that fails leaves to whoever asks why."""

@@ -29,10 +29,10 @@ from blackout.programs.results import Results, sample_provenance
 from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import asked_for, path, resolve, set_libraries
 from blackout.random import compiled_by
-from blackout.training.components import make
 from blackout.training.descriptions import marked, plain
 from blackout.training.export import load_trained
 from blackout.training.family import ComponentFamily
+from blackout.training.instantiate import make
 from blackout.training.model import Model
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from blackout.programs.run_directory import output_folders, shared_folder
 from blackout.programs.settings import path
 from blackout.programs.sweeps import sweeping
 from blackout.training.callbacks import compared, score_samples
-from blackout.training.components import fill, make
 from blackout.training.descriptions import named_in_file
 from blackout.training.family import ComponentFamily
+from blackout.training.instantiate import fill, make
 from blackout.training.model import Model
 
 INCEPTION = {

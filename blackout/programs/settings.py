@@ -34,8 +34,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from blackout.component import leaves
 from blackout.errors import UserError
 from blackout.files import CONF
-from blackout.training.components import find
 from blackout.training.descriptions import PATHS
+from blackout.training.instantiate import find
 
 PROGRAMS = ("train", "sample")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from blackout.component import Mark, mark_of
 from blackout.errors import UserError
-from blackout.training.components import check_arguments, fill, find, make, with_more
+from blackout.training.instantiate import check_arguments, fill, find, make, with_more
 
 _CODED, _SHUFFLE = "blackout.permutations.coded", "blackout.permutations.shuffle"
 _PUZZLES = ("blackout.permutations.datasets", "blackout.permutations.tours")

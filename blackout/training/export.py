@@ -23,8 +23,8 @@ from blackout.component import leaves
 from blackout.errors import UserError, error_context
 from blackout.files import opened, read_mapping, replacing_folder, save_tensors
 from blackout.training.checkpoint_files import FORMAT, digest, find_checkpoint, read_checkpoint
-from blackout.training.components import make
 from blackout.training.descriptions import check, plain
+from blackout.training.instantiate import make
 from blackout.version import __version__
 
 _HASH, _CARD = "weights_sha256", "card_sha256"

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from blackout.errors import UserError, error_context
 from blackout.family import Draw, Source
-from blackout.training.components import make, with_defaults
 from blackout.training.descriptions import pathless
+from blackout.training.instantiate import make, with_defaults
 from blackout.training.model import Model
 
 

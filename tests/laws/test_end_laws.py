@@ -24,7 +24,7 @@ from blackout.diffusion.schedules import adaptive_times, logit_survival, logit_t
 from blackout.laws.toys import pixel_pair
 from blackout.programs.settings import sections
 from blackout.random import SampleStreams
-from blackout.training.components import make, resolve
+from blackout.training.instantiate import make, resolve
 from tests.laws.large_counts import GammaPoisson, PoissonCounts, TwoPoint
 
 ROOT = Path(__file__).parents[2]

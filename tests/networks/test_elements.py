@@ -17,7 +17,7 @@ from blackout.networks import (
     measure,
 )
 from blackout.networks.inputs import concentration
-from blackout.training.components import resolve
+from blackout.training.instantiate import resolve
 
 T = torch.tensor(0.7, dtype=torch.float64)
 

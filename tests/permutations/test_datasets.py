@@ -23,7 +23,7 @@ from blackout.permutations.tours import (
     tsp,
     two_opt,
 )
-from blackout.training.components import fill, make
+from blackout.training.instantiate import fill, make
 
 SOURCES = {
     "jigsaw": lambda: jigsaw_digits(held_out=20), "sort": lambda: sort_digits(length=6, held_out=20),

@@ -14,8 +14,8 @@ def good(tmp_path_factory):
     import torch
 
     from blackout.programs.train import make_model
-    from blackout.training.components import make
     from blackout.training.export import export_model
+    from blackout.training.instantiate import make
     from tests.cli.test_configs import composed
 
     folder = tmp_path_factory.mktemp("good")

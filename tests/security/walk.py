@@ -22,8 +22,8 @@ from blackout.component import Mark
 from blackout.diffusion import PureDeath
 from blackout.errors import UserError
 from blackout.networks import Elements
-from blackout.training.components import fill, find, make
 from blackout.training.descriptions import PACKAGES, check, marked, named_in_file, plain
+from blackout.training.instantiate import fill, find, make
 
 FACTS = {
     "shape": [1, 8, 8], "max_count": 4, "mean": 2.0, "std": 1.5, "num_classes": 3, "outputs": 2,

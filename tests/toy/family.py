@@ -9,8 +9,8 @@ from torch import nn
 
 from blackout.family import BaseDraw, refuse_unknown
 from blackout.random import SampleStreams, fold_seed
-from blackout.training.components import make, resolve
 from blackout.training.family import ComponentFamily
+from blackout.training.instantiate import make, resolve
 from blackout.training.model import Model
 
 

@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from blackout.component import leaves
 from blackout.flows.graphs import GraphFlow
 from blackout.programs.train import make_model
-from blackout.training.components import make, resolve, with_defaults
 from blackout.training.descriptions import check, plain
+from blackout.training.instantiate import make, resolve, with_defaults
 from tests.cli.conftest import ROOT, TINY
 
 NARROW = ("network.width=8", "network.depth=1", "network.heads=2")

@@ -21,7 +21,7 @@ from blackout.errors import UserError
 from blackout.flows import Ising, Rollout
 from blackout.networks import LESite, ResidualMLP
 from blackout.permutations.datasets import jigsaw_digits
-from blackout.training.components import described, make
+from blackout.training.instantiate import described, make
 from blackout.training.lightning_module import TrainingModule
 from tests import warm
 from tests.cli.conftest import ROOT

@@ -26,9 +26,9 @@ from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
 from blackout.flows.targets import make_target
 from blackout.networks import LocallyEquivariant
-from blackout.training.components import fill, make, resolve
 from blackout.training.descriptions import named_in_file
 from blackout.training.family import ComponentFamily, name_of
+from blackout.training.instantiate import fill, make, resolve
 
 _MOST_LEVELS = 256
 _CELLS, _REACH, _DEPTH, _SIDE = 100, 0.75, 12.0, 400

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from blackout.errors import UserError, error_context
 from blackout.family import Source, Split
 from blackout.files import load_arrays
-from blackout.training.components import make
+from blackout.training.instantiate import make
 
 _NEIGHBOURS, _STATES = 1 << 16, 1 << 15
 """Neighbouring states that brute force evaluates together, and states that enumeration does."""

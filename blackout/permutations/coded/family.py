@@ -17,9 +17,9 @@ from blackout.permutations.coded.draw import requested
 from blackout.permutations.coded.model import CODES, CodeModel, Objective, Passes
 from blackout.permutations.coded.report import likelihood_baselines, likelihood_report
 from blackout.permutations.datasets import Puzzles
-from blackout.training.components import make, resolve
 from blackout.training.descriptions import make_dataset
 from blackout.training.family import ComponentFamily, name_of
+from blackout.training.instantiate import make, resolve
 
 _OBJECTIVES = typing.get_args(Objective)
 _COMPARED = 10_000

@@ -22,7 +22,7 @@ from blackout.permutations.plots import NAMES, picture
 from blackout.permutations.shuffle.baselines import Seams
 from blackout.permutations.shuffle.decoding import Decoder
 from blackout.permutations.shuffle.model import BATCH, NOTHING, Asked, ShuffleDiffusion
-from blackout.training.components import make
+from blackout.training.instantiate import make
 
 if TYPE_CHECKING:
     from PIL import Image

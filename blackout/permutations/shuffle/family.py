@@ -25,9 +25,9 @@ from blackout.permutations.shuffle.reverse import Reverse, default_schedule
 from blackout.permutations.shuffles import Shuffle
 from blackout.permutations.tours import gaps_without_learning
 from blackout.random import SampleStreams, fold_seed
-from blackout.training.components import fill, find, make, resolve
 from blackout.training.descriptions import make_dataset
 from blackout.training.family import ComponentFamily, name_of
+from blackout.training.instantiate import fill, find, make, resolve
 
 _AT_ONCE = 256
 _FACTS = {"num_items": int, "item_shape": list, "first_fixed": bool, "std": float, "kind": str}

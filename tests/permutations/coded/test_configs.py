@@ -9,8 +9,8 @@ from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel
 from blackout.programs.settings import CONF
 from blackout.programs.train import make_model
-from blackout.training.components import make
 from blackout.training.descriptions import check, named_in_file, plain
+from blackout.training.instantiate import make
 from tests.cli.test_configs import composed
 
 OWN = {"permutations": "mine.npy", "rankings": "ratings.csv", "items": "items.npz"}
