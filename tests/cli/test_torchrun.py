@@ -18,6 +18,7 @@ def test_two_processes_draw_and_score_what_one_does(run, tmp_path):  # noqa: F81
         "metrics=digits",
         "metrics.scores=[fd,is,prc,classes]",
         "likelihood.images=300",
+        "likelihood.repeats=1",
         "seeds=2",
         "device=cpu",
     ]
