@@ -28,7 +28,7 @@ from blackout.diffusion import fisher_times
 from blackout.diffusion.kernels import PosteriorBridge
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import sample
-from blackout.laws.kernels import ExactDenoiser
+from blackout.laws.claims import ExactDenoiser
 from blackout.laws.toys import Toy, thinning
 from blackout.random import SampleStreams
 

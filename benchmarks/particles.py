@@ -25,7 +25,7 @@ from blackout.diffusion.processes import Absorbing, PureDeath, Uniform
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import logit_times
 from blackout.diffusion.steering import steer
-from blackout.laws.kernels import ExactDenoiser, ExactJumpDenoiser, numbers
+from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
 from blackout.laws.toys import Array, JumpToy, Toy, of_generator, pixel_pair, total_variation
 from blackout.random import SampleStreams
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.exact_laws import Chain, Dna, Motif, Ring, Synthetic, hellinger
-from blackout.laws.kernels import histogram
+from blackout.laws.claims import histogram
 from blackout.laws.toys import total_variation
 from blackout.posterior import Measured, Reward, SplitGibbs, anneal
 from blackout.posterior.split_gibbs import HeatBath, Metropolis

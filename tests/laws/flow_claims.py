@@ -20,8 +20,7 @@ from blackout.flows.path import States, integrated_residual, outgoing, residual,
 from blackout.flows.refinement import DMALA, Clusters, Gibbs, Refinement
 from blackout.flows.simulation import Events, Leap, Scores, Simulation, Single, run_backwards
 from blackout.flows.targets import Couplings, Ising, Potts, SpinGlass, Target, all_states
-from blackout.laws.claims import Claim
-from blackout.laws.kernels import histogram, independent, numbers, p_value
+from blackout.laws.claims import Claim, histogram, independent, numbers, p_value
 from blackout.laws.toys import Array
 from blackout.networks import LESite
 from blackout.random import SampleStreams

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Size, Tensor
 
-from blackout.laws.claims import Claim
-from blackout.laws.kernels import p_value
+from blackout.laws.claims import Claim, p_value
 from blackout.permutations import all_permutations, compose, inverse, kendall_distance
 from blackout.permutations.classical import Mallows
 from blackout.permutations.codes import Code, FisherYates, Inline, Insertion, Lehmer

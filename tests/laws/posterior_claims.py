@@ -21,8 +21,7 @@ from torch import Tensor
 
 from blackout.diffusion.processes import Absorbing, Process, PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
-from blackout.laws.claims import Claim
-from blackout.laws.kernels import histogram, numbers, p_value
+from blackout.laws.claims import Claim, histogram, numbers, p_value
 from blackout.laws.toys import Array, Toy, divided, normal_rows, pixel_pair, thinning, total_variation
 from blackout.posterior.chains import Coupling
 from blackout.posterior.conjugate import Direct, conjugate

@@ -8,7 +8,7 @@ import torch
 
 from blackout.diffusion.guidance import GuidedDenoiser, check_classes, drop_labels, guided
 from blackout.diffusion.predictions import CountPrediction
-from blackout.laws.kernels import ExactDenoiser
+from blackout.laws.claims import ExactDenoiser
 from blackout.laws.toys import Toy, pixel_pair
 from blackout.random import SampleStreams
 

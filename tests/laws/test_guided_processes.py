@@ -11,9 +11,9 @@ from blackout.diffusion.particles import GuidanceWeight, sample_particles
 from blackout.diffusion.predictions import BirthDeathPrediction, CategoricalPrediction
 from blackout.diffusion.processes import Absorbing, BirthDeath, Ordinal, Uniform, UniformChain
 from blackout.diffusion.schedules import logit_times, step_times
-from blackout.laws import kernels as steps
+from blackout.laws import claims as steps
 from blackout.laws import toys as markov_toys
-from blackout.laws.kernels import ExactJumpDenoiser, independent
+from blackout.laws.claims import ExactJumpDenoiser, independent
 from blackout.laws.toys import JumpToy, total_variation
 from blackout.random import SampleStreams
 from tests.laws.test_particle_laws import distance, tilted

@@ -28,11 +28,11 @@ from blackout.diffusion.sampling import CalibratedDenoiser, calibration
 from blackout.diffusion.schedules import fisher_times, logit_survival, logit_times, time_of_logit
 from blackout.laws import claims as subjects
 from blackout.laws import claims as verify
-from blackout.laws.claims import PureDeathSubject
-from blackout.laws.kernels import (
+from blackout.laws.claims import (
     BIRTHS,
     KERNELS,
     ExactDenoiser,
+    PureDeathSubject,
     final_law,
     p_value,
     step_draws,

@@ -16,7 +16,7 @@ from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.samplers import Correction, Evaluation, Sampler, count_evaluations, sample
 from blackout.diffusion.schedules import fisher_times, logit_times, time_of_logit
-from blackout.laws.kernels import KERNELS, ExactDenoiser, final_law, p_value, poisson_births, step_law, step_matrix
+from blackout.laws.claims import KERNELS, ExactDenoiser, final_law, p_value, poisson_births, step_law, step_matrix
 from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.random import SampleStreams
 from tests.training.test_python import BODY, COUNTS

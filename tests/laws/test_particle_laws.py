@@ -22,7 +22,7 @@ from blackout.diffusion.processes import Absorbing, Ordinal, PureDeath, Uniform
 from blackout.diffusion.samplers import CountingDenoiser, sample
 from blackout.diffusion.schedules import logit_times
 from blackout.laws import toys as chains
-from blackout.laws.kernels import ExactDenoiser, ExactJumpDenoiser, fraction, landing, poisson_pmf
+from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, fraction, landing, poisson_pmf
 from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.random import SampleStreams
 from tests.laws.test_guidance_laws import ALL, CLASSES, SHARES

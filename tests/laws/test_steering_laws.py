@@ -11,7 +11,7 @@ from blackout.diffusion.processes import Absorbing, BirthDeath, PureDeath, Unifo
 from blackout.diffusion.samplers import CountingDenoiser
 from blackout.diffusion.schedules import logit_times
 from blackout.diffusion.steering import neighbour_ratios, steer
-from blackout.laws.kernels import ExactDenoiser, ExactJumpDenoiser, numbers
+from blackout.laws.claims import ExactDenoiser, ExactJumpDenoiser, numbers
 from blackout.laws.toys import JumpToy, Toy, of_generator
 from blackout.random import SampleStreams
 from tests.laws.test_particle_laws import distance

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from blackout.diffusion.schedules import fisher_times, logit_times
-from blackout.laws.claims import LAWS, survivals
-from blackout.laws.kernels import BIRTHS, final_law, fraction, landing, poisson_pmf, walk
+from blackout.laws.claims import BIRTHS, LAWS, final_law, fraction, landing, poisson_pmf, survivals, walk
 from blackout.laws.toys import Toy, rare_pixel, total_variation, two_bumps
 
 BUMPS = two_bumps()

@@ -12,7 +12,7 @@ from blackout.diffusion.likelihood import path_log_weights, weighted_path_bound
 from blackout.diffusion.predictions import CountPrediction
 from blackout.diffusion.processes import PureDeath
 from blackout.diffusion.schedules import logit_times, step_fraction
-from blackout.laws.kernels import ExactDenoiser
+from blackout.laws.claims import ExactDenoiser
 from blackout.laws.toys import Toy
 from blackout.random import SampleStreams
 from tests.laws.large_counts import GammaPoisson, PoissonCounts, finite_time_bound

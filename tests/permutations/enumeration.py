@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blackout.laws.kernels import p_value
+from blackout.laws.claims import p_value
 from blackout.permutations import all_permutations
 from blackout.permutations.factorized import Blocks, Denoiser, fill_codes
 from blackout.permutations.group import number

@@ -7,7 +7,7 @@ import torch
 from torch import Size, nn
 
 from benchmarks.permutation_laws import laws
-from blackout.laws.kernels import p_value
+from blackout.laws.claims import p_value
 from blackout.networks import ItemEncoder, SetTransformer, TokenEncoder
 from blackout.permutations import all_permutations, compose, inverse
 from blackout.permutations.answers import merged

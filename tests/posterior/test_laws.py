@@ -12,7 +12,7 @@ from blackout.diffusion.kernels import Trapezoidal
 from blackout.diffusion.processes import PureDeath, Uniform
 from blackout.diffusion.schedules import logit_times
 from blackout.errors import UserError
-from blackout.laws.kernels import ExactDenoiser, histogram, numbers
+from blackout.laws.claims import ExactDenoiser, histogram, numbers
 from blackout.laws.toys import Toy, pixel_pair, total_variation
 from blackout.posterior import (
     SMC,

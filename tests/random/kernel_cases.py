@@ -5,7 +5,7 @@ from types import ModuleType
 import torch
 
 from blackout.random import counts
-from blackout.random.binomial_table import binomial_by_table
+from blackout.random.counts import binomial_by_table
 from blackout.random.streams import Draw, SampleStreams
 
 

@@ -5,7 +5,8 @@ import torch
 from scipy import stats
 
 from blackout.diffusion.schedules import fisher_times
-from blackout.random import SampleStreams, binomial, binomial_table
+from blackout.random import SampleStreams, binomial
+from blackout.random import counts as draws
 from tests.random.test_counts import assert_law
 
 PROBABILITIES = [1e-7, 1e-3, 0.0399, 0.0401, 0.3, 0.5, 0.9, 1 - 1e-7]
@@ -45,10 +46,10 @@ def test_a_sample_draws_the_same_whatever_is_in_its_batch():
     assert torch.equal(shuffled, together[shuffle])
 
 
-@pytest.mark.parametrize("digits", [binomial_table._WHOLE, binomial_table._DIVIDED])
+@pytest.mark.parametrize("digits", [draws._WHOLE, draws._DIVIDED])
 def test_tables_are_binomial_distribution_functions(digits):
     p = torch.tensor([0.0, 1e-9, 0.01, 0.5], dtype=torch.float64)
-    for (shift, mask), table in zip(digits, binomial_table._tables(p, 255, digits), strict=True):
+    for (shift, mask), table in zip(digits, draws._tables(p, 255, digits), strict=True):
         n = torch.arange(mask + 1)[:, None] << shift
         k = torch.arange(table.shape[-1])
         exact = torch.from_numpy(stats.binom.cdf(k, n, p[:, None, None].numpy()))
@@ -58,13 +59,13 @@ def test_tables_are_binomial_distribution_functions(digits):
 
 def test_whole_tables_divided_at_every_probability_have_the_law(monkeypatch):
     """What accelerators use: no length that depends on the probabilities or on numbers drawn."""
-    monkeypatch.setattr(binomial_table, "_columns", lambda p, largest: largest + 1)
+    monkeypatch.setattr(draws, "_columns", lambda p, largest: largest + 1)
     p = torch.tensor([0.2, 0.003], dtype=torch.float64)
-    tables = binomial_table._tables(p, 255, binomial_table._DIVIDED)
+    tables = draws._tables(p, 255, draws._DIVIDED)
     assert [table.shape for table in tables] == [(2, 16, 241), (2, 16, 16)]
     n = torch.full((2, 100_000), 77, dtype=torch.uint8)
     draw = SampleStreams(2, torch.arange(2)).at(0).next_draw()
-    drawn = binomial_table._look_up(draw, n, torch.zeros(2, dtype=torch.bool), binomial_table._DIVIDED, tables)
+    drawn = draws._look_up(draw, n, torch.zeros(2, dtype=torch.bool), draws._DIVIDED, tables)
     for k in range(2):
         assert_law(drawn[k], stats.binom(77, float(p[k])))
 

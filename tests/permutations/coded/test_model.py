@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.permutation_codes import perfect_mass
 from blackout import family
-from blackout.laws.kernels import p_value
+from blackout.laws.claims import p_value
 from blackout.networks import TokenEncoder
 from blackout.permutations import all_permutations
 from blackout.permutations.coded import CodeModel, CodeScorer, CodeTransformer, PermutationData, cycles
