@@ -14,6 +14,8 @@ from blackout.family import Draw
 from blackout.flows.draw import preview, requested
 from blackout.flows.graphs import GraphFlow, GraphTarget
 from blackout.flows.graphs.draw import preview_graphs, requested_graphs
+from blackout.flows.graphs.searches import annealed
+from blackout.flows.graphs.solvers import value_of
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.model import FlowSampler, LawsFlow
 from blackout.flows.replay import Rollout
@@ -25,6 +27,8 @@ from blackout.training.instantiate import find, make, resolve
 
 _ANNEALED = 0.7
 """Share of a run in which the horizon grows."""
+_SWEEPS, _SECONDS = 1000, 0.01
+"""Of simulated annealing beside solutions: sweeps at most, seconds a graph."""
 
 
 @component("family")
@@ -109,6 +113,16 @@ x = model.sample(16, seed=0)  # integers; `python sample.py ckpt=...` gives thei
     def dry_run(self, model: FlowSampler) -> None:
         """Evaluate target and network once."""
         model.try_once()
+
+    def baselines(self, source: EnergySource, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Of held-out graphs, what one chain of simulated annealing finds in up to a hundredth of a second a graph."""
+        target = source.target
+        if not isinstance(target, GraphTarget):
+            return {}
+        graphs = [target.graph(number) for number in target.numbers.tolist()]
+        found = annealed(target.problem, graphs, 1, _SWEEPS, _SECONDS * len(graphs), 0)
+        values = [float(value_of(target.problem, *one)[0]) for one in zip(graphs, found, strict=True)]
+        return {"val/value": {"anneal": sum(values) / len(values)}}
 
     def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
         """Target and network."""

@@ -20,7 +20,7 @@ from blackout.flows.energies.data import BITS, DENSITIES, BinaryData, decode, en
 from blackout.flows.energies.energies import Learned, PairEnergy, most_likely
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import FlowSamples, NegativeSampler
-from blackout.flows.energies.report import report
+from blackout.flows.energies.report import classical_nats, report
 from blackout.flows.losses import EstimatedPartition
 from blackout.flows.replay import Rollout
 from blackout.flows.simulation import Simulation
@@ -150,6 +150,10 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
     def report(self, model: EnergySampler, source: Source, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Likelihoods of held-out data by several estimates of log Z, and MMD of samples."""
         return report(model, source, int(settings.get("seed") or 0))
+
+    def baselines(self, source: BinaryData, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Nats per held-out state of models that need no log Z."""
+        return dict.fromkeys(("val/nll", "nll_ais", "nll_sampler", "nll_chain_bound"), classical_nats(source))
 
     def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
         """Energy and rates, with the parameters of both."""

@@ -124,6 +124,12 @@ python sample.py ckpt=path/to/this/directory num_samples=64 sampler=beam
         means = {name: total / source.held_out for name, total in scores.items()}
         return {"values": means, "held_out_puzzles": source.held_out}
 
+    def baselines(self, source: Puzzles, settings: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Bits of the right order where all orders of the items that move are as likely; one that is sure has none."""
+        free = source.facts["num_items"] - source.facts["first_fixed"]
+        uniform = {"uniform": math.lgamma(free + 1) / math.log(2)}
+        return {"val/nll_bits": uniform, "nll_bits": uniform}
+
     def facts_of(self, description: Mapping[str, Any], parameters: int) -> dict[str, str]:
         """Data, shuffle, reverse law, network and labels."""
         data, model = description["data"], description["model"]

@@ -13,13 +13,15 @@ import torch
 
 from benchmarks import planar
 from blackout import load_model
+from blackout.data import CountData
 from blackout.evaluation import CountScorer
 from blackout.flows import Events, Ising, Rollout
 from blackout.flows.energies import EnergyFamily
-from blackout.flows.energies.data import decode, encode, known_samples
+from blackout.flows.energies.data import BinaryData, decode, encode, known_samples
 from blackout.flows.energies.energies import NetworkEnergy, PairEnergy, most_likely
 from blackout.flows.energies.family import PlanarDraw
 from blackout.flows.energies.model import EnergySampler
+from blackout.flows.energies.report import classical_nats
 from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.killed import killed_and_continued
 
@@ -105,6 +107,22 @@ def test_samples_of_an_energy_are_scored_against_its_own_counts(monkeypatch: pyt
     scores = CountScorer().begin(data, 60, torch.device("cpu"))
     scores.update({"samples": data.counts.train[:60]}, torch.arange(60))
     assert scores.compute()["ks_mean"] < 0.3
+
+
+def test_a_chain_has_the_likelihood_of_its_tree_and_beats_independent_sites() -> None:
+    """States of a Markov chain of five sites and three levels are a tree: its entropy is reached, ln 3 is not."""
+    rng, stay = np.random.default_rng(0), 0.8
+    x = rng.integers(3, size=(8000, 5))
+    for k in range(1, 5):
+        x[:, k] = np.where(rng.random(8000) < stay, x[:, k - 1], (x[:, k - 1] + rng.integers(1, 3, 8000)) % 3)
+    states = torch.from_numpy(x).to(torch.uint8)
+    found = classical_nats(BinaryData(CountData("chain", states[:4000], states[4000:], 2)))
+    entropy = np.log(3) - 4 * (stay * np.log(stay) + (1 - stay) * np.log((1 - stay) / 2))
+    assert found["uniform"] == pytest.approx(5 * np.log(3))
+    assert found["independent_sites"] == pytest.approx(5 * np.log(3), abs=0.01)
+    assert found["tree_of_pairs"] == pytest.approx(entropy, abs=0.06)  # three standard errors of 4,000 states
+    wide = CountData("wide", states[:9].repeat(1, 200), states[9:18].repeat(1, 200), 2)
+    assert "tree_of_pairs" not in classical_nats(BinaryData(wide))
 
 
 def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() -> None:

@@ -165,3 +165,15 @@ def test_an_energy_is_evaluated_once_for_every_visited_state(monkeypatch: pytest
     for number in range(8):
         model.training_step({"batch": number, "position": torch.arange(8), "index": torch.arange(8)})
     assert sum(rows) == 2 * 5 * 16  # two rollouts; estimates and eight steps take none
+
+
+def test_annealing_of_held_out_graphs_stands_beside_the_value_of_their_solutions() -> None:
+    """Independent sets of complete graphs have one node, which annealing finds; other targets have no solutions."""
+    from blackout.flows.family import FlowFamily
+    from blackout.flows.graphs.problems import problem_on
+    from blackout.flows.targets import EnergySource, Ising
+
+    complete = random_graphs("er", [6, 6], 1.0, 3, 0)
+    source = EnergySource(problem_on("mis", complete, held_out=2))
+    assert FlowFamily().baselines(source, {}) == {"val/value": {"anneal": 1.0}}
+    assert FlowFamily().baselines(EnergySource(Ising(3, 0.1)), {}) == {}
