@@ -15,9 +15,9 @@ from benchmarks.proposals import GradientDMALA, LocallyInformed, first_order
 from blackout.flows import Couplings, Events, Ising, Leap
 from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy, couplings_found, most_likely
+from blackout.flows.energies.family import steepest_slope
 from blackout.flows.energies.model import EnergySampler, Pair
 from blackout.flows.energies.negative import Discrepancy, FlowSamples, PersistentChains
-from blackout.flows.energies.report import steepest_slope
 from blackout.flows.path import States
 from blackout.flows.refinement import Gibbs, Refinement
 from blackout.flows.replay import Rollout
