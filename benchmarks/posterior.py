@@ -2,7 +2,7 @@
 
 `tasks`: every method and task, particles at as many evaluations as split Gibbs sampling; `ablations`, `budgets` and
 `ratios` of it (Chu et al. 2025, appendix B); `speed` of its likelihood step; `share` of its time that the network
-takes. Without a model: `synthetic`, `dna` and `processes` (benchmarks/posterior_toys.py). Results are in
+takes. Without a model: `synthetic`, `dna`, `processes` and `faults` (benchmarks/posterior_toys.py). Results are in
 docs/results/posterior.md.
 """
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, interleaved, report, summary
-from benchmarks.posterior_toys import Restarted, dna, processes, synthetic
+from benchmarks.posterior_toys import Restarted, dna, faults, processes, synthetic
 from blackout import load_model
 from blackout.data import CountData
 from blackout.diffusion.processes import PureDeath, Uniform
@@ -307,7 +307,7 @@ def speed(quick: bool) -> Iterator[Row]:
 
 
 OF_A_MODEL = {"tasks": tasks, "ablations": ablations, "budgets": budgets, "ratios": ratios, "share": share}
-ALONE = {"speed": speed, "synthetic": synthetic, "dna": dna, "processes": processes}
+ALONE = {"speed": speed, "synthetic": synthetic, "dna": dna, "processes": processes, "faults": faults}
 
 
 def main(argv: list[str] | None = None) -> None:

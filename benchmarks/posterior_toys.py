@@ -4,15 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.exact_laws import Chain, Dna, Motif, Ring, Synthetic, hellinger
+from blackout.diffusion.predictions import CategoricalPrediction
+from blackout.diffusion.processes import Uniform
 from blackout.laws.claims import histogram
 from blackout.laws.toys import total_variation
-from blackout.posterior import Measured, Reward, SplitGibbs, anneal
+from blackout.posterior import (
+    Auto,
+    Binomial,
+    Gaussian,
+    Identity,
+    Inpaint,
+    Matrix,
+    Measured,
+    Method,
+    Noise,
+    Operator,
+    Poisson,
+    Pool,
+    Prior,
+    Reward,
+    SplitGibbs,
+    anneal,
+)
+from blackout.posterior.measurements import Measurements
+from blackout.posterior.outputs import SPENT, PosteriorOutputs
 from blackout.posterior.split_gibbs import HeatBath, Metropolis
 from blackout.random import SampleStreams
 from tests.laws.posterior_claims import cases
@@ -86,3 +111,80 @@ def processes(quick: bool) -> Iterator[Row]:
             off = total_variation(histogram(found.samples, 4) / number, posterior)
             above = off - total_variation(floor, posterior)
             yield {"process": case.name, "sweeps": sweeps, "total variation": off, "above the floor": above}
+
+
+class Templates:
+    """Four templates of 48 elements of eight levels, two and two alike in the first half: with probability .7 an
+    element has its template's level, else any.
+    """
+
+    elements, process = 48, Uniform(7)
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        level = torch.randint(0, 8, (4, self.elements), generator=generator)
+        level[1::2, : self.elements // 2] = level[::2, : self.elements // 2]
+        self.law = 0.7 * torch.eye(8, dtype=torch.float64)[level] + 0.3 / 8  # [template, element, level]
+        self._generator = generator
+
+    def truth(self) -> Tensor:
+        """One draw, int64 [1, elements]."""
+        template = int(torch.randint(0, 4, (1,), generator=self._generator))
+        return torch.multinomial(self.law[template], 1, generator=self._generator).T
+
+    def prior(self) -> Prior:
+        """With the exact denoiser."""
+        return Prior(self._denoise, self.process, (self.elements,))
+
+    def _denoise(self, xt: Tensor, t: Tensor) -> CategoricalPrediction:
+        forward = self.process.log_likelihood(xt, t).double().transpose(1, 2)  # [n, element, level]
+        joint = self.law.log() + forward[:, None]
+        of_element = joint.logsumexp(-1, keepdim=True)
+        template = of_element.sum(2, keepdim=True).log_softmax(1)
+        return CategoricalPrediction((joint - of_element + template).logsumexp(1).transpose(1, 2))
+
+
+def faults(quick: bool) -> Iterator[Row]:
+    """Twenty planted failures and twenty good cases, eight samples of each: how many of each kind a warning names."""
+    stuck = SplitGibbs((0.05,) * (8 if quick else 60), start="prior")
+    half = torch.arange(Templates.elements) < Templates.elements // 2
+    identity, normal = Identity(), Gaussian(1.0)
+    planted: dict[str, tuple[Operator, Noise, Operator, Noise, float]] = {
+        "outlier": (identity, normal, identity, normal, 30.0),
+        "wrong operator": (Pool(2), Poisson(2.0), Matrix(torch.eye(24).repeat(1, 2)), Poisson(2.0), 0.0),
+        "wrong noise": (identity, normal, identity, Gaussian(3.0), 0.0),
+        "stuck chains": (Inpaint(half), Gaussian(0.5), Inpaint(half), Gaussian(0.5), 0.0),
+    }  # fmt: skip
+    good = {
+        "right, normal noise": (identity, normal), "right, photons": (identity, Poisson(2.0)),
+        "right, thinning": (identity, Binomial(0.5)), "right, sums": (Pool(2), Poisson(2.0)),
+    }  # fmt: skip
+    for kind, (operator, noise, real, real_noise, outlier) in (
+        planted | {name: (*parts, *parts, 0.0) for name, parts in good.items()}
+    ).items():
+        cases, named = 1 if quick else 5, 0
+        for seed in range(cases):
+            law = Templates(seed)
+            prior, truth = law.prior(), law.truth()
+            y = real_noise.draw(real(truth.double()), SampleStreams(seed, torch.zeros(1, dtype=torch.int64)).at(0))
+            y[0, 3] += outlier
+            method = stuck if kind == "stuck chains" else Auto().method(prior, Measured(operator, noise, y))
+            named += bool(_warned(law, method, Measurements(
+                operator, noise, prior.shape, 7, torch.zeros(1, dtype=torch.int64), lambda seed: None, y, "planted",
+            )))  # fmt: skip
+        yield {"case": kind, "named": named, "of": cases}
+
+
+def _warned(law: Templates, method: Method, measurements: Measurements, samples: int = 8) -> list[str]:
+    """What `sample.py` would warn of."""
+    prior, problem = law.prior(), measurements.problem(0).select(torch.zeros(samples, dtype=torch.int64), (48,))
+    found = method.sample(prior, problem, samples)
+    draw = SimpleNamespace(
+        model=law, method=method, measurements=measurements, samples_of_each=samples, spent=[]
+    )
+    outputs = PosteriorOutputs(draw, 0)
+    spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
+    named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}
+    outputs.update({**named, "_spent": spent.expand(samples, -1, -1)}, torch.arange(samples))
+    with TemporaryDirectory() as folder:
+        return list(outputs.write(Path(folder))["warnings"])
