@@ -107,23 +107,16 @@ class LevelInputs:
 
 @component("inputs")
 @dataclass(frozen=True)
-class BirthDeathInputs:
+class BirthDeathInputs(StandardisedInputs):
     """X_t of immigration and death about the data's mean: (X_t - mean) / sqrt(q^2 std^2 + (1 - q^2) mean). Ours.
 
     Args:
-        mean: of X_0 over data and elements and of the stationary distribution, in counts.
+        mean: of X_0 over data and elements and of the stationary distribution, in counts, above 0.
         std: of X_0 over data and elements, in counts.
 
     Raises:
-        ValueError: `mean` is not positive or `std` negative, or one is not finite.
+        ValueError: `mean` or `std` is negative or not finite.
     """
-
-    mean: float
-    std: float
-
-    def __post_init__(self) -> None:
-        if not (0 < self.mean < math.inf and 0 <= self.std < math.inf):
-            raise ValueError(f"mean and std of the inputs must be finite, > 0 and >= 0, got {self.mean}, {self.std}")
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
         square = torch.exp(-2 * t)

@@ -75,9 +75,9 @@ class Code(ABC):
             raise ValueError(f"digit {i} of a {cls.__name__} code must be 0..{largest}, not {value}")
 
     @staticmethod
-    @abstractmethod
     def _largest(n: int, device: torch.device | str) -> Tensor:
-        """The largest value of every digit, int64 [n]."""
+        """The largest value of every digit, int64 [n]: n - 1 - i unless a code says otherwise."""
+        return torch.arange(n - 1, -1, -1, device=device)
 
     @staticmethod
     @abstractmethod
@@ -90,10 +90,6 @@ class Code(ABC):
 
 class Lehmer(Code):
     """How many smaller values follow: x_i is the c_i-th smallest value not used before [Severo 2025, eq. 1]."""
-
-    @staticmethod
-    def _largest(n: int, device: torch.device | str) -> Tensor:
-        return torch.arange(n - 1, -1, -1, device=device)
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:
@@ -144,10 +140,6 @@ class FisherYates(Code):
 
     [Severo 2025, section 3.1, appendix D.2], [Sattolo 1986].
     """
-
-    @staticmethod
-    def _largest(n: int, device: torch.device | str) -> Tensor:
-        return torch.arange(n - 1, -1, -1, device=device)
 
     @staticmethod
     def _encode(x: Tensor) -> Tensor:

@@ -187,11 +187,12 @@ class SequentialLaw(OrderDistribution):
 
     def __init__(self, scores: Tensor, dims: int = 1, width: int = 64) -> None:
         super().__init__(scores, dims)
-        self.width = width
+        self.width, self.table = width, scores
 
     def rows(self) -> Rows:
-        """The scores place by place, of the batch as one: N lists."""
-        raise NotImplementedError
+        """The scores place by place, of the batch as one, N lists: the rows of `table`, [*batch, n, n]."""
+        places = iter(self.table.reshape(-1, 1, self._n, self._n).unbind(2))
+        return lambda parent, item: next(places)
 
     def _mass(self, scores: Tensor) -> Tensor:
         """log of what the items left have together, [N, K, 1]; 0 of a prefix that no item may follow, which stays at
@@ -304,11 +305,6 @@ class GeneralizedPlackettLuce(SequentialLaw):
         columns = value.expand(*shape, n).unsqueeze(-2).expand(*shape, n, n)
         return _ChoicesLogProb.apply(self.scores.expand(*shape, n, n).gather(-1, columns))
 
-    def rows(self) -> Rows:
-        """As `SequentialLaw.rows`."""
-        places = iter(self.scores.reshape(-1, 1, self._n, self._n).unbind(2))
-        return lambda parent, item: next(places)
-
     @property
     def mode(self) -> Tensor:
         """As `OrderDistribution.mode`; with a beam of one, each place takes the best item left."""
@@ -400,7 +396,7 @@ class Matching(SequentialLaw):
 
     def __init__(self, scores: Tensor, iterations: int = 0) -> None:
         super().__init__(scores, 2)
-        self.log_matrix = sinkhorn(scores, iterations)
+        self.table = self.log_matrix = sinkhorn(scores, iterations)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Sum of the log-probabilities of orders' [..., n] places, in the scores' dtype."""
@@ -420,11 +416,6 @@ class Matching(SequentialLaw):
     def mode(self) -> Tensor:
         """The best assignment, int64 [*batch, n]."""
         return _assigned(self.log_matrix)
-
-    def rows(self) -> Rows:
-        """As `SequentialLaw.rows`."""
-        places = iter(self.log_matrix.reshape(-1, 1, self._n, self._n).unbind(2))
-        return lambda parent, item: next(places)
 
     def _mass(self, scores: Tensor) -> Tensor:
         """0: a place's choice does not depend on which items are left."""

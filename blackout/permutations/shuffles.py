@@ -115,7 +115,7 @@ class RandomInsertion(Shuffle):
 
     def sample_inverse(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
         """As `Shuffle.sample_inverse`."""
-        _check_times(times)
+        _check(n, times)
         chosen = _integers(n, times, size, generator)
         last = torch.full((*chosen.shape[:-1], n), -1, device=chosen.device)
         last.scatter_reduce_(-1, chosen, identity_like(chosen), "amax")
@@ -127,10 +127,10 @@ class RandomInsertion(Shuffle):
         Raises:
             ValueError: times < 0.
         """
-        _check_times(times)
-        back = inverse(sigma)
+        n, back = sigma.shape[-1], inverse(sigma)
+        _check(n, times)
         run = 1 + (back[..., 1:] > back[..., :-1]).long().cumprod(-1).sum(-1)
-        return torch.tensor(_insertion_law(sigma.shape[-1], times), dtype=torch.float64, device=sigma.device)[run]
+        return torch.tensor(_insertion_law(n, times), dtype=torch.float64, device=sigma.device)[run]
 
 
 @lru_cache
@@ -151,7 +151,7 @@ class RandomTransposition(Shuffle):
 
     def sample(self, n: int, size: Size, times: int = 1, generator: RandomSource = None) -> Tensor:
         """As `Shuffle.sample`."""
-        _check_times(times)
+        _check(n, times)
         hands = _integers(n, 2 * times, size, generator)
         sigma = torch.arange(n, device=hands.device).expand(*hands.shape[:-1], n).contiguous()
         for pair in hands.split(2, -1) if times else ():
@@ -168,8 +168,7 @@ class RandomTransposition(Shuffle):
         Raises:
             ValueError: times < 0, or more than one step with more than 30 cards.
         """
-        _check_times(times)
-        n = sigma.shape[-1]
+        _check(n := sigma.shape[-1], times)
         if times <= 1:
             moved = (sigma != identity_like(sigma)).sum(-1)
             law = torch.full((n + 1,), -math.inf, dtype=torch.float64, device=sigma.device)
@@ -267,11 +266,6 @@ def _places_by_key(keys: Tensor) -> Tensor:
     return keys.remainder_(keys.shape[-1]).long()
 
 
-def _check_times(times: int) -> None:
-    if times < 0:
-        raise ValueError(f"the number of shuffles must not be negative, but is {times}")
-
-
 # small tensors that every draw needs: to make them anew takes longer than to sort a short deck
 @lru_cache
 def _places(n: int, least: int, most: int, device: torch.device) -> Tensor:
@@ -289,8 +283,7 @@ def _powers(times: tuple[int, ...], device: torch.device) -> Tensor:
 
 def _uniforms(n: int, last: int, size: Size, generator: RandomSource) -> Tensor:
     """Uniforms [*size, last] on the device of their source."""
-    if n < 1:
-        raise ValueError(f"a deck has at least one card, not {n}")
+    _check(n)
     shape = (size, last) if isinstance(size, int) else (*size, last)
     return uniform(shape, generator, _device(generator))
 
@@ -396,6 +389,6 @@ def first_mixed(variation: Callable[[int, int], float], n: int, target: float) -
     return bisect_left(range(most), -target, key=lambda t: -variation(n, t))
 
 
-def _check(n: int, t: int) -> None:
+def _check(n: int, t: int = 0) -> None:
     if n < 1 or t < 0:
-        raise ValueError(f"need at least one card and no negative number of shuffles, not n = {n}, t = {t}")
+        raise ValueError(f"a deck has at least one card, and the number of shuffles must not be negative: {n}, {t}")
