@@ -3,7 +3,7 @@
 from blackout.evaluation.baselines import baseline_bits, copula_samples
 from blackout.evaluation.count_scores import CountScorer, CountScores
 from blackout.evaluation.digit_classifier import Classifier
-from blackout.evaluation.extractors import Inception, ModuleExtractor, ScriptExtractor
+from blackout.evaluation.extractors import Inception, ModuleExtractor
 from blackout.evaluation.features import to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.image_scores import ImageScores, ScoreOptions, Scorer, over_seeds, score_all
@@ -14,7 +14,7 @@ from blackout.evaluation.reference import Reference, dataset_reference, file_ref
 
 __all__ = [
     "ClassShares", "Classifier", "CountScorer", "CountScores", "FeatureStatistics", "ImageScores",
-    "Inception", "InceptionScore", "ModuleExtractor", "Reference", "ScoreOptions", "Scorer", "ScriptExtractor",
+    "Inception", "InceptionScore", "ModuleExtractor", "Reference", "ScoreOptions", "Scorer",
     "baseline_bits", "copula_samples", "dataset_reference", "file_reference", "frechet_distance", "kernel_distance",
     "over_seeds", "precision_recall", "score_all", "to_uint8", "write_reference",
 ]  # fmt: skip

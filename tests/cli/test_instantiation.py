@@ -67,7 +67,6 @@ BESIDE = {
     ("loss", "steps"): ["process=discrete_uniform"],
     ("metrics/extractor", "module"): ["metrics=custom"],
     ("metrics", "custom"): ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
-    ("metrics/extractor", "script"): ["metrics=custom", "metrics.extractor.path=net.pt"],
     ("network", "ncsnpp"): ["network.body.channels=32"],
     ("network", "transformer_sedd"): ["network.body.width=48", "network.body.depth=2"],
     ("recipe", "blackout/cifar10_scaled"): ["network.body.channels=32"],
@@ -85,7 +84,7 @@ def beside(group, choice, folder):
     options = list(BESIDE.get((group, choice), []))
     if group == "metrics/extractor":
         options = options or ["metrics=inception"]
-        options += ["metrics.extractor.num_features=192"] if choice in ("module", "script") else []
+        options += ["metrics.extractor.num_features=192"] if choice == "module" else []
         options += ["metrics.extractor.module._target_=torch.nn.Flatten"] if choice == "module" else []
     if choice in ("generator", "discrete"):
         chain = 0.8 * np.eye(17) + 0.2 / 17

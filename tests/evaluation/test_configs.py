@@ -15,10 +15,6 @@ CHOICES = {
     "fid": [],
     "mnist": [],
     "custom": ["metrics.extractor.module._target_=torch.nn.Flatten", "metrics.extractor.num_features=192"],
-    "inception metrics/extractor=script": [
-        "metrics.extractor.path=net.pt",
-        "metrics.extractor.num_features=8",
-    ],
 }
 
 

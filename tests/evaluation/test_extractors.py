@@ -10,7 +10,7 @@ from torch import nn
 from blackout.data import CountData, digits
 from blackout.errors import UserError
 from blackout.evaluation.digit_classifier import Classifier
-from blackout.evaluation.extractors import Inception, ModuleExtractor, ScriptExtractor, full_float32
+from blackout.evaluation.extractors import Inception, ModuleExtractor, full_float32
 from tests.evaluation.networks import CLASSES, FEATURES, TinyNet, colour_data, images, tiny_extractor
 
 
@@ -48,20 +48,6 @@ def test_module_extractor_refuses_wrong_widths_and_names() -> None:
     for name in ("inception", "a b", ""):
         with pytest.raises(UserError, match="name"):
             ModuleExtractor(TinyNet(), name, FEATURES)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_script_extractor(tmp_path: Path) -> None:
-    path = tmp_path / "my-net.pt"
-    torch.jit.trace(TinyNet(), images(2, 0)).save(str(path))
-    extractor = ScriptExtractor(path, FEATURES, CLASSES)
-    assert extractor.name == "my_net" and len(extractor.identity) == 64
-    torch.testing.assert_close(extractor(images(4, 1)).features, tiny_extractor()(images(4, 1)).features)
-    path.write_bytes(b"nothing")
-    with pytest.raises(UserError, match="not a TorchScript file"):
-        ScriptExtractor(path, FEATURES)
-    with pytest.raises(UserError, match="no such file"):
-        ScriptExtractor(tmp_path / "absent.pt", FEATURES)
 
 
 def test_inception_without_weights_says_where_to_put_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

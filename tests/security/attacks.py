@@ -49,8 +49,9 @@ def program(place: Path) -> Description:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         torch.jit.script(_Net(f"{place}/owned")).save(f"{place}/net.pt")
-    address = "blackout.evaluation.ScriptExtractor"
-    return {"_target_": address, "_partial_": True, "path": f"{place}/net.pt", "num_features": 3, "name": "net"}
+    address = "blackout.evaluation.ModuleExtractor"
+    module = {"_target_": "torch.jit.load", "f": f"{place}/net.pt"}
+    return {"_target_": address, "_partial_": True, "module": module, "num_features": 3, "name": "net"}
 
 
 def written_reference(place: Path) -> Description:
