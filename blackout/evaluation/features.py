@@ -97,43 +97,6 @@ class SumMetric(Metric):
     full_state_update = False
 
 
-class SampleLedger:
-    """Checks that each of `num_samples` samples is scored exactly once, over all processes."""
-
-    def __init__(self, num_samples: int) -> None:
-        self._seen = torch.zeros(num_samples, dtype=torch.int32)
-
-    def update(self, indices: Tensor) -> None:
-        """Mark the samples with these indices, int64 [B], as scored.
-
-        Raises:
-            UserError: an index outside 0..num_samples-1.
-        """
-        low, high = (int(v) for v in torch.aminmax(indices))
-        if low < 0 or high >= len(self._seen):
-            raise UserError(f"sample indices lie in {low}..{high}, but must be in 0..{len(self._seen) - 1}")
-        self._seen += torch.bincount(indices.cpu(), minlength=len(self._seen))
-
-    def check(self) -> None:
-        """Check that every sample was scored once; every process must call it.
-
-        Raises:
-            UserError: a sample is missing, or was scored more than once.
-        """
-        seen = sum_over_processes(self._seen.clone())
-        present = int((seen > 0).sum())
-        if present < len(seen):
-            missing = f"only {present} were scored (the first missing one has index {int((seen == 0).nonzero()[0])})"
-            raise UserError(f"{len(seen)} samples were asked for, but {missing}")
-        if int(seen.max()) > 1:
-            first = int((seen > 1).nonzero()[0])
-            raise UserError(f"sample {first} was scored {int(seen[first])} times; each sample counts once")
-
-    def reset(self) -> None:
-        """Forget all samples."""
-        self._seen.zero_()
-
-
 class SampleRows:
     """One row for every sample, such as its features, in the order of the sample indices.
 

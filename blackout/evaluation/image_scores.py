@@ -17,11 +17,11 @@ from torchmetrics import Metric, MetricCollection
 
 from blackout.component import component
 from blackout.data import CountData
-from blackout.distributed import computed_once, my_batches
+from blackout.distributed import computed_once, my_batches, sum_over_processes
 from blackout.errors import UserError
 from blackout.evaluation.baselines import COPULA, MOST_DRAWN, copula_samples
 from blackout.evaluation.extractors import ModuleExtractor, full_float32
-from blackout.evaluation.features import SampleLedger, SampleRows, to_rgb, to_uint8
+from blackout.evaluation.features import SampleRows, to_rgb, to_uint8
 from blackout.evaluation.fid import FeatureStatistics, frechet_distance
 from blackout.evaluation.inception_score import ClassShares, InceptionScore
 from blackout.evaluation.kid import kernel_distance
@@ -149,7 +149,7 @@ class ImageScores:
                 sums["is"] = InceptionScore(num_samples, classes, self.options.splits, self.options.seed)
             if "classes" in self.scores:
                 sums["classes"] = ClassShares(classes, self.options.recognised_above)
-            self._ledger = SampleLedger(num_samples)
+            self._seen = torch.zeros(num_samples, dtype=torch.int32)
             self._sums = MetricCollection(sums, compute_groups=False).to(device)
             self._features = SampleRows((num_samples, width)) if {"kd", "prc"} & set(self.scores) else None
 
@@ -197,13 +197,13 @@ class ImageScores:
             indices: their numbers, int64 [B].
 
         Raises:
-            UserError: float images, values or numbers out of range, another shape.
+            UserError: float images, values out of range, another shape.
         """
         counts = samples["samples"]
         if len(counts) != len(indices):
             raise UserError(f"{len(counts)} images came with {len(indices)} numbers")
         images = to_rgb(to_uint8(counts, self.max_count))
-        self._ledger.update(indices)
+        self._seen += torch.bincount(indices.cpu(), minlength=self.num_samples)
         for batch, numbers in zip(images.split(self.batch_size), indices.split(self.batch_size), strict=True):
             features, logits = self.extractor(batch)
             self._sums.update(features=features, logits=logits, indices=numbers)
@@ -218,7 +218,10 @@ class ImageScores:
         Raises:
             UserError: a sample is missing or was scored more than once.
         """
-        self._ledger.check()
+        seen = sum_over_processes(self._seen.clone())
+        if bool((seen != 1).any()):
+            told = f"only {int((seen > 0).sum())} were scored, and {int((seen > 1).sum())} of them more than once"
+            raise UserError(f"{self.num_samples} samples were asked for, but {told}")
         sums = self._sums.compute()
         features = self._features.gather() if self._features is not None else None
         with full_float32(self.device):
@@ -254,7 +257,8 @@ class ImageScores:
     @torch.inference_mode(False)
     def reset(self) -> None:
         """Forget all samples."""
-        for part in (self._ledger, self._sums, self._features):
+        self._seen.zero_()
+        for part in (self._sums, self._features):
             if part is not None:
                 part.reset()
 

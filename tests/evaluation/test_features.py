@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from blackout.errors import UserError
 from blackout.evaluation import FeatureStatistics
-from blackout.evaluation.features import SampleLedger, SampleRows
+from blackout.evaluation.features import SampleRows
 
 
 def test_statistics_are_mean_and_unbiased_covariance_whatever_the_batches() -> None:
@@ -66,20 +65,6 @@ def test_statistics_refuse_bad_features() -> None:
     statistics.update(torch.zeros(1, 4))
     with pytest.raises(ValueError, match="at least 2"):
         statistics.compute()
-
-
-def test_ledger_wants_every_sample_once() -> None:
-    ledger = SampleLedger(4)
-    ledger.update(torch.tensor([3, 0]))
-    with pytest.raises(UserError, match="4 samples were asked for, but only 2"):
-        ledger.check()
-    ledger.update(torch.tensor([1, 2]))
-    ledger.check()
-    ledger.update(torch.tensor([1]))
-    with pytest.raises(UserError, match="sample 1 was scored 2 times"):
-        ledger.check()
-    with pytest.raises(UserError, match=r"2\.\.4"):
-        ledger.update(torch.tensor([2, 4]))
 
 
 def test_rows_of_samples_are_ordered_by_index() -> None:

@@ -252,7 +252,8 @@ def test_bad_images(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             run.update({"samples": bad}, indices)
     run.update({"samples": images(4, 0)}, indices)
-    with pytest.raises(UserError, match="60 samples were asked for, but only 4"):
+    run.update({"samples": images(2, 0)}, indices[:2])
+    with pytest.raises(UserError, match="60 samples were asked for, but only 4 were scored, and 2 of them more than"):
         run.compute()
 
 
