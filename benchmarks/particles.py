@@ -82,9 +82,8 @@ STEERED: dict[str, dict[str, Any]] = {
     "the prior's walks, weighed at the end, 32": {"number": 32, "every": 32},
     "classifier guidance": {"number": 1, "guided": True},
     "TDS, 4": {"number": 4, "guided": True},
-    "FK, difference, 16, 1 draw": {"number": 16, "every": 4},
-    "FK, difference, 16, 8 draws": {"number": 16, "every": 4, "draws": 8},
-    "FK, max, 16, 8 draws": {"number": 16, "kind": "max", "every": 16, "draws": 8},
+    "FK, 16, 1 draw": {"number": 16, "every": 4},
+    "FK, 16, 8 draws": {"number": 16, "every": 4, "draws": 8},
 }
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,10 +34,6 @@ Likelihood: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(data, float64 [m, *shape], which particles they are of, int64 [m]) -> log L, float64 [m]."""
 Classifier: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(states [m, *shape], time, which particles they are of, int64 [m]) -> log p(y | x_t), float64 [m]."""
-Kind: TypeAlias = Literal["difference", "max", "sum"]
-"""What a step adds to a weight, of the worth V of states: what V has gained, the largest V so far, or V itself
-[Singhal 2025, section 3.2]; the last step makes up the rest to log L. Only the first is near the posterior on the way:
-the others add up V again and again, so that few particles are left, unless they act seldom."""
 
 LARGEST = 20.0
 """Of the logarithm of a ratio of likelihoods of neighbours."""
@@ -80,7 +76,6 @@ class Steering:
         number: particles of a sample.
         classifier: p(y | x_t); None for the mean of L over draws.
         guided: whether steps are drawn at guided rates.
-        kind: of the potential.
         draws: of X_0, where there is no classifier.
         every: so many steps the potential acts once, counted from the end.
         streams: of these draws, one for each particle.
@@ -88,12 +83,12 @@ class Steering:
 
     def __init__(
         self, process: Process, likelihood: Likelihood, kernel: Kernel, number: int, classifier: Classifier | None,
-        guided: bool, kind: Kind, draws: int, every: int, streams: SampleStreams,
+        guided: bool, draws: int, every: int, streams: SampleStreams,
     ) -> None:  # fmt: skip
         self._process, self._likelihood, self._kernel, self._number = process, likelihood, kernel, number
-        self._classifier, self._guided, self._kind = classifier, guided, kind
+        self._classifier, self._guided = classifier, guided
         self._draws, self._every, self._streams = draws, every, streams
-        self._now = self._left_out = self._paid = self._best = torch.zeros(())
+        self._now = self._left_out = self._paid = torch.zeros(())
 
     def draw(
         self, denoiser: Denoiser, process: Process, xt: Tensor, s: Tensor, t: Tensor, generator: RandomSource = None
@@ -122,23 +117,22 @@ class Steering:
         return xs.to(xt.dtype)
 
     def __call__(self, step: Step) -> Tensor:
-        """What a step adds to the logarithm of every weight, a `Potential`."""
+        """What a step adds to the logarithm of every weight, a `Potential`: what the worth of states has gained
+        [Singhal 2025, section 3.2]; the last step makes up the rest to log L."""
         if self._paid.ndim == 0:
             self._paid = torch.zeros_like(self._left_out)
-            self._best = torch.full_like(self._left_out, -math.inf)
         if step.number == 0:  # L of the end takes the place of all guesses
             return self._of_data(step.after) - self._paid + self._left_out
         if step.number % self._every:
             return self._left_out
         value = self._value(*step.seen[0][:3], step.number)
-        self._best = torch.maximum(self._best, value)
-        gain = {"difference": value - self._paid, "max": self._best, "sum": value}[self._kind]
+        gain = value - self._paid
         self._paid = self._paid + gain
         return gain + self._left_out
 
     def follow(self, rows: Tensor) -> None:
         """Go on as these particles: what is remembered of each is resampled with it."""
-        self._paid, self._best = self._paid[rows], self._best[rows]
+        self._paid = self._paid[rows]
 
     def _of_data(self, x: Tensor) -> Tensor:
         data = x.double().clamp(max=self._process.max_count)
@@ -174,7 +168,6 @@ def steer(
     number: int,
     classifier: Classifier | None = None,
     guided: bool = False,
-    kind: Kind = "difference",
     draws: int = 1,
     every: int = 1,
     kernel: Kernel | None = None,
@@ -190,7 +183,7 @@ def steer(
         likelihood: see `Likelihood`.
         number: of walks; 1 with `guided` is classifier guidance alone, whose law is right as far as classifier and
             steps are.
-        classifier, guided, kind, draws, every: see `Steering`.
+        classifier, guided, draws, every: see `Steering`.
         kernel: of one evaluation; None takes the Poisson leap for pure death, else the level bridge.
 
     Raises:
@@ -203,7 +196,7 @@ def steer(
         raise ValueError("guided steps need a classifier, and pure death or finitely many states in continuous time")
     step: Kernel = kernel or (PoissonLeap() if isinstance(process, PureDeath) else LevelBridge())
     own = streams.particles(number).fold(_VALUES)
-    steering = Steering(process, likelihood, step, number, classifier, guided, kind, draws, every, own)
+    steering = Steering(process, likelihood, step, number, classifier, guided, draws, every, own)
     return sample_particles(
         denoiser, process, times, shape, streams, callback, number=number, potentials=[steering],
         kernel=steering.draw, mean=mean, threshold=threshold, device=device,

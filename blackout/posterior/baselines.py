@@ -19,7 +19,7 @@ from blackout.diffusion.predictions import CategoricalPrediction, CountPredictio
 from blackout.diffusion.processes import JumpProcess, PureDeath
 from blackout.diffusion.samplers import sample
 from blackout.diffusion.schedules import step_fraction
-from blackout.diffusion.steering import Kind, neighbour_ratios, steer
+from blackout.diffusion.steering import neighbour_ratios, steer
 from blackout.distributed import rank
 from blackout.errors import UserError
 from blackout.posterior.chains import Method, Run
@@ -262,13 +262,12 @@ class Steered(Method):
     Args:
         particles: of every sample; 1 with `guided` is classifier guidance alone.
         guided: at rates times p(y | x') / p(y | x) as those of DPS, at as many evaluations.
-        potential, every, draws: as for `Steering`.
+        every, draws: as for `Steering`.
     """
 
     walks: ClassVar[bool] = True
     particles: int = 20
     guided: bool = False
-    potential: Kind = "difference"
     every: int = 4
     draws: int = 4
 
@@ -289,7 +288,7 @@ class Steered(Method):
         drawn = steer(
             prior.denoiser, prior.process, prior.times, (run.number, *prior.shape), run.streams, likelihood,
             number=self.particles, classifier=classifier if self.guided else None, guided=self.guided,
-            kind=self.potential, draws=self.draws, every=self.every, kernel=None if self.guided else prior.kernel,
+            draws=self.draws, every=self.every, kernel=None if self.guided else prior.kernel,
             mean=prior.mean, device=prior.device,
         )  # fmt: skip
         spent = self.particles * (len(prior.times) - 1) * (DPS.neighbours(prior) + 2 if self.guided else 1)

@@ -70,14 +70,6 @@ def test_steered_walks_have_the_posterior_as_their_law_and_its_normaliser(name):
         assert float(z.mean()) == pytest.approx(Z, abs=4 * float(z.std()) / math.sqrt(len(z)), rel=0.02)
 
 
-@pytest.mark.parametrize("kind", ["max", "sum"])
-def test_all_potentials_have_the_same_limit(kind):
-    toy = Steered("uniform")
-    how = {"classifier": toy.classifier, "kind": kind, "every": 16}
-    few, many = (toy.draw(number, torch.arange(600), **how) for number in (4, 48))
-    assert off(many) < 0.03 < off(few) and float(many.log_normaliser.exp().mean()) == pytest.approx(Z, rel=0.1)
-
-
 def test_resampled_particles_are_told_from_those_they_replace():
     """Without what `follow` keeps, differences of worth would be between strangers."""
     toy = Steered("uniform")
