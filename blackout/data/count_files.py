@@ -27,7 +27,7 @@ from blackout.data.file_formats import (
     sample_shape,
     to_counts,
 )
-from blackout.data.labels import TOTAL, classes, label_file, levels, named_column
+from blackout.data.labels import TOTAL, classes, few, label_file, levels, named_column
 from blackout.data.shards import Rows, Stream, packed, rows_of, stays_on_disk
 from blackout.errors import UserError
 from blackout.files import load_array
@@ -194,7 +194,7 @@ def _selected(
     places = {name: k for k, name in enumerate(features or map(str, range(matrix.shape[1])))}
     for name in map(str, [*columns, *exclude]):
         if name not in places:
-            raise ValueError(f"there is no column {name!r}, only {_few(list(places))}")
+            raise ValueError(f"there is no column {name!r}, only {few(list(places))}")
     left = [name for name in (map(str, columns) if columns else places) if name not in set(map(str, exclude))]
     if not left:
         raise ValueError("columns and exclude leave no column")
@@ -315,10 +315,6 @@ def _to_labels(name: str, array: Any) -> Tensor | None:
 
 def _names(arrays: dict[str, Any]) -> str:
     return ", ".join(map(repr, arrays)) or "nothing"
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
 
 
 def _made(parts: dict[str, Any], max_count: int | None) -> CountData:

@@ -121,6 +121,11 @@ def named_column(name: str, columns: Mapping[str, Array]) -> Array:
     return column
 
 
+def few(names: Sequence[str]) -> str:
+    """The first ten names, for messages."""
+    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+
+
 def label_file(path: Path) -> Array:
     """Labels from a file of their own, [N]: an .npy, or text with one label a line.
 

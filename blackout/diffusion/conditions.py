@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blackout.data.labels import TOTAL, divided
+from blackout.data.labels import TOTAL, divided, few
 from blackout.diffusion.model import BlackoutDiffusion
 from blackout.diffusion.processes import PureDeath
 from blackout.errors import UserError
@@ -96,7 +96,7 @@ def _combined(asked: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) ->
     wanted = [[str(one) for one in (value if isinstance(value, list) else [value])] for value in asked.values()]
     for name, words in zip(asked, wanted, strict=True):
         if unknown := [word for word in words if word not in columns[name]]:
-            raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {_few(sorted(set(columns[name])))}")
+            raise UserError(f"given.{name}: there is no {unknown[0]!r}, only {few(sorted(set(columns[name])))}")
     chosen: list[int] = []
     rows = list(zip(*(columns[name] for name in asked), strict=True))
     for together in itertools.product(*wanted):
@@ -174,14 +174,10 @@ def _classes(classes: Any, number: int, names: Sequence[str]) -> Tensor:
         return torch.arange(number)
     if isinstance(classes, list) and names:
         if unknown := [one for one in classes if isinstance(one, str) and one not in names]:
-            raise UserError(f"classes: there is no class {unknown[0]!r}, only {_few(names)}")
+            raise UserError(f"classes: there is no class {unknown[0]!r}, only {few(names)}")
         classes = [names.index(one) if isinstance(one, str) else one for one in classes]
     if not isinstance(classes, list) or not classes or any(type(one) is not int for one in classes):
         raise UserError(f"classes must be a list of whole numbers such as [3], not {classes!r}")
     if not all(0 <= one < number for one in classes):
         raise UserError(f"classes must be in 0..{number - 1}, not {classes}")
     return torch.tensor(classes)
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
