@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from blackout.component import component
@@ -55,14 +56,11 @@ class Classifier(ModuleExtractor):
         folder = cache_dir() if cache is None else Path(cache)
         path = folder / f"classifier-{data.name}-{key_hash(key)}.safetensors"
         with first_process_first():
-            accuracy = _load(network, path)
-            if accuracy is None:
-                accuracy = _train(network, data, seed)
-                keep(path, lambda part: save_tensors(network.state_dict(), part, {"accuracy": repr(accuracy)}))
+            if not _load(network, path):
+                _train(network, data, seed)
+                keep(path, lambda part: save_tensors(network.state_dict(), part))
         size = f"{data.shape[1]}x{data.shape[2]}"
         super().__init__(network, data.name, WIDTH, data.num_classes, f"{size} bilinear, antialiased; none at {size}")
-        self.accuracy = accuracy
-        """Share of the held-out images that it classifies correctly."""
 
 
 class _Network(nn.Module):
@@ -86,10 +84,9 @@ class _Network(nn.Module):
         return features, self.logits(features)
 
 
-def _train(network: _Network, data: CountData, seed: int) -> float:
-    """Train on the CPU without touching the global random state; returns the held-out accuracy."""
+def _train(network: _Network, data: CountData, seed: int) -> None:
+    """Train on the CPU without touching the global random state."""
     assert data.train_labels is not None  # checked by the caller
-    assert data.test_labels is not None
     generator = torch.Generator().manual_seed(seed)
     for parameter in network.parameters():
         if parameter.dim() > 1:
@@ -120,12 +117,8 @@ def _train(network: _Network, data: CountData, seed: int) -> float:
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-        with torch.no_grad():
-            test = to_rgb(to_uint8(data.test[:], data.max_count))
-            guesses = torch.cat([network(images)[1].argmax(dim=1) for images in test.split(1000)])
     finally:
         torch.set_num_threads(threads)
-    return float((guesses == data.test_labels).double().mean())
 
 
 def _scrambled(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -144,11 +137,10 @@ def _scrambled(images: Tensor, generator: torch.Generator) -> Tensor:
     return (flat.gather(0, donors) * levels).to(torch.uint8).view_as(images)
 
 
-def _load(network: _Network, path: Path) -> float | None:
-    """Accuracy of the cached classifier, now in `network`; None when there is none or it is damaged."""
+def _load(network: _Network, path: Path) -> bool:
+    """Whether `network` now is the cached classifier; not when there is none or it is damaged."""
     try:
-        with safe_open(path, framework="pt") as file:
-            network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-            return float(file.metadata()["accuracy"])
-    except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError):
-        return None
+        network.load_state_dict(load_file(path))
+        return True
+    except (OSError, SafetensorError, RuntimeError):
+        return False

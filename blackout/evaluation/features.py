@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from blackout.distributed import sum_over_processes, world_size
 from blackout.errors import UserError
@@ -89,14 +88,6 @@ def keep(path: Path, write: Callable[[Path], None]) -> None:
         warnings.warn(f"cannot keep {path} for the next run: {error}", stacklevel=2)
 
 
-class SumMetric(Metric):
-    """A metric whose states are sums over samples, and so over processes."""
-
-    is_differentiable = False
-    higher_is_better: bool | None = None
-    full_state_update = False
-
-
 class SampleRows:
     """One row for every sample, such as its features, in the order of the sample indices.
 
@@ -125,16 +116,3 @@ class SampleRows:
     def reset(self) -> None:
         """Forget all samples."""
         self._rows.zero_()
-
-
-def check_pair(samples: Tensor, reference: Tensor, least: int, score: str) -> None:
-    """Check features [n, F] and [m, F] that a score compares.
-
-    Raises:
-        ValueError: the widths differ, or a set has fewer than `least` rows.
-    """
-    if samples.shape[1] != reference.shape[1]:
-        raise ValueError(f"samples have {samples.shape[1]} features and the reference {reference.shape[1]}")
-    if min(len(samples), len(reference)) < least:
-        sizes = f"{len(samples)} samples and {len(reference)} reference images"
-        raise ValueError(f"{score} needs at least {least} of each, but there are {sizes}")

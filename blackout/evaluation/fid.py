@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-
-from blackout.evaluation.features import SumMetric
+from torchmetrics import Metric
 
 
 class Moments(NamedTuple):
@@ -19,7 +18,7 @@ class Moments(NamedTuple):
     n: int
 
 
-class FeatureStatistics(SumMetric):
+class FeatureStatistics(Metric):
     """Mean and covariance of features, accumulated in float64 and put together over processes.
 
     The states are n, the mean and the sum of outer products about it, 8 F^2 bytes (32 MiB for 2048 features), updated
@@ -46,12 +45,8 @@ class FeatureStatistics(SumMetric):
         """Add a batch of features [B, F].
 
         Raises:
-            ValueError: not a finite float tensor of this shape.
+            ValueError: one is not finite.
         """
-        if features.dim() != 2 or features.shape[1] != self.num_features:
-            raise ValueError(f"features must be [B, {self.num_features}], but their shape is {tuple(features.shape)}")
-        if not features.dtype.is_floating_point:
-            raise ValueError(f"features must be floating-point numbers, not {features.dtype}")
         if not bool(torch.isfinite(features).all()):
             raise ValueError("features contain NaN or infinity")
         if not len(features):

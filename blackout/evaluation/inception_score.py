@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-
-from blackout.evaluation.features import SumMetric
+from torchmetrics import Metric
 
 
 class MeanAndSpread(NamedTuple):
@@ -18,7 +17,7 @@ class MeanAndSpread(NamedTuple):
     std: float
 
 
-class InceptionScore(SumMetric):
+class InceptionScore(Metric):
     """exp of the mean KL divergence between p(class | image) and p(class) [Salimans 2016, section 4].
 
     Mean and standard deviation over `splits` parts of the shuffled samples. Because a sample's part follows from its
@@ -29,14 +28,9 @@ class InceptionScore(SumMetric):
     Args:
         num_samples: n.
         num_classes: K, the width of the logits.
-        splits: number of parts, at most n.
+        splits: number of parts, 1 to n.
         seed: seed of the shuffle.
-
-    Raises:
-        ValueError: fewer samples than parts.
     """
-
-    higher_is_better = True
 
     part_of: Tensor
     sizes: Tensor
@@ -45,8 +39,6 @@ class InceptionScore(SumMetric):
 
     def __init__(self, num_samples: int, num_classes: int, splits: int = 10, seed: int = 2020) -> None:
         super().__init__()
-        if not 1 <= splits <= num_samples:
-            raise ValueError(f"an Inception Score over {splits} splits needs as many samples, not {num_samples}")
         sizes = np.diff(np.arange(splits + 1) * num_samples // splits)
         part_of = np.empty(num_samples, dtype=np.int64)
         part_of[np.random.RandomState(seed).permutation(num_samples)] = np.repeat(np.arange(splits), sizes)
@@ -80,7 +72,7 @@ class Recognition(NamedTuple):
     shares: list[float]
 
 
-class ClassShares(SumMetric):
+class ClassShares(Metric):
     """Share of samples whose largest class probability exceeds `threshold`, and the share of each class. Ours.
 
     Args:

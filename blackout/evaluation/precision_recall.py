@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blackout.evaluation.features import check_pair
-
 _BLOCK_ELEMENTS = 1 << 23
 """Distances held at once: 64 MiB of float64."""
 
@@ -44,11 +42,7 @@ def precision_recall(
         neighbours: k of precision and recall.
         density_neighbours: k of density and coverage.
         device: where distances are computed; the features are copied there.
-
-    Raises:
-        ValueError: a set has not more points than neighbours, or the widths differ.
     """
-    check_pair(samples, reference, max(neighbours, density_neighbours) + 1, "precision and recall")
     # squared distances come from products of the features: in float32 they would lose points that nearly agree
     fake, real = (features.to(device, torch.float64) for features in (samples, reference))
     (fake_radius,) = _radii(fake, [neighbours])

