@@ -179,9 +179,7 @@ def _warned(law: Templates, method: Method, measurements: Measurements, samples:
     """What `sample.py` would warn of."""
     prior, problem = law.prior(), measurements.problem(0).select(torch.zeros(samples, dtype=torch.int64), (48,))
     found = method.sample(prior, problem, samples)
-    draw = SimpleNamespace(
-        model=law, method=method, measurements=measurements, samples_of_each=samples, spent=[]
-    )
+    draw = SimpleNamespace(model=law, method=method, measurements=measurements, samples_of_each=samples, spent=[])
     outputs = PosteriorOutputs(draw, 0)
     spent = torch.tensor([[sweep[name] for name in SPENT] for sweep in found.trace], dtype=torch.float64)
     named = {name: getattr(found, name) for name in ("samples", "log_likelihood", "chains", "pasted")}

@@ -95,6 +95,7 @@ def train(cfg: DictConfig) -> Path:
 def _train(config: dict[str, Any]) -> Path:
     set_libraries()
     check_trainer(config["trainer"])
+    find(config["optimizer"], "optimizer")
     make(config["optimizer"], "optimizer")  # refused before the data are read
     family: ComponentFamily = make(config["family"], "family")
     source = family.source(config)

@@ -24,7 +24,7 @@ class Optimization:
         noam: after the warm-up the rate falls with the square root of the step [Vaswani 2017, eq. 3].
 
     Raises:
-        ValueError: lr not positive, steps negative, or both decays.
+        ValueError: lr not positive, steps negative, both decays, or a factory with parameters or a rate of its own.
     """
 
     lr: float = 2e-4
@@ -42,6 +42,10 @@ class Optimization:
             raise ValueError(f"decay_steps must be positive or null, not {self.decay_steps}")
         if self.noam and (self.decay_steps is not None or not self.warmup_steps):
             raise ValueError("noam=true needs warmup_steps, and decay_steps=null")
+        if named := getattr(self.factory, "keywords", {}).keys() & {"params", "lr"}:
+            raise ValueError(
+                f"factory.{min(named)} cannot be given: parameters are the model's, the rate is optimizer.lr"
+            )
 
     def factor(self, step: int) -> float:
         """The learning rate at an optimiser step (0-based), relative to lr."""

@@ -1,6 +1,7 @@
 """The learning rate at every step, averages of weights, and what dropout is drawn from."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +31,12 @@ def test_the_rate_moves_with_every_step_of_the_optimiser():
     optimizer.step()
     scheduler["scheduler"].step()
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["lr", "params"])
+def test_a_factory_has_neither_parameters_nor_a_rate_of_its_own(name):
+    with pytest.raises(ValueError, match=f"factory.{name} cannot be given"):
+        Optimization(factory=partial(torch.optim.Adam, **{name: 1.0}))
 
 
 def test_an_average_forgets_its_beginning_and_takes_buffers_as_they_are():

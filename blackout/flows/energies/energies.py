@@ -16,6 +16,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from blackout.component import component
+from blackout.errors import UserError
 from blackout.family import Source
 from blackout.flows.targets import EnergyNetwork, Target, all_states
 from blackout.flows.targets.base import of_flips
@@ -227,11 +228,16 @@ def couplings_found(target: PairEnergy, source: Source) -> dict[str, float]:
 
     `slope_of_couplings` is that of the least-squares line through 0 on the true ones, or where these are not known on
     those of the pseudo-likelihood of the data: below 1, they are too weak.
+
+    Raises:
+        UserError: the law whose samples were learned has other sites than the energy.
     """
     pair: Tensor | None = getattr(getattr(source, "truth", None), "pair", None)
     truth, found = None if pair is None else pair.cpu().double() / 2, target.couplings.detach().cpu().double()
     values = {}
     if truth is not None:
+        if truth.shape != found.shape:
+            raise UserError(f"the data are of a law of {len(truth)} sites, the energy has {len(found)}")
         errors = (float(-(part - truth).square().mean().sqrt().log()) for part in (found, torch.zeros_like(found)))
         values = dict(zip(("minus_log_rmse", "minus_log_rmse_of_zero"), errors, strict=True))
     elif (counts := getattr(source, "counts", None)) is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmarks.planar import entropy, mmd, uniform_weights
 from benchmarks.proposals import GradientDMALA, LocallyInformed, first_order
+from blackout.errors import UserError
 from blackout.flows import Couplings, Events, Ising, Leap
 from blackout.flows.energies.data import BinaryData, known_samples
 from blackout.flows.energies.energies import Learned, NetworkEnergy, PairEnergy, couplings_found, most_likely
@@ -119,6 +120,11 @@ def test_the_most_likely_couplings_have_no_slope_left(l1: float, field: bool) ->
     unnamed = BinaryData(known_samples(law, 4000, 0, "law").counts)
     found = couplings_found(nearby, unnamed)
     assert set(found) == {"slope_of_couplings"} and abs(found["slope_of_couplings"] - 1) < 1e-9
+
+
+def test_couplings_of_another_number_of_sites_are_refused() -> None:
+    with pytest.raises(UserError, match="of a law of 9 sites, the energy has 4"):
+        couplings_found(PairEnergy(4), known_samples(Ising(3, 0.1), 10, 0, "law"))
 
 
 def test_neighbouring_counts_are_alike_to_an_energy_of_levels() -> None:
