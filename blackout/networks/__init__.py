@@ -19,6 +19,7 @@ from blackout.networks.inputs import (
 from blackout.networks.mlp import ElementwiseMLP, ResidualMLP, SequenceConvolution, StateInputs
 from blackout.networks.ncsnpp import NCSNpp
 from blackout.networks.sets import (
+    EdgeEncoder,
     ItemEncoder,
     PieceEncoder,
     PointEncoder,
@@ -30,7 +31,7 @@ from blackout.networks.transformer import Transformer
 from blackout.networks.unet import UNet
 
 __all__ = [
-    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "Elements", "ElementwiseMLP",
+    "LEMLP", "BirthDeathInputs", "CountInputs", "CountNetwork", "EdgeEncoder", "Elements", "ElementwiseMLP",
     "GraphBatch", "ItemEncoder", "LEConvolution", "LESite", "LETransformer",
     "LevelInputs", "LocallyEquivariant", "NCSNpp", "PaperInputs", "PieceEncoder", "PointEncoder", "ResidualMLP",
     "SequenceConvolution", "SetTransformer", "StandardisedInputs", "StateInputs", "StripEncoder", "TokenEncoder",

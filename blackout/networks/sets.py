@@ -149,6 +149,52 @@ class PointEncoder(nn.Module):
 
 
 @component("encoder")
+class EdgeEncoder(nn.Module):
+    """Points in the plane that also attend to their edges: to the n - 1 distances from each to the others.
+
+    Cross-attention of nodes to incident edges, as in the published network for 20 cities [Zhang 2025, appendix B], once
+    and before the transformer; what a node is by itself comes from a `PointEncoder`.
+
+    Args:
+        features: of the result, a multiple of `heads`.
+        harmonics: of a point's angle and rank.
+        waves: of a distance.
+        heads: of attention.
+
+    Raises:
+        ValueError: sizes below 1, or features that are no multiple of `heads`.
+    """
+
+    def __init__(self, features: int = 96, harmonics: int = 4, waves: int = 8, heads: int = 4) -> None:
+        super().__init__()
+        check_sizes("edge encoder", features=features, waves=waves, heads=heads)
+        if features % heads:
+            raise ValueError(f"the edge encoder's features must be a multiple of heads {heads}, not {features}")
+        self.features, self.waves, self.heads = features, waves, heads
+        self.points = PointEncoder(features, harmonics)
+        self.query, self.edges = dense(features, features), dense(2 * waves, 2 * features)
+        self.out = dense(features, features)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """float [B, n, 2] -> [B, n, features]; angles are counted from the first point."""
+        points = items.float()
+        nodes: Tensor = self.points(points)
+        query = self.query(F.relu(nodes)).unflatten(-1, (self.heads, -1))
+        key, value = self.edges(self.describe(points)).unflatten(-1, (2, self.heads, -1)).unbind(-3)
+        logits = torch.einsum("bihd,bijhd->bhij", query, key) * query.shape[-1] ** -0.5
+        itself = torch.eye(points.shape[1], dtype=torch.bool, device=points.device)
+        mixed = torch.einsum("bhij,bijhd->bihd", logits.masked_fill(itself, -torch.inf).softmax(-1), value)
+        out: Tensor = self.out(mixed.flatten(2))
+        return nodes + out
+
+    def describe(self, points: Tensor) -> Tensor:
+        """Sines and cosines of the distances, of half a wave and its harmonics over sqrt(2), [B, n, n, 2 waves]."""
+        distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+        phase = distances.unsqueeze(-1) * torch.arange(1, self.waves + 1, device=points.device) * (math.pi / 2**0.5)
+        return torch.cat([phase.sin(), phase.cos()], -1)
+
+
+@component("encoder")
 class TokenEncoder(nn.Module):
     """A learned vector for every token.
 

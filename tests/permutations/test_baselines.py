@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from blackout.networks import ItemEncoder, SetTransformer
+from blackout.networks import EdgeEncoder, ItemEncoder, SetTransformer
 from blackout.permutations.distributions import Matching
 from blackout.permutations.group import inverse, is_permutation
 from blackout.permutations.metrics import tour_length
@@ -92,6 +92,25 @@ def test_two_opt_finds_tours_without_a_network():
     found = points[torch.arange(20).unsqueeze(1), tours]
     assert bool((tour_length(found) < tour_length(points)).all()) and TwoOpt().evaluations(2, 8) == 0
     assert [step for step, _ in seen] == [2]
+
+
+def test_edges_turn_with_the_points():
+    """Features follow their points, add what distances say, and refuse bad sizes."""
+    torch.manual_seed(0)
+    encoder = EdgeEncoder(16, heads=2)
+    points, order = torch.rand(2, 6, 2), torch.tensor([0, 3, 1, 5, 2, 4])
+    features = encoder(points)
+    assert features.shape == (2, 6, 16) and torch.allclose(encoder(points[:, order]), features[:, order], atol=1e-5)
+    added, alone = features - encoder.points(points), encoder.points(points)
+    assert float(added.detach().std(1).mean()) > 0.01
+    torch.testing.assert_close(encoder(points + 0.25), features, atol=1e-4, rtol=1e-3)
+    encoder.edges.weight.data.zero_()
+    torch.testing.assert_close(encoder(points), alone + encoder.out.bias, atol=1e-5, rtol=1e-5)
+    described = encoder.describe(points)
+    assert described.shape == (2, 6, 6, 16) and torch.allclose(described, described.transpose(1, 2))
+    assert torch.allclose(encoder.describe(points + 0.25), described, atol=1e-5)
+    with pytest.raises(ValueError, match="multiple of heads"):
+        EdgeEncoder(16, heads=3)
 
 
 def test_assignments_are_normalised_as_often_as_they_are_told():
