@@ -193,39 +193,6 @@ class UpLevel(nn.Module):
         return x if self.ascent is None else self.ascent(x, embedding)
 
 
-def _downwards(
-    residual: Residual, widths: list[int], stem: int, pyramid: int, blocks_per_level: int, attend: list[bool]
-) -> tuple[nn.ModuleList, list[int]]:
-    """The levels from finest to coarsest, and the widths of all features that the way up takes as skip connections."""
-    down, skips = nn.ModuleList(), [stem]
-    for level, width in enumerate(widths):
-        descent = None
-        if level > 0:
-            descent = Descent(residual, skips[-1], pyramid)
-            pyramid = skips[-1]
-            skips.append(pyramid)
-        blocks = []
-        for _ in range(blocks_per_level):
-            blocks.append(AttendedBlock(residual, skips[-1], width, attend[level]))
-            skips.append(width)
-        down.append(DownLevel(descent, blocks))
-    return down, skips
-
-
-def _upwards(
-    residual: Residual, widths: list[int], skips: list[int], blocks_per_level: int, attend: list[bool]
-) -> nn.ModuleList:
-    """The levels from coarsest to finest; uses up `skips` from its end."""
-    up, width = nn.ModuleList(), skips[-1]
-    for level in reversed(range(len(widths))):
-        inputs = [width] + blocks_per_level * [widths[level]]
-        width = widths[level]
-        blocks = [residual(features + skips.pop(), width) for features in inputs]
-        attention = Attention(width) if attend[level] else nn.Identity()
-        up.append(UpLevel(blocks, attention, residual(width, width, resample=FIRUpsample()) if level > 0 else None))
-    return up
-
-
 @component("body")
 class NCSNpp(nn.Module):
     """The NCSN++ U-Net: BigGAN residual blocks, FIR resampling and a residual input pyramid.
@@ -269,11 +236,29 @@ class NCSNpp(nn.Module):
         residual = partial(ResidualBlock, features=4 * channels, dropout=dropout)
         self.stem = conv3x3(shape[0], channels)
 
-        self.down, skips = _downwards(residual, widths, channels, shape[0], blocks_per_level, attend)
+        self.down, skips, pyramid = nn.ModuleList(), [channels], shape[0]
+        for level, width in enumerate(widths):  # `skips` are the widths of the features that the way up takes
+            descent = None
+            if level > 0:
+                descent = Descent(residual, skips[-1], pyramid)
+                pyramid = skips[-1]
+                skips.append(pyramid)
+            blocks = []
+            for _ in range(blocks_per_level):
+                blocks.append(AttendedBlock(residual, skips[-1], width, attend[level]))
+                skips.append(width)
+            self.down.append(DownLevel(descent, blocks))
         width = skips[-1]
         self.middle0 = AttendedBlock(residual, width, width, attend=True)
         self.middle1 = residual(width, width)
-        self.up = _upwards(residual, widths, skips, blocks_per_level, attend)
+        self.up = nn.ModuleList()
+        for level in reversed(range(len(widths))):
+            inputs = [width] + blocks_per_level * [widths[level]]
+            width = widths[level]
+            taken = [residual(features + skips.pop(), width) for features in inputs]
+            attention = Attention(width) if attend[level] else nn.Identity()
+            ascent = residual(width, width, resample=FIRUpsample()) if level > 0 else None
+            self.up.append(UpLevel(taken, attention, ascent))
         self.norm = group_norm(widths[0])
         self.head = conv3x3(widths[0], outputs * shape[0], scale=NEAR_ZERO)
         self.classes = None if num_classes is None else ClassEmbedding(num_classes, 4 * channels)

@@ -189,12 +189,9 @@ class StoredPuzzles(Puzzles):
         super().__init__(name, kind, values[0].shape[1], tuple(values[0].shape[2:]), len(values[1]), seed, facts)
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        lists = self._lists(split, index, streams)
-        return {"items": lists, "ties": first_equal(lists)}
-
-    def _lists(self, split: Split, index: Tensor, streams: StepStreams) -> Tensor:
         rows = self._rows[split]
-        return rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
+        lists = rows[chosen(streams, (len(index),), len(rows)) if split == "train" else index]
+        return {"items": lists, "ties": first_equal(lists)}
 
     def _content(self, split: Split) -> str:
         return hashlib.sha256(self._rows[split].numpy().tobytes()).hexdigest()

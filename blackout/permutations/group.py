@@ -95,11 +95,15 @@ def all_permutations(n: int) -> Tensor:
 
 
 def number(orders: Tensor) -> Tensor:
-    """The place of every permutation [..., n] in lexicographic order, that of `all_permutations`, int64 [...]."""
-    n = orders.shape[-1]
-    digits = n ** torch.arange(n - 1, -1, -1, device=orders.device)
-    keys = (all_permutations(n).to(orders.device) * digits).sum(-1)
-    return torch.searchsorted(keys, (orders * digits).sum(-1))
+    """The place of every permutation [..., n] in lexicographic order, that of `all_permutations`, int64 [...], n to 20.
+
+    Its digits, to the bases n, n - 1, ..., 1, say how many smaller items follow.
+    """
+    places = orders.movedim(-1, 0).contiguous()
+    found = torch.zeros_like(places[0])
+    for i in range(len(places)):
+        found.mul_(len(places) - i).add_((places[i + 1 :] < places[i]).sum(0))
+    return found
 
 
 @lru_cache

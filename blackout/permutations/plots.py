@@ -30,10 +30,13 @@ _MOST_ITEMS = 24
 def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = None) -> Image.Image | None:
     """Samples of a model of permutations, by what they are of; None for items that cannot be shown.
 
-    Bare permutations and rankings as numbers, puzzles as `solved_puzzles` shows them.
+    Bare permutations and rankings as numbers; puzzles and their solutions in a grid, jigsaws before and after.
 
     Args:
-        samples: `samples` [b, n], with `items` [b, n, ...] where there are any; or, without, items in their order.
+        samples: `samples` [b, n], with `items` [b, n, ...] as they were given where there are any; or, without, items
+            in their order. With `target` or `truth`, int64 [b, n], wrong pieces and strips are framed, but not items
+            that are alike by `ties` (see `blackout.permutations.metrics.order_scores`), and tours drawn over the
+            shortest ones.
         data: facts of the model's data, with their `kind`.
         columns: of the grid; None for about a square.
     """
@@ -43,31 +46,10 @@ def picture(samples: Samples, data: Mapping[str, Any], columns: int | None = Non
         return _numbers(rows, data.get("num_tokens", rows.shape[1]), columns)
     if items is None:
         return lists(kind, shown, columns)
-    truth = samples.get("target", samples.get("truth"))
-    return solved_puzzles(kind, items, shown, truth, samples.get("ties"), columns)
-
-
-def solved_puzzles(
-    kind: str,
-    items: Tensor,
-    solution: Tensor,
-    truth: Tensor | None = None,
-    ties: Tensor | None = None,
-    columns: int | None = None,
-) -> Image.Image | None:
-    """Puzzles and their solutions in a grid, jigsaws before and after; None for items that cannot be shown.
-
-    Args:
-        kind: of `Puzzles`.
-        items: [b, n, ...] as they were given.
-        solution: int64 [b, n].
-        truth: int64 [b, n]; with it wrong pieces and strips are framed, and tours drawn over the shortest ones.
-        ties: see `blackout.permutations.metrics.order_scores`; items that are alike are not framed.
-        columns: of the grid.
-    """
-    items, solution = items.cpu(), solution.cpu()
+    items, solution, truth = items.cpu(), shown.cpu(), samples.get("target", samples.get("truth"))
     after, wrong, right = arranged(items, solution), None, None
     if truth is not None:
+        ties = samples.get("ties")
         wrong = wrong_places(solution, truth.cpu(), None if ties is None else ties.cpu())
         right = arranged(items, truth.cpu())
     if kind != "pieces":

@@ -214,7 +214,7 @@ class FileTours(StoredPuzzles):
     """Tours of a file, shown from any city on and, for training, in the plane's symmetries."""
 
     def make(self, split: Split, index: Tensor, streams: StepStreams) -> dict[str, Tensor]:
-        items = self._lists(split, index, streams)
+        items = super().make(split, index, streams)["items"]
         return {"items": _varied(items, streams) if split == "train" else items}
 
 

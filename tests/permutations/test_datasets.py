@@ -11,7 +11,7 @@ from blackout.permutations import inverse
 from blackout.permutations.datasets import items, jigsaw_digits, one_permutation, read_puzzles, sort_digits
 from blackout.permutations.group import is_permutation
 from blackout.permutations.metrics import arranged, ceilings, order_scores, puzzle_scores, tour_length
-from blackout.permutations.plots import lists, solved_puzzles, wins, wins_figure
+from blackout.permutations.plots import lists, picture, wins, wins_figure
 from blackout.permutations.tours import (
     counter_clockwise,
     gaps_without_learning,
@@ -53,7 +53,8 @@ def test_the_truth_solves_it_and_its_encoder_reads_it(source):
     assert all((scores[name] == 1).all() for name in ("accuracy", "correct", "kendall_ranks", "kendall_lists"))
     features = make(fill(source.facts["encoder"], source.facts, "encoder"), "encoder")(batch["items"])
     assert features.shape == (20, source.num_items, 96)
-    assert solved_puzzles(source.kind, given, truth, truth, batch["ties"]) is not None
+    shown = {"samples": truth, "items": given, "truth": truth, "ties": batch["ties"]}
+    assert picture(shown, {"kind": source.kind}) is not None
     assert lists(source.kind, given) is not None
 
 

@@ -23,10 +23,10 @@ from blackout.errors import UserError, error_context
 from blackout.family import Samples, Split
 from blackout.files import load_arrays, read_text
 from blackout.permutations.classical import Mallows
-from blackout.permutations.codes import FisherYates, Lehmer
+from blackout.permutations.codes import FisherYates
 from blackout.permutations.datasets import Puzzles, existing_file
 from blackout.permutations.distributions import PlackettLuce
-from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles
+from blackout.permutations.group import inverse, is_permutation, kendall_distance, num_cycles, number
 from blackout.permutations.metrics import arranged, puzzle_scores
 from blackout.random import SampleStreams, StepStreams
 
@@ -171,13 +171,6 @@ def check_length(name: str, length: int) -> None:
         raise ValueError(f"{name}: length must be at least 2, not {length}")
 
 
-def ranks(x: Tensor) -> Tensor:
-    """A number of each permutation [N, n], different ones for different ones, to 20 items; int64 [N]."""
-    n = x.shape[1]
-    places = torch.tensor([math.factorial(n - 1 - i) for i in range(n)], device=x.device)
-    return (Lehmer.encode(x) * places).sum(1)
-
-
 def hash_share(key: Tensor, seed: int) -> Tensor:
     """A uniform number of each key, int64 [N]: the same ones for ever; float64 [N]."""
     return SampleStreams(seed, key).at(0).next_draw().uniform((len(key), 1)).squeeze(1)
@@ -219,14 +212,14 @@ def cycles(length: int = 10, share: float = 0.2, seed: int = 0) -> PermutationDa
     if length > _ENUMERATED:
         raise ValueError(f"cycles: length must be at most {_ENUMERATED}: all are held in memory; not {length}")
     x = all_cycles(length)
-    drawn = hash_share(ranks(x), seed) < share
+    drawn = hash_share(number(x), seed) < share
     if not bool(drawn.any()):
         raise ValueError(f"cycles: share={share} of {len(x)} cycles leaves none to train on")
     rest = x if bool(drawn.all()) else x[~drawn]
 
     def judge(samples: Samples) -> Mapping[str, Tensor]:
         cyclic = num_cycles(samples["samples"]) == 1
-        inside = cyclic & (hash_share(ranks(samples["samples"]), seed) < share)
+        inside = cyclic & (hash_share(number(samples["samples"]), seed) < share)
         return {"cyclic": cyclic.double(), "in_train": inside.double()}
 
     def truth(context: Mapping[str, Tensor], points: Tensor) -> Tensor:
@@ -370,14 +363,14 @@ def read_votes(file: Path) -> tuple[Tensor, tuple[str, ...]]:
     if not 2 <= n == len(labels) or not votes:
         raise UserError(f"{file}: {len(labels)} alternatives and {len(votes)} votes are no file of PrefLib")
     levels, voters = torch.empty(len(votes), n, dtype=torch.int64), list[int]()
-    for row, (number, count, vote) in enumerate(votes):
+    for row, (line, count, vote) in enumerate(votes):
         groups = [[a for a in one.strip("{}").split(",") if a.strip()] for one in re.findall(r"{[^{}]*}|[^,{}]+", vote)]
         groups = [group for group in groups if group]
         chosen = [a.strip() for group in groups for a in group]
         whole = all(_NUMBER.fullmatch(a) and 1 <= int(a) <= n for a in chosen) and _NUMBER.fullmatch(count.strip())
         if not whole or not chosen or len(set(chosen)) < len(chosen):
             what = f"{count}: {vote}"[:100]
-            raise UserError(f"{file}, line {number}: not a number of voters and alternatives 1..{n}, each once: {what}")
+            raise UserError(f"{file}, line {line}: not a number of voters and alternatives 1..{n}, each once: {what}")
         levels[row] = len(groups)
         for level, group in enumerate(groups):
             levels[row, [int(a) - 1 for a in group]] = level

@@ -107,13 +107,6 @@ class UserLists:
         x = self.ratings[at].argsort(dim=1, descending=True, stable=True)
         return {"x": x, "items": self.items[at], "ratings": self.ratings[at]}
 
-    def of(self, users: Tensor) -> UserLists:
-        """Those of some users."""
-        sizes = self.sizes[users]
-        moved = self.start[users] - (sizes.cumsum(0) - sizes)
-        at = torch.arange(int(sizes.sum())) + moved.repeat_interleave(sizes)
-        return UserLists(sizes, self.items[at], self.ratings[at])
-
 
 @component("dataset", ask="dataset=rankings dataset.path=<file>")
 def rankings(
@@ -185,13 +178,13 @@ def from_ratings(
         told = f"{len(active)} users rated {length} or more of the {len(kept)} items; 2 are needed"
         raise UserError(f"{name}: {told}: dataset.length={usual} leaves {int((sizes >= usual).sum())}")
     train, test = held_out(len(active), holdout, seed)
-    mine, index = lists.of(active[train]), torch.arange(len(test))
+    mine, index = active[train], torch.arange(len(test))
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        return mine.lists(index, length, repeated(seed, index, augment))
+        return lists.lists(mine[index], length, repeated(seed, index, augment))
 
-    shown = lists.of(active[test]).lists(index, length, SampleStreams(seed, -1 - index).at(0))
-    popularity = torch.bincount(mine.items, minlength=len(kept))
+    shown = lists.lists(active[test], length, SampleStreams(seed, -1 - index).at(0))
+    popularity = torch.bincount(lists.items[torch.isin(rows[order], mine)], minlength=len(kept))
     return PermutationData(
         name, make, shown, num_tokens=len(kept), kind="rankings", judge=judge, train_size=len(train),
         kept={"item_names": names[kept], "popularity": popularity}, code="insertion",

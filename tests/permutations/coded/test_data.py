@@ -16,19 +16,19 @@ from blackout.permutations.coded import (
     rankings,
     synthetic_rankings,
 )
-from blackout.permutations.coded.data import from_puzzles, ranks
+from blackout.permutations.coded.data import from_puzzles
 from blackout.permutations.coded.ratings import ndcg, ranking_baselines
 from blackout.permutations.coded.report import CodeScorer, expected_unique, likelihood_baselines
 from blackout.permutations.codes import Insertion
 from blackout.permutations.datasets import jigsaw_digits
-from blackout.permutations.group import all_permutations, is_permutation, num_cycles
+from blackout.permutations.group import all_permutations, is_permutation, num_cycles, number
 from blackout.permutations.metrics import arranged
 
 
 def test_cycles_are_split_by_a_hash():
     source = cycles(7, share=0.3)
     assert len(source.members) == 720 and bool((num_cycles(source.members) == 1).all())
-    train, test = set(ranks(source.train["x"]).tolist()), set(ranks(source.test["x"]).tolist())
+    train, test = set(number(source.train["x"]).tolist()), set(number(source.test["x"]).tolist())
     assert not train & test and len(train | test) == 720 and 0.25 < len(train) / 720 < 0.35
     figures = source.judge({"samples": source.members})
     assert float(figures["in_train"].sum()) == len(train) and float(figures["cyclic"].mean()) == 1
