@@ -47,7 +47,8 @@ class PaperInputs:
     max_count: int
 
     def __post_init__(self) -> None:
-        _check_max_count(self.max_count)
+        if self.max_count < 1:
+            raise ValueError(f"max_count of the network's inputs must be at least 1, got {self.max_count}")
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
         """Counts [B, *shape] at float64 times [B] -> float32 [B, *shape]."""
@@ -85,7 +86,7 @@ class StandardisedInputs:
 
 @component("inputs")
 @dataclass(frozen=True)
-class LevelInputs:
+class LevelInputs(PaperInputs):
     """Levels 0..max_count to [-1, 1] at every time; states above (a mask) to -2.
 
     Args:
@@ -94,11 +95,6 @@ class LevelInputs:
     Raises:
         ValueError: `max_count` is below 1.
     """
-
-    max_count: int
-
-    def __post_init__(self) -> None:
-        _check_max_count(self.max_count)
 
     def __call__(self, xt: Tensor, t: Tensor) -> Tensor:
         scaled = xt.float() * (2 / self.max_count) - 1
@@ -127,11 +123,6 @@ class BirthDeathInputs(StandardisedInputs):
 def _per_example(values: Tensor, x: Tensor) -> Tensor:
     """Values [B] as float32, shaped to broadcast against `x` [B, ...]."""
     return values.float().reshape(-1, *[1] * (x.dim() - 1))
-
-
-def _check_max_count(max_count: int) -> None:
-    if max_count < 1:
-        raise ValueError(f"max_count of the network's inputs must be at least 1, got {max_count}")
 
 
 NUM_STEPS = 1000

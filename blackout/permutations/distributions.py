@@ -256,9 +256,6 @@ class PlackettLuce(SequentialLaw):
 
     mode_is_exact: ClassVar[bool] = True
 
-    def __init__(self, scores: Tensor, width: int = 64) -> None:
-        super().__init__(scores, width=width)
-
     def log_prob(self, value: Tensor) -> Tensor:
         """log p of orders [..., n], in the scores' dtype; O(n) by one running logsumexp."""
         scores, value = torch.broadcast_tensors(self.scores, value)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -73,39 +71,27 @@ def read_ratings(file: Path) -> Ratings:
     return Ratings(user, item, torch.from_numpy(rating.astype(np.float32)))
 
 
-@dataclass(frozen=True, eq=False)
-class UserLists:
-    """Ratings user by user: `sizes` says how many of items and ratings are whose.
+def user_lists(sizes: Tensor, given: Ratings, users: Tensor, length: int, streams: StepStreams) -> dict[str, Tensor]:
+    """`items` and `ratings` [b, n] of `length` rated items of each user, in a random order, and `x` [b, n].
 
-    Attributes:
-        sizes: int64 [users].
-        items: int64, 0..number of items - 1.
-        ratings: float32.
+    items[x] is the user's order: falling ratings, equal ones in the random order.
+
+    Args:
+        sizes: ratings of every user, int64 [all users].
+        given: all ratings, user by user.
+        users: int64 [b].
+        length: n.
+        streams: of the users.
     """
-
-    sizes: Tensor
-    items: Tensor
-    ratings: Tensor
-
-    @cached_property
-    def start(self) -> Tensor:
-        """The place of every user's first rating, int64 [users]."""
-        return self.sizes.cumsum(0) - self.sizes
-
-    def lists(self, users: Tensor, length: int, streams: StepStreams) -> dict[str, Tensor]:
-        """`items` and `ratings` [b, n] of `length` rated items of each user, in a random order, and `x` [b, n].
-
-        items[x] is the user's order: falling ratings, equal ones in the random order.
-        """
-        chosen = []
-        most = int(self.sizes[users].max())
-        for rows, u in zip(users.split(256), streams.next_draw().uniform((len(users), most)).split(256), strict=True):
-            absent = torch.arange(most) >= self.sizes[rows].unsqueeze(1)
-            order = u.masked_fill(absent, 2.0).argsort(dim=1)[:, :length]
-            chosen.append(self.start[rows].unsqueeze(1) + order)
-        at = torch.cat(chosen)
-        x = self.ratings[at].argsort(dim=1, descending=True, stable=True)
-        return {"x": x, "items": self.items[at], "ratings": self.ratings[at]}
+    chosen, start = [], sizes.cumsum(0) - sizes
+    most = int(sizes[users].max())
+    for rows, u in zip(users.split(256), streams.next_draw().uniform((len(users), most)).split(256), strict=True):
+        absent = torch.arange(most) >= sizes[rows].unsqueeze(1)
+        order = u.masked_fill(absent, 2.0).argsort(dim=1)[:, :length]
+        chosen.append(start[rows].unsqueeze(1) + order)
+    at = torch.cat(chosen)
+    x = given.rating[at].argsort(dim=1, descending=True, stable=True)
+    return {"x": x, "items": given.item[at], "ratings": given.rating[at]}
 
 
 @component("dataset", ask="dataset=rankings dataset.path=<file>")
@@ -170,7 +156,7 @@ def from_ratings(
     users, rows = given.user[own].unique(return_inverse=True)
     order = rows.argsort(stable=True)
     sizes = torch.bincount(rows, minlength=len(users))
-    lists = UserLists(sizes, number[item[own]][order], given.rating[own][order])
+    given = Ratings(rows[order], number[item[own]][order], given.rating[own][order])
     usual = max(2, min(_LENGTH, int(sizes.sort().values[(len(sizes) - 1) // 2])))
     length = usual if length is None else length
     active = (sizes >= length).nonzero().squeeze(1)
@@ -181,10 +167,10 @@ def from_ratings(
     mine, index = active[train], torch.arange(len(test))
 
     def make(index: Tensor, augment: Tensor | None = None) -> dict[str, Tensor]:
-        return lists.lists(mine[index], length, repeated(seed, index, augment))
+        return user_lists(sizes, given, mine[index], length, repeated(seed, index, augment))
 
-    shown = lists.lists(active[test], length, SampleStreams(seed, -1 - index).at(0))
-    popularity = torch.bincount(lists.items[torch.isin(rows[order], mine)], minlength=len(kept))
+    shown = user_lists(sizes, given, active[test], length, SampleStreams(seed, -1 - index).at(0))
+    popularity = torch.bincount(given.item[torch.isin(given.user, mine)], minlength=len(kept))
     return PermutationData(
         name, make, shown, num_tokens=len(kept), kind="rankings", judge=judge, train_size=len(train),
         kept={"item_names": names[kept], "popularity": popularity}, code="insertion",
