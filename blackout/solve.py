@@ -70,9 +70,8 @@ def read_pieces(path: Path, grid: str | None) -> tuple[Tensor, int]:
         height, width = (side // number for side, number in zip(images[0].shape[1:], (rows, columns), strict=True))
         if min(height, width) < 2:
             raise UserError(f"grid={grid}: the pieces of {path} would have no 2x2 pixels")
-        cut = (
-            images[0][:, : rows * height, : columns * width].unflatten(1, (rows, height)).unflatten(3, (columns, width))
-        )
+        cropped = images[0][:, : rows * height, : columns * width]
+        cut = cropped.unflatten(1, (rows, height)).unflatten(3, (columns, width))
         return cut.permute(1, 3, 0, 2, 4).flatten(0, 1), columns
     if len(images) != rows * columns:
         raise UserError(f"{path}: {len(images)} pictures are no grid of {rows}x{columns}")

@@ -66,10 +66,8 @@ def encode(given: argparse.Namespace) -> None:
     expected = [Estimate.of(bounds(model, tried[:_TRIED], grid), model.shape) for grid in grids(model, given.steps)]
     chosen = min(range(len(expected)), key=lambda k: expected[k].value)
     times, bound = grids(model, given.steps)[chosen], expected[chosen]
-    header, squeezer = (
-        _FILE.pack(_MAGIC, len(counts), given.steps, given.batch_size, chosen),
-        lzma.LZMACompressor(preset=_LZMA),
-    )
+    header = _FILE.pack(_MAGIC, len(counts), given.steps, given.batch_size, chosen)
+    squeezer = lzma.LZMACompressor(preset=_LZMA)
     with replacing(given.out) as part, tempfile.TemporaryFile(dir=given.out.parent) as plain:
         plain.write(_PLAIN.pack(_XZ, len(counts)))
         with part.open("wb") as file:

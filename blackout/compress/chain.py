@@ -102,15 +102,12 @@ class Coder:
         """The n words on top."""
         parts: list[NDArray[np.uint32]] = []
         while n:
-            if not self._words:
-                parts.insert(0, self._initial.integers(0, 1 << 32, n, dtype=np.uint32))
-                break
-            top = self._words.pop()
-            rest = max(0, len(top) - n)
-            if rest:
-                self._words.append(top[:rest])
-            parts.insert(0, top[rest:])
-            n -= len(top) - rest
+            top = self._words.pop() if self._words else self._initial.integers(0, 1 << 32, n, dtype=np.uint32)
+            rest, taken = np.split(top, [max(0, len(top) - n)])
+            if len(rest):
+                self._words.append(rest)
+            parts.insert(0, taken)
+            n -= len(taken)
         return np.concatenate(parts)
 
 
@@ -299,9 +296,8 @@ def _births(model: BlackoutDiffusion, shape: torch.Size, x: Integers, times: Ten
     states = torch.from_numpy(x.reshape(shape)).to(model.device)
     with torch.no_grad():
         prediction = predicted(model.denoiser(), model.process, states, times[k])
-    log_rate = prediction.log_mean.double().cpu().numpy().reshape(-1) + float(
-        step_fraction(times[k - 1], times[k]).log()
-    )
+    log_mean = prediction.log_mean.double().cpu().numpy().reshape(-1)
+    log_rate = log_mean + float(step_fraction(times[k - 1], times[k]).log())
     rate = np.exp(np.nan_to_num(log_rate).clip(max=22.0))  # 2^31 and more of finite ones only
     return _poisson(rate, model.process.max_count - x)
 

@@ -306,12 +306,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> the same."""
         h = self.norm(x)
-        query, key, value = (_tokens(project(h)) for project in (self.query, self.key, self.value))
+        maps = (project(h).flatten(2).transpose(1, 2) for project in (self.query, self.key, self.value))
+        query, key, value = (one.contiguous().unsqueeze(1) for one in maps)  # free in channels_last memory
         h = F.scaled_dot_product_attention(query, key, value)
         h = h.squeeze(1).transpose(1, 2).unflatten(2, x.shape[2:])
         return rescaled_sum(x, self.out(h))
-
-
-def _tokens(x: Tensor) -> Tensor:
-    """[B, C, H, W] -> [B, 1, H * W, C]: one head, a token per pixel (free in channels_last memory)."""
-    return x.flatten(2).transpose(1, 2).contiguous().unsqueeze(1)

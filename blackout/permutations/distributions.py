@@ -208,9 +208,8 @@ class SequentialLaw(OrderDistribution):
             ValueError: the choices left no item for a place.
         """
         n = self._n
-        noise = (
-            self._gumbel(sample_shape, (n, n), generator).reshape(-1, self.batch_shape.numel(), n, n).transpose(0, 1)
-        )
+        noise = self._gumbel(sample_shape, (n, n), generator)
+        noise = noise.reshape(-1, self.batch_shape.numel(), n, n).transpose(0, 1)
         stuck = torch.zeros(noise.shape[:2], dtype=torch.bool, device=noise.device)
         same = torch.arange(noise.shape[1], device=noise.device).expand(noise.shape[:2])
 

@@ -112,13 +112,9 @@ def partitions(n: int, passes: int, random: bool = True) -> list[list[Tensor]]:
         return [left_to_right]
     found: list[list[Tensor]] = [[]]
     for block in left_to_right:
-        found = [
-            [*before, torch.tensor(chosen)]
-            for before in found
-            for chosen in combinations(
-                sorted(set(range(n)) - {i for part in before for i in part.tolist()}), len(block)
-            )
-        ]
+        left = [sorted(set(range(n)) - {i for part in before for i in part.tolist()}) for before in found]
+        pairs = zip(found, left, strict=True)
+        found = [[*before, torch.tensor(one)] for before, rest in pairs for one in combinations(rest, len(block))]
     return found
 
 
