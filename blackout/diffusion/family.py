@@ -165,7 +165,9 @@ Spaces](https://proceedings.mlr.press/v202/santos23a.html), ICML 2023."""
         known: dict[str, Any] = _kept(tensors, shape, measured, classes)
         elements = Elements(known["mean"], known["concentration"], known["gain"]) if "gain" in known else None
         parts = self.made_parts(description, "process", "schedule", "loss", "sampler")
-        parts["network"] = make_network(described["network"], elements)
+        parts["network"] = make(described["network"], "network")
+        if elements is not None and isinstance(parts["network"], nn.Module):  # inputs that measure counts by them
+            measure(parts["network"], elements)
         parts["head"] = make_head(described["head"], parts["process"], elements)
         return self.made(**known, **parts, **training)
 
@@ -321,14 +323,6 @@ def make_head(config: Mapping[str, Any], process: Process, elements: Elements | 
     if not isinstance(getattr(head, "outputs", None), int):
         raise UserError(f"head: {type(head).__name__} does not say how many `outputs` of the network it reads")
     return head
-
-
-def make_network(config: Mapping[str, Any], elements: Elements | None = None) -> nn.Module:
-    """The network, whose inputs measure counts by the data's elements where there are such inputs."""
-    network: nn.Module = make(config, "network")
-    if elements is not None and isinstance(network, nn.Module):
-        measure(network, elements)
-    return network
 
 
 def elements_of(counts: Tensor | Rows, mean: Tensor, known: Sums | None = None) -> Elements:

@@ -22,7 +22,6 @@ from blackout.diffusion.predictions import (
     CategoricalPrediction,
     CountPrediction,
     DistributionPrediction,
-    MissingCount,
     Prediction,
 )
 from blackout.diffusion.processes import Process
@@ -203,23 +202,20 @@ class LogisticMixtureHead:
 
     def __call__(self, raw: Tensor, xt: Tensor, t: Tensor) -> DistributionPrediction:
         rest = self.base(raw, xt, t)
-        distribution = self.distribution(raw, xt, t, rest.mean)
-        return DistributionPrediction(rest.mean, rest.log_mean, distribution, rest=rest)
-
-    def distribution(self, raw: Tensor, xt: Tensor, t: Tensor, y: Tensor) -> MissingCount:
-        """The distribution alone, given the mean y [B, ...]."""
+        y = rest.mean
         weight, shift, width = raw[:, self.base.outputs : self.outputs].float().chunk(3, dim=1)
         decayed = -torch.expm1(-expand_time(t, y)).expand(y.shape)
         spread = torch.sqrt(decayed * self.mean + (decayed * self.std) ** 2).float().unsqueeze(1)
         # components that start at one location would stay there
         start = torch.linspace(-1, 1, self.components, device=raw.device) if self.components > 1 else raw.new_zeros(1)
         shift = shift + start.view(-1, *[1] * (y.ndim - 1))
-        return LogisticMixture(
+        distribution = LogisticMixture(
             F.log_softmax(weight, dim=1),
             y.detach().unsqueeze(1) + spread * shift,
             torch.log(spread) + torch.log(F.softplus(width) + 0.02),
             self.max_count - xt.to(torch.int64),
         )
+        return DistributionPrediction(y, rest.log_mean, distribution, rest=rest)
 
 
 @component("head", "base")

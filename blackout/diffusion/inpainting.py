@@ -58,31 +58,27 @@ class KnownPath:
     Args:
         known: elements of the batch.
         process: forward.
-        times: the sampler's, [T + 1].
         shape: of the batch, [B, ...].
         generator: streams make the path of sample k a function of (seed, k).
         copies: particles of every sample, which share its path; they are next to one another.
     """
 
     def __init__(
-        self, known: KnownElements, process: Process, times: Tensor, shape: tuple[int, ...],
+        self, known: KnownElements, process: Process, shape: tuple[int, ...],
         generator: torch.Generator | SampleStreams | None, device: torch.device, copies: int = 1,
     ) -> None:  # fmt: skip
         x0, mask = (one.to(device).expand(shape) for one in (known.x0, known.mask))
         self.x0, self.mask = (one.repeat_interleave(copies, 0) for one in (x0, mask))
-        self.times, self._process, self._generator, self._copies = times, process, generator, copies
-        self._origin, self._state, self._time = x0, x0, times[0]
+        self._process, self._generator, self._copies = process, generator, copies
+        self._origin, self._state, self._time = x0, x0, torch.empty(0)
         self._step: int | None = None
         self._source: RandomSource = None
 
-    def overwrite(self, k: int, xt: Tensor) -> Tensor:
-        """xt with its observed elements replaced by the path's at times[k]; call it for k = T, T - 1, ..., 0."""
-        return self.at(k, self.times[k], xt)
-
     def at(self, k: int, time: Tensor, xt: Tensor) -> Tensor:
-        """The same at a time within the step to times[k], from the path's own numbers of that step.
+        """xt with its observed elements replaced by the path's at a time within the step to times[k], or at its end;
+        call it for k = T, T - 1, ..., 0.
 
-        These are negative ones, where the sampler's are positive.
+        The path's own numbers of a step are negative ones, where the sampler's are positive.
         """
         begins = self._step is None
         if self._step != k:
@@ -132,20 +128,12 @@ def read_known(
         x0 = above // units[1]
     if x0.size and not 0 <= x0.min() <= x0.max() <= max_count:
         raise UserError(f"inpaint={path}: x0 must be counts in 0..{max_count}, not {x0.min()}..{x0.max()}")
-    counts, known = (_channels_first(array, sample_shape) for array in (x0.astype(np.int64), mask))
-    for name, array in (("x0", counts), ("mask", known)):
-        if tuple(array.shape[1:]) != sample_shape or len(array) not in (1, num_samples):
+    found = []
+    for name, array in (("x0", x0.astype(np.int64)), ("mask", mask)):
+        tensor = torch.from_numpy(array if array.ndim > len(sample_shape) else array[None])
+        found.append(tensor := tensor.permute(0, 3, 1, 2) if tensor.ndim == 4 else tensor)
+        if tuple(tensor.shape[1:]) != sample_shape or len(tensor) not in (1, num_samples):
             raise UserError(
                 f"inpaint={path}: {name} must be one sample or {num_samples} of the model's shape, channels last"
             )
-    rows = max(len(counts), len(known))
-    return KnownElements(
-        counts.to(count_dtype(max_count)).expand(rows, *sample_shape), known.expand(rows, *sample_shape)
-    )
-
-
-def _channels_first(array: np.ndarray, shape: tuple[int, ...]) -> Tensor:
-    tensor = torch.from_numpy(array)
-    if tensor.ndim == len(shape):
-        tensor = tensor[None]
-    return tensor.permute(0, 3, 1, 2) if tensor.ndim == 4 else tensor
+    return KnownElements(*torch.broadcast_tensors(found[0].to(count_dtype(max_count)), found[1]))

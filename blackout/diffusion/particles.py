@@ -42,7 +42,7 @@ from blackout.diffusion.predictions import CountPrediction, Denoiser, Prediction
 from blackout.diffusion.processes import FiniteProcess, JumpProcess, Process
 from blackout.diffusion.processes.base import per_sample
 from blackout.diffusion.processes.pure_death import PureDeath
-from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample
+from blackout.diffusion.samplers import BINOMIAL_BRIDGE, NO_CORRECTION, Callback, begin, sample, source_at
 from blackout.diffusion.schedules import reverse_clock, step_fraction
 from blackout.random import RandomSource, SampleStreams, binomial, categorical, poisson, uniform
 
@@ -339,8 +339,8 @@ def sample_particles(
     start = begin(process, times, (shape[0] * number, *shape[1:]), streams, start_mean, None, device)
     weights = list(potentials)
     if known is not None:
-        path = KnownPath(known, process, times, shape, generator, device, number)
-        start = path.overwrite(len(times) - 1, start)
+        path = KnownPath(known, process, shape, generator, device, number)
+        start = path.at(len(times) - 1, times[-1], start)
         weights.append(KnownWeight(process, path.x0, path.mask))
         start = path.hold() if held else start
     swarm = _Swarm(kernel, weights, number, shape[0], len(times) - 1, generator, path, threshold, device)
@@ -469,7 +469,7 @@ class _Swarm:
 
         xs = self._kernel(recorded, process, xt, s, t, generator)
         step.shares = getattr(self._kernel, "shares", [])
-        step.after = xs if self._path is None else self._path.overwrite(self._k, xs)
+        step.after = xs if self._path is None else self._path.at(self._k, s, xs)
         for potential in self._potentials:
             self._log_weight += potential(step).view_as(self._log_weight)
         spread = self._log_weight.amax(1) - self._log_weight.median(1).values
@@ -480,7 +480,7 @@ class _Swarm:
         """The particles, in those groups that have come to depend on too few of them exchanged for copies."""
         weight = normalised(self._log_weight)
         few = 1 / (weight**2).sum(1) < self._threshold * self._number
-        u = uniform((len(weight), 1), self._own(self._k + 1), weight.device)
+        u = uniform((len(weight), 1), source_at(self._generator, self._k + 1), weight.device)
         self._log_normaliser += torch.where(few, self._log_mean(), 0.0)
         self._log_weight = torch.where(few[:, None], 0.0, self._log_weight)
         stay = torch.arange(self._number, device=weight.device)
@@ -495,17 +495,13 @@ class _Swarm:
     def draw(self, x0: Tensor) -> Weighed:
         """One particle of every sample, by weight."""
         weight = normalised(self._log_weight)
-        u = uniform((len(weight), 1), self._own(0), weight.device)
+        u = uniform((len(weight), 1), source_at(self._generator, 0), weight.device)
         chosen = (weight.cumsum(1) <= u * weight.sum(1, keepdim=True)).sum(1).clamp(max=self._number - 1)
         rows = self._number * torch.arange(len(weight), device=weight.device) + chosen
         return Weighed(x0[rows], self._log_normaliser + self._log_mean(), self._spread)
 
     def _log_mean(self) -> Tensor:
         return torch.logsumexp(self._log_weight, 1) - math.log(self._number)
-
-    def _own(self, step: int) -> RandomSource:
-        """The samples' own numbers, which neither particles nor known elements use."""
-        return self._generator.at(step) if isinstance(self._generator, SampleStreams) else self._generator
 
 
 def normalised(log_weight: Tensor) -> Tensor:

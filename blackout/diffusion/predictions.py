@@ -121,14 +121,9 @@ class CategoricalPrediction:
     log_probs: Tensor
 
     @property
-    def probs(self) -> Tensor:
-        """P(X_0 = o | X_t), float32 [B, S, ...]."""
-        return torch.exp(self.log_probs)
-
-    @property
     def mean(self) -> Tensor:
-        """E of X_0 as a one-hot vector: the same as `probs`."""
-        return self.probs
+        """P(X_0 = o | X_t), float32 [B, S, ...]: E of X_0 as a one-hot vector."""
+        return torch.exp(self.log_probs)
 
     @property
     def expected(self) -> Tensor:

@@ -126,7 +126,7 @@ def sample(
     """
     times, device = times.cpu(), torch.device(device)  # whoever asks for a time's value does not wait for the device
     xt = begin(process, times, shape, generator, mean, start, device)
-    path = None if known is None else KnownPath(known, process, times, shape, generator, device)
+    path = None if known is None else KnownPath(known, process, shape, generator, device)
     counting = CountingDenoiser(denoiser)
     if isinstance(kernel, MultistepLeap) and start is None:
         kernel = kernel.fresh(mean)
@@ -135,10 +135,10 @@ def sample(
     for k in range(len(times) - 1, -1, -1):
         if k < len(times) - 1:
             counting.last = None  # let go of it before the next one is made: over 256 levels it is large
-            s, t, source = times[k], times[k + 1], _source(generator, k + 1)
+            s, t, source = times[k], times[k + 1], source_at(generator, k + 1)
             xt = kernel(counting, process, xt, s, t, source)
         if path is not None:
-            xt = path.overwrite(k, xt)
+            xt = path.at(k, times[k], xt)
         # correctors act on known elements in their place, and these return to it afterwards (Lugmayr et al. 2022,
         # Algorithm 1): the elements that were born beside them are brought in line
         for _ in range(correction.at(float(times[k])) if k < len(times) - 1 else 0):
@@ -158,13 +158,13 @@ def begin(
     if times.ndim != 1 or not len(times) or times[0] < 0 or not bool((times.diff() > 0).all()):
         raise ValueError("the times of a sampler must increase from 0 or above")
     if start is None:
-        return process.prior(shape, time_on(times[-1], device), _source(generator, len(times)), mean=mean)
+        return process.prior(shape, time_on(times[-1], device), source_at(generator, len(times)), mean=mean)
     if tuple(start.shape) != tuple(shape) or start.is_floating_point():
         raise ValueError(f"the start must be integers of shape {tuple(shape)}, not {start.dtype} {tuple(start.shape)}")
     return start.to(device, count_dtype(process.num_states - 1))
 
 
-def _source(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:
+def source_at(generator: torch.Generator | SampleStreams | None, step: int) -> RandomSource:
     """The numbers of one step; a torch generator simply goes on."""
     return generator.at(step) if isinstance(generator, SampleStreams) else generator
 

@@ -20,7 +20,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 from blackout.distributed import computed_once
 from blackout.errors import UserError
 from blackout.files import numbered, read_mapping, refuse_links, remove_parts, replacing, results_folder
-from blackout.programs.settings import decisive, differences
+from blackout.programs.settings import WHERE_AND_HOW, differences
 from blackout.programs.sweeps import job_folder, sweeping
 from blackout.training.descriptions import plain
 from blackout.training.export import check_replaceable
@@ -43,7 +43,8 @@ def run_id(config: Mapping[str, Any]) -> str:
         if not _possible(name) or name in ("", ".", "..") or any(c in name for c in "/\\"):
             raise UserError(f"run_id must be a plain directory name, not {reprlib.repr(name)}")
         return name
-    settings = json.dumps(with_defaults(decisive(config), ""), sort_keys=True, default=str)
+    decisive = {name: value for name, value in config.items() if name not in WHERE_AND_HOW}
+    settings = json.dumps(with_defaults(decisive, ""), sort_keys=True, default=str)
     return hashlib.sha256(settings.encode()).hexdigest()[:8]
 
 

@@ -288,11 +288,6 @@ def asked_for(group: str) -> bool:
     return any(word.lstrip("+~").startswith(group) for word in given)
 
 
-def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that decide a run's result, in the form from which its id is made."""
-    return {name: value for name, value in config.items() if name not in WHERE_AND_HOW}
-
-
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """(name, old, new) of settings that may not change when a run is continued, but have."""
     was, now = dict(leaves(old)), dict(leaves(new))

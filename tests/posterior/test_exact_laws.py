@@ -65,7 +65,7 @@ def test_reverse_runs_follow_bayes_rule(chain):
     assert p_of_draws(model.prior().reverse(z.expand(20_000, 3), t, streams), law(chain, node)) > 1e-3
     assert p_of_draws(model.prior().draw(20_000, streams), law(chain)) > 1e-3
     predicted = model.prior().denoiser(z, torch.tensor(t, dtype=torch.float64))
-    assert torch.allclose(predicted.probs[0].T.double(), chain.marginals(node[None])[0], atol=1e-6)
+    assert torch.allclose(predicted.mean[0].T.double(), chain.marginals(node[None])[0], atol=1e-6)
 
 
 def test_words_are_counted_and_drawn_in_two_colours():
