@@ -9,18 +9,19 @@ fails is recorded and does not end the study. What comes after `--` are settings
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from pathlib import Path
 
 import optuna
+import torch
 from hydra import compose, initialize_config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from blackout.errors import Preempted
-from blackout.programs.sweeps import free_memory
 from blackout.programs.train import train
 
 
@@ -52,7 +53,9 @@ def main() -> None:
         except Preempted as leaving:
             raise SystemExit(leaving.code) from None  # the trial stays unfinished; its run can be continued
         finally:
-            free_memory()
+            gc.collect()  # so that the next trial starts as in a fresh process
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
         trial.set_user_attr("run", str(run))
         return float(json.loads((run / "metrics.json").read_text())["values"][arguments.score])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -106,3 +107,15 @@ def test_what_is_shared_names_no_family(where: str) -> None:
     word = re.compile(r"BlackoutDiffusion|CountData|PureDeath|max_count")
     files = [path for path in MODULES.values() if path.relative_to(ROOT / "blackout").parts[0] == where]
     assert [f"{path.relative_to(ROOT)}: {found[0]}" for path in files if (found := word.search(path.read_text()))] == []
+
+
+def test_what_is_imported_from_here_is_there() -> None:
+    """Examples and benchmarks are not all run; a name that has moved is found without running them."""
+    missing = []
+    for path in (*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/**/*.py"), *ROOT.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "blackout":
+                module = importlib.import_module(str(node.module))
+                here = {alias.name for alias in node.names if f"{node.module}.{alias.name}" not in MODULES}
+                missing += [f"{path.name}: {node.module}.{name}" for name in here if not hasattr(module, name)]
+    assert not missing

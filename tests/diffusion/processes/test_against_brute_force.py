@@ -13,7 +13,7 @@ from blackout.diffusion.processes import (
     Uniform,
     from_generator,
 )
-from blackout.laws import kernels as steps
+from blackout.laws import claims as steps
 from blackout.laws import toys as chains
 from tests.laws import brute_force
 
