@@ -54,7 +54,7 @@ class ScoreOptions:
     Attributes:
         splits: parts of the Inception Score.
         kernel_subsets: random subsets of the kernel distance.
-        kernel_subset_size: samples per subset.
+        kernel_subset_size: samples per subset; all of the smaller set, if those are fewer.
         neighbours: k of precision and recall.
         density_neighbours: k of density and coverage.
         recognised_above: class probability from which a sample counts as recognised.
@@ -172,7 +172,6 @@ class ImageScores:
         neighbours = max(options.neighbours, options.density_neighbours)
         limits = {
             "is": (options.splits, f"the Inception Score over {options.splits} splits", ["samples"]),
-            "kd": (options.kernel_subset_size, "metrics.options.kernel_subset_size", list(sizes)),
             "prc": (neighbours + 1, "precision and recall", list(sizes)),
         }
         for score, (least, what, counted) in limits.items():
@@ -236,8 +235,8 @@ class ImageScores:
             values |= {name("is"): sums["is"].mean, name("is", "_std"): sums["is"].std}
         if features is not None and real is not None and real.features is not None:
             if "kd" in self.scores:
-                subsets, size = options.kernel_subsets, options.kernel_subset_size
-                kernel = kernel_distance(features, real.features, subsets, size, options.seed, self.device)
+                of = options.kernel_subsets, self._subset_size, options.seed, self.device
+                kernel = kernel_distance(features, real.features, *of)
                 values |= {name("kd"): kernel.mean, name("kd", "_std"): kernel.std}
             if "prc" in self.scores:
                 neighbours = options.neighbours, options.density_neighbours
@@ -247,6 +246,12 @@ class ImageScores:
             values[name("recognised")] = sums["classes"].recognised
             values |= {name("share", f"_{label}"): share for label, share in enumerate(sums["classes"].shares)}
         return values
+
+    @property
+    def _subset_size(self) -> int:
+        """That of the kernel distance, which has no bias at any size: as asked, or of the smaller set."""
+        real = None if self.reference is None else self.reference.num_samples
+        return min(self.options.kernel_subset_size, self.num_samples, real or self.num_samples)
 
     def _name(self, score: str, ending: str = "") -> str:
         """Name in results: plain with Inception features, otherwise with the extractor's name."""
@@ -274,7 +279,7 @@ class ImageScores:
             "scores": list(self.scores),
             "extractor": extractor_origin(self.extractor),
             "reference": compared,
-            "options": asdict(self.options),
+            "options": {**asdict(self.options), "kernel_subset_size": self._subset_size},
             "images": "uint8 as they are" if most == 255 else mapped,
             "versions": library_versions(),
         }
