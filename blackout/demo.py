@@ -308,6 +308,7 @@ def _run(given: argparse.Namespace) -> None:
         demo.save_space(given.space)
         print(f"{given.space}: `hf upload <name> {given.space} --repo-type space` puts it on the hub")
         return
+    demo.draw(1, steps=1)  # what the first draw compiles or loads is not waited for in the page
     page(demo).launch(server_name="127.0.0.1", server_port=given.port, share=False, footer_links=[])
 
 
