@@ -19,8 +19,6 @@ from blackout.family import BaseDraw, Drawn, Outputs, Samples, Watch, refuse_unk
 from blackout.flows.checks import judge
 from blackout.flows.model import BATCH, ChainSampler, LawsFlow
 from blackout.flows.plots import (
-    CLUSTERS,
-    EXACT,
     Collected,
     grid,
     named,
@@ -29,8 +27,9 @@ from blackout.flows.plots import (
     save_diagnostics,
     save_path,
 )
-from blackout.flows.refinement import Refinement
+from blackout.flows.refinement import Refinement, attracts
 from blackout.flows.simulation import Events, Paths, Simulation, run_backwards
+from blackout.flows.targets import can_enumerate
 from blackout.flows.weights import estimates, weighted_mean
 from blackout.random import fold_seed
 from blackout.training.instantiate import make
@@ -180,10 +179,9 @@ def upper_bound(model: ChainSampler, seed: int) -> dict[str, float]:
 
     At least log Z, as `log_z_lower` is at most [Blessing 2024, section 3]; nothing without exact states or clusters.
     """
-    states, how = reference(model.target, _BOUNDED)
-    if how not in (EXACT, CLUSTERS):
+    if not (can_enumerate(model.target) or attracts(model.target)):
         return {}
-    x = states[:_BOUNDED].to(model.device)
+    x = reference(model.target, _BOUNDED)[0][:_BOUNDED].to(model.device)
     steps, indices = model.simulation.num_steps, torch.arange(len(x), device=model.device)
     bound = run_backwards(model.target, model.rates(), x, steps, indices, seed).log_weights
     gap = model.target.log_density(x).double() - bound

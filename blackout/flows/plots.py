@@ -24,7 +24,6 @@ from blackout.flows.weights import along_path, effective_sample_size, log_mean_e
 
 _REFERENCE, _SWEEPS = 512, 200
 """Chains and sweeps of the Gibbs sampler that exact energies are replaced by."""
-EXACT, CLUSTERS = "exact", "clusters, 48 moves"
 """What `reference` calls states that are as good as drawn independently from the target itself."""
 _CLUSTERED = 256
 """Chains of clusters in its place, where the target has them."""
@@ -62,9 +61,9 @@ def correlations(states: Tensor, levels: int, share: Any = None) -> list[float]:
 def reference(target: Target, number: int = _REFERENCE) -> tuple[Tensor, str]:
     """States of the target itself, uint8 [n, d], and how they were made: exactly, by clusters, or by Gibbs chains."""
     if can_enumerate(target):
-        return samples_of(target, 16 * number, 0, 0), EXACT
+        return samples_of(target, 16 * number, 0, 0), "exact"
     if attracts(target):
-        return samples_of(target, min(number, _CLUSTERED), 48, 0, Clusters()), CLUSTERS
+        return samples_of(target, min(number, _CLUSTERED), 48, 0, Clusters()), "clusters, 48 moves"
     return samples_of(target, number, _SWEEPS, 0), f"Gibbs, {_SWEEPS} sweeps"
 
 
