@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,6 +96,10 @@ class ComponentFamily(ABC):
         Raises:
             UserError: settings that do not fit the source or each other.
         """
+        for part in self.parts:
+            if settings.get(part) is not None and not _is_component(settings[part]):
+                told = reprlib.repr(settings[part])
+                raise UserError(f"{part} must be a component (a mapping with _target_), not {told}")
         model = self.described_parts(settings, source)
         chosen = {name: pathless(with_defaults(settings.get(name) or {}, name)) for name in ("dataset", "metrics")}
         return {**chosen, **self.data_of(settings, source), "model": model}
@@ -128,7 +133,7 @@ class ComponentFamily(ABC):
         model = description.get("model")
         if not isinstance(model, Mapping):
             raise UserError("there is no description of a model")
-        if missing := [part for part in self.parts if not isinstance(model.get(part), Mapping)]:
+        if missing := [part for part in self.parts if not _is_component(model.get(part))]:
             raise UserError(f"there is no description of a whole model: {', '.join(missing)} missing")
         if settings is not None:
             training |= self.training(settings)
@@ -179,3 +184,7 @@ class ComponentFamily(ABC):
 def name_of(component: Mapping[str, Any]) -> str:
     """The last part of a component's address."""
     return str(component["_target_"]).rsplit(".", 1)[-1]
+
+
+def _is_component(part: Any) -> bool:
+    return isinstance(part, Mapping) and "_target_" in part

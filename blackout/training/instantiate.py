@@ -82,7 +82,8 @@ def find(config: Mapping[str, Any], where: str) -> Callable[..., Any]:
 def check_arguments(
     target: Callable[..., Any], given: Mapping[str, Any], where: str, partial: bool = False, closed: bool = False
 ) -> None:
-    """Compare arguments with a signature: their names, and for this package's components the kinds of plain values.
+    """Compare arguments with a signature: their names, for this package's components the kinds of plain values, and of
+    others whether what is true or false by default still is.
 
     Args:
         target: class or function.
@@ -104,7 +105,8 @@ def check_arguments(
         needed = p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         if needed and key not in given:
             raise UserError(f"{where}.{key} must be given: {name} needs it")
-    hints = _hints(target) if target.__module__.split(".")[0] == "blackout" else {}
+    switches = {key: bool for key, p in parameters.items() if isinstance(p.default, bool)}
+    hints = _hints(target) if target.__module__.split(".")[0] == "blackout" else switches
     if closed and hints is None:
         raise UserError(f"{where}: the annotations of {name} cannot be read, and so its arguments not checked")
     hints = hints or {}

@@ -33,6 +33,8 @@ def settings(*overrides):
     ("trainer.logger=false", ["logger=none"]),
     ("optimizer.lr=abc", ["optimizer.lr must be a number"]),
     ("optimizer.factory.betas=[2,3]", ["optimizer", "beta"]),
+    ("optimizer.factory.amsgrad=-0.5", ["optimizer.factory.amsgrad must be true or false"]),
+    ("sampler=[]", ["sampler must be a component"]),
     ("init_from=/nowhere", ["/nowhere"]),
     ("ckpt_path=/nowhere", ["/nowhere"]),
     ("dataset=counts", ["dataset.path must be given", "--help"]),

@@ -8,6 +8,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from blackout.component import leaves
+from blackout.errors import UserError
 from blackout.flows.graphs import GraphFlow
 from blackout.programs.train import make_model
 from blackout.training.descriptions import check, plain
@@ -59,6 +60,14 @@ def test_a_description_is_complete_and_is_what_a_file_may_hold(made):
     again.network.load_state_dict(model.averaged.state_dict())
     again.source = model.source
     assert torch.equal(again.eval().sample(3, seed=1), model.sample(3, seed=1))
+
+
+def test_a_part_without_an_address_is_refused(made):
+    family, model = made
+    for part in family.parts:
+        damaged = {**model.config, "model": {**model.config["model"], part: {"width": 3}}}
+        with pytest.raises(UserError, match=f"whole model: {part} missing"):
+            family.build(damaged, model.tensors())
 
 
 def test_what_the_data_decide_goes_before_what_signatures_ask_for_and_defaults():
