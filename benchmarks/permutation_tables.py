@@ -24,6 +24,7 @@ _STEEPNESS = {
     "diffsort_error_free": (10, 26, 31, 34, 25, 124, 130, 140, 200),
 }
 _BITONIC = {"diffsort": 32, "diffsort_error_free": 52}
+_STEPS = "loss=random_time", "shuffle.schedule=null"
 _RIVALS = "benchmarks.permutation_rivals"
 
 
@@ -60,7 +61,7 @@ def _sort(n: int, paper: bool) -> tuple[str, ...]:
     """Settings of lists of n numbers."""
     if paper:
         return (f"experiment=symmetric/table2/n{n}",)
-    return "experiment=symmetric_sort", "dataset=sort_mnist", f"dataset.length={n}"
+    return "experiment=symmetric_sort", "dataset=sort_mnist", f"dataset.length={n}", "batch_size=128"
 
 
 def _sorted(name: str, settings: tuple[str, ...], length: int, baseline: str) -> Row:
@@ -115,7 +116,7 @@ def _laws(paper: bool, others: bool) -> list[Row]:
         for law, (reverse, shuffle) in laws.items():
             settings: tuple[str, ...] = (f"experiment=symmetric/{'table6' if others else 'table3'}/{law}_n{n}",)
             if not paper:
-                settings = (*_sort(n, paper), f"reverse={reverse}", f"shuffle={shuffle}", "loss=random_time")
+                settings = (*_sort(n, paper), f"reverse={reverse}", f"shuffle={shuffle}", *_STEPS)
             both = law in ("gpl", "pl") or not paper  # inverse shuffles were decoded greedily
             found.append(Row(f"sort {n}, {reverse}", settings, ("greedy", "beam") if both else ("greedy",)))
     return found

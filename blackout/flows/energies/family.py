@@ -225,6 +225,9 @@ x = model.sample(16, seed=0)  # integers; model.target.log_density(x) is -E(x)
         if not isinstance(network, LocallyEquivariant):
             name = type(network).__name__
             raise UserError(f"rates: {name} is not locally equivariant: choose lesite, letf or lemlp")
+        if energy.levels != network.levels:
+            advice = "energy=mlp takes any number" if isinstance(energy, PairEnergy) else "they must agree"
+            raise UserError(f"the energy has {energy.levels} levels, rates and data {network.levels}: {advice}")
         alone, negative = training.pop("alone", 0), training.get("negative")
         if training.get("pretraining", 0) is None:
             training["pretraining"] = alone if isinstance(negative, FlowSamples) and negative.sums(energy) else 0

@@ -14,6 +14,7 @@ import torch
 from benchmarks import planar
 from blackout import load_model
 from blackout.data import CountData
+from blackout.errors import UserError
 from blackout.evaluation import CountScorer
 from blackout.flows import Events, Ising, Rollout
 from blackout.flows.energies import EnergyFamily
@@ -140,6 +141,9 @@ def test_pair_energies_begin_with_their_most_likely_couplings_and_keep_them() ->
         loss = model.training_step({"x0": data.counts.train[:8], "batch": number, "position": position})
         loss.backward()
     assert model.energy.upper.grad is None
+    described["network"]["levels"] = 3
+    with pytest.raises(UserError, match="2 levels, rates and data 3: energy=mlp"):
+        family.assemble({"model": described}, family.tensors(data))
 
 
 def test_points_of_the_plane_are_learned_and_shown(run, tmp_path, capsys, monkeypatch):  # type: ignore[no-untyped-def]  # noqa: F811
